@@ -1,0 +1,3 @@
+//! Fermata.
+pub mod lock;
+pub mod store;

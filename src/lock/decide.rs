@@ -1,0 +1,352 @@
+//! The rules: what a batch of commands makes of a state.
+
+use std::sync::Arc;
+
+use super::command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
+use super::fence::{CoreLimits, Fence, next_fence};
+use super::lock_ref::Tag;
+use super::state::{EndReason, EndedPlace, Entry, Liveness, Lookup, Over, ReplicaId, Seq, State};
+
+/// What a batch of commands makes of a state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// The state after all of them, one version up if any of them changed it.
+    pub state: State,
+    /// One outcome a command, in their order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Decides commands one after the other on a state: one batch, one new state, one compare-and-swap.
+///
+/// `now_us` is the wall clock in microseconds since 1970; it only moves fences forward (I2). After a
+/// Conflict the caller decides every command again on the state that it met.
+pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLimits) -> Decision {
+    let mut batch = Batch {
+        head_before: state.head,
+        state: state.clone(),
+        changed: false,
+        now_us,
+        limits,
+    };
+    let outcomes = commands.iter().map(|c| batch.one(c)).collect();
+    if batch.changed {
+        // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
+        batch.state.version = batch.state.version.saturating_add(1);
+    }
+    Decision {
+        state: batch.state,
+        outcomes,
+    }
+}
+
+struct Batch<'a> {
+    /// The head when the batch began: what became holder within the batch was let in by nobody yet.
+    head_before: Seq,
+    state: State,
+    changed: bool,
+    now_us: u64,
+    limits: &'a CoreLimits,
+}
+
+impl Batch<'_> {
+    fn one(&mut self, command: &Command) -> Outcome {
+        let outcome = match command {
+            Command::Create(create) => self.create(create),
+            Command::Release {
+                seq,
+                tag,
+                home,
+                grant,
+                synced,
+                open_write,
+            } => self.release(*seq, *tag, *home, *grant, *synced, *open_write),
+            Command::Evict { seq, tag, evidence } => self.evict(*seq, *tag, evidence),
+            Command::TakeOver {
+                seq,
+                from_home,
+                from_fence,
+                to_home,
+            } => self.take_over(*seq, *from_home, *from_fence, *to_home),
+            Command::Extend {
+                seq,
+                home,
+                fence,
+                past,
+            } => self.extend(*seq, *home, *fence, *past),
+        };
+        outcome.unwrap_or_else(Outcome::Refused)
+    }
+
+    fn create(&mut self, create: &Create) -> Result<Outcome, Refusal> {
+        let same = |e: &&Arc<Entry>| e.request_id == create.request_id;
+        if let Some(entry) = self.state.entries.iter().find(same) {
+            return match create.differs_from(entry) {
+                Some(field) => Err(Refusal::RequestMismatch { field }),
+                None => Ok(Outcome::Created(Created {
+                    seq: entry.seq,
+                    existed: true,
+                })),
+            };
+        }
+        if self.state.entries.len() >= self.limits.places_max {
+            return Err(Refusal::QueueFull {
+                places_max: self.limits.places_max,
+            });
+        }
+        let seq = self.state.next;
+        if seq > Seq::LAST {
+            return Err(Refusal::SeqUsedUp);
+        }
+        if self.state.entries.is_empty() {
+            let fence = self.new_fence(self.limits.width_min, create.past)?;
+            self.grant(fence);
+        }
+        self.state.next = Seq(seq.0 + 1);
+        self.state.entries.push_back(Arc::new(Entry {
+            seq,
+            mode: create.mode,
+            request_id: create.request_id,
+            liveness: create.liveness,
+            epoch: 0,
+            home: create.home,
+            identity: create.identity.clone(),
+            owner: create.owner.clone(),
+            created_at_ms: create.created_at_ms,
+        }));
+        self.move_head();
+        self.changed = true;
+        Ok(Outcome::Created(Created {
+            seq,
+            existed: false,
+        }))
+    }
+
+    fn release(
+        &mut self,
+        seq: Seq,
+        tag: Tag,
+        home: ReplicaId,
+        grant: Option<Fence>,
+        synced: bool,
+        open_write: bool,
+    ) -> Result<Outcome, Refusal> {
+        let at = match self.live(seq, tag)? {
+            Ok(at) => at,
+            Err(over) => return Ok(Outcome::Gone(over)),
+        };
+        let from_home = self
+            .state
+            .entries
+            .get(at)
+            .is_some_and(|entry| entry.home == home);
+        if at > 0 {
+            self.end(at)?;
+            return Ok(Outcome::Released(Released {
+                was_holder: false,
+                clean: true,
+            }));
+        }
+        // A holder from before this batch may have written: only its home, with the grant it was let in
+        // with, knows what (I7). One that became holder within the batch was let in by nobody.
+        let clean = from_home && (grant == Some(self.state.grant) || seq > self.head_before);
+        self.end(at)?;
+        if !clean {
+            self.state.unsynced = true;
+            self.remember(seq, tag, EndReason::Foreign);
+        } else if open_write {
+            self.state.unsynced = true;
+        } else if synced && grant.is_some() {
+            self.state.unsynced = false;
+        }
+        Ok(Outcome::Released(Released {
+            was_holder: true,
+            clean,
+        }))
+    }
+
+    fn evict(&mut self, seq: Seq, tag: Tag, evidence: &Evidence) -> Result<Outcome, Refusal> {
+        let at = match self.live(seq, tag)? {
+            Ok(at) => at,
+            Err(over) => return Ok(Outcome::Gone(over)),
+        };
+        let Some(entry) = self.state.entries.get(at) else {
+            return Err(Refusal::NeverIssued);
+        };
+        let stands = match evidence {
+            Evidence::Silent { epoch } => {
+                matches!(entry.liveness, Liveness::Own { .. }) && entry.epoch == *epoch
+            }
+            Evidence::SessionOver(session) => entry.liveness == Liveness::Session(*session),
+            Evidence::Unclaimed { home, grant } => {
+                at == 0 && entry.home == *home && self.state.grant == *grant
+            }
+            Evidence::Forced { .. } => true,
+        };
+        if !stands {
+            return Err(Refusal::EvidenceGone);
+        }
+        self.end(at)?;
+        if at == 0 {
+            self.state.unsynced = true;
+        }
+        self.remember(seq, tag, evidence.reason());
+        Ok(Outcome::Evicted {
+            was_holder: at == 0,
+        })
+    }
+
+    fn take_over(
+        &mut self,
+        seq: Seq,
+        from_home: ReplicaId,
+        from_fence: Fence,
+        to_home: ReplicaId,
+    ) -> Result<Outcome, Refusal> {
+        let Some(at) = self.state.position(seq) else {
+            return Ok(Outcome::Gone(self.gone(seq)?));
+        };
+        let Some(entry) = self.state.entries.get(at).cloned() else {
+            return Err(Refusal::NeverIssued);
+        };
+        let of_waiter = from_fence == Fence::NONE;
+        if at > 0 && of_waiter && entry.home == to_home {
+            return Ok(Outcome::TakenOver);
+        }
+        if at == 0 && of_waiter {
+            return Err(Refusal::IsHolder);
+        }
+        if at == 0 && entry.home == to_home && self.state.grant > from_fence {
+            // An earlier try of this command, of then unknown outcome, was applied.
+            return Ok(Outcome::TakenOver);
+        }
+        if entry.home != from_home || (at == 0) == of_waiter {
+            return Err(Refusal::Overtaken);
+        }
+        if at == 0 {
+            if self.state.fence != from_fence {
+                return Err(Refusal::Overtaken);
+            }
+            let fence = self.new_fence(self.limits.width_min, None)?;
+            self.grant(fence);
+            self.state.unsynced = true;
+        }
+        let mut entry = Entry::clone(&entry);
+        entry.home = to_home;
+        // As with version: one change a step, so it cannot be reached.
+        entry.epoch = entry.epoch.saturating_add(1);
+        if let Some(place) = self.state.entries.get_mut(at) {
+            *place = Arc::new(entry);
+        }
+        self.changed = true;
+        Ok(Outcome::TakenOver)
+    }
+
+    fn extend(
+        &mut self,
+        seq: Seq,
+        home: ReplicaId,
+        fence: Fence,
+        past: Option<u64>,
+    ) -> Result<Outcome, Refusal> {
+        let Some(at) = self.state.position(seq) else {
+            return Ok(Outcome::Gone(self.gone(seq)?));
+        };
+        if at > 0 {
+            return Err(Refusal::NotHolder);
+        }
+        if self.state.entries.front().map(|e| e.home) != Some(home) {
+            return Err(Refusal::Overtaken);
+        }
+        if self.state.fence > fence {
+            return Ok(Outcome::Extended);
+        }
+        if self.state.fence < fence {
+            return Err(Refusal::Overtaken);
+        }
+        let width = self
+            .state
+            .width
+            .saturating_mul(8)
+            .clamp(self.limits.width_min, self.limits.width_max);
+        self.state.fence = self.new_fence(width, past)?;
+        self.state.width = width;
+        self.changed = true;
+        Ok(Outcome::Extended)
+    }
+
+    /// The index of a live place, or how it ended.
+    fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, Over>, Refusal> {
+        match self.state.lookup(seq, tag) {
+            Lookup::Live(at) => Ok(Ok(at)),
+            Lookup::Over(over) => Ok(Err(over)),
+            Lookup::NeverIssued => Err(Refusal::NeverIssued),
+        }
+    }
+
+    /// How a place that is not live ended, where its tag is not known.
+    fn gone(&self, seq: Seq) -> Result<Over, Refusal> {
+        let tag = self
+            .state
+            .ended
+            .places
+            .iter()
+            .rev()
+            .find(|e| e.seq == seq)
+            .map_or(Tag::of(uuid::Uuid::nil()), |e| e.tag);
+        match self.state.lookup(seq, tag) {
+            Lookup::Over(over) => Ok(over),
+            Lookup::Live(_) | Lookup::NeverIssued => Err(Refusal::NeverIssued),
+        }
+    }
+
+    /// Takes a place out of the queue; if it was the holder's, the next one becomes holder. A refusal
+    /// leaves everything as it was.
+    fn end(&mut self, at: usize) -> Result<(), Refusal> {
+        let next_fence = match (at, self.state.entries.len()) {
+            (0, 2..) => Some(self.new_fence(self.limits.width_min, None)?),
+            _ => None,
+        };
+        self.state.entries.remove(at);
+        if at == 0 {
+            match next_fence {
+                Some(fence) => self.grant(fence),
+                None => self.state.grant = Fence::NONE,
+            }
+            self.move_head();
+        }
+        self.changed = true;
+        Ok(())
+    }
+
+    fn new_fence(&self, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
+        next_fence(
+            self.state.fence,
+            self.state.width,
+            width,
+            self.now_us,
+            past,
+            self.limits,
+        )
+        .map_err(Refusal::Fence)
+    }
+
+    /// A new grant: a fence of its own, its slot at the least width.
+    fn grant(&mut self, fence: Fence) {
+        self.state.grant = fence;
+        self.state.fence = fence;
+        self.state.width = self.limits.width_min;
+    }
+
+    fn move_head(&mut self) {
+        self.state.head = self
+            .state
+            .entries
+            .front()
+            .map_or(self.state.next, |e| e.seq);
+    }
+
+    fn remember(&mut self, seq: Seq, tag: Tag, reason: EndReason) {
+        let place = EndedPlace { seq, tag, reason };
+        self.state.ended.push(place, self.limits.ended_max);
+    }
+}

@@ -1,0 +1,149 @@
+//! Fencing tokens: how the next one is taken (I2) and how far its write timestamps reach (I3).
+
+use std::fmt;
+
+/// A fencing token: strictly greater for each later holder of a key, and the first of its write
+/// timestamps, in microseconds. 0 is no fence.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Fence(pub u64);
+
+impl Fence {
+    /// No fence: nobody has held the key yet.
+    pub const NONE: Fence = Fence(0);
+
+    /// The largest one: every timestamp must fit a signed 64-bit integer.
+    pub const MAX: u64 = i64::MAX as u64;
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({})", self.0)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The bounds of the core. They are arguments so that a model can keep its space finite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoreLimits {
+    /// How many timestamps belong to a new fence, the one of the sync rewrite included (I3).
+    pub width_min: u32,
+    /// How many at most, after Extend.
+    pub width_max: u32,
+    /// How many ends other than clean releases a key remembers.
+    pub ended_max: usize,
+    /// How many live places a key may have, the holder included.
+    pub places_max: usize,
+    /// How far a fence may run ahead of the clock, in microseconds; `None`: as far as it fits.
+    pub ahead_us_max: Option<u64>,
+}
+
+impl Default for CoreLimits {
+    fn default() -> Self {
+        CoreLimits {
+            width_min: 16,
+            width_max: 1024,
+            ended_max: 64,
+            places_max: 10_000,
+            ahead_us_max: None,
+        }
+    }
+}
+
+/// A fence could not be taken; nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FenceError {
+    /// The next timestamps would not fit a signed 64-bit integer.
+    #[error("the fencing tokens of this key are used up")]
+    UsedUp,
+    /// The next fence would run too far ahead of the clock.
+    #[error(
+        "the next fencing token would be {ahead_us} µs ahead of the clock; the limit is {limit_us} µs"
+    )]
+    TooFarAhead {
+        /// How far ahead it would be, in microseconds.
+        ahead_us: u64,
+        /// The limit in force, in microseconds.
+        limit_us: u64,
+    },
+}
+
+/// Takes the fence after `fence`, whose slot is `width` timestamps wide: above all of those, above
+/// `past`, and not below the clock (I2). The clock only moves it forward.
+pub(super) fn next_fence(
+    fence: Fence,
+    width: u32,
+    new_width: u32,
+    now_us: u64,
+    past: Option<u64>,
+    limits: &CoreLimits,
+) -> Result<Fence, FenceError> {
+    let after_slot = fence
+        .0
+        .checked_add(u64::from(width))
+        .ok_or(FenceError::UsedUp)?;
+    let after_past = match past {
+        Some(past) => past.checked_add(1).ok_or(FenceError::UsedUp)?,
+        None => 0,
+    };
+    // Never 0: that means "no fence".
+    let next = after_slot.max(after_past).max(now_us).max(1);
+    if next
+        .checked_add(u64::from(new_width))
+        .is_none_or(|end| end > Fence::MAX)
+    {
+        return Err(FenceError::UsedUp);
+    }
+    let ahead_us = next.saturating_sub(now_us);
+    if let Some(limit_us) = limits.ahead_us_max
+        && ahead_us > limit_us
+    {
+        return Err(FenceError::TooFarAhead { ahead_us, limit_us });
+    }
+    Ok(Fence(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(fence: u64, width: u32, now: u64, past: Option<u64>) -> Result<Fence, FenceError> {
+        next_fence(
+            Fence(fence),
+            width,
+            16,
+            now,
+            past,
+            &CoreLimits {
+                ahead_us_max: Some(1_000),
+                ..CoreLimits::default()
+            },
+        )
+    }
+
+    #[test]
+    fn a_fence_follows_the_slot_before_it_whatever_the_clock_says() {
+        assert_eq!(next(100, 16, 5_000, None), Ok(Fence(5_000)));
+        assert_eq!(next(5_000, 16, 4_990, None), Ok(Fence(5_016)));
+        assert_eq!(next(5_000, 16, 5_000, Some(5_100)), Ok(Fence(5_101)));
+        assert_eq!(next(0, 0, 0, None), Ok(Fence(1)));
+    }
+
+    #[test]
+    fn a_fence_that_would_overflow_or_run_away_is_refused() {
+        assert_eq!(next(Fence::MAX, 16, 0, None), Err(FenceError::UsedUp));
+        assert_eq!(next(u64::MAX, 16, 0, None), Err(FenceError::UsedUp));
+        assert_eq!(next(0, 16, 0, Some(u64::MAX)), Err(FenceError::UsedUp));
+        assert_eq!(
+            next(5_000, 16, 4_000, None),
+            Err(FenceError::TooFarAhead {
+                ahead_us: 1_016,
+                limit_us: 1_000
+            })
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Names that come from outside: tables and keys, checked once at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a table: 1 to 40 ASCII letters, digits or `_`, a letter first.
+///
+/// The bound leaves room for a prefix within the 48 characters that Cassandra allows.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName(Arc<str>);
+
+/// Why a text is no table name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a table name is 1 to {max} ASCII letters, digits or '_', a letter first", max = TableName::BYTES_MAX)]
+pub struct TableNameError;
+
+impl TableName {
+    /// The longest name, in bytes.
+    pub const BYTES_MAX: usize = 40;
+
+    /// The table that always exists.
+    pub fn default_table() -> Self {
+        TableName(Arc::from("default"))
+    }
+
+    /// Checks a text.
+    pub fn parse(text: &str) -> Result<Self, TableNameError> {
+        let first_ok = text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+        let rest_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if first_ok && rest_ok && text.len() <= Self::BYTES_MAX {
+            Ok(TableName(Arc::from(text)))
+        } else {
+            Err(TableNameError)
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// What is locked: 1 to [`Key::BYTES_MAX`] bytes of UTF-8 without control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+/// Why a text is no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The key has no bytes.
+    #[error("the key is empty; it takes 1 to {max} bytes")]
+    Empty {
+        /// The limit in force, in bytes.
+        max: usize,
+    },
+    /// The key has too many bytes.
+    #[error("the key has {bytes} bytes; the limit is {max}")]
+    TooLong {
+        /// What was given, in bytes.
+        bytes: usize,
+        /// The limit in force, in bytes.
+        max: usize,
+    },
+    /// The key holds a control character.
+    #[error("the key has a control character (U+{code:04X}) at byte {at}")]
+    Control {
+        /// The character's number.
+        code: u32,
+        /// Where it stands, counted in bytes from 0.
+        at: usize,
+    },
+}
+
+impl Key {
+    /// The longest key that any configuration allows, in bytes.
+    pub const BYTES_MAX: usize = 1024;
+
+    /// Checks a text against the limit in force (at most [`Key::BYTES_MAX`]).
+    pub fn parse(text: &str, bytes_max: usize) -> Result<Self, KeyError> {
+        let max = bytes_max.min(Self::BYTES_MAX);
+        if text.is_empty() {
+            return Err(KeyError::Empty { max });
+        }
+        if text.len() > max {
+            return Err(KeyError::TooLong {
+                bytes: text.len(),
+                max,
+            });
+        }
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(KeyError::Control {
+                code: u32::from(c),
+                at,
+            });
+        }
+        Ok(Key(Arc::from(text)))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// A key in its table.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyId {
+    /// The table.
+    pub table: TableName,
+    /// The key.
+    pub key: Key,
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.table, self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_its_fault_and_the_limit() {
+        assert_eq!(Key::parse("", 1024), Err(KeyError::Empty { max: 1024 }));
+        let long = "x".repeat(1025);
+        assert_eq!(
+            Key::parse(&long, 4096),
+            Err(KeyError::TooLong {
+                bytes: 1025,
+                max: 1024
+            })
+        );
+        assert_eq!(
+            Key::parse("a\u{7}b", 1024),
+            Err(KeyError::Control { code: 7, at: 1 })
+        );
+        assert_eq!(
+            Key::parse("grüße/日本", 1024).map(|k| k.to_string()),
+            Ok("grüße/日本".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_table_name_fits_every_store() {
+        for good in ["default", "A", "orders_2", &"t".repeat(40)] {
+            assert!(TableName::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "_a", "a-b", "a b", "ü", &"t".repeat(41)] {
+            assert!(TableName::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The state of one key: its queue, its fence and its latest ends.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::fence::Fence;
+use super::lock_ref::Tag;
+
+/// A place in the queue of a key: dense, assigned by the committed order of Creates (I1), never
+/// reused. Starts at 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The first one.
+    pub const FIRST: Seq = Seq(1);
+    /// The last one; the number above it marks the end of a key's rows in the store.
+    pub const LAST: Seq = Seq(i64::MAX as u64 - 1);
+}
+
+impl fmt::Debug for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One running process of the service, new at every start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReplicaId(pub Uuid);
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A client's session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub Uuid);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How a place holds the key once it is its turn. Room is left for shared modes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// One holder at a time.
+    Exclusive,
+}
+
+/// What a place lives by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Liveness {
+    /// Its own time to live, vouched for by its home.
+    Own {
+        /// In milliseconds.
+        ttl_ms: u32,
+    },
+    /// A session.
+    Session(SessionId),
+}
+
+/// A live place in the queue.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Entry {
+    /// Its number.
+    pub seq: Seq,
+    /// How it holds the key.
+    pub mode: Mode,
+    /// Who asked for it: the same id finds the same place for as long as it lives (I5).
+    pub request_id: Uuid,
+    /// What it lives by.
+    pub liveness: Liveness,
+    /// Raised by every TakeOver; evidence that it is dead names the epoch it was seen at.
+    pub epoch: u32,
+    /// The replica that serves it (I10).
+    pub home: ReplicaId,
+    /// Who its creator was, as far as the server knows; empty if it does not.
+    pub identity: Box<str>,
+    /// The label its creator gave, for people.
+    pub owner: Box<str>,
+    /// When it was created by its creator's clock, in milliseconds since 1970. For people only (I9).
+    pub created_at_ms: i64,
+}
+
+impl Entry {
+    /// The part of its lockRef that cannot be guessed.
+    pub fn tag(&self) -> Tag {
+        Tag::of(self.request_id)
+    }
+}
+
+/// Why a place ended other than by a clean release.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum EndReason {
+    /// No sign of life for its TTL.
+    Expired,
+    /// Its session was closed or expired.
+    SessionClosed,
+    /// It was the head for one TTL and nobody came for it (I5).
+    Unclaimed,
+    /// An operator ended it.
+    Forced {
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        why: Box<str>,
+    },
+    /// It was released through a replica that was not its home (I7).
+    Foreign,
+}
+
+/// One remembered end.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct EndedPlace {
+    /// Its number.
+    pub seq: Seq,
+    /// The tag of its lockRef.
+    pub tag: Tag,
+    /// Why it ended.
+    pub reason: EndReason,
+}
+
+/// The latest ends other than clean releases.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Ended {
+    /// Oldest first, in the order in which they ended.
+    pub places: VecDeque<EndedPlace>,
+    /// From this seq on the list is complete: a seq that is over and not listed was released cleanly.
+    pub complete_from: Seq,
+}
+
+impl Ended {
+    pub(super) fn push(&mut self, place: EndedPlace, ended_max: usize) {
+        self.places.push_back(place);
+        while self.places.len() > ended_max {
+            if let Some(forgotten) = self.places.pop_front() {
+                let after = Seq(forgotten.seq.0 + 1);
+                self.complete_from = self.complete_from.max(after);
+            }
+        }
+    }
+}
+
+/// How a place that is gone is known to have ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// Released cleanly, or its place given up.
+    Released,
+    /// Ended otherwise.
+    Ended(EndReason),
+    /// So long ago that the reason is no longer kept.
+    NoLongerKept,
+}
+
+/// What a seq and its tag mean in a state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// A live place: its index in [`State::entries`], which is how many are ahead of it.
+    Live(usize),
+    /// It is over.
+    Over(Over),
+    /// This key never gave out such a place.
+    NeverIssued,
+}
+
+/// The state of one key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    /// The guard of compare-and-swap: 0 for a key without a row, +1 for every committed change.
+    pub version: u64,
+    /// The next seq to hand out.
+    pub next: Seq,
+    /// Every seq below it is over. The seq of the first live place, or `next`.
+    pub head: Seq,
+    /// The fence given to the present holder when it became holder or was taken over; [`Fence::NONE`]
+    /// while nobody holds the key.
+    pub grant: Fence,
+    /// The fence that the holder's writes use: `grant`, or more after Extend. Stays when it goes.
+    pub fence: Fence,
+    /// How many timestamps belong to `fence` (I3).
+    pub width: u32,
+    /// A holder went without a clean release: the next one must rewrite the value first (I7).
+    pub unsynced: bool,
+    /// The live places in the order of their seqs.
+    pub entries: VecDeque<Arc<Entry>>,
+    /// The latest ends.
+    pub ended: Ended,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            version: 0,
+            next: Seq::FIRST,
+            head: Seq::FIRST,
+            grant: Fence::NONE,
+            fence: Fence::NONE,
+            width: 0,
+            unsynced: false,
+            entries: VecDeque::new(),
+            ended: Ended {
+                places: VecDeque::new(),
+                complete_from: Seq::FIRST,
+            },
+        }
+    }
+}
+
+impl State {
+    /// The holder of the key: the head of the queue.
+    pub fn holder(&self) -> Option<&Arc<Entry>> {
+        self.entries.front()
+    }
+
+    /// The live place with this seq: how many are ahead of it.
+    pub fn position(&self, seq: Seq) -> Option<usize> {
+        self.entries.binary_search_by(|e| e.seq.cmp(&seq)).ok()
+    }
+
+    /// The live place with this seq.
+    pub fn entry(&self, seq: Seq) -> Option<&Arc<Entry>> {
+        self.position(seq).and_then(|at| self.entries.get(at))
+    }
+
+    /// What a seq and its tag mean here.
+    pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
+        if seq < Seq::FIRST || seq >= self.next {
+            return Lookup::NeverIssued;
+        }
+        if let Some(at) = self.position(seq) {
+            return match self.entries.get(at) {
+                Some(entry) if entry.tag() == tag => Lookup::Live(at),
+                _ => Lookup::NeverIssued,
+            };
+        }
+        if let Some(ended) = self.ended.places.iter().rev().find(|e| e.seq == seq) {
+            return if ended.tag == tag {
+                Lookup::Over(Over::Ended(ended.reason.clone()))
+            } else {
+                Lookup::NeverIssued
+            };
+        }
+        if seq >= self.ended.complete_from {
+            Lookup::Over(Over::Released)
+        } else {
+            Lookup::Over(Over::NoLongerKept)
+        }
+    }
+
+    /// Whether the parts agree with each other; the first that does not. A store calls this on what
+    /// it read before anybody acts on it.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.next < Seq::FIRST || self.next > Seq(Seq::LAST.0 + 1) {
+            return Err("next is out of range");
+        }
+        if self.fence.0 > Fence::MAX {
+            return Err("fence is out of range");
+        }
+        let first = self.entries.front().map_or(self.next, |e| e.seq);
+        if first != self.head {
+            return Err("head is not the first live place");
+        }
+        if self
+            .entries
+            .iter()
+            .zip(self.entries.iter().skip(1))
+            .any(|(a, b)| a.seq >= b.seq)
+        {
+            return Err("places are out of order");
+        }
+        if self.entries.back().is_some_and(|e| e.seq >= self.next) {
+            return Err("a place is not below next");
+        }
+        if self.entries.is_empty() != (self.grant == Fence::NONE) {
+            return Err("grant and holder do not agree");
+        }
+        if self.grant > self.fence {
+            return Err("grant is above fence");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! The embedded store: one directory, one process (redb).

@@ -1,0 +1,192 @@
+//! Where states and data are kept: one trait, spoken in states and not in any store's language.
+//!
+//! Nothing here knows the rules of the lock; those are in [`crate::lock`]. A store only compares and
+//! swaps, and keeps one value a key with the timestamp it was written at.
+
+pub mod embedded;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+
+/// The value of a key as the data table holds it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The value; `None` for the marker of a deleted one.
+    pub value: Option<Bytes>,
+    /// When it was written: a fence and an op (I3), in microseconds. The cell with the highest one wins.
+    pub timestamp: u64,
+}
+
+impl fmt::Debug for Cell {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cell")
+            .field("bytes", &self.value.as_ref().map(Bytes::len))
+            .field("timestamp", &self.timestamp)
+            .finish()
+    }
+}
+
+/// What came of a compare-and-swap.
+#[derive(Clone, Debug)]
+pub enum Swap {
+    /// It took effect, durably.
+    Applied,
+    /// The state in the store is another one (`None`: the key has no row). Nothing was changed.
+    Conflict(Option<State>),
+    /// It may have taken effect, or may yet. Load, and decide again on what that shows.
+    Unknown(StoreError),
+    /// It certainly did not take effect and never will.
+    NotStarted(StoreError),
+}
+
+/// What came of a write of data.
+#[derive(Clone, Debug)]
+pub enum Written {
+    /// It is durable. (It shows only if no cell has a higher timestamp.)
+    Done,
+    /// It may have taken effect, or may yet.
+    Unknown(StoreError),
+    /// It certainly did not take effect and never will.
+    NotStarted(StoreError),
+}
+
+/// Why a store did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The store is closed after a fault, until it is opened again. Repeat later.
+    #[error("the store is closed: {0}")]
+    Closed(String),
+    /// The store could not do it now. Repeat later.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    /// What the store holds cannot be read. An operator must look.
+    #[error("the store holds something damaged: {0}")]
+    Damaged(String),
+}
+
+/// A session as the store keeps it. Changed by compare-and-swap on `epoch` only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Its id.
+    pub id: SessionId,
+    /// Its time to live, in milliseconds.
+    pub ttl_ms: u32,
+    /// The replica that renews it.
+    pub replica: ReplicaId,
+    /// Raised by every change; a new session starts at 1.
+    pub epoch: u32,
+    /// False once it was closed or has expired.
+    pub open: bool,
+    /// Who opened it, as far as the server knows.
+    pub identity: String,
+    /// A label for people.
+    pub owner: String,
+    /// When it was opened by the clock of the replica that opened it, in milliseconds since 1970.
+    pub created_at_ms: i64,
+}
+
+/// What came of a compare-and-swap of a session row.
+#[derive(Clone, Debug)]
+pub enum SessionSwap {
+    /// It took effect, durably.
+    Applied,
+    /// The row is another one (`None`: there is none). Nothing was changed.
+    Conflict(Option<SessionRow>),
+    /// It may have taken effect, or may yet. Load, and decide again on what that shows.
+    Unknown(StoreError),
+    /// It certainly did not take effect and never will.
+    NotStarted(StoreError),
+}
+
+/// A replica as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaRow {
+    /// Its id, new at every start.
+    pub id: ReplicaId,
+    /// Where it serves gRPC.
+    pub address: String,
+    /// Its version.
+    pub version: String,
+    /// When it started by its own clock, in milliseconds since 1970.
+    pub started_at_ms: i64,
+}
+
+/// One key of a listing.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The key.
+    pub key: Key,
+    /// Its state.
+    pub state: State,
+}
+
+/// A durable store of states and data.
+///
+/// Every future may be dropped at any time; what was asked may then have happened or not.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What this store is, for logs: `embedded` or `cassandra`.
+    fn kind(&self) -> &'static str;
+
+    /// `Ok` while the store can do its work; else why it cannot. Drives readiness.
+    fn ready(&self) -> Result<(), StoreError>;
+
+    /// Whether opening the store proved every earlier replica down, so that their homes may be taken
+    /// over at once. True for a store that only one process can have open.
+    fn is_exclusive(&self) -> bool;
+
+    /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
+    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError>;
+
+    /// Replaces `old` by `new` if the version in the store is still `old.version` (0: no row).
+    /// `new.version` is `old.version + 1`.
+    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap;
+
+    /// Reads the value of a key; `None` if it was never written.
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError>;
+
+    /// Writes the value of a key with its timestamp. A cell with a higher timestamp stays; of two equal
+    /// ones that with the larger value, a deletion being the largest (as in Cassandra).
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written;
+
+    /// Lists keys with at least one live place in the order of their bytes, from the first one above
+    /// `after`, `limit` at most. A shorter answer is the last page.
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError>;
+
+    /// Reads a session row.
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError>;
+
+    /// Writes a session row if the epoch in the store is still `expected` (0: no row).
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap;
+
+    /// Forgets a session row that is closed, once nothing lives by it. Without effect on an open one.
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError>;
+
+    /// Lists session rows, closed ones included, in the order of their ids, from the first above
+    /// `after`, `limit` at most. A shorter answer is the last page.
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError>;
+
+    /// Announces this replica. In an exclusive store it replaces all earlier ones.
+    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
+
+    /// Lists replicas in the order of their ids, from the first above `after`, `limit` at most.
+    async fn list_replicas(
+        &self,
+        after: Option<ReplicaId>,
+        limit: usize,
+    ) -> Result<Vec<ReplicaRow>, StoreError>;
+}
