@@ -1,0 +1,300 @@
+//! What can be asked of the engine, and what it answers. Parsed types only: text is checked at the edge.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::lock::{Fence, KeyId, LockRef, Mode, Over, SessionId, State};
+use crate::store::SessionRow;
+
+/// What keeps a place alive.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum LeaseId {
+    /// A session.
+    Session(SessionId),
+    /// A lockRef without a session (its grant does not matter).
+    LockRef(LockRef),
+}
+
+/// What a new place shall live by.
+#[derive(Clone, Debug)]
+pub enum LiveBy {
+    /// Its own TTL, in milliseconds.
+    Ttl(u32),
+    /// An open session.
+    Session(SessionId),
+}
+
+/// CreateLockRef.
+#[derive(Clone, Debug)]
+pub struct CreateCall {
+    /// What to lock.
+    pub id: KeyId,
+    /// Names the call (I5).
+    pub request_id: Uuid,
+    /// What the place shall live by.
+    pub live_by: LiveBy,
+    /// How it shall hold the key.
+    pub mode: Mode,
+    /// A label for people.
+    pub owner: String,
+    /// Who asks, as far as the server knows.
+    pub identity: String,
+    /// Also read the value if the place holds the key at once.
+    pub read_value: bool,
+}
+
+/// A value, as read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Value {
+    /// `None` where the key has no value.
+    pub bytes: Option<Bytes>,
+}
+
+impl std::fmt::Debug for Value {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Value")
+            .field("bytes", &self.bytes.as_ref().map(Bytes::len))
+            .finish()
+    }
+}
+
+/// Where a lockRef stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It holds its key.
+    Held {
+        /// The fencing token.
+        grant: Fence,
+        /// The value, where it was asked for.
+        value: Option<Value>,
+    },
+    /// It waits.
+    Waiting {
+        /// How many are ahead.
+        position: usize,
+    },
+}
+
+/// The answer to CreateLockRef.
+#[derive(Clone, Debug)]
+pub struct CreatedLockRef {
+    /// With its grant when held.
+    pub lock_ref: LockRef,
+    /// Where it stands.
+    pub standing: Standing,
+    /// What keeps it alive.
+    pub lease: LeaseId,
+    /// The TTL in force.
+    pub ttl: Duration,
+    /// How long it is safe from expiry, from when the call came in.
+    pub valid_for: Duration,
+    /// An earlier call with this request_id had made it.
+    pub existed: bool,
+}
+
+/// The answer to AcquireLock.
+#[derive(Clone, Debug)]
+pub struct Acquired {
+    /// With its grant when held.
+    pub lock_ref: LockRef,
+    /// Where it stands.
+    pub standing: Standing,
+    /// How long it is safe from expiry, from when the call came in or, after a wait, from the answer.
+    pub valid_for: Duration,
+}
+
+/// What a write leaves: a value, or none.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Mutation {
+    /// This value.
+    Put(Bytes),
+    /// No value.
+    Delete,
+}
+
+impl std::fmt::Debug for Mutation {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mutation::Put(bytes) => write!(f, "Put({} bytes)", bytes.len()),
+            Mutation::Delete => f.write_str("Delete"),
+        }
+    }
+}
+
+/// The answer to an accepted critical call.
+#[derive(Clone, Debug)]
+pub struct Done<T> {
+    /// What was asked for.
+    pub value: T,
+    /// How long the lockRef is safe from expiry, from when the call came in.
+    pub valid_for: Duration,
+}
+
+/// What a watcher of a lockRef is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Watched {
+    /// It waits.
+    Waiting {
+        /// How many are ahead.
+        position: usize,
+    },
+    /// It holds its key.
+    Held {
+        /// The fencing token.
+        grant: Fence,
+    },
+    /// It is over.
+    Lost(Over),
+}
+
+/// The answer to OpenSession and RenewSession.
+#[derive(Clone, Debug)]
+pub struct Renewed {
+    /// The TTL in force.
+    pub ttl: Duration,
+    /// How long it is safe from expiry, from when the call came in.
+    pub valid_for: Duration,
+}
+
+/// A key as operators see it.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// The key.
+    pub id: KeyId,
+    /// Its committed state.
+    pub state: State,
+    /// What is left of the leases of its places, by their order, where this replica keeps them.
+    pub leases: Vec<Option<LeaseLeft>>,
+}
+
+/// What is left of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLeft {
+    /// Its TTL.
+    pub ttl: Duration,
+    /// What is left of it.
+    pub left: Duration,
+}
+
+/// A session as operators see it.
+#[derive(Clone, Debug)]
+pub struct DescribedSession {
+    /// Its row.
+    pub row: SessionRow,
+    /// What is left of it, where this replica keeps it.
+    pub left: Option<Duration>,
+    /// How many lockRefs live by it, as far as this replica knows.
+    pub lock_refs: usize,
+}
+
+/// What came of ForceRelease.
+#[derive(Clone, Copy, Debug)]
+pub struct ForceReleased {
+    /// It was over before.
+    pub already_released: bool,
+    /// It held the key.
+    pub was_holder: bool,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug)]
+pub struct Page<T, C> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// Where the next one begins; `None` after the last.
+    pub next: Option<C>,
+}
+
+/// Why the engine did not do what it was asked. Mapped to gRPC statuses in one place (`rpc::status`).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// No such table. Configure it, or correct the name.
+    #[error("there is no table {0:?}")]
+    UnknownTable(String),
+    /// This key never gave out such a lockRef (NOT_FOUND).
+    #[error("this lockRef was never issued")]
+    NeverIssued,
+    /// The lockRef is over. Create another one.
+    #[error("this lockRef is over: {}", describe_over(.0))]
+    Over(Over),
+    /// The lockRef is over, and what became of the write that was under way is not known.
+    #[error(
+        "this lockRef ended while a write of it was under way: {}; whether the write shows is unknown",
+        describe_over(.0)
+    )]
+    OverDuringWrite(Over),
+    /// The session is closed, has expired, or was never opened. Open another one.
+    #[error("this session is closed or has expired (or was never opened)")]
+    SessionOver,
+    /// The lockRef was taken over and has a newer grant; AcquireLock gives it.
+    #[error("this lockRef has a newer grant; AcquireLock gives it")]
+    GrantSuperseded,
+    /// A critical call needs the lockRef that AcquireLock (or a create that held at once) gave.
+    #[error(
+        "this lockRef has no grant; use the one that AcquireLock answered with when it said HELD"
+    )]
+    NoGrant,
+    /// A ReleaseLock of this lockRef was accepted before.
+    #[error("a release of this lockRef is under way; nothing more is taken")]
+    Releasing,
+    /// The number of a critical call must grow.
+    #[error("call_no {given} is not above {last}, the last one of this lockRef")]
+    CallNoNotAbove {
+        /// What was given.
+        given: u64,
+        /// The last one accepted.
+        last: u64,
+    },
+    /// The request_id belongs to a place, or session, with another argument.
+    #[error("this request_id was used before with another {field}")]
+    RequestMismatch {
+        /// The argument that differs.
+        field: &'static str,
+    },
+    /// A limit is reached. Repeat later.
+    #[error("{what} is at its limit of {limit}")]
+    Exhausted {
+        /// What, as the name in `[limits]`.
+        what: &'static str,
+        /// The limit in force.
+        limit: u64,
+    },
+    /// The key cannot give out another fencing token or number.
+    #[error("{0}")]
+    KeyUsedUp(String),
+    /// The store could not do it, or its outcome is not known yet. Safe to repeat.
+    #[error("{0}")]
+    Unavailable(String),
+    /// This replica is stopping. Repeat elsewhere.
+    #[error("this replica is stopping")]
+    Stopping,
+}
+
+/// How a place ended, in words.
+pub fn describe_over(over: &Over) -> String {
+    use crate::lock::EndReason;
+    match over {
+        Over::Released => "it was released".to_owned(),
+        Over::NoLongerKept => "so long ago that the reason is no longer kept".to_owned(),
+        Over::Ended(EndReason::Expired) => {
+            "it expired: nothing was heard from its client for its TTL".to_owned()
+        }
+        Over::Ended(EndReason::SessionClosed) => "its session was closed or has expired".to_owned(),
+        Over::Ended(EndReason::Unclaimed) => {
+            "it was its turn, but nobody came for it for its TTL".to_owned()
+        }
+        Over::Ended(EndReason::Forced { by, why }) if by.is_empty() => {
+            format!("it was ended by an operator: {why}")
+        }
+        Over::Ended(EndReason::Forced { by, why }) => {
+            format!("it was ended by {by}: {why}")
+        }
+        Over::Ended(EndReason::Foreign) => {
+            "it was released through a replica that was not its home".to_owned()
+        }
+    }
+}

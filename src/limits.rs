@@ -1,0 +1,163 @@
+//! Every limit of the service, in one place. All can be configured under `[limits]`; the names here are
+//! the names there. Units come last in a name.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lock::{CoreLimits, Key};
+
+/// The limits in force. What is over one of them is refused with an error that names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// The longest key, in bytes; at most 1024.
+    pub key_bytes_max: usize,
+    /// The largest value, in bytes.
+    pub value_bytes_max: usize,
+    /// The largest gRPC message, in bytes. Must leave room for a value.
+    pub message_bytes_max: usize,
+    /// The longest owner label, in bytes.
+    pub owner_bytes_max: usize,
+    /// The longest reason of a ForceRelease, in bytes.
+    pub reason_bytes_max: usize,
+    /// How many live places a key may have, the holder included.
+    pub places_per_key_max: usize,
+    /// How many ends other than clean releases a key remembers.
+    pub ended_per_key_max: usize,
+    /// How many lockRefs may live by one session.
+    pub lock_refs_per_session_max: usize,
+    /// How many sessions may be open on this replica.
+    pub sessions_max: usize,
+    /// How many keys this replica may serve at the same moment (held, waited for, or just used).
+    pub active_keys_max: usize,
+    /// How many calls may queue up for one key on this replica.
+    pub calls_per_key_max: usize,
+    /// How many critical calls of one lockRef may be under way at once.
+    pub critical_calls_per_lock_ref_max: usize,
+    /// How many calls may wait for, or watch, one lockRef at once.
+    pub waits_per_lock_ref_max: usize,
+    /// How many streams (calls under way) one connection may have.
+    pub streams_per_connection_max: u32,
+    /// How many connections may be open at once.
+    pub connections_max: usize,
+    /// The shortest TTL that may be asked for, in milliseconds.
+    pub ttl_min_ms: u32,
+    /// The longest TTL that may be asked for, in milliseconds.
+    pub ttl_max_ms: u32,
+    /// The TTL of who asks for none, in milliseconds.
+    pub ttl_default_ms: u32,
+    /// The longest wait of one AcquireLock, in milliseconds; a longer one is capped.
+    pub wait_max_ms: u64,
+    /// How long a call without a deadline may take, a wait aside, in milliseconds.
+    pub call_max_ms: u64,
+    /// The largest page of a listing.
+    pub page_size_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            key_bytes_max: Key::BYTES_MAX,
+            value_bytes_max: 1024 * 1024,
+            message_bytes_max: 1024 * 1024 + 64 * 1024,
+            owner_bytes_max: 128,
+            reason_bytes_max: 256,
+            places_per_key_max: 10_000,
+            ended_per_key_max: 64,
+            lock_refs_per_session_max: 10_000,
+            sessions_max: 100_000,
+            active_keys_max: 1_000_000,
+            calls_per_key_max: 20_000,
+            critical_calls_per_lock_ref_max: 16,
+            waits_per_lock_ref_max: 16,
+            streams_per_connection_max: 2_000,
+            connections_max: 10_000,
+            ttl_min_ms: 1_000,
+            ttl_max_ms: 3_600_000,
+            ttl_default_ms: 30_000,
+            wait_max_ms: 3_600_000,
+            call_max_ms: 10_000,
+            page_size_max: 1_000,
+        }
+    }
+}
+
+impl Limits {
+    /// The part that the core takes.
+    pub fn core(&self) -> CoreLimits {
+        CoreLimits {
+            ended_max: self.ended_per_key_max,
+            places_max: self.places_per_key_max,
+            ..CoreLimits::default()
+        }
+    }
+
+    /// The longest wait of one AcquireLock.
+    pub fn wait_max(&self) -> Duration {
+        Duration::from_millis(self.wait_max_ms)
+    }
+
+    /// How long a call without a deadline may take.
+    pub fn call_max(&self) -> Duration {
+        Duration::from_millis(self.call_max_ms)
+    }
+
+    /// Whether the limits agree with each other; each that does not, in words.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut wrong = Vec::new();
+        let mut need = |good: bool, what: &str| {
+            if !good {
+                wrong.push(what.to_owned());
+            }
+        };
+        need(
+            (1..=Key::BYTES_MAX).contains(&self.key_bytes_max),
+            "limits.key_bytes_max must be 1 to 1024",
+        );
+        need(
+            self.value_bytes_max <= 64 * 1024 * 1024,
+            "limits.value_bytes_max must be at most 67108864 (64 MiB)",
+        );
+        need(
+            self.message_bytes_max >= self.value_bytes_max.saturating_add(16 * 1024),
+            "limits.message_bytes_max must be at least limits.value_bytes_max + 16384",
+        );
+        need(
+            self.ttl_min_ms >= 100,
+            "limits.ttl_min_ms must be at least 100",
+        );
+        need(
+            self.ttl_min_ms <= self.ttl_default_ms && self.ttl_default_ms <= self.ttl_max_ms,
+            "limits.ttl_default_ms must lie between limits.ttl_min_ms and limits.ttl_max_ms",
+        );
+        need(
+            self.call_max_ms >= 100,
+            "limits.call_max_ms must be at least 100",
+        );
+        for (name, value) in [
+            ("owner_bytes_max", self.owner_bytes_max),
+            ("reason_bytes_max", self.reason_bytes_max),
+            ("places_per_key_max", self.places_per_key_max),
+            ("ended_per_key_max", self.ended_per_key_max),
+            ("lock_refs_per_session_max", self.lock_refs_per_session_max),
+            ("sessions_max", self.sessions_max),
+            ("active_keys_max", self.active_keys_max),
+            ("calls_per_key_max", self.calls_per_key_max),
+            (
+                "critical_calls_per_lock_ref_max",
+                self.critical_calls_per_lock_ref_max,
+            ),
+            ("waits_per_lock_ref_max", self.waits_per_lock_ref_max),
+            ("connections_max", self.connections_max),
+            ("page_size_max", self.page_size_max),
+        ] {
+            need(value >= 1, &format!("limits.{name} must be at least 1"));
+        }
+        need(
+            self.streams_per_connection_max >= 1,
+            "limits.streams_per_connection_max must be at least 1",
+        );
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}

@@ -1,0 +1,2 @@
+//! Placeholder.
+pub use tonic_prost::ProstCodec as RequestCodec;

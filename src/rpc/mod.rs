@@ -1,0 +1,2 @@
+//! gRPC.
+pub mod codec;
