@@ -1,4 +1,5 @@
 //! Fermata.
+pub mod client;
 pub mod engine;
 pub mod limits;
 pub mod lock;
