@@ -285,18 +285,10 @@ impl Batch<'_> {
 
     /// How a place that is not live ended, where its tag is not known.
     fn gone(&self, seq: Seq) -> Result<Over, Refusal> {
-        let tag = self
-            .state
-            .ended
-            .places
-            .iter()
-            .rev()
-            .find(|e| e.seq == seq)
-            .map_or(Tag::of(uuid::Uuid::nil()), |e| e.tag);
-        match self.state.lookup(seq, tag) {
-            Lookup::Over(over) => Ok(over),
-            Lookup::Live(_) | Lookup::NeverIssued => Err(Refusal::NeverIssued),
+        if seq < Seq::FIRST || seq >= self.state.next {
+            return Err(Refusal::NeverIssued);
         }
+        Ok(self.state.over(seq))
     }
 
     /// Takes a place out of the queue; if it was the holder's, the next one becomes holder. A refusal

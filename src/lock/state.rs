@@ -235,6 +235,15 @@ impl State {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
+    /// How a place that is not live, and was given out, is known to have ended.
+    pub fn over(&self, seq: Seq) -> Over {
+        match self.ended.places.iter().rev().find(|e| e.seq == seq) {
+            Some(ended) => Over::Ended(ended.reason.clone()),
+            None if seq >= self.ended.complete_from => Over::Released,
+            None => Over::NoLongerKept,
+        }
+    }
+
     /// What a seq and its tag mean here.
     pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
         if seq < Seq::FIRST || seq >= self.next {
@@ -246,18 +255,11 @@ impl State {
                 _ => Lookup::NeverIssued,
             };
         }
-        if let Some(ended) = self.ended.places.iter().rev().find(|e| e.seq == seq) {
-            return if ended.tag == tag {
-                Lookup::Over(Over::Ended(ended.reason.clone()))
-            } else {
-                Lookup::NeverIssued
-            };
+        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
+        if self.ended.places.iter().any(other) {
+            return Lookup::NeverIssued;
         }
-        if seq >= self.ended.complete_from {
-            Lookup::Over(Over::Released)
-        } else {
-            Lookup::Over(Over::NoLongerKept)
-        }
+        Lookup::Over(self.over(seq))
     }
 
     /// Whether the parts agree with each other; the first that does not. A store calls this on what
