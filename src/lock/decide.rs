@@ -257,11 +257,12 @@ impl Batch<'_> {
         if self.state.entries.front().map(|e| e.home) != Some(home) {
             return Err(Refusal::Overtaken);
         }
-        if self.state.fence > fence {
-            return Ok(Outcome::Extended);
-        }
-        if self.state.fence < fence {
+        // Below the grant is a fence from before a TakeOver: its writer is over, be it at the same home (I10).
+        if fence < self.state.grant || fence > self.state.fence {
             return Err(Refusal::Overtaken);
+        }
+        if fence < self.state.fence {
+            return Ok(Outcome::Extended);
         }
         let width = self
             .state
@@ -350,3 +351,6 @@ impl Batch<'_> {
         self.state.ended.push(place, self.limits.ended_max);
     }
 }
+
+#[cfg(test)]
+mod tests;
