@@ -22,7 +22,7 @@ pub struct Decision {
 /// Conflict the caller decides every command again on the state that it met.
 pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLimits) -> Decision {
     let mut batch = Batch {
-        head_before: state.head,
+        holder_before: state.holder().map(|e| e.seq),
         state: state.clone(),
         changed: false,
         now_us,
@@ -40,8 +40,8 @@ pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLim
 }
 
 struct Batch<'a> {
-    /// The head when the batch began: what became holder within the batch was let in by nobody yet.
-    head_before: Seq,
+    /// The holder when the batch began.
+    holder_before: Option<Seq>,
     state: State,
     changed: bool,
     now_us: u64,
@@ -134,28 +134,25 @@ impl Batch<'_> {
             Ok(at) => at,
             Err(over) => return Ok(Outcome::Gone(over)),
         };
-        let from_home = self
-            .state
-            .entries
-            .get(at)
-            .is_some_and(|entry| entry.home == home);
-        if at > 0 {
+        // What became holder within this batch holds the key in no committed state: nobody was let in
+        // (I4), so it leaves like a waiter, whoever asks.
+        if self.holder_before != Some(seq) {
             self.end(at)?;
             return Ok(Outcome::Released(Released {
                 was_holder: false,
                 clean: true,
             }));
         }
-        // A holder from before this batch may have written: only its home, with the grant it was let in
-        // with, knows what (I7). One that became holder within the batch was let in by nobody.
-        let clean = from_home && (grant == Some(self.state.grant) || seq > self.head_before);
+        // The holder may have written: only its home, with the grant it was let in with, knows what (I7).
+        let from_home = self.state.holder().is_some_and(|e| e.home == home);
+        let clean = from_home && grant == Some(self.state.grant);
         self.end(at)?;
         if !clean {
             self.state.unsynced = true;
             self.remember(seq, tag, EndReason::Foreign);
         } else if open_write {
             self.state.unsynced = true;
-        } else if synced && grant.is_some() {
+        } else if synced {
             self.state.unsynced = false;
         }
         Ok(Outcome::Released(Released {

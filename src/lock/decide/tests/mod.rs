@@ -2,13 +2,12 @@
 //! command under test is decided at [`LATER`].
 
 mod extend;
-
-use std::collections::VecDeque;
+mod release;
 
 use uuid::Uuid;
 
 use super::*;
-use crate::lock::{Ended, Mode, SessionId};
+use crate::lock::Mode;
 
 /// Three replicas.
 const A: ReplicaId = ReplicaId(Uuid::from_u128(0xa));
