@@ -206,7 +206,9 @@ impl Batch<'_> {
             return Err(Refusal::NeverIssued);
         };
         let of_waiter = from_fence == Fence::NONE;
-        if at > 0 && of_waiter && entry.home == to_home {
+        // A waiter that was taken over by an earlier try of this command may be the head by now. To name
+        // itself as the home until now shows nothing: that is how a home says that it lacks the memory.
+        if of_waiter && entry.home == to_home && (at > 0 || from_home != to_home) {
             return Ok(Outcome::TakenOver);
         }
         if at == 0 && of_waiter {

@@ -3,6 +3,7 @@
 
 mod extend;
 mod release;
+mod take_over;
 
 use uuid::Uuid;
 
