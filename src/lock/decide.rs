@@ -267,7 +267,8 @@ impl Batch<'_> {
             .state
             .width
             .saturating_mul(8)
-            .clamp(self.limits.width_min, self.limits.width_max);
+            .min(self.limits.width_max)
+            .max(self.limits.width_min);
         self.state.fence = self.new_fence(width, past)?;
         self.state.width = width;
         self.changed = true;

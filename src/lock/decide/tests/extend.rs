@@ -97,3 +97,15 @@ fn extend_of_a_place_that_is_over_says_so() {
         Outcome::Gone(Over::Ended(EndReason::Expired)),
     );
 }
+
+#[test]
+fn limits_that_contradict_each_other_stop_nothing() {
+    let upside_down = CoreLimits {
+        width_min: 8,
+        width_max: 4,
+        ..limits()
+    };
+    let decision = decide(&queue(&[A]), &[extend(A, G1, None)], LATER, &upside_down);
+    assert_eq!(decision.outcomes, [Outcome::Extended]);
+    assert_eq!(decision.state.width, 8);
+}
