@@ -1,6 +1,9 @@
 //! What each command promises, one behaviour a test. A queue is built in one line, at [`NOW`]; the
 //! command under test is decided at [`LATER`].
 
+mod batch;
+mod create;
+mod evict;
 mod extend;
 mod release;
 mod take_over;
@@ -8,7 +11,7 @@ mod take_over;
 use uuid::Uuid;
 
 use super::*;
-use crate::lock::Mode;
+use crate::lock::{Ended, Mode};
 
 /// Three replicas.
 const A: ReplicaId = ReplicaId(Uuid::from_u128(0xa));
