@@ -268,7 +268,7 @@ impl State {
         if self.next < Seq::FIRST || self.next > Seq(Seq::LAST.0 + 1) {
             return Err("next is out of range");
         }
-        if self.fence.0 > Fence::MAX {
+        if self.fence.0.saturating_add(u64::from(self.width)) > Fence::MAX {
             return Err("fence is out of range");
         }
         let first = self.entries.front().map_or(self.next, |e| e.seq);
@@ -292,6 +292,21 @@ impl State {
         if self.grant > self.fence {
             return Err("grant is above fence");
         }
+        let issued = Seq::FIRST..self.next;
+        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        if ends.any(|seq| !issued.contains(&seq)) {
+            return Err("an ended place was never given out");
+        }
+        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        if ends.any(|seq| self.position(seq).is_some()) {
+            return Err("an ended place is live");
+        }
+        if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
+            return Err("the list of ends is complete from a place out of range");
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
