@@ -1,4 +1,6 @@
 //! Fermata.
+pub mod cli;
+pub mod config;
 pub mod engine;
 pub mod limits;
 pub mod lock;
@@ -6,3 +8,4 @@ pub mod proto;
 pub mod rpc;
 pub mod session;
 pub mod store;
+pub mod telemetry;
