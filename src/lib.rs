@@ -4,4 +4,5 @@ pub mod limits;
 pub mod lock;
 pub mod proto;
 pub mod rpc;
+pub mod server;
 pub mod store;
