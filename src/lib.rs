@@ -5,4 +5,5 @@ pub mod lock;
 pub mod proto;
 pub mod rpc;
 pub mod server;
+pub mod session;
 pub mod store;

@@ -9,6 +9,7 @@ mod listen;
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
@@ -17,11 +18,10 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
-use uuid::Uuid;
 
 pub use listen::{ListenError, bind, check_listen};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Ids};
 use crate::limits::Limits;
 use crate::proto;
 use crate::proto::lock_admin_server::LockAdminServer;
@@ -75,13 +75,13 @@ pub enum Stopped {
 /// The services of one engine.
 pub struct Server {
     engine: Engine,
-    ids: fn() -> Uuid,
+    ids: Arc<dyn Ids>,
     grace: Duration,
 }
 
 impl Server {
     /// `ids` makes the request_ids that callers leave out.
-    pub fn new(engine: Engine, ids: fn() -> Uuid) -> Self {
+    pub fn new(engine: Engine, ids: Arc<dyn Ids>) -> Self {
         Server {
             engine,
             ids,
@@ -150,7 +150,7 @@ impl Server {
         end_streams.now();
         let settled = async {
             let (ended, ()) = tokio::join!(&mut serving, async {
-                self.engine.stop().await;
+                self.engine.stop();
                 health.end_watches().await;
             });
             ended
@@ -176,7 +176,8 @@ impl Server {
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServeError> {
-        let lock_service = LockServiceRpc::new(self.engine.clone(), stopping, self.ids);
+        let lock_service =
+            LockServiceRpc::new(self.engine.clone(), stopping, Arc::clone(&self.ids));
         let lock_admin = LockAdminRpc::new(self.engine.clone());
         let bytes_max = limits.message_bytes_max;
         let reflection = || {

@@ -8,13 +8,12 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 use tracing::field::display;
-use uuid::Uuid;
 
 use super::answer;
 use super::deadline::{Deadline, within};
 use super::stopping::Stopping;
 use super::{keep_alive, parse, watch};
-use crate::engine::{CreateCall, Done, Engine, LeaseId, Mutation, Value};
+use crate::engine::{CreateCall, Done, Engine, Ids, LeaseId, Mutation, Value};
 use crate::limits::Limits;
 use crate::lock::LockRef;
 use crate::proto::lock_service_server::LockService;
@@ -33,12 +32,12 @@ pub struct LockServiceRpc {
     engine: Engine,
     limits: Arc<Limits>,
     stopping: Stopping,
-    ids: fn() -> Uuid,
+    ids: Arc<dyn Ids>,
 }
 
 impl LockServiceRpc {
     /// `ids` makes the request_ids that callers leave out.
-    pub fn new(engine: Engine, stopping: Stopping, ids: fn() -> Uuid) -> Self {
+    pub fn new(engine: Engine, stopping: Stopping, ids: Arc<dyn Ids>) -> Self {
         LockServiceRpc {
             limits: Arc::new(engine.limits().clone()),
             engine,
@@ -93,7 +92,7 @@ impl LockService for LockServiceRpc {
         let (deadline, ask) = opened(request);
         let call = CreateCall {
             id: parse::key_id(&ask.key, &ask.table, &self.limits)?,
-            request_id: parse::request_id(&ask.request_id, self.ids)?,
+            request_id: parse::request_id(&ask.request_id, || self.ids.uuid())?,
             live_by: parse::live_by(&ask.session, ask.ttl.as_ref(), &self.limits)?,
             mode: parse::mode(ask.mode)?,
             owner: parse::owner(ask.owner, &self.limits)?,
@@ -199,7 +198,7 @@ impl LockService for LockServiceRpc {
     ) -> Result<Response<OpenSessionResponse>, Status> {
         let (deadline, ask) = opened(request);
         let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), &self.limits)?;
-        let request_id = parse::request_id(&ask.request_id, self.ids)?;
+        let request_id = parse::request_id(&ask.request_id, || self.ids.uuid())?;
         let owner = parse::owner(ask.owner, &self.limits)?;
         let open = self
             .engine

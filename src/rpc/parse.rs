@@ -133,7 +133,7 @@ fn lock_ref_text(text: &str) -> Result<LockRef, Problem> {
 }
 
 /// `request_id`: a missing one is made by `make`.
-pub fn request_id(text: &str, make: fn() -> Uuid) -> Result<Uuid, Invalid> {
+pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Invalid> {
     if text.is_empty() {
         return Ok(make());
     }
