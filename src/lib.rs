@@ -1,8 +1,13 @@
 //! Fermata.
+pub mod cli;
 pub mod client;
+pub mod config;
 pub mod engine;
 pub mod limits;
 pub mod lock;
 pub mod proto;
 pub mod rpc;
+pub mod server;
+pub mod session;
 pub mod store;
+pub mod telemetry;
