@@ -1,16 +1,19 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit;
 use super::settings::Settings;
-use crate::config::{NoDataDir, Problems};
+use crate::config::{Config, NoDataDir, Problems};
+use crate::engine::{Engine, EngineError, EngineOptions, SystemClock, SystemIds};
+use crate::server::{self, ListenError, Server};
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
 
 /// Run the lock service
@@ -46,13 +49,17 @@ pub enum ServeError {
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     /// Free the address, or name another one.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Mend what the store says.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The store failed while what the last process left was taken over.
+    #[error("cannot take over what the last process left: {0}")]
+    Start(#[from] EngineError),
+    /// The server failed while it ran.
+    #[error(transparent)]
+    Server(#[from] server::ServeError),
     /// The process cannot hear signals.
     #[error("cannot receive signals: {0}")]
     Signals(io::Error),
@@ -65,7 +72,9 @@ impl ServeError {
             ServeError::Config(_) | ServeError::DataDir(_) | ServeError::Telemetry(_) => {
                 exit::CONFIG
             }
-            ServeError::Listen { .. } | ServeError::Signals(_) => exit::OS,
+            ServeError::Listen(_) | ServeError::Signals(_) => exit::OS,
+            ServeError::Store(_) | ServeError::Start(_) => exit::UNAVAILABLE,
+            ServeError::Server(_) => exit::SOFTWARE,
         }
         .into()
     }
@@ -76,30 +85,89 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let config = args.settings.load()?;
     telemetry::init(&config.log)?;
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    let listeners = bind(config.listen.addresses()).await?;
     let data_dir = config.data_dir()?;
-    greet(&listeners, &data_dir);
-    signals.next().await;
+    let mut listeners = Vec::new();
+    for address in config.listen.addresses() {
+        listeners.push(server::bind(*address, config.insecure).await?);
+    }
+    let store = Arc::new(open_store(&config, &data_dir).await?);
+    let engine = start_engine(&config, &listeners, Arc::clone(&store) as _).await?;
+    greet(&engine, &listeners, &data_dir);
+    let server =
+        Server::new(engine, Arc::new(SystemIds)).with_grace(config.shutdown_grace.duration());
+    let serving = server.serve_tcp(listeners, async {
+        signals.next().await;
+    });
+    tokio::pin!(serving);
+    let stopped = tokio::select! {
+        stopped = &mut serving => stopped?,
+        signal = async {
+            Signals::new()?.second().await
+        } => {
+            return match signal {
+                Ok(signal) => Ok(at_once(signal)),
+                Err(error) => Err(ServeError::Signals(error)),
+            };
+        }
+    };
+    store.shutdown().await;
+    tracing::info!(?stopped, "stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-async fn bind(addresses: &[SocketAddr]) -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
-    let mut listeners = Vec::new();
-    for &address in addresses {
-        let failed = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
-        listeners.push((listener, local));
-    }
-    Ok(listeners)
+/// What a process that a signal ended would end with.
+fn at_once(signal: SignalKind) -> ExitCode {
+    tracing::warn!("a second signal: ending at once");
+    let number = u8::try_from(signal.as_raw_value()).unwrap_or(0);
+    ExitCode::from(exit::SIGNAL + number)
 }
 
-fn greet(listeners: &[(TcpListener, SocketAddr)], data_dir: &Path) {
+/// Opening may take a while after a crash, so it does not hold up the runtime.
+async fn open_store(config: &Config, data_dir: &Path) -> Result<EmbeddedStore, ServeError> {
+    let options = EmbeddedOptions {
+        cache_bytes: config.store.embedded.cache_bytes(),
+        ..EmbeddedOptions::new(data_dir)
+    };
+    match tokio::task::spawn_blocking(|| EmbeddedStore::open(options)).await {
+        Ok(opened) => Ok(opened?),
+        Err(panicked) => Err(ServeError::Start(EngineError::Unavailable(format!(
+            "opening the store failed: {panicked}"
+        )))),
+    }
+}
+
+async fn start_engine(
+    config: &Config,
+    listeners: &[TcpListener],
+    store: Arc<dyn crate::store::Store>,
+) -> Result<Engine, ServeError> {
+    let options = EngineOptions {
+        store,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        tables: config.tables.keys().map(|table| table.0.clone()).collect(),
+        limits: config.limits.clone(),
+        address: addresses(listeners).first().cloned().unwrap_or_default(),
+    };
+    Ok(Engine::start(options).await?)
+}
+
+fn addresses(listeners: &[TcpListener]) -> Vec<String> {
+    listeners
+        .iter()
+        .filter_map(|listener| listener.local_addr().ok())
+        .map(|address| address.to_string())
+        .collect()
+}
+
+fn greet(engine: &Engine, listeners: &[TcpListener], data_dir: &Path) {
     let mut text = String::new();
-    for (_, address) in listeners {
+    for address in addresses(listeners) {
         text.push_str(&format!("listening on {address}\n"));
     }
     text.push_str(&format!("data in {}\n", data_dir.display()));
+    text.push_str(&format!("replica {}\n", engine.replica()));
+    text.push_str("try: fermata lock demo -- echo \"I hold the lock\"\n");
     // A closed stdout is no reason not to serve.
     let mut stdout = io::stdout().lock();
     let _ = stdout
@@ -128,5 +196,11 @@ impl Signals {
             _ = self.terminate.recv() => SignalKind::terminate(),
             _ = self.interrupt.recv() => SignalKind::interrupt(),
         }
+    }
+
+    /// The number of the second one from now on.
+    async fn second(&mut self) -> io::Result<SignalKind> {
+        self.next().await;
+        Ok(self.next().await)
     }
 }
