@@ -94,9 +94,9 @@ impl Faults {
         }
         for write in &writes {
             let sectors = write.after.chunks(512).zip((write.offset..).step_by(512));
-            let (all, none) = (random() % 3 == 0, random() % 3 == 0);
+            let (all, none) = (random().is_multiple_of(3), random().is_multiple_of(3));
             for (sector, offset) in sectors {
-                if all || (!none && random() % 2 == 0) {
+                if all || (!none && random().is_multiple_of(2)) {
                     file.write_all_at(sector, offset).unwrap();
                 }
             }

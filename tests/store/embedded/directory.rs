@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 
 use fermata::lock::State;
 use fermata::store::embedded::OpenError;
 use fermata::store::{Store, StoreError, Swap};
+use futures_util::future::join_all;
 use tempfile::TempDir;
 
 use super::child::command;
@@ -62,35 +62,39 @@ async fn a_store_that_was_never_finished_is_none() {
     add(&store, "k").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
+    // Few enough to be polled in order, and without a pause.
+    const CALLS: u128 = 20;
     let directory = TempDir::new().unwrap();
-    let store = Arc::new(open(directory.path()).unwrap());
+    let store = open(directory.path()).unwrap();
     let none = State::default();
-    let calls: Vec<_> = (0..200u128)
-        .map(|number| {
-            let store = Arc::clone(&store);
-            let new = with_place(&none, number);
-            tokio::spawn(async move {
-                let id = id(&number.to_string());
-                store.compare_and_swap(&id, &State::default(), &new).await
-            })
-        })
-        .collect();
-    store.shutdown().await;
+    let swap = async |number: u128| {
+        let new = with_place(&none, number);
+        let key = id(&number.to_string());
+        store.compare_and_swap(&key, &none, &new).await
+    };
+    // Polled in this order: asked before, and after.
+    let before = join_all((0..CALLS).map(&swap));
+    let after = join_all((CALLS..2 * CALLS).map(&swap));
+    let (before, (), after) = tokio::join!(before, store.shutdown(), after);
+    for swap in before {
+        assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    }
     store.shutdown().await;
     assert!(matches!(store.ready(), Err(StoreError::Closed(_))));
     let loaded = store.load(&id("1")).await;
     assert!(matches!(loaded, Err(StoreError::Closed(_))), "{loaded:?}");
 
     let again = open(directory.path()).unwrap();
-    for (number, call) in calls.into_iter().enumerate() {
-        let kept = again.load(&id(&number.to_string())).await.unwrap();
-        match call.await.unwrap() {
-            Swap::Applied => assert!(kept.is_some()),
-            Swap::NotStarted(StoreError::Closed(_)) => assert!(kept.is_none()),
-            other => panic!("{other:?}"),
-        }
+    let kept = async |number: u128| again.load(&id(&number.to_string())).await.unwrap();
+    for number in 0..CALLS {
+        assert_eq!(kept(number).await, Some(with_place(&none, number)));
+    }
+    for (number, swap) in (CALLS..).zip(after) {
+        let closed = matches!(swap, Swap::NotStarted(StoreError::Closed(_)));
+        assert!(closed, "{number}: {swap:?}");
+        assert_eq!(kept(number).await, None);
     }
 }
 

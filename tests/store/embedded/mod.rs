@@ -44,5 +44,6 @@ async fn add(store: &EmbeddedStore, key: &str) -> State {
 
 /// Says why a test did nothing, past libtest, which hides what passing tests print.
 fn skipped(test: &str, why: impl std::fmt::Display) {
-    writeln!(std::io::stderr(), "SKIPPED {test}: {why}").unwrap();
+    let mut stderr = std::io::stderr();
+    writeln!(stderr, "SKIPPED {test}: {why}").unwrap();
 }
