@@ -1,8 +1,12 @@
 //! Connections, health and reflection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fermata::engine::SystemIds;
 use fermata::limits::Limits;
+use fermata::server::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
 use tonic_health::pb::HealthCheckRequest;
@@ -108,5 +112,59 @@ async fn reflection_knows_the_services_and_the_types_of_error_details() {
     let listed = format!("{answers:?}");
     for service in ["fermata.v1.LockService", "fermata.v1.LockAdmin"] {
         assert!(listed.contains(service), "{listed}");
+    }
+}
+
+/// What comes back on a connection to a server on a paused clock, until it closes, and after how long.
+async fn closed_after(sent: &[u8]) -> Duration {
+    let world = World::new().await;
+    tokio::time::pause();
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+    let started = tokio::time::Instant::now();
+    client.write_all(sent).await.unwrap();
+    let mut received = Vec::new();
+    // An abrupt end is an end.
+    let _ = client.read_to_end(&mut received).await;
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn a_client_that_vanished_is_noticed() {
+    // The preface, and empty SETTINGS; pings are not answered.
+    let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let closed = closed_after(hello).await;
+    assert!((14..=17).contains(&closed.as_secs()), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_never_says_hello_is_closed() {
+    let closed = closed_after(b"PRI * HTTP").await;
+    assert!((9..=11).contains(&closed.as_secs()), "{closed:?}");
+}
+
+#[tokio::test]
+async fn as_many_calls_as_are_allowed_may_come_at_once() {
+    // With small messages, the windows are small too.
+    let world = World::with(Limits {
+        value_bytes_max: 1024,
+        message_bytes_max: 20 * 1024,
+        ..Limits::default()
+    })
+    .await;
+    let client = world.client().await;
+    world.store.send_replace(Mode::Hangs);
+    let calls: Vec<_> = (0..2_000)
+        .map(|n| {
+            let mut client = client.clone();
+            tokio::spawn(async move { create(&mut client, &format!("key-{n}")).await })
+        })
+        .collect();
+    sleep(Duration::from_millis(500)).await;
+    world.store.send_replace(Mode::Works);
+    for call in calls {
+        call.await.unwrap();
     }
 }

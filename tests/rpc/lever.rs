@@ -23,7 +23,7 @@ pub struct Levered<S> {
 }
 
 impl<S: Store> Levered<S> {
-    pub fn new(store: S) -> (Arc<watch::Sender<Mode>>, Arc<dyn Store>) {
+    pub fn pair(store: S) -> (Arc<watch::Sender<Mode>>, Arc<dyn Store>) {
         let (lever, mode) = watch::channel(Mode::Works);
         (Arc::new(lever), Arc::new(Levered { store, mode }))
     }

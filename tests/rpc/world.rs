@@ -44,7 +44,7 @@ impl World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let (lever, store) = Levered::new(store);
+        let (lever, store) = Levered::pair(store);
         let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {
