@@ -6,5 +6,7 @@ pub mod limits;
 pub mod lock;
 pub mod proto;
 pub mod rpc;
+pub mod server;
+pub mod session;
 pub mod store;
 pub mod telemetry;

@@ -1,59 +1,243 @@
 //! The engine: one actor a key, group commit, waiting, sync, leases (design §4, §6, §7).
-//! (Placeholder bodies; the signatures are what the edge builds on.)
+//!
+//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`] to keep what
+//! they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
 
+mod actor;
+mod admin;
+mod alarms;
 mod api;
+mod clock;
+mod inner;
+mod keys;
+mod leases;
+mod recover;
+mod sessions;
+mod watch;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use api::*;
+pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
+pub use watch::Watch;
 
 use crate::limits::Limits;
-use crate::lock::{Key, KeyId, LockRef, ReplicaId, SessionId, TableName};
-use crate::store::ReplicaRow;
+use crate::lock::{
+    Create, Fence, KeyId, Liveness, LockRef, ReplicaId, Seq, SessionId, TableName, Tag,
+};
+use crate::store::{ReplicaRow, SessionRow, Store, StoreError};
+use actor::{Held, Msg, PlaceRef};
+use inner::{Counters, Inner};
+use leases::{LeaseKey, Leases, NoLease};
+
+/// What an engine is made of.
+pub struct EngineOptions {
+    /// Where states and data are kept.
+    pub store: Arc<dyn Store>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Ids.
+    pub ids: Arc<dyn Ids>,
+    /// The tables besides `default`.
+    pub tables: Vec<TableName>,
+    /// The limits in force.
+    pub limits: Limits,
+    /// Where this replica serves gRPC, for operators.
+    pub address: String,
+}
+
+/// What the engine counted since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys that are held, waited for, or were just used.
+    pub active_keys: usize,
+    /// Open sessions.
+    pub sessions: usize,
+    /// Compare-and-swaps that took effect.
+    pub swaps: u64,
+    /// Commands in them.
+    pub commands: u64,
+    /// Compare-and-swaps that met another state.
+    pub conflicts: u64,
+    /// Compare-and-swaps whose outcome had to be looked up.
+    pub unknown: u64,
+}
 
 /// The engine of one replica. Cheap to clone.
 #[derive(Clone)]
-pub struct Engine {}
-
-/// A watched lockRef. Dropping it ends the watch. While it lives the lockRef is kept alive.
-pub struct Watch {}
-
-impl Watch {
-    /// The next thing worth telling: the present standing first, then each change (changes that come
-    /// faster than they are asked for are merged). `None` after `Lost`.
-    pub async fn next(&mut self) -> Option<Watched> {
-        todo!()
-    }
-    /// How long the lockRef is safe from expiry, from now.
-    pub fn valid_for(&self) -> Duration {
-        todo!()
-    }
+pub struct Engine {
+    inner: Arc<Inner>,
 }
 
-#[allow(unused_variables, clippy::unused_async)]
 impl Engine {
+    /// Starts a replica: announces it, takes over what older ones left, and begins to watch leases.
+    /// What went wrong is of the store; nothing is served then.
+    pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
+        let replica = ReplicaId(options.ids.uuid());
+        let mut tables: BTreeSet<TableName> = options.tables.into_iter().collect();
+        tables.insert(TableName::default_table());
+        let leases = Leases::new(Arc::clone(&options.clock), options.limits.sessions_max);
+        let inner = Arc::new(Inner {
+            replica,
+            tables,
+            core: options.limits.core(),
+            keys: keys::Keys::new(),
+            leases: Arc::new(leases),
+            stopping: tokio::sync::watch::Sender::new(false),
+            counters: Counters::default(),
+            store: options.store,
+            clock: options.clock,
+            ids: options.ids,
+            limits: options.limits,
+        });
+        let row = ReplicaRow {
+            id: replica,
+            address: options.address,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_ms: wall_ms(&inner),
+        };
+        let unavailable = |error: StoreError| EngineError::Unavailable(error.to_string());
+        inner
+            .store
+            .announce_replica(&row)
+            .await
+            .map_err(unavailable)?;
+        tokio::spawn(alarms::run(Arc::clone(&inner)));
+        if inner.store.is_exclusive() {
+            let recovered = recover::recover(&inner).await?;
+            tracing::info!(
+                keys = recovered.keys,
+                sessions = recovered.sessions,
+                "took over what the last process left"
+            );
+        }
+        Ok(Engine { inner })
+    }
+
     /// This replica.
     pub fn replica(&self) -> ReplicaId {
-        todo!()
+        self.inner.replica
     }
+
     /// The limits in force.
     pub fn limits(&self) -> &Limits {
-        todo!()
+        &self.inner.limits
     }
-    /// `Ok` while calls can be served. Drives the readiness of the health service.
-    pub fn ready(&self) -> Result<(), EngineError> {
-        todo!()
-    }
+
     /// The tables, by name.
     pub fn tables(&self) -> Vec<TableName> {
-        todo!()
+        self.inner.tables.iter().cloned().collect()
     }
+
+    /// What it counted since it started.
+    pub fn counts(&self) -> Counts {
+        use std::sync::atomic::Ordering::Relaxed;
+        let counters = &self.inner.counters;
+        Counts {
+            active_keys: self.inner.keys.count(),
+            sessions: self.inner.leases.counts().0,
+            swaps: counters.swaps.load(Relaxed),
+            commands: counters.commands.load(Relaxed),
+            conflicts: counters.conflicts.load(Relaxed),
+            unknown: counters.unknown.load(Relaxed),
+        }
+    }
+
+    /// `Ok` while calls can be served. Drives the readiness of the health service.
+    pub fn ready(&self) -> Result<(), EngineError> {
+        self.serving()?;
+        self.inner
+            .store
+            .ready()
+            .map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
+    fn serving(&self) -> Result<(), EngineError> {
+        if *self.inner.stopping.borrow() {
+            Err(EngineError::Stopping)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {
+        self.serving()?;
+        if self.inner.tables.contains(&id.table) {
+            Ok(Arc::new(id))
+        } else {
+            Err(EngineError::UnknownTable(id.table.to_string()))
+        }
+    }
+
+    fn id_of_ref(&self, lock_ref: &LockRef) -> Result<Arc<KeyId>, EngineError> {
+        self.id_of(KeyId {
+            table: lock_ref.table.clone(),
+            key: lock_ref.key.clone(),
+        })
+    }
+
+    /// Asks the actor of a key. The call goes on there if this future is dropped.
+    async fn ask<T>(
+        &self,
+        id: &Arc<KeyId>,
+        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.keys.send(&self.inner, id, msg(reply))?;
+        answer.await.map_err(|_| actor::no_answer())?
+    }
+
     /// Takes a place in the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
-        todo!()
+        let id = self.id_of(call.id)?;
+        let liveness = match call.live_by {
+            LiveBy::Ttl(ttl_ms) => Liveness::Own { ttl_ms },
+            LiveBy::Session(session) => {
+                self.check_session(session)?;
+                Liveness::Session(session)
+            }
+        };
+        let create = Box::new(Create {
+            request_id: call.request_id,
+            mode: call.mode,
+            liveness,
+            home: self.inner.replica,
+            identity: call.identity.into(),
+            owner: call.owner.into(),
+            created_at_ms: wall_ms(&self.inner),
+            past: None,
+        });
+        let read_value = call.read_value;
+        let held = self
+            .ask(&id, |reply| Msg::Create {
+                create,
+                read_value,
+                reply,
+            })
+            .await?;
+        Ok(created(&id, held))
     }
+
+    fn check_session(&self, session: SessionId) -> Result<(), EngineError> {
+        match self.inner.leases.session(session) {
+            Ok((places, _)) if places >= self.inner.limits.lock_refs_per_session_max => {
+                Err(EngineError::Exhausted {
+                    what: "lock_refs_per_session_max",
+                    limit: self.inner.limits.lock_refs_per_session_max as u64,
+                })
+            }
+            Ok(_) => Ok(()),
+            Err(NoLease::Over | NoLease::Unknown | NoLease::TooMany) => {
+                Err(EngineError::SessionOver)
+            }
+        }
+    }
+
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
     pub async fn acquire(
         &self,
@@ -61,8 +245,42 @@ impl Engine {
         wait: Duration,
         read_value: bool,
     ) -> Result<Acquired, EngineError> {
-        todo!()
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        let clock = &self.inner.clock;
+        let wait = wait.min(self.inner.limits.wait_max());
+        let until = clock.boot().saturating_add(wait);
+        loop {
+            let left = until.saturating_sub(clock.boot());
+            let wait = !left.is_zero();
+            let held = self
+                .ask(&id, |reply| Msg::Acquire {
+                    place,
+                    wait,
+                    read_value,
+                    reply,
+                })
+                .await?;
+            match held {
+                Held::Waiting {
+                    wake: Some(wake), ..
+                } => {
+                    let mut stopping = self.inner.stopping.subscribe();
+                    tokio::select! {
+                        biased;
+                        // Its turn, or it is over: look again.
+                        _ = wake.turn => {}
+                        _ = stopping.wait_for(|stopping| *stopping) => {
+                            return Err(EngineError::Stopping);
+                        }
+                        () = clock.sleep(left) => {}
+                    }
+                }
+                Held::Waiting { .. } | Held::Held { .. } => return Ok(acquired(lock_ref, held)),
+            }
+        }
     }
+
     /// Gives a place back, after writing `put`. True if it had been given back before.
     pub async fn release(
         &self,
@@ -70,16 +288,33 @@ impl Engine {
         put: Option<Mutation>,
         call_no: u64,
     ) -> Result<bool, EngineError> {
-        todo!()
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        self.ask(&id, |reply| Msg::Release {
+            place,
+            call_no,
+            put,
+            reply,
+        })
+        .await
     }
+
     /// Reads as the holder.
     pub async fn critical_get(
         &self,
         lock_ref: &LockRef,
         call_no: u64,
     ) -> Result<Done<Value>, EngineError> {
-        todo!()
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        self.ask(&id, |reply| Msg::Get {
+            place,
+            call_no,
+            reply,
+        })
+        .await
     }
+
     /// Writes as the holder.
     pub async fn critical_write(
         &self,
@@ -87,12 +322,25 @@ impl Engine {
         mutation: Mutation,
         call_no: u64,
     ) -> Result<Done<()>, EngineError> {
-        todo!()
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        self.ask(&id, |reply| Msg::Write {
+            place,
+            call_no,
+            mutation,
+            reply,
+        })
+        .await
     }
+
     /// Watches a lockRef.
     pub async fn watch(&self, lock_ref: &LockRef) -> Result<Watch, EngineError> {
-        todo!()
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        let handle = self.ask(&id, |reply| Msg::Watch { place, reply }).await?;
+        Ok(Watch::new(Arc::clone(&self.inner), handle))
     }
+
     /// Opens a session whose id is `request_id`; finds it if it is open already.
     pub async fn open_session(
         &self,
@@ -101,63 +349,149 @@ impl Engine {
         owner: String,
         identity: String,
     ) -> Result<(SessionId, Renewed), EngineError> {
-        todo!()
+        self.serving()?;
+        let id = SessionId(request_id);
+        let row = SessionRow {
+            id,
+            ttl_ms,
+            replica: self.inner.replica,
+            epoch: 1,
+            open: true,
+            identity,
+            owner,
+            created_at_ms: wall_ms(&self.inner),
+        };
+        // In a task of its own: a row that was written always gets its lease.
+        let renewed = tokio::spawn(sessions::open(Arc::clone(&self.inner), row))
+            .await
+            .map_err(|_| actor::no_answer())??;
+        Ok((id, renewed))
     }
+
     /// A sign of life.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        todo!()
+        self.serving()?;
+        let ttl = match lease {
+            LeaseId::Session(session) => self
+                .inner
+                .leases
+                .renew(&LeaseKey::Session(*session))
+                .map_err(|_| EngineError::SessionOver)?,
+            LeaseId::LockRef(lock_ref) => {
+                let id = self.id_of_ref(lock_ref)?;
+                let place = PlaceRef::from(lock_ref);
+                self.ask(&id, |reply| Msg::Renew { place, reply }).await?
+            }
+        };
+        Ok(Renewed {
+            ttl,
+            valid_for: ttl,
+        })
     }
+
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
-        todo!()
+        self.serving()?;
+        if self.inner.leases.session(session).is_err() {
+            return Ok(true);
+        }
+        tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
+            .await
+            .map_err(|_| actor::no_answer())?;
+        Ok(false)
     }
+
     /// Reads without a lock.
     pub async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        todo!()
+        let id = self.id_of(id.clone())?;
+        match self.inner.store.read_data(&id).await {
+            Ok(cell) => Ok(actor::value_of(cell)),
+            Err(error) => Err(EngineError::Unavailable(error.to_string())),
+        }
     }
-    /// Lists keys with live places, `limit` at most, from the first above `after`.
-    pub async fn list_locks(
-        &self,
-        table: &TableName,
-        after: Option<&Key>,
-        key_prefix: &str,
-        contended: bool,
-        limit: usize,
-    ) -> Result<Page<Described, Key>, EngineError> {
-        todo!()
+
+    /// Ends all waits and watches and takes no more calls: they fail with `Stopping`. What was handed to
+    /// the store is finished by the store.
+    pub fn stop(&self) {
+        self.inner.stopping.send_replace(true);
     }
-    /// Shows one key, also one that was never locked.
-    pub async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        todo!()
+}
+
+fn wall_ms(inner: &Inner) -> i64 {
+    i64::try_from(inner.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
+}
+
+fn lock_ref(id: &KeyId, seq: Seq, tag: Tag, grant: Option<Fence>) -> LockRef {
+    LockRef {
+        table: id.table.clone(),
+        key: id.key.clone(),
+        seq,
+        tag,
+        grant,
     }
-    /// Ends a place whatever its holder thinks.
-    pub async fn force_release(
-        &self,
-        lock_ref: &LockRef,
-        by: &str,
-        why: &str,
-    ) -> Result<ForceReleased, EngineError> {
-        todo!()
+}
+
+fn created(id: &KeyId, held: Held) -> CreatedLockRef {
+    let (seq, tag, grant, standing, lease, valid_for, existed) = match held {
+        Held::Held {
+            seq,
+            tag,
+            grant,
+            value,
+            lease,
+            valid_for,
+            existed,
+        } => {
+            let standing = Standing::Held { grant, value };
+            (seq, tag, Some(grant), standing, lease, valid_for, existed)
+        }
+        Held::Waiting {
+            seq,
+            tag,
+            position,
+            lease,
+            valid_for,
+            existed,
+            wake: _,
+        } => {
+            let standing = Standing::Waiting { position };
+            (seq, tag, None, standing, lease, valid_for, existed)
+        }
+    };
+    let lease = match lease {
+        LeaseKey::Session(session) => LeaseId::Session(session),
+        LeaseKey::Place(_) => LeaseId::LockRef(lock_ref(id, seq, tag, None)),
+    };
+    CreatedLockRef {
+        lock_ref: lock_ref(id, seq, tag, grant),
+        standing,
+        lease,
+        ttl: valid_for,
+        valid_for,
+        existed,
     }
-    /// Lists open sessions, `limit` at most, from the first above `after`.
-    pub async fn list_sessions(
-        &self,
-        after: Option<SessionId>,
-        limit: usize,
-    ) -> Result<Page<DescribedSession, SessionId>, EngineError> {
-        todo!()
-    }
-    /// Lists replicas, `limit` at most, from the first above `after`.
-    pub async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
-        todo!()
-    }
-    /// Ends all waits and watches and takes no more calls (they fail with `Stopping`); returns when what
-    /// was under way is settled.
-    pub async fn stop(&self) {
-        todo!()
+}
+
+fn acquired(asked: &LockRef, held: Held) -> Acquired {
+    match held {
+        Held::Held {
+            grant,
+            value,
+            valid_for,
+            ..
+        } => Acquired {
+            lock_ref: asked.with_grant(grant),
+            standing: Standing::Held { grant, value },
+            valid_for,
+        },
+        Held::Waiting {
+            position,
+            valid_for,
+            ..
+        } => Acquired {
+            lock_ref: asked.without_grant(),
+            standing: Standing::Waiting { position },
+            valid_for,
+        },
     }
 }

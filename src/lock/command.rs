@@ -154,9 +154,9 @@ pub struct Created {
 /// A place was given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Released {
-    /// It held the key.
+    /// It held the key in a committed state. (False for one that became holder within the same batch.)
     pub was_holder: bool,
-    /// It came from the holder's home with its grant.
+    /// Nobody had been let in, or it came from the holder's home with its grant.
     pub clean: bool,
 }
 

@@ -12,17 +12,20 @@ use super::state::{EndReason, EndedPlace, Entry, Liveness, Lookup, Over, Replica
 pub struct Decision {
     /// The state after all of them, one version up if any of them changed it.
     pub state: State,
-    /// One outcome a command, in their order.
+    /// One outcome a command, in their order. Each tells of the state at its turn: a later command of the
+    /// batch may have ended the same place again, so what holds now is asked of `state`.
     pub outcomes: Vec<Outcome>,
 }
 
 /// Decides commands one after the other on a state: one batch, one new state, one compare-and-swap.
 ///
 /// `now_us` is the wall clock in microseconds since 1970; it only moves fences forward (I2). After a
-/// Conflict the caller decides every command again on the state that it met.
+/// Conflict the caller decides every command again on the state that it met. A batch gives what its
+/// commands give one by one, but for a place that becomes holder and is released within it: nobody was
+/// let in, so that leaves like a waiter.
 pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLimits) -> Decision {
     let mut batch = Batch {
-        head_before: state.head,
+        holder_before: state.holder().map(|e| e.seq),
         state: state.clone(),
         changed: false,
         now_us,
@@ -40,8 +43,8 @@ pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLim
 }
 
 struct Batch<'a> {
-    /// The head when the batch began: what became holder within the batch was let in by nobody yet.
-    head_before: Seq,
+    /// The holder when the batch began.
+    holder_before: Option<Seq>,
     state: State,
     changed: bool,
     now_us: u64,
@@ -134,28 +137,25 @@ impl Batch<'_> {
             Ok(at) => at,
             Err(over) => return Ok(Outcome::Gone(over)),
         };
-        let from_home = self
-            .state
-            .entries
-            .get(at)
-            .is_some_and(|entry| entry.home == home);
-        if at > 0 {
+        // What became holder within this batch holds the key in no committed state: nobody was let in
+        // (I4), so it leaves like a waiter, whoever asks.
+        if self.holder_before != Some(seq) {
             self.end(at)?;
             return Ok(Outcome::Released(Released {
                 was_holder: false,
                 clean: true,
             }));
         }
-        // A holder from before this batch may have written: only its home, with the grant it was let in
-        // with, knows what (I7). One that became holder within the batch was let in by nobody.
-        let clean = from_home && (grant == Some(self.state.grant) || seq > self.head_before);
+        // The holder may have written: only its home, with the grant it was let in with, knows what (I7).
+        let from_home = self.state.holder().is_some_and(|e| e.home == home);
+        let clean = from_home && grant == Some(self.state.grant);
         self.end(at)?;
         if !clean {
             self.state.unsynced = true;
             self.remember(seq, tag, EndReason::Foreign);
         } else if open_write {
             self.state.unsynced = true;
-        } else if synced && grant.is_some() {
+        } else if synced {
             self.state.unsynced = false;
         }
         Ok(Outcome::Released(Released {
@@ -209,7 +209,9 @@ impl Batch<'_> {
             return Err(Refusal::NeverIssued);
         };
         let of_waiter = from_fence == Fence::NONE;
-        if at > 0 && of_waiter && entry.home == to_home {
+        // A waiter that was taken over by an earlier try of this command may be the head by now. To name
+        // itself as the home until now shows nothing: that is how a home says that it lacks the memory.
+        if of_waiter && entry.home == to_home && (at > 0 || from_home != to_home) {
             return Ok(Outcome::TakenOver);
         }
         if at == 0 && of_waiter {
@@ -257,17 +259,19 @@ impl Batch<'_> {
         if self.state.entries.front().map(|e| e.home) != Some(home) {
             return Err(Refusal::Overtaken);
         }
-        if self.state.fence > fence {
-            return Ok(Outcome::Extended);
-        }
-        if self.state.fence < fence {
+        // Below the grant is a fence from before a TakeOver: its writer is over, be it at the same home (I10).
+        if fence < self.state.grant || fence > self.state.fence {
             return Err(Refusal::Overtaken);
+        }
+        if fence < self.state.fence {
+            return Ok(Outcome::Extended);
         }
         let width = self
             .state
             .width
             .saturating_mul(8)
-            .clamp(self.limits.width_min, self.limits.width_max);
+            .min(self.limits.width_max)
+            .max(self.limits.width_min);
         self.state.fence = self.new_fence(width, past)?;
         self.state.width = width;
         self.changed = true;
@@ -285,18 +289,10 @@ impl Batch<'_> {
 
     /// How a place that is not live ended, where its tag is not known.
     fn gone(&self, seq: Seq) -> Result<Over, Refusal> {
-        let tag = self
-            .state
-            .ended
-            .places
-            .iter()
-            .rev()
-            .find(|e| e.seq == seq)
-            .map_or(Tag::of(uuid::Uuid::nil()), |e| e.tag);
-        match self.state.lookup(seq, tag) {
-            Lookup::Over(over) => Ok(over),
-            Lookup::Live(_) | Lookup::NeverIssued => Err(Refusal::NeverIssued),
+        if seq < Seq::FIRST || seq >= self.state.next {
+            return Err(Refusal::NeverIssued);
         }
+        Ok(self.state.over(seq))
     }
 
     /// Takes a place out of the queue; if it was the holder's, the next one becomes holder. A refusal
@@ -350,3 +346,6 @@ impl Batch<'_> {
         self.state.ended.push(place, self.limits.ended_max);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,3 +33,50 @@ impl Diff {
         diff
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::lock::{Liveness, Mode, ReplicaId};
+
+    fn entry(seq: u64, home: u128) -> Arc<Entry> {
+        Arc::new(Entry {
+            seq: Seq(seq),
+            mode: Mode::Exclusive,
+            request_id: Uuid::from_u128(seq.into()),
+            liveness: Liveness::Own { ttl_ms: 1_000 },
+            epoch: 0,
+            home: ReplicaId(Uuid::from_u128(home)),
+            identity: "".into(),
+            owner: "".into(),
+            created_at_ms: 0,
+        })
+    }
+
+    fn state(entries: &[Arc<Entry>]) -> State {
+        State {
+            entries: entries.iter().cloned().collect(),
+            ..State::default()
+        }
+    }
+
+    #[test]
+    fn a_diff_names_what_is_new_changed_and_over_in_order() {
+        let old = state(&[entry(1, 1), entry(2, 1), entry(4, 1), entry(6, 1)]);
+        let new = state(&[entry(2, 1), entry(4, 2), entry(7, 1), entry(8, 1)]);
+        let expected = Diff {
+            written: vec![entry(4, 2), entry(7, 1), entry(8, 1)],
+            over: vec![Seq(1), Seq(6)],
+        };
+        assert_eq!(Diff::between(&old, &new), expected);
+    }
+
+    #[test]
+    fn equal_states_have_an_empty_diff_whatever_their_allocations() {
+        let old = state(&[entry(1, 1)]);
+        assert_eq!(Diff::between(&old, &old.clone()), Diff::default());
+        assert_eq!(Diff::between(&old, &state(&[entry(1, 1)])), Diff::default());
+    }
+}

@@ -30,9 +30,10 @@ impl fmt::Display for Fence {
 /// The bounds of the core. They are arguments so that a model can keep its space finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreLimits {
-    /// How many timestamps belong to a new fence, the one of the sync rewrite included (I3).
+    /// How many timestamps belong to a new fence, the one of the sync rewrite included (I3). Below 2
+    /// nothing can be written without an Extend.
     pub width_min: u32,
-    /// How many at most, after Extend.
+    /// How many at most, after Extend; not below `width_min`.
     pub width_max: u32,
     /// How many ends other than clean releases a key remembers.
     pub ended_max: usize,
@@ -82,16 +83,16 @@ pub(super) fn next_fence(
     past: Option<u64>,
     limits: &CoreLimits,
 ) -> Result<Fence, FenceError> {
+    // At least one further, whatever the width: a fence is never 0 ("no fence"), nor the one before it.
     let after_slot = fence
         .0
-        .checked_add(u64::from(width))
+        .checked_add(u64::from(width.max(1)))
         .ok_or(FenceError::UsedUp)?;
     let after_past = match past {
         Some(past) => past.checked_add(1).ok_or(FenceError::UsedUp)?,
         None => 0,
     };
-    // Never 0: that means "no fence".
-    let next = after_slot.max(after_past).max(now_us).max(1);
+    let next = after_slot.max(after_past).max(now_us);
     if next
         .checked_add(u64::from(new_width))
         .is_none_or(|end| end > Fence::MAX)
@@ -131,6 +132,11 @@ mod tests {
         assert_eq!(next(5_000, 16, 4_990, None), Ok(Fence(5_016)));
         assert_eq!(next(5_000, 16, 5_000, Some(5_100)), Ok(Fence(5_101)));
         assert_eq!(next(0, 0, 0, None), Ok(Fence(1)));
+    }
+
+    #[test]
+    fn a_fence_is_above_the_last_one_even_where_its_slot_has_no_width() {
+        assert_eq!(next(5_000, 0, 4_990, None), Ok(Fence(5_001)));
     }
 
     #[test]

@@ -213,3 +213,6 @@ impl FromStr for LockRef {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

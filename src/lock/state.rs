@@ -235,6 +235,15 @@ impl State {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
+    /// How a place that is not live, and was given out, is known to have ended.
+    pub fn over(&self, seq: Seq) -> Over {
+        match self.ended.places.iter().rev().find(|e| e.seq == seq) {
+            Some(ended) => Over::Ended(ended.reason.clone()),
+            None if seq >= self.ended.complete_from => Over::Released,
+            None => Over::NoLongerKept,
+        }
+    }
+
     /// What a seq and its tag mean here.
     pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
         if seq < Seq::FIRST || seq >= self.next {
@@ -246,18 +255,11 @@ impl State {
                 _ => Lookup::NeverIssued,
             };
         }
-        if let Some(ended) = self.ended.places.iter().rev().find(|e| e.seq == seq) {
-            return if ended.tag == tag {
-                Lookup::Over(Over::Ended(ended.reason.clone()))
-            } else {
-                Lookup::NeverIssued
-            };
+        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
+        if self.ended.places.iter().any(other) {
+            return Lookup::NeverIssued;
         }
-        if seq >= self.ended.complete_from {
-            Lookup::Over(Over::Released)
-        } else {
-            Lookup::Over(Over::NoLongerKept)
-        }
+        Lookup::Over(self.over(seq))
     }
 
     /// Whether the parts agree with each other; the first that does not. A store calls this on what
@@ -266,7 +268,7 @@ impl State {
         if self.next < Seq::FIRST || self.next > Seq(Seq::LAST.0 + 1) {
             return Err("next is out of range");
         }
-        if self.fence.0 > Fence::MAX {
+        if self.fence.0.saturating_add(u64::from(self.width)) > Fence::MAX {
             return Err("fence is out of range");
         }
         let first = self.entries.front().map_or(self.next, |e| e.seq);
@@ -290,6 +292,21 @@ impl State {
         if self.grant > self.fence {
             return Err("grant is above fence");
         }
+        let issued = Seq::FIRST..self.next;
+        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        if ends.any(|seq| !issued.contains(&seq)) {
+            return Err("an ended place was never given out");
+        }
+        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        if ends.any(|seq| self.position(seq).is_some()) {
+            return Err("an ended place is live");
+        }
+        if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
+            return Err("the list of ends is complete from a place out of range");
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,314 @@
 //! The embedded store: one directory, one process (redb).
+//!
+//! One thread writes; it commits all that is waiting in one transaction and then answers, so that one
+//! sync of the disk serves many callers. Reads are of committed, durable snapshots. After a fault of the
+//! file the store is closed until the file was opened again; what was acknowledged is there then, or the
+//! store stays closed.
+//!
+//! No rules of the lock live here, and nothing of redb leaves this folder.
+
+mod directory;
+mod fault;
+#[cfg(test)]
+mod faults;
+mod file;
+mod format;
+mod gate;
+mod isolate;
+mod open_error;
+mod overlay;
+mod read;
+mod record;
+mod rows;
+mod work;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use async_trait::async_trait;
+use redb::ReadTransaction;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use uuid::Uuid;
+
+use self::directory::Directory;
+use self::fault::Fault;
+use self::file::{Medium, Opened};
+use self::gate::Gate;
+pub use self::open_error::OpenError;
+use self::work::{SwapRows, Work};
+use self::writer::{Done, Message, QUEUE_JOBS_MAX, Writer};
+use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+
+/// How many reads may be under way, each on a thread of its own; more wait.
+const READS_MAX: usize = 16;
+
+/// Where an embedded store lies, and how much memory it takes.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// The data directory; made if there is none.
+    pub directory: PathBuf,
+    /// How much of the file to keep in memory, in bytes.
+    pub cache_bytes: usize,
+}
+
+impl EmbeddedOptions {
+    /// What is kept in memory unless asked otherwise, in bytes: 64 MiB.
+    pub const CACHE_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
+
+    /// The defaults, in this directory.
+    pub fn new(directory: impl Into<PathBuf>) -> EmbeddedOptions {
+        EmbeddedOptions {
+            directory: directory.into(),
+            cache_bytes: Self::CACHE_BYTES_DEFAULT,
+        }
+    }
+}
+
+/// A [`Store`] in one directory, which one process has at a time.
+///
+/// Dropping it finishes what was asked for and closes the file; that may block for as long as a commit
+/// takes. [`EmbeddedStore::shutdown`] does the same without blocking.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    gate: Arc<Gate>,
+    reads: Arc<Semaphore>,
+    /// Dropped before `_writer`, which waits for the writer to find that nobody is left.
+    queue: mpsc::Sender<Message>,
+    _writer: WriterThread,
+}
+
+/// The writer's thread; waited for when dropped.
+#[derive(Debug)]
+struct WriterThread(Option<JoinHandle<()>>);
+
+impl Drop for WriterThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+impl EmbeddedStore {
+    /// Takes the directory for this process and opens the store in it, or makes one if there is none.
+    /// Blocks, for about a second for each GiB after a crash.
+    pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+        let medium = Medium {
+            cache_bytes: options.cache_bytes,
+            #[cfg(test)]
+            faults: None,
+        };
+        EmbeddedStore::open_on(&options.directory, medium)
+    }
+
+    fn open_on(directory: &Path, medium: Medium) -> Result<EmbeddedStore, OpenError> {
+        let directory = Directory::claim(directory)?;
+        let path = directory.locks_file();
+        if !directory.has_store()? {
+            directory.make_store(Uuid::new_v4(), |path, file| medium.fill(path, file))?;
+        }
+        let store = directory.format()?.store;
+        let Opened { database, commits } = medium.open(&path)?;
+        let gate = Arc::new(Gate::open(database));
+        let (queue, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
+        let writer = Writer {
+            directory,
+            store,
+            medium,
+            gate: Arc::clone(&gate),
+            queue: jobs,
+            commits,
+        };
+        let thread = thread::Builder::new()
+            .name("fermata-store".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| OpenError::io(&path, error))?;
+        Ok(EmbeddedStore {
+            gate,
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            queue,
+            _writer: WriterThread(Some(thread)),
+        })
+    }
+
+    /// How many transactions were committed since it was opened: with group commit, fewer than the
+    /// changes made.
+    pub fn commits(&self) -> u64 {
+        self.gate.commits()
+    }
+
+    /// Finishes what was asked for before, closes the file and gives the directory back. Whatever is
+    /// asked later is answered [`StoreError::Closed`].
+    pub async fn shutdown(&self) {
+        let (told, stopped) = oneshot::channel();
+        if self.queue.send(Message::Stop(told)).await.is_ok() {
+            // An error: another call was faster, and the writer is gone.
+            let _ = stopped.await;
+        }
+    }
+
+    /// Hands work to the writer. It is in the queue or it is not: dropping this future cuts nothing in
+    /// half.
+    async fn submit(&self, work: Work) -> Done {
+        if let Err(error) = self.ready() {
+            return Done::NotStarted(error);
+        }
+        let (answer, done) = oneshot::channel();
+        if self.queue.send(Message::Job(work, answer)).await.is_err() {
+            return Done::NotStarted(writer_gone());
+        }
+        done.await.unwrap_or_else(|_| Done::Unknown(writer_gone()))
+    }
+
+    /// Reads on a thread that may block: a page that is not in memory comes from the disk.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        // Never closed.
+        let permit = Arc::clone(&self.reads).acquire_owned().await.ok();
+        let gate = Arc::clone(&self.gate);
+        let queue = self.queue.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let answer = gate.read(work);
+            if gate.ready().is_err() {
+                // Where there is no room for it, the writer is awake and looks by itself.
+                let _ = queue.try_send(Message::Look);
+            }
+            answer
+        });
+        read.await
+            .unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
+    }
+}
+
+fn writer_gone() -> StoreError {
+    StoreError::Closed("its writer has ended".to_owned())
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    fn kind(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn ready(&self) -> Result<(), StoreError> {
+        self.gate.ready()?;
+        if self.queue.is_closed() {
+            return Err(writer_gone());
+        }
+        Ok(())
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        let id = id.clone();
+        self.read(move |snapshot| read::load(snapshot, &id)).await
+    }
+
+    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+        debug_assert_eq!(new.version, old.version + 1, "one version a change");
+        debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
+        match self
+            .submit(Work::Swap(SwapRows::between(id, old, new)))
+            .await
+        {
+            Done::Applied => Swap::Applied,
+            Done::StateConflict(state) => Swap::Conflict(state),
+            Done::Unknown(error) => Swap::Unknown(error),
+            Done::NotStarted(error) => Swap::NotStarted(error),
+            Done::SessionConflict(_) => Swap::Unknown(wrong_answer()),
+        }
+    }
+
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        let id = id.clone();
+        self.read(move |snapshot| read::data(snapshot, &id)).await
+    }
+
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        let id = id.clone();
+        match self.submit(Work::Data { id, cell }).await {
+            Done::Applied => Written::Done,
+            Done::Unknown(error) => Written::Unknown(error),
+            Done::NotStarted(error) => Written::NotStarted(error),
+            Done::StateConflict(_) | Done::SessionConflict(_) => Written::Unknown(wrong_answer()),
+        }
+    }
+
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        let table = table.clone();
+        let after = after.cloned();
+        self.read(move |snapshot| read::live(snapshot, &table, after.as_ref(), limit))
+            .await
+    }
+
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.read(move |snapshot| read::session(snapshot, id)).await
+    }
+
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        let row = row.clone();
+        match self.submit(Work::Session { expected, row }).await {
+            Done::Applied => SessionSwap::Applied,
+            Done::SessionConflict(session) => SessionSwap::Conflict(session),
+            Done::Unknown(error) => SessionSwap::Unknown(error),
+            Done::NotStarted(error) => SessionSwap::NotStarted(error),
+            Done::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
+        }
+    }
+
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
+        applied(self.submit(Work::Forget(id)).await)
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError> {
+        self.read(move |snapshot| read::sessions(snapshot, after, limit))
+            .await
+    }
+
+    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
+        applied(self.submit(Work::Announce(row.clone())).await)
+    }
+
+    async fn list_replicas(
+        &self,
+        after: Option<ReplicaId>,
+        limit: usize,
+    ) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.read(move |snapshot| read::replicas(snapshot, after, limit))
+            .await
+    }
+}
+
+/// The outcome of something that may simply be repeated.
+fn applied(done: Done) -> Result<(), StoreError> {
+    match done {
+        Done::Applied => Ok(()),
+        Done::Unknown(error) | Done::NotStarted(error) => Err(error),
+        Done::StateConflict(_) | Done::SessionConflict(_) => Err(wrong_answer()),
+    }
+}
+
+/// The writer answers each kind of work with its own kind of outcome, so this is never seen.
+fn wrong_answer() -> StoreError {
+    StoreError::Unavailable("the writer gave the answer to another question".to_owned())
+}

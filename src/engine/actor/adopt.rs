@@ -1,0 +1,183 @@
+//! What a new committed state means here: for the leases this replica keeps, for what it remembers of
+//! the holder's fence, and for whoever waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::api::{EngineError, Watched};
+use super::commit::{EvictReply, Intent};
+use super::holding::Holding;
+use super::{Actor, Run};
+use crate::lock::{Diff, Entry, Evidence, Fence, Liveness, Lookup, Seq, State, Tag};
+
+impl Actor {
+    /// Takes a committed state as the latest one.
+    pub(super) fn adopt(&mut self, run: &mut Run, new: State) {
+        let new = Arc::new(new);
+        let old = self.state.replace(Arc::clone(&new));
+        let first = old.is_none();
+        let old = old.unwrap_or_default();
+        let diff = Diff::between(&old, &new);
+        for seq in &diff.over {
+            if let Some(entry) = old.entry(*seq) {
+                self.forget_lease(run, entry);
+            }
+            self.tell_over(&new, *seq);
+        }
+        for entry in &diff.written {
+            if entry.home == run.inner.replica {
+                self.keep_lease(run, entry);
+            } else {
+                self.forget_lease(run, entry);
+                if run.inner.store.is_exclusive() && new.head != entry.seq {
+                    // Opening the store proved the old home down: serve its waiters.
+                    self.pending.push_back(Intent::TakeOver {
+                        seq: entry.seq,
+                        from_home: entry.home,
+                        from_fence: Fence::NONE,
+                    });
+                }
+            }
+        }
+        self.adopt_holder(run, &old, &new, first);
+        if old.head != new.head {
+            // The turn of the new head has come, and so has that of any that was passed over.
+            for turn in self.wakes.remove(&new.head).unwrap_or_default() {
+                // A wait that was given up meanwhile does not listen any longer.
+                let _ = turn.send(());
+            }
+        }
+        self.tell_positions(&new);
+    }
+
+    fn adopt_holder(&mut self, run: &Run, old: &State, new: &State, first: bool) {
+        let Some(entry) = new.holder() else {
+            self.drop_holding();
+            return;
+        };
+        if let Some(holding) = &mut self.holding
+            && holding.seq == entry.seq
+            && holding.grant == new.grant
+            && entry.home == run.inner.replica
+        {
+            if holding.fence != new.fence {
+                // Extended: a fence of its own, its ops from the start (I3).
+                holding.fence = new.fence;
+                holding.op = 0;
+                if holding.past.is_some_and(|past| past < new.fence.0) {
+                    holding.past = None;
+                }
+            }
+            holding.width = new.width;
+            return;
+        }
+        self.drop_holding();
+        let mine = entry.home == run.inner.replica;
+        if mine && !first {
+            let mut holding = Holding::new(entry, new.grant, new.width, new.unsynced);
+            // One that was the holder before was taken over: it counts as claimed (I5).
+            holding.claimed = old.head == entry.seq && old.holder().is_some();
+            self.holding = Some(holding);
+        } else if mine || run.inner.store.is_exclusive() {
+            // Either this home lacks its memory of the fence, so it may serve the holder only under a
+            // new one; or the old home is proved down (I10).
+            self.pending.push_back(Intent::TakeOver {
+                seq: entry.seq,
+                from_home: entry.home,
+                from_fence: new.fence,
+            });
+        }
+    }
+
+    /// Ends the memory of a fence that is over, and tells those whose calls it still had.
+    fn drop_holding(&mut self) {
+        let Some(mut gone) = self.holding.take() else {
+            return;
+        };
+        let error = self.why_over(gone.seq, gone.tag);
+        for call in gone.put_off.drain(..) {
+            call.fail(error.clone());
+        }
+    }
+
+    /// What to tell a caller whose place is no longer what it was.
+    pub(super) fn why_over(&self, seq: Seq, tag: Tag) -> EngineError {
+        match self.state.as_ref().map(|s| s.lookup(seq, tag)) {
+            Some(Lookup::Over(over)) => EngineError::Over(over),
+            Some(Lookup::Live(_)) => EngineError::GrantSuperseded,
+            Some(Lookup::NeverIssued) | None => EngineError::NeverIssued,
+        }
+    }
+
+    /// Begins, or goes on, to vouch for a place that is served here.
+    fn keep_lease(&mut self, run: &Run, entry: &Entry) {
+        let place = self.place(entry.seq);
+        match entry.liveness {
+            Liveness::Own { ttl_ms } => {
+                let ttl = Duration::from_millis(u64::from(ttl_ms));
+                run.inner.leases.add_place(place, ttl);
+            }
+            Liveness::Session(session) => {
+                if run.inner.leases.attach(session, place).is_err() {
+                    // It was closed while this place was being made.
+                    self.pending.push_back(Intent::Evict {
+                        seq: entry.seq,
+                        tag: entry.tag(),
+                        evidence: Evidence::SessionOver(session),
+                        reply: EvictReply::None,
+                    });
+                }
+            }
+        }
+    }
+
+    fn forget_lease(&self, run: &Run, entry: &Entry) {
+        let place = self.place(entry.seq);
+        match entry.liveness {
+            Liveness::Own { .. } => run.inner.leases.remove_place(&place),
+            Liveness::Session(session) => {
+                run.inner.leases.detach(session, &place);
+                super::super::sessions::forget_if_done(&run.inner, session);
+            }
+        }
+    }
+
+    fn tell_over(&mut self, state: &State, seq: Seq) {
+        // The waits look again and hear how it ended.
+        self.wakes.remove(&seq);
+        let over = state.over(seq);
+        if let Some(watch) = self.watches.remove(&seq) {
+            watch.send_replace(Watched::Lost(over.clone()));
+        }
+        let mut kept = Vec::with_capacity(self.let_ins.len());
+        for let_in in self.let_ins.drain(..) {
+            if let_in.seq == seq {
+                drop(let_in.reply.send(Err(EngineError::Over(over.clone()))));
+            } else {
+                kept.push(let_in);
+            }
+        }
+        self.let_ins = kept;
+    }
+
+    /// Tells the watches where their places stand. That a place holds the key they hear once it is let
+    /// in.
+    fn tell_positions(&mut self, state: &State) {
+        self.watches.retain(|seq, watch| {
+            if watch.receiver_count() == 0 {
+                return false;
+            }
+            if let Some(position) = state.position(*seq)
+                && position > 0
+            {
+                watch.send_if_modified(|seen| {
+                    let now = Watched::Waiting { position };
+                    let changed = *seen != now;
+                    *seen = now;
+                    changed
+                });
+            }
+            true
+        });
+    }
+}

@@ -1,0 +1,337 @@
+//! What comes in, checked against the state that is known.
+
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::super::api::{EngineError, Watched};
+use super::super::leases::{LeaseKey, NoLease};
+use super::commit::{EvictReply, Intent};
+use super::critical::{Critical, CriticalKind};
+use super::msg::{Held, HeldReply, Msg, PlaceRef, Reply, Wake, WatchHandle};
+use super::{Actor, LetIn, Run};
+use crate::lock::{Created, EndReason, Entry, Evidence, Fence, Lookup, Over, Seq};
+
+impl Actor {
+    /// Takes one message. The state is known.
+    pub(super) fn take(&mut self, run: &mut Run, msg: Msg) {
+        match msg {
+            Msg::Create {
+                create,
+                read_value,
+                reply,
+            } => {
+                if self.pending.len() >= run.inner.limits.calls_per_key_max {
+                    drop(reply.send(Err(EngineError::Exhausted {
+                        what: "calls_per_key_max",
+                        limit: run.inner.limits.calls_per_key_max as u64,
+                    })));
+                    return;
+                }
+                self.pending.push_back(Intent::Create {
+                    create,
+                    read_value,
+                    reply,
+                });
+            }
+            Msg::Acquire {
+                place,
+                wait,
+                read_value,
+                reply,
+            } => self.acquire(run, place, wait, read_value, reply),
+            Msg::Get {
+                place,
+                call_no,
+                reply,
+            } => self.critical(run, place, call_no, CriticalKind::Get(reply)),
+            Msg::Write {
+                place,
+                call_no,
+                mutation,
+                reply,
+            } => self.critical(run, place, call_no, CriticalKind::Write(mutation, reply)),
+            Msg::Release {
+                place,
+                call_no,
+                put: Some(mutation),
+                reply,
+            } => self.release_with_put(run, place, call_no, mutation, reply),
+            Msg::Release {
+                place,
+                call_no: _,
+                put: None,
+                reply,
+            } => self.release(run, place, reply),
+            Msg::Watch { place, reply } => {
+                drop(reply.send(self.watch(run, place)));
+            }
+            Msg::Renew { place, reply } => {
+                let renewed = self.live(run, place).map(|(_, _, ttl)| ttl);
+                drop(reply.send(renewed));
+            }
+            Msg::Expired { seq } => self.expired(run, seq),
+            Msg::Claim { seq, grant } => self.claim_due(run, seq, grant),
+            Msg::SessionOver {
+                seq,
+                session,
+                reply,
+            } => match self.state.as_ref().and_then(|s| s.entry(seq)) {
+                Some(entry) => self.pending.push_back(Intent::Evict {
+                    seq,
+                    tag: entry.tag(),
+                    evidence: Evidence::SessionOver(session),
+                    reply: EvictReply::Settled(reply),
+                }),
+                None => drop(reply.send(())),
+            },
+            Msg::Force {
+                place,
+                by,
+                why,
+                reply,
+            } => self.pending.push_back(Intent::Evict {
+                seq: place.seq,
+                tag: place.tag,
+                evidence: Evidence::Forced { by, why },
+                reply: EvictReply::Force(reply),
+            }),
+            Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
+        }
+    }
+
+    /// A live place of this home, its position, and its TTL, renewed by this call.
+    pub(super) fn live(
+        &self,
+        run: &Run,
+        place: PlaceRef,
+    ) -> Result<(usize, LeaseKey, Duration), EngineError> {
+        let state = self.state.as_ref().ok_or(EngineError::NeverIssued)?;
+        let at = match state.lookup(place.seq, place.tag) {
+            Lookup::Live(at) => at,
+            Lookup::Over(over) => return Err(EngineError::Over(over)),
+            Lookup::NeverIssued => return Err(EngineError::NeverIssued),
+        };
+        let Some(entry) = state.entries.get(at) else {
+            return Err(EngineError::NeverIssued);
+        };
+        let key = self.lease_key(entry);
+        match run.inner.leases.renew(&key) {
+            Ok(ttl) => Ok((at, key, ttl)),
+            Err(why) => Err(self.no_lease(entry, why)),
+        }
+    }
+
+    /// What to tell a client whose lease is over while its place is still being evicted.
+    fn no_lease(&self, entry: &Entry, why: NoLease) -> EngineError {
+        match (why, self.lease_key(entry)) {
+            (NoLease::Over, LeaseKey::Place(_)) => {
+                EngineError::Over(Over::Ended(EndReason::Expired))
+            }
+            (NoLease::Over, LeaseKey::Session(_)) => {
+                EngineError::Over(Over::Ended(EndReason::SessionClosed))
+            }
+            // The place is being taken over from a home that is gone.
+            (NoLease::Unknown | NoLease::TooMany, _) => {
+                EngineError::Unavailable("the lockRef is changing its home".to_owned())
+            }
+        }
+    }
+
+    /// A Create took effect, or was found to have.
+    pub(super) fn created(
+        &mut self,
+        run: &Run,
+        created: Created,
+        read_value: bool,
+        reply: HeldReply,
+    ) {
+        let Some(entry) = self.state.as_ref().and_then(|s| s.entry(created.seq)) else {
+            let over = self.state.as_ref().map(|s| s.over(created.seq));
+            let over = over.unwrap_or(Over::NoLongerKept);
+            drop(reply.send(Err(EngineError::Over(over))));
+            return;
+        };
+        let place = PlaceRef {
+            seq: created.seq,
+            tag: entry.tag(),
+            grant: None,
+        };
+        self.stand(run, place, false, read_value, created.existed, reply);
+    }
+
+    fn acquire(
+        &mut self,
+        run: &Run,
+        place: PlaceRef,
+        wait: bool,
+        read_value: bool,
+        reply: HeldReply,
+    ) {
+        self.stand(run, place, wait, read_value, true, reply);
+    }
+
+    /// Answers where a place stands: HELD once the holder may be let in, WAITING at once.
+    fn stand(
+        &mut self,
+        run: &Run,
+        place: PlaceRef,
+        wait: bool,
+        read_value: bool,
+        existed: bool,
+        reply: HeldReply,
+    ) {
+        let (position, lease, valid_for) = match self.live(run, place) {
+            Ok(live) => live,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let waits_max = run.inner.limits.waits_per_lock_ref_max;
+        let too_many = || EngineError::Exhausted {
+            what: "waits_per_lock_ref_max",
+            limit: waits_max as u64,
+        };
+        if position == 0 {
+            self.let_ins.retain(|l| !l.reply.is_closed());
+            if self.let_ins.len() >= waits_max {
+                return drop(reply.send(Err(too_many())));
+            }
+            self.let_ins.push(LetIn {
+                seq: place.seq,
+                read_value,
+                existed,
+                reply,
+            });
+            return;
+        }
+        let wake = if wait {
+            let turns = self.wakes.entry(place.seq).or_default();
+            turns.retain(|turn| !turn.is_closed());
+            if turns.len() >= waits_max {
+                return drop(reply.send(Err(too_many())));
+            }
+            let Ok(open) = run.inner.leases.open_call(&lease) else {
+                return drop(reply.send(Err(EngineError::SessionOver)));
+            };
+            let (ring, turn) = oneshot::channel();
+            turns.push(ring);
+            Some(Wake { turn, _open: open })
+        } else {
+            None
+        };
+        drop(reply.send(Ok(Held::Waiting {
+            seq: place.seq,
+            tag: place.tag,
+            position,
+            wake,
+            lease,
+            valid_for,
+            existed,
+        })));
+    }
+
+    fn release(&mut self, run: &Run, place: PlaceRef, reply: Reply<bool>) {
+        match self.live(run, place) {
+            Ok(_) => self.push_release(place, reply),
+            Err(EngineError::Over(Over::Released)) => drop(reply.send(Ok(true))),
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    /// From here on nothing more is taken of this lockRef (I11).
+    pub(super) fn push_release(&mut self, place: PlaceRef, reply: Reply<bool>) {
+        if let Some(holding) = &mut self.holding
+            && holding.seq == place.seq
+        {
+            holding.releasing = true;
+        }
+        self.pending.push_back(Intent::Release { place, reply });
+    }
+
+    fn release_with_put(
+        &mut self,
+        run: &mut Run,
+        place: PlaceRef,
+        call_no: u64,
+        mutation: crate::engine::Mutation,
+        reply: Reply<bool>,
+    ) {
+        let state = self.state.as_ref();
+        let over = state.map(|s| s.lookup(place.seq, place.tag));
+        if over == Some(Lookup::Over(Over::Released)) {
+            // A repeated call: what it carries was written before the release, once (design §8).
+            return drop(reply.send(Ok(true)));
+        }
+        let kind = CriticalKind::Release(mutation, reply);
+        self.critical(run, place, call_no, kind);
+    }
+
+    fn watch(&mut self, run: &Run, place: PlaceRef) -> Result<WatchHandle, EngineError> {
+        let (position, lease, _) = self.live(run, place)?;
+        let open = match run.inner.leases.open_call(&lease) {
+            Ok(open) => open,
+            Err(_) => return Err(EngineError::SessionOver),
+        };
+        let waits_max = run.inner.limits.waits_per_lock_ref_max;
+        let sender = self.watches.entry(place.seq).or_insert_with(|| {
+            // The head is told that it holds the key once it is let in; until then nobody is ahead.
+            watch::channel(Watched::Waiting { position }).0
+        });
+        if sender.receiver_count() >= waits_max {
+            return Err(EngineError::Exhausted {
+                what: "waits_per_lock_ref_max",
+                limit: waits_max as u64,
+            });
+        }
+        Ok(WatchHandle {
+            seen: sender.subscribe(),
+            _open: open,
+            lease,
+        })
+    }
+
+    /// The lease of a place that lives by itself is over: evict it, on the epoch it has now.
+    fn expired(&mut self, run: &Run, seq: Seq) {
+        let Some(entry) = self.state.as_ref().and_then(|s| s.entry(seq)) else {
+            return;
+        };
+        if entry.home != run.inner.replica {
+            return;
+        }
+        self.pending.push_back(Intent::Evict {
+            seq,
+            tag: entry.tag(),
+            evidence: Evidence::Silent { epoch: entry.epoch },
+            reply: EvictReply::None,
+        });
+    }
+
+    /// A place has been the holder for one TTL: evict it if nobody was told (I5).
+    fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
+        if let Some(holding) = &self.holding
+            && holding.seq == seq
+            && holding.grant == grant
+            && !holding.claimed
+        {
+            self.pending.push_back(Intent::Evict {
+                seq,
+                tag: holding.tag,
+                evidence: Evidence::Unclaimed {
+                    home: run.inner.replica,
+                    grant,
+                },
+                reply: EvictReply::None,
+            });
+        }
+    }
+}
+
+impl Critical {
+    /// Tells the caller that it failed.
+    pub(super) fn fail(self, error: EngineError) {
+        match self.kind {
+            CriticalKind::Get(reply) => drop(reply.send(Err(error))),
+            CriticalKind::Write(_, reply) => drop(reply.send(Err(error))),
+            CriticalKind::Release(_, reply) => drop(reply.send(Err(error))),
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Reads and writes of the holder: only here, each write with the next timestamp of the fence (I3, I10,
+//! I11).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::api::{Done, EngineError, Mutation, Value};
+use super::commit::{Intent, unexpected};
+use super::holding::Holding;
+use super::msg::{HeldReply, PlaceRef, Reply};
+use super::{Actor, Run};
+use crate::lock::{Fence, Outcome};
+use crate::store::{Cell, StoreError, Written};
+
+/// What a critical call does, and who hears of it.
+pub(super) enum CriticalKind {
+    Get(Reply<Done<Value>>),
+    Write(Mutation, Reply<Done<()>>),
+    /// A write, then the release of the lockRef.
+    Release(Mutation, Reply<bool>),
+}
+
+/// An accepted critical call.
+pub(super) struct Critical {
+    pub place: PlaceRef,
+    pub valid_for: Duration,
+    pub kind: CriticalKind,
+}
+
+/// Who hears of a write.
+pub(super) enum WriteReply {
+    Write(Reply<Done<()>>),
+    Release(Reply<bool>),
+}
+
+/// What came of a read or a write of data. Each belongs to the grant it was begun under.
+pub(super) enum IoDone {
+    Got {
+        place: PlaceRef,
+        valid_for: Duration,
+        reply: Reply<Done<Value>>,
+        cell: Result<Option<Cell>, StoreError>,
+    },
+    Wrote {
+        place: PlaceRef,
+        valid_for: Duration,
+        timestamp: u64,
+        reply: WriteReply,
+        written: Written,
+    },
+    /// The value that an answer of HELD shall carry.
+    LetIn {
+        grant: Fence,
+        let_in: super::LetIn,
+        cell: Result<Option<Cell>, StoreError>,
+    },
+    /// The one read of a fence that must be synced.
+    SyncRead {
+        fence: Fence,
+        cell: Result<Option<Cell>, StoreError>,
+    },
+    /// The rewrite of what was read.
+    SyncWrote { fence: Fence, written: Written },
+}
+
+impl Actor {
+    /// Checks a critical call, in the order in which a client can mend what is wrong, and begins it.
+    pub(super) fn critical(
+        &mut self,
+        run: &mut Run,
+        place: PlaceRef,
+        call_no: u64,
+        kind: CriticalKind,
+    ) {
+        match self.accept(run, place, call_no) {
+            Ok(valid_for) => {
+                let call = Critical {
+                    place,
+                    valid_for,
+                    kind,
+                };
+                self.begin(run, call);
+            }
+            Err(error) => Critical {
+                place,
+                valid_for: Duration::ZERO,
+                kind,
+            }
+            .fail(error),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        run: &Run,
+        place: PlaceRef,
+        call_no: u64,
+    ) -> Result<Duration, EngineError> {
+        let (position, _, ttl) = self.live(run, place)?;
+        let grant = place.grant.ok_or(EngineError::NoGrant)?;
+        if position > 0 {
+            // Nobody ever told this lockRef a grant.
+            return Err(EngineError::NoGrant);
+        }
+        let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
+            return Err(EngineError::GrantSuperseded);
+        };
+        if holding.releasing {
+            return Err(EngineError::Releasing);
+        }
+        let calls_max = run.inner.limits.critical_calls_per_lock_ref_max;
+        if holding.calls >= calls_max {
+            return Err(EngineError::Exhausted {
+                what: "critical_calls_per_lock_ref_max",
+                limit: calls_max as u64,
+            });
+        }
+        if call_no > 0 {
+            if call_no <= holding.last_call_no {
+                return Err(EngineError::CallNoNotAbove {
+                    given: call_no,
+                    last: holding.last_call_no,
+                });
+            }
+            holding.last_call_no = call_no;
+        }
+        holding.calls += 1;
+        Ok(ttl)
+    }
+
+    /// Begins an accepted call, or puts it off until the holder is let in or has timestamps again.
+    pub(super) fn begin(&mut self, run: &mut Run, call: Critical) {
+        let current = |h: &&mut Holding| Some(h.grant) == call.place.grant;
+        let Some(holding) = self.holding.as_mut().filter(current) else {
+            let error = self.why_over(call.place.seq, call.place.tag);
+            return call.fail(error);
+        };
+        if !holding.is_open() {
+            return holding.put_off.push_back(call);
+        }
+        let id = Arc::clone(&self.id);
+        let store = Arc::clone(&run.inner.store);
+        let Critical {
+            place,
+            valid_for,
+            kind,
+        } = call;
+        let (mutation, reply) = match kind {
+            CriticalKind::Get(reply) => {
+                run.io.push(Box::pin(async move {
+                    let cell = store.read_data(&id).await;
+                    IoDone::Got {
+                        place,
+                        valid_for,
+                        reply,
+                        cell,
+                    }
+                }));
+                return;
+            }
+            CriticalKind::Write(mutation, reply) => (mutation, WriteReply::Write(reply)),
+            CriticalKind::Release(mutation, reply) => (mutation, WriteReply::Release(reply)),
+        };
+        let Some(timestamp) = holding.next_timestamp() else {
+            if !holding.extending {
+                holding.extending = true;
+                self.pending.push_back(Intent::Extend {
+                    seq: holding.seq,
+                    fence: holding.fence,
+                    past: holding.past,
+                });
+            }
+            let kind = match reply {
+                WriteReply::Write(reply) => CriticalKind::Write(mutation, reply),
+                WriteReply::Release(reply) => CriticalKind::Release(mutation, reply),
+            };
+            return holding.put_off.push_back(Critical {
+                place,
+                valid_for,
+                kind,
+            });
+        };
+        if matches!(reply, WriteReply::Release(_)) {
+            // Nothing may be written after the last put (I11).
+            holding.releasing = true;
+        }
+        holding.writing.insert(timestamp);
+        let cell = Cell {
+            value: match mutation {
+                Mutation::Put(bytes) => Some(bytes),
+                Mutation::Delete => None,
+            },
+            timestamp,
+        };
+        run.io.push(Box::pin(async move {
+            let written = store.write_data(&id, cell).await;
+            IoDone::Wrote {
+                place,
+                valid_for,
+                timestamp,
+                reply,
+                written,
+            }
+        }));
+    }
+
+    /// An Extend was decided: what waited for timestamps goes on in `let_in`.
+    pub(super) fn extended(&mut self, run: &mut Run, outcome: Option<Outcome>) {
+        let Some(holding) = &mut self.holding else {
+            return;
+        };
+        holding.extending = false;
+        if !matches!(outcome, Some(Outcome::Extended)) {
+            self.fail_holder_calls(&unexpected(outcome));
+            self.pause(run);
+        }
+    }
+
+    /// Fails what waits to be let in, or for timestamps; the callers may ask again.
+    pub(super) fn fail_holder_calls(&mut self, error: &EngineError) {
+        for let_in in std::mem::take(&mut self.let_ins) {
+            drop(let_in.reply.send(Err(error.clone())));
+        }
+        if let Some(holding) = &mut self.holding {
+            let put_off = std::mem::take(&mut holding.put_off);
+            holding.calls = holding.calls.saturating_sub(put_off.len());
+            for call in put_off {
+                call.fail(error.clone());
+            }
+        }
+    }
+
+    /// Takes in what came of a read or a write.
+    pub(super) fn io_done(&mut self, run: &mut Run, done: IoDone) {
+        match done {
+            IoDone::Got {
+                place,
+                valid_for,
+                reply,
+                cell,
+            } => {
+                let answer = match self.settle_call(place) {
+                    Some(holding) => cell
+                        .map(|cell| {
+                            if let Some(cell) = &cell {
+                                holding.saw(cell.timestamp);
+                            }
+                            Done {
+                                value: value_of(cell),
+                                valid_for,
+                            }
+                        })
+                        .map_err(|error| EngineError::Unavailable(error.to_string())),
+                    // What was read may be of a later holder.
+                    None => Err(self.why_over(place.seq, place.tag)),
+                };
+                drop(reply.send(answer));
+            }
+            IoDone::Wrote {
+                place,
+                valid_for,
+                timestamp,
+                reply,
+                written,
+            } => self.wrote(place, valid_for, timestamp, reply, written),
+            IoDone::LetIn {
+                grant,
+                let_in,
+                cell,
+            } => self.let_in_read(run, grant, let_in, cell),
+            IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
+            IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
+        }
+    }
+
+    fn wrote(
+        &mut self,
+        place: PlaceRef,
+        valid_for: Duration,
+        timestamp: u64,
+        reply: WriteReply,
+        written: Written,
+    ) {
+        let Some(holding) = self.settle_call(place) else {
+            // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
+            // this write shows is up to that.
+            let error = match self.why_over(place.seq, place.tag) {
+                EngineError::Over(over) => EngineError::OverDuringWrite(over),
+                other => other,
+            };
+            return match reply {
+                WriteReply::Write(reply) => drop(reply.send(Err(error))),
+                WriteReply::Release(reply) => drop(reply.send(Err(error))),
+            };
+        };
+        holding.writing.remove(&timestamp);
+        let result = match written {
+            Written::Done => {
+                holding.acked = holding.acked.max(timestamp);
+                Ok(())
+            }
+            Written::Unknown(error) => {
+                holding.unknown = holding.unknown.max(timestamp);
+                Err(EngineError::Unavailable(format!(
+                    "whether the value was written is not known; write it again before reading ({error})"
+                )))
+            }
+            Written::NotStarted(error) => Err(EngineError::Unavailable(error.to_string())),
+        };
+        match (reply, result) {
+            (WriteReply::Write(reply), result) => {
+                let answer = result.map(|()| Done {
+                    value: (),
+                    valid_for,
+                });
+                drop(reply.send(answer));
+            }
+            (WriteReply::Release(reply), Ok(())) => self.push_release(place, reply),
+            (WriteReply::Release(reply), Err(error)) => {
+                // Not released: the caller may repeat it.
+                holding.releasing = false;
+                drop(reply.send(Err(error)));
+            }
+        }
+    }
+
+    /// One critical call less under way; what is known of its fence, if that is still in force.
+    fn settle_call(&mut self, place: PlaceRef) -> Option<&mut Holding> {
+        let holding = self
+            .holding
+            .as_mut()
+            .filter(|h| Some(h.grant) == place.grant)?;
+        holding.calls = holding.calls.saturating_sub(1);
+        Some(holding)
+    }
+
+    /// Answers HELD, and notes that somebody was there to hear it (I5).
+    pub(super) fn say_held(
+        &mut self,
+        run: &Run,
+        reply: HeldReply,
+        existed: bool,
+        value: Option<Value>,
+    ) {
+        let Some(holding) = &self.holding else {
+            return drop(reply.send(Err(super::no_answer())));
+        };
+        let place = PlaceRef {
+            seq: holding.seq,
+            tag: holding.tag,
+            grant: Some(holding.grant),
+        };
+        let grant = holding.grant;
+        let answer = self
+            .live(run, place)
+            .map(|(_, lease, valid_for)| super::Held::Held {
+                seq: place.seq,
+                tag: place.tag,
+                grant,
+                value,
+                lease,
+                valid_for,
+                existed,
+            });
+        let held = answer.is_ok();
+        let heard = reply.send(answer).is_ok();
+        if let Some(holding) = &mut self.holding
+            && held
+            && heard
+        {
+            holding.claimed = true;
+        }
+    }
+}
+
+/// What a cell means to a reader.
+pub(in super::super) fn value_of(cell: Option<Cell>) -> Value {
+    Value {
+        bytes: cell.and_then(|cell| cell.value),
+    }
+}

@@ -1,0 +1,119 @@
+//! What the home of a holder remembers of its fence, until the store shows that the fence is over (I10).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::critical::Critical;
+use crate::lock::{Entry, Fence, Seq, Tag};
+use crate::store::Cell;
+
+/// How far letting the holder in has come (I7).
+#[derive(Debug)]
+pub(super) enum Entrance {
+    /// The value must be synced under this fence first.
+    Unsynced,
+    /// The one read of this fence is under way.
+    Reading,
+    /// What was read is being rewritten at op 0, with the same content until that is acknowledged.
+    Writing(Cell),
+    /// The holder may be let in.
+    Open,
+}
+
+/// What the home of a holder remembers of its fence.
+pub(super) struct Holding {
+    pub seq: Seq,
+    pub tag: Tag,
+    pub grant: Fence,
+    pub fence: Fence,
+    pub width: u32,
+    /// The last op of this fence that was given out; 0 is the sync rewrite (I3).
+    pub op: u32,
+    pub entrance: Entrance,
+    /// The value was rewritten under this grant.
+    pub synced: bool,
+    /// An answer said HELD to someone who was there to hear it (I5).
+    pub claimed: bool,
+    /// The claim is being watched.
+    pub claim_watched: bool,
+    /// A release was accepted: nothing more is taken.
+    pub releasing: bool,
+    /// An Extend is asked for.
+    pub extending: bool,
+    /// The highest timestamp seen in the data that this fence did not give out (I2).
+    pub past: Option<u64>,
+    pub last_call_no: u64,
+    /// Timestamps of writes that are under way.
+    pub writing: BTreeSet<u64>,
+    /// The highest timestamp of a write that was acknowledged.
+    pub acked: u64,
+    /// The highest timestamp of a write whose outcome is not known.
+    pub unknown: u64,
+    /// Critical calls under way or put off.
+    pub calls: usize,
+    /// Critical calls that wait for the entrance or for an Extend.
+    pub put_off: VecDeque<Critical>,
+}
+
+impl Holding {
+    pub fn new(entry: &Entry, grant: Fence, width: u32, unsynced: bool) -> Self {
+        Holding {
+            seq: entry.seq,
+            tag: entry.tag(),
+            grant,
+            fence: grant,
+            width,
+            op: 0,
+            entrance: if unsynced {
+                Entrance::Unsynced
+            } else {
+                Entrance::Open
+            },
+            synced: false,
+            claimed: false,
+            claim_watched: false,
+            releasing: false,
+            extending: false,
+            past: None,
+            last_call_no: 0,
+            writing: BTreeSet::new(),
+            acked: 0,
+            unknown: 0,
+            calls: 0,
+            put_off: VecDeque::new(),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.entrance, Entrance::Open)
+    }
+
+    /// The last timestamp that this fence gave out.
+    pub fn last_timestamp(&self) -> u64 {
+        self.fence.0 + u64::from(self.op)
+    }
+
+    /// The next write timestamp; `None` if the fence has none left, or would not show above what the
+    /// data already holds: then Extend first.
+    pub fn next_timestamp(&mut self) -> Option<u64> {
+        let next = self.op + 1;
+        let timestamp = self.fence.0 + u64::from(next);
+        if next >= self.width || self.past.is_some_and(|past| past >= timestamp) {
+            return None;
+        }
+        self.op = next;
+        Some(timestamp)
+    }
+
+    /// Notes a timestamp met in the data.
+    pub fn saw(&mut self, timestamp: u64) {
+        if timestamp > self.last_timestamp() && !self.writing.contains(&timestamp) {
+            self.past = Some(self.past.map_or(timestamp, |past| past.max(timestamp)));
+        }
+    }
+
+    /// A write whose outcome is not known, and that no later acknowledged write covers (I7).
+    pub fn has_open_write(&self) -> bool {
+        let open = self.writing.last().copied().unwrap_or(0).max(self.unknown);
+        open > self.acked
+    }
+}

@@ -1,0 +1,208 @@
+//! The actor of one key: the only thing on this replica that changes the key, in one task.
+//!
+//! It takes calls, collects commands while a compare-and-swap is under way and commits them together in
+//! the next one (group commit), remembers what the fence of its holder has given out (I3, I10), and wakes
+//! whoever waits. What the rules are it asks [`crate::lock::decide`].
+//!
+//! - `calls`: what comes in, checked against the state
+//! - `commit`: batches, compare-and-swap, and what to do with each outcome
+//! - `adopt`: what a new committed state means for leases, holder, waits and watches
+//! - `critical`: reads and writes of the holder
+//! - `sync`: letting a holder in (I7)
+
+mod adopt;
+mod calls;
+mod commit;
+mod critical;
+mod holding;
+mod msg;
+mod sync;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::api::{EngineError, Watched};
+use super::clock::Sleep;
+use super::inner::Inner;
+use super::leases::{LeaseKey, PlaceId};
+use crate::lock::{Entry, KeyId, Liveness, Seq, State};
+use commit::{Intent, StoreDone};
+use critical::IoDone;
+pub(super) use critical::value_of;
+use holding::Holding;
+pub(super) use msg::{Held, HeldReply, Msg, PlaceRef, WatchHandle};
+
+/// How long the task of a key stays after the last piece of work, so that the next one finds the state
+/// at hand.
+const LINGER: Duration = Duration::from_millis(250);
+/// How many messages are taken before a compare-and-swap is started.
+const TAKEN_MAX: usize = 1_024;
+
+type StoreOp = Pin<Box<dyn Future<Output = StoreDone> + Send>>;
+type IoOp = Pin<Box<dyn Future<Output = IoDone> + Send>>;
+
+/// Somebody who is told once the holder may be let in.
+pub(super) struct LetIn {
+    pub seq: Seq,
+    pub read_value: bool,
+    pub existed: bool,
+    pub reply: HeldReply,
+}
+
+/// The actor of one key. Parked between two pieces of work.
+pub(super) struct Actor {
+    id: Arc<KeyId>,
+    /// The latest state that is known to have been committed; `None` until it was read.
+    state: Option<Arc<State>>,
+    /// What is known of the store may be out of date: read it again before anything else.
+    stale: bool,
+    /// Calls that came in before the first state was read.
+    backlog: VecDeque<Msg>,
+    /// Where the key has no row: the timestamp of the value that the data table already holds (I2).
+    past: Option<u64>,
+    /// What this home remembers of the fence of its holder.
+    holding: Option<Holding>,
+    /// What the next compare-and-swap shall do.
+    pending: VecDeque<Intent>,
+    /// Who waits to hear HELD of the present holder.
+    let_ins: Vec<LetIn>,
+    /// Who waits for the turn of a place.
+    wakes: BTreeMap<Seq, Vec<oneshot::Sender<()>>>,
+    /// Who watches a place.
+    watches: BTreeMap<Seq, watch::Sender<Watched>>,
+    /// Failures in a row of the store.
+    tries: u32,
+}
+
+/// What a running actor has besides.
+struct Run {
+    inner: Arc<Inner>,
+    /// The load or compare-and-swap under way: never more than one.
+    store_op: Option<StoreOp>,
+    /// Reads and writes of data under way.
+    io: FuturesUnordered<IoOp>,
+    /// Set while the store is not to be asked again yet.
+    pause: Option<Sleep>,
+}
+
+impl Actor {
+    pub fn new(id: Arc<KeyId>) -> Self {
+        Actor {
+            id,
+            state: None,
+            stale: false,
+            backlog: VecDeque::new(),
+            past: None,
+            holding: None,
+            pending: VecDeque::new(),
+            let_ins: Vec::new(),
+            wakes: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            tries: 0,
+        }
+    }
+
+    pub fn id(&self) -> &Arc<KeyId> {
+        &self.id
+    }
+
+    /// Whether it remembers something that must not be dropped (I10): a live place, or somebody who is
+    /// to be told.
+    pub fn must_stay(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.backlog.is_empty()
+            || self.state.as_ref().is_some_and(|s| !s.entries.is_empty())
+            || !self.watches.is_empty()
+            || !self.wakes.is_empty()
+    }
+
+    fn place(&self, seq: Seq) -> PlaceId {
+        PlaceId {
+            id: Arc::clone(&self.id),
+            seq,
+        }
+    }
+
+    fn lease_key(&self, entry: &Entry) -> LeaseKey {
+        match entry.liveness {
+            Liveness::Own { .. } => LeaseKey::Place(self.place(entry.seq)),
+            Liveness::Session(session) => LeaseKey::Session(session),
+        }
+    }
+
+    /// Serves the key until there has been nothing to do for a while.
+    pub async fn run(mut self: Box<Self>, inner: Arc<Inner>, mut rx: mpsc::Receiver<Msg>) {
+        let mut run = Run {
+            inner,
+            store_op: None,
+            io: FuturesUnordered::new(),
+            pause: None,
+        };
+        loop {
+            self.let_in(&mut run);
+            if run.store_op.is_none() && run.pause.is_none() && self.ask_store(&mut run) {
+                continue;
+            }
+            let known = self.state.is_some() && !self.stale;
+            let idle = run.store_op.is_none() && run.pause.is_none();
+            // While the state is being read there is nothing to check a call against: calls wait in the
+            // channel. The first of a new actor only makes it read.
+            let taking = known || idle;
+            tokio::select! {
+                biased;
+                done = next_of(&mut run.store_op) => {
+                    run.store_op = None;
+                    self.store_done(&mut run, done);
+                }
+                Some(done) = run.io.next() => self.io_done(&mut run, done),
+                () = pause_of(&mut run.pause) => run.pause = None,
+                msg = rx.recv(), if taking => match msg {
+                    Some(msg) if known => {
+                        self.take(&mut run, msg);
+                        let mut taken = 1;
+                        while taken < TAKEN_MAX && let Ok(msg) = rx.try_recv() {
+                            self.take(&mut run, msg);
+                            taken += 1;
+                        }
+                    }
+                    Some(msg) => self.backlog.push_back(msg),
+                    // The map keeps the sender of a running actor; it is gone only if the map is.
+                    None => return,
+                },
+                () = tokio::time::sleep(LINGER), if idle && run.io.is_empty() => {
+                    match run.inner.keys.park(self, &rx) {
+                        Ok(()) => return,
+                        Err(back) => self = back,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The outcome of the operation under way; never, if there is none.
+async fn next_of(op: &mut Option<StoreOp>) -> StoreDone {
+    match op {
+        Some(op) => op.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn pause_of(pause: &mut Option<Sleep>) {
+    match pause {
+        Some(pause) => pause.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why a caller hears nothing more of a call: its actor is gone.
+pub(super) fn no_answer() -> EngineError {
+    EngineError::Unavailable("the call was interrupted; its outcome is not known".to_owned())
+}

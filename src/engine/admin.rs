@@ -1,0 +1,172 @@
+//! What operators see and do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use super::actor::{Msg, PlaceRef};
+use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
+use super::leases::{LeaseKey, PlaceId};
+use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, State, TableName};
+use crate::store::{ReplicaRow, StoreError};
+
+/// How many keys one call looks at, at most, to fill its page.
+const LOOKED_AT_MAX: usize = 10_000;
+
+fn failed(error: StoreError) -> EngineError {
+    EngineError::Unavailable(error.to_string())
+}
+
+impl Engine {
+    /// Lists keys with live places, `limit` at most, from the first above `after`. A page may be short,
+    /// or empty, before the last one.
+    pub async fn list_locks(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        key_prefix: &str,
+        contended: bool,
+        limit: usize,
+    ) -> Result<Page<Described, Key>, EngineError> {
+        self.serving()?;
+        if !self.inner.tables.contains(table) {
+            return Err(EngineError::UnknownTable(table.to_string()));
+        }
+        let limit = limit.clamp(1, self.inner.limits.page_size_max);
+        let mut after = after.cloned();
+        let mut items = Vec::new();
+        let mut looked_at = 0;
+        loop {
+            let listed = self
+                .inner
+                .store
+                .list_live(table, after.as_ref(), limit)
+                .await
+                .map_err(failed)?;
+            let last_page = listed.len() < limit;
+            looked_at += listed.len();
+            for one in listed {
+                if items.len() == limit {
+                    return Ok(Page { items, next: after });
+                }
+                after = Some(one.key.clone());
+                let fits = one.key.as_str().starts_with(key_prefix)
+                    && (!contended || one.state.entries.len() > 1);
+                if fits {
+                    let id = KeyId {
+                        table: table.clone(),
+                        key: one.key,
+                    };
+                    items.push(self.described(id, one.state));
+                }
+            }
+            if last_page {
+                return Ok(Page { items, next: None });
+            }
+            if items.len() == limit || looked_at >= LOOKED_AT_MAX {
+                return Ok(Page { items, next: after });
+            }
+        }
+    }
+
+    /// Shows one key, also one that was never locked.
+    pub async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
+        let id = self.id_of(id.clone())?;
+        let state = self.inner.store.load(&id).await.map_err(failed)?;
+        Ok(self.described(KeyId::clone(&id), state.unwrap_or_default()))
+    }
+
+    fn described(&self, id: KeyId, state: State) -> Described {
+        let shared = Arc::new(id.clone());
+        let left = |key: &LeaseKey| -> Option<LeaseLeft> { self.inner.leases.left(key) };
+        let leases = state
+            .entries
+            .iter()
+            .map(|entry| match entry.liveness {
+                Liveness::Own { .. } => left(&LeaseKey::Place(PlaceId {
+                    id: Arc::clone(&shared),
+                    seq: entry.seq,
+                })),
+                Liveness::Session(session) => left(&LeaseKey::Session(session)),
+            })
+            .collect();
+        Described { id, state, leases }
+    }
+
+    /// Ends a place whatever its holder thinks.
+    pub async fn force_release(
+        &self,
+        lock_ref: &LockRef,
+        by: &str,
+        why: &str,
+    ) -> Result<ForceReleased, EngineError> {
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        tracing::warn!(lock_ref = %lock_ref.without_grant(), by, why, "an operator ends a lockRef");
+        self.ask(&id, |reply| Msg::Force {
+            place,
+            by: by.into(),
+            why: why.into(),
+            reply,
+        })
+        .await
+    }
+
+    /// Lists open sessions, `limit` at most, from the first above `after`.
+    pub async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Page<DescribedSession, SessionId>, EngineError> {
+        self.serving()?;
+        let limit = limit.clamp(1, self.inner.limits.page_size_max);
+        let rows = self
+            .inner
+            .store
+            .list_sessions(after, limit)
+            .await
+            .map_err(failed)?;
+        let next = (rows.len() == limit)
+            .then(|| rows.last().map(|row| row.id))
+            .flatten();
+        let items = rows
+            .into_iter()
+            .filter(|row| row.open)
+            .map(|row| {
+                let left = self.inner.leases.left(&LeaseKey::Session(row.id));
+                DescribedSession {
+                    left: left.map(|l| l.left),
+                    lock_refs: self.inner.leases.places_of(row.id),
+                    row,
+                }
+            })
+            .collect();
+        Ok(Page { items, next })
+    }
+
+    /// Lists replicas, `limit` at most, from the first above `after`.
+    pub async fn list_replicas(
+        &self,
+        after: Option<ReplicaId>,
+        limit: usize,
+    ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
+        self.serving()?;
+        let limit = limit.clamp(1, self.inner.limits.page_size_max);
+        let items = self
+            .inner
+            .store
+            .list_replicas(after, limit)
+            .await
+            .map_err(failed)?;
+        let next = (items.len() == limit)
+            .then(|| items.last().map(|row| row.id))
+            .flatten();
+        Ok(Page { items, next })
+    }
+
+    /// How much time this process was not running, as far as its leases noticed: that much longer they
+    /// lived.
+    pub fn time_missed(&self) -> Duration {
+        self.inner.leases.missed()
+    }
+}

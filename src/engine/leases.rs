@@ -1,0 +1,353 @@
+//! The leases that this replica keeps: sessions, and places that live by themselves (design §6).
+//!
+//! One table under one mutex that is never held across an await. Each lease has one alarm; a renewal
+//! does not move it: when it rings early it is set again. So a sign of life costs a look-up.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::api::LeaseLeft;
+use super::clock::Clock;
+use crate::lock::{Fence, KeyId, Seq, SessionId};
+use crate::session::{Lease, Observed, Observer};
+
+/// The table is looked at least this often; a longer gap means that the process was not running.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+const GAP_MAX: Duration = Duration::from_millis(1_000);
+
+/// A place of a key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct PlaceId {
+    pub id: Arc<KeyId>,
+    pub seq: Seq,
+}
+
+/// What an alarm is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Alarm {
+    /// A session expired.
+    Session(SessionId),
+    /// A place that lives by itself expired.
+    Place(PlaceId),
+    /// A place has been the holder with this grant for one TTL.
+    Claim(PlaceId, Fence),
+}
+
+/// What a call renews: the lease that a place lives by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum LeaseKey {
+    Session(SessionId),
+    Place(PlaceId),
+}
+
+/// Why a lease could not be renewed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoLease {
+    /// It is over.
+    Over,
+    /// This replica keeps no such lease.
+    Unknown,
+    /// As many sessions are open as may be.
+    TooMany,
+}
+
+type AlarmAt = (Observed, u64);
+
+struct PlaceLease {
+    lease: Lease,
+    alarm: AlarmAt,
+}
+
+struct SessionLease {
+    lease: Lease,
+    alarm: AlarmAt,
+    places: BTreeSet<PlaceId>,
+}
+
+struct Table {
+    observer: Observer,
+    sessions: HashMap<SessionId, SessionLease>,
+    places: HashMap<PlaceId, PlaceLease>,
+    alarms: BTreeMap<AlarmAt, Alarm>,
+    claims: HashMap<PlaceId, AlarmAt>,
+    next_alarm: u64,
+    sessions_max: usize,
+}
+
+/// The leases of this replica.
+pub(super) struct Leases {
+    clock: Arc<dyn Clock>,
+    table: Mutex<Table>,
+}
+
+/// A call that keeps a lease alive for as long as this lives.
+pub(super) struct OpenCall {
+    leases: Arc<Leases>,
+    key: LeaseKey,
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        let (mut table, now) = self.leases.look();
+        if let Some(lease) = table.lease(&self.key) {
+            lease.close_call(now);
+        }
+    }
+}
+
+impl Leases {
+    pub fn new(clock: Arc<dyn Clock>, sessions_max: usize) -> Self {
+        Leases {
+            clock,
+            table: Mutex::new(Table {
+                observer: Observer::new(GAP_MAX),
+                sessions: HashMap::new(),
+                places: HashMap::new(),
+                alarms: BTreeMap::new(),
+                claims: HashMap::new(),
+                next_alarm: 0,
+                sessions_max,
+            }),
+        }
+    }
+
+    /// Every look at the table is a look at the clock, so that time asleep is noticed by the first.
+    fn look(&self) -> (MutexGuard<'_, Table>, Observed) {
+        // Nothing below panics between two dependent changes, so a poisoned table is still whole.
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = table.observer.observe(self.clock.boot());
+        (table, now)
+    }
+
+    /// Begins the lease of a place that lives by itself, with a full TTL; goes on with the one it has.
+    pub fn add_place(&self, place: PlaceId, ttl: Duration) {
+        let (mut table, now) = self.look();
+        if table.places.contains_key(&place) {
+            return;
+        }
+        let alarm = table.set_alarm(now.plus(ttl), Alarm::Place(place.clone()));
+        let lease = Lease::new(ttl, now);
+        table.places.insert(place, PlaceLease { lease, alarm });
+    }
+
+    /// Forgets a place, whatever it lived by.
+    pub fn remove_place(&self, place: &PlaceId) {
+        let (mut table, _) = self.look();
+        if let Some(gone) = table.places.remove(place) {
+            table.alarms.remove(&gone.alarm);
+        }
+        if let Some(alarm) = table.claims.remove(place) {
+            table.alarms.remove(&alarm);
+        }
+    }
+
+    /// Begins the lease of a session, with a full TTL; goes on with the one it has.
+    pub fn add_session(&self, session: SessionId, ttl: Duration) -> Result<(), NoLease> {
+        let (mut table, now) = self.look();
+        if let Some(known) = table.sessions.get(&session) {
+            return match known.lease.is_over() {
+                true => Err(NoLease::Over),
+                false => Ok(()),
+            };
+        }
+        if table.sessions.len() >= table.sessions_max {
+            return Err(NoLease::TooMany);
+        }
+        let alarm = table.set_alarm(now.plus(ttl), Alarm::Session(session));
+        let known = SessionLease {
+            lease: Lease::new(ttl, now),
+            alarm,
+            places: BTreeSet::new(),
+        };
+        table.sessions.insert(session, known);
+        Ok(())
+    }
+
+    /// Ends a session: nothing renews it and nothing more can live by it. What lives by it until now.
+    pub fn end_session(&self, session: SessionId) -> Option<Vec<PlaceId>> {
+        let (mut table, _) = self.look();
+        let known = table.sessions.get_mut(&session)?;
+        known.lease.end();
+        let alarm = known.alarm;
+        let places = known.places.iter().cloned().collect();
+        table.alarms.remove(&alarm);
+        Some(places)
+    }
+
+    /// Forgets a session that is over, once nothing lives by it.
+    pub fn forget_session(&self, session: SessionId) -> bool {
+        let (mut table, _) = self.look();
+        let done = table
+            .sessions
+            .get(&session)
+            .is_some_and(|s| s.lease.is_over() && s.places.is_empty());
+        if done {
+            table.sessions.remove(&session);
+            if table.sessions.capacity() > 64
+                && table.sessions.len() < table.sessions.capacity() / 8
+            {
+                table.sessions.shrink_to_fit();
+            }
+        }
+        done
+    }
+
+    /// Notes that a place lives by a session.
+    pub fn attach(&self, session: SessionId, place: PlaceId) -> Result<(), NoLease> {
+        let (mut table, _) = self.look();
+        let known = table.sessions.get_mut(&session).ok_or(NoLease::Unknown)?;
+        if known.lease.is_over() {
+            return Err(NoLease::Over);
+        }
+        known.places.insert(place);
+        Ok(())
+    }
+
+    /// Notes that a place lives by a session no longer.
+    pub fn detach(&self, session: SessionId, place: &PlaceId) {
+        self.remove_place(place);
+        let (mut table, _) = self.look();
+        if let Some(known) = table.sessions.get_mut(&session) {
+            known.places.remove(place);
+        }
+    }
+
+    /// How many places live by an open session, and its TTL.
+    pub fn session(&self, session: SessionId) -> Result<(usize, Duration), NoLease> {
+        let (mut table, now) = self.look();
+        let known = table.sessions.get_mut(&session).ok_or(NoLease::Unknown)?;
+        if known.lease.is_over() {
+            return Err(NoLease::Over);
+        }
+        known.lease.renew(now);
+        Ok((known.places.len(), known.lease.ttl()))
+    }
+
+    /// A sign of life: how long the client is safe from when it sent that sign, which is the TTL.
+    pub fn renew(&self, key: &LeaseKey) -> Result<Duration, NoLease> {
+        let (mut table, now) = self.look();
+        let lease = table.lease(key).ok_or(NoLease::Unknown)?;
+        lease.renew(now).ok_or(NoLease::Over)
+    }
+
+    /// A call that keeps a lease alive for as long as the guard lives.
+    pub fn open_call(self: &Arc<Self>, key: &LeaseKey) -> Result<OpenCall, NoLease> {
+        let (mut table, now) = self.look();
+        let lease = table.lease(key).ok_or(NoLease::Unknown)?;
+        if !lease.open_call(now) {
+            return Err(NoLease::Over);
+        }
+        drop(table);
+        Ok(OpenCall {
+            leases: Arc::clone(self),
+            key: key.clone(),
+        })
+    }
+
+    /// What is left of a lease, where it is kept here.
+    pub fn left(&self, key: &LeaseKey) -> Option<LeaseLeft> {
+        let (mut table, now) = self.look();
+        let lease = table.lease(key)?;
+        Some(LeaseLeft {
+            ttl: lease.ttl(),
+            left: lease.left(now),
+        })
+    }
+
+    /// Rings `Alarm::Claim` after one TTL of the lease, unless the place is removed before.
+    pub fn watch_claim(&self, place: &PlaceId, grant: Fence, key: &LeaseKey) {
+        let (mut table, now) = self.look();
+        let Some(ttl) = table.lease(key).map(|lease| lease.ttl()) else {
+            return;
+        };
+        let alarm = table.set_alarm(now.plus(ttl), Alarm::Claim(place.clone(), grant));
+        if let Some(older) = table.claims.insert(place.clone(), alarm) {
+            table.alarms.remove(&older);
+        }
+    }
+
+    /// Ends the leases whose time has come and returns what rang, `most` at most. To be called every
+    /// [`TICK`].
+    pub fn ring(&self, most: usize) -> Vec<Alarm> {
+        let (mut table, now) = self.look();
+        let mut rang = Vec::new();
+        while rang.len() < most
+            && let Some(first) = table.alarms.first_entry()
+            && first.key().0 <= now
+        {
+            let alarm = first.remove();
+            match &alarm {
+                Alarm::Claim(place, _) => {
+                    table.claims.remove(place);
+                    rang.push(alarm);
+                }
+                Alarm::Session(session) => {
+                    let key = LeaseKey::Session(*session);
+                    if let Some(again) = table.expire(&key, now) {
+                        let at = table.set_alarm(again, alarm.clone());
+                        if let Some(known) = table.sessions.get_mut(session) {
+                            known.alarm = at;
+                        }
+                    } else {
+                        rang.push(alarm);
+                    }
+                }
+                Alarm::Place(place) => {
+                    let key = LeaseKey::Place(place.clone());
+                    if let Some(again) = table.expire(&key, now) {
+                        let at = table.set_alarm(again, alarm.clone());
+                        if let Some(known) = table.places.get_mut(place) {
+                            known.alarm = at;
+                        }
+                    } else {
+                        rang.push(alarm);
+                    }
+                }
+            }
+        }
+        if table.places.capacity() > 1_024 && table.places.len() < table.places.capacity() / 8 {
+            table.places.shrink_to_fit();
+        }
+        rang
+    }
+
+    /// How many places live by a session, as far as this replica knows.
+    pub fn places_of(&self, session: SessionId) -> usize {
+        let (table, _) = self.look();
+        table.sessions.get(&session).map_or(0, |s| s.places.len())
+    }
+
+    /// How much time the process was not running.
+    pub fn missed(&self) -> Duration {
+        self.look().0.observer.missed()
+    }
+
+    /// How many leases are kept: sessions, places.
+    pub fn counts(&self) -> (usize, usize) {
+        let (table, _) = self.look();
+        (table.sessions.len(), table.places.len())
+    }
+}
+
+impl Table {
+    fn lease(&mut self, key: &LeaseKey) -> Option<&mut Lease> {
+        match key {
+            LeaseKey::Session(session) => self.sessions.get_mut(session).map(|s| &mut s.lease),
+            LeaseKey::Place(place) => self.places.get_mut(place).map(|p| &mut p.lease),
+        }
+    }
+
+    fn set_alarm(&mut self, at: Observed, alarm: Alarm) -> AlarmAt {
+        self.next_alarm = self.next_alarm.wrapping_add(1);
+        let key = (at, self.next_alarm);
+        self.alarms.insert(key, alarm);
+        key
+    }
+
+    /// Ends a lease if its time has come; else when to look again.
+    fn expire(&mut self, key: &LeaseKey, now: Observed) -> Option<Observed> {
+        let lease = self.lease(key)?;
+        (!lease.expire(now)).then(|| lease.expires(now))
+    }
+}

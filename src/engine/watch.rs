@@ -1,0 +1,56 @@
+//! A watch of one lockRef.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::actor::WatchHandle;
+use super::api::Watched;
+use super::inner::Inner;
+
+/// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
+pub struct Watch {
+    inner: Arc<Inner>,
+    handle: WatchHandle,
+    told: Option<Watched>,
+}
+
+impl Watch {
+    pub(super) fn new(inner: Arc<Inner>, handle: WatchHandle) -> Self {
+        Watch {
+            inner,
+            handle,
+            told: None,
+        }
+    }
+
+    /// The next thing worth telling: the present standing first, then each change. Changes that come
+    /// faster than they are asked for are merged. `None` after `Lost`, or once the engine stops.
+    pub async fn next(&mut self) -> Option<Watched> {
+        if matches!(self.told, Some(Watched::Lost(_))) {
+            return None;
+        }
+        let mut stopping = self.inner.stopping.subscribe();
+        loop {
+            let now = self.handle.seen.borrow_and_update().clone();
+            // A head that is not let in yet has nobody ahead, and does not hold the key.
+            let worth_telling = now != Watched::Waiting { position: 0 };
+            if worth_telling && self.told.as_ref() != Some(&now) {
+                self.told = Some(now.clone());
+                return Some(now);
+            }
+            tokio::select! {
+                biased;
+                changed = self.handle.seen.changed() => changed.ok()?,
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            }
+        }
+    }
+
+    /// How long the lockRef is safe from expiry, from now: an open watch is a sign of life.
+    pub fn valid_for(&self) -> Duration {
+        self.inner
+            .leases
+            .renew(&self.handle.lease)
+            .unwrap_or(Duration::ZERO)
+    }
+}

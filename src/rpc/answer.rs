@@ -1,0 +1,244 @@
+//! Typed answers of the engine -> messages of the contract.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::engine::{
+    Acquired, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, Standing, Value,
+};
+use crate::lock::{
+    EndReason, EndedPlace, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
+};
+use crate::proto::{self, LockState};
+use crate::store::ReplicaRow;
+
+/// A span of time.
+pub fn duration(span: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+fn millis(ms: u32) -> prost_types::Duration {
+    duration(Duration::from_millis(u64::from(ms)))
+}
+
+fn timestamp(ms: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: ms.div_euclid(1000),
+        nanos: i32::try_from(ms.rem_euclid(1000) * 1_000_000).unwrap_or(0),
+    }
+}
+
+/// How many, in the 32 bits of the contract.
+pub fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// A value and whether there is one.
+pub fn value(value: Option<Value>) -> (Bytes, bool) {
+    match value.and_then(|value| value.bytes) {
+        Some(bytes) => (bytes, true),
+        None => (Bytes::new(), false),
+    }
+}
+
+/// A [`Standing`] as the fields that say it.
+struct Stands {
+    state: LockState,
+    position: u32,
+    fencing_token: u64,
+    value: Bytes,
+    exists: bool,
+}
+
+impl Stands {
+    fn of(standing: Standing) -> Stands {
+        match standing {
+            Standing::Held { grant, value: read } => {
+                let (value, exists) = value(read);
+                Stands {
+                    state: LockState::Held,
+                    position: 0,
+                    fencing_token: grant.0,
+                    value,
+                    exists,
+                }
+            }
+            Standing::Waiting { position } => Stands {
+                state: LockState::Waiting,
+                position: count(position),
+                fencing_token: 0,
+                value: Bytes::new(),
+                exists: false,
+            },
+        }
+    }
+}
+
+/// The answer to CreateLockRef.
+pub fn created(created: CreatedLockRef) -> proto::CreateLockRefResponse {
+    let stands = Stands::of(created.standing);
+    proto::CreateLockRefResponse {
+        lock_ref: created.lock_ref.to_string(),
+        state: stands.state.into(),
+        position: stands.position,
+        fencing_token: stands.fencing_token,
+        session: lease_text(&created.lease),
+        ttl: Some(duration(created.ttl)),
+        valid_for: Some(duration(created.valid_for)),
+        value: stands.value,
+        exists: stands.exists,
+        already_existed: created.existed,
+    }
+}
+
+/// The answer to AcquireLock.
+pub fn acquired(acquired: Acquired) -> proto::AcquireLockResponse {
+    let stands = Stands::of(acquired.standing);
+    proto::AcquireLockResponse {
+        lock_ref: acquired.lock_ref.to_string(),
+        state: stands.state.into(),
+        position: stands.position,
+        fencing_token: stands.fencing_token,
+        valid_for: Some(duration(acquired.valid_for)),
+        value: stands.value,
+        exists: stands.exists,
+    }
+}
+
+/// What KeepAlive and RenewSession take.
+pub fn lease_text(lease: &LeaseId) -> String {
+    match lease {
+        LeaseId::Session(id) => id.to_string(),
+        LeaseId::LockRef(lock_ref) => lock_ref.without_grant().to_string(),
+    }
+}
+
+/// The text of a place that has this tag.
+fn place_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
+    LockRef {
+        table: id.table.clone(),
+        key: id.key.clone(),
+        seq,
+        tag,
+        grant: None,
+    }
+    .to_string()
+}
+
+/// One live place; a holder where it comes with its grant.
+fn place(
+    id: &KeyId,
+    entry: &Entry,
+    grant: Option<Fence>,
+    lease: Option<LeaseLeft>,
+) -> proto::Place {
+    let (session, ttl) = match entry.liveness {
+        Liveness::Own { ttl_ms } => (String::new(), Some(millis(ttl_ms))),
+        Liveness::Session(id) => (id.to_string(), lease.map(|lease| duration(lease.ttl))),
+    };
+    let mode = match entry.mode {
+        Mode::Exclusive => proto::LockMode::Exclusive,
+    };
+    let state = match grant {
+        Some(_) => LockState::Held,
+        None => LockState::Waiting,
+    };
+    proto::Place {
+        lock_ref: place_text(id, entry.seq, entry.tag()),
+        seq: entry.seq.0,
+        state: state.into(),
+        mode: mode.into(),
+        fencing_token: grant.unwrap_or(Fence::NONE).0,
+        session,
+        ttl,
+        lease_left: lease.map(|lease| duration(lease.left)),
+        create_time: Some(timestamp(entry.created_at_ms)),
+        owner: entry.owner.to_string(),
+        identity: entry.identity.to_string(),
+        home: entry.home.to_string(),
+    }
+}
+
+/// The place at this index of a key's queue.
+fn place_at(described: &Described, index: usize) -> Option<proto::Place> {
+    let entry = described.state.entries.get(index)?;
+    let lease = described.leases.get(index).copied().flatten();
+    let grant = (index == 0).then_some(described.state.grant);
+    Some(place(&described.id, entry, grant, lease))
+}
+
+/// The holder of a key.
+pub fn holder(described: &Described) -> Option<proto::Place> {
+    place_at(described, 0)
+}
+
+/// The waiters of a key above a seq, first in the queue first.
+pub fn waiters(described: &Described, after: Option<Seq>) -> impl Iterator<Item = proto::Place> {
+    let entries = &described.state.entries;
+    let first = match after {
+        None => 1,
+        Some(after) => entries.partition_point(|entry| entry.seq <= after).max(1),
+    };
+    (first..entries.len()).filter_map(|index| place_at(described, index))
+}
+
+/// How many wait behind the holder.
+pub fn waiter_count(state: &State) -> u32 {
+    count(state.entries.len().saturating_sub(1))
+}
+
+/// One key of ListLocks.
+pub fn summary(described: &Described) -> proto::LockSummary {
+    proto::LockSummary {
+        table: described.id.table.to_string(),
+        key: described.id.key.to_string(),
+        holder: holder(described),
+        waiters: waiter_count(&described.state),
+    }
+}
+
+/// One remembered end.
+pub fn ended(id: &KeyId, place: &EndedPlace) -> proto::EndedPlace {
+    let (ended_by, detail) = match &place.reason {
+        EndReason::Forced { by, why } => (by.to_string(), why.to_string()),
+        EndReason::Expired
+        | EndReason::SessionClosed
+        | EndReason::Unclaimed
+        | EndReason::Foreign => (String::new(), String::new()),
+    };
+    proto::EndedPlace {
+        lock_ref: place_text(id, place.seq, place.tag),
+        seq: place.seq.0,
+        reason: super::status::ended_reason(&place.reason).into(),
+        ended_by,
+        detail,
+    }
+}
+
+/// One session of ListSessions.
+pub fn session(session: DescribedSession) -> proto::SessionInfo {
+    proto::SessionInfo {
+        session: session.row.id.to_string(),
+        ttl: Some(millis(session.row.ttl_ms)),
+        lease_left: session.left.map(duration),
+        lock_refs: count(session.lock_refs),
+        replica: session.row.replica.to_string(),
+        owner: session.row.owner,
+        create_time: Some(timestamp(session.row.created_at_ms)),
+    }
+}
+
+/// One replica of ListReplicas.
+pub fn replica(row: ReplicaRow, answering: ReplicaId) -> proto::ReplicaInfo {
+    proto::ReplicaInfo {
+        replica: row.id.to_string(),
+        address: row.address,
+        version: row.version,
+        start_time: Some(timestamp(row.started_at_ms)),
+        answering: row.id == answering,
+    }
+}

@@ -1,0 +1,141 @@
+//! What surrounds every call, also those of health and reflection: its deadline, its span, and the
+//! statuses that the library makes before a handler of ours is reached.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderMap, Request, Response};
+use tokio::time::timeout_at;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+use tracing::Instrument;
+use tracing::field::Empty;
+
+use super::deadline::Deadline;
+use super::status;
+
+/// The path of what this layer speaks for: other services keep their own statuses.
+const OURS: &str = "/fermata.";
+
+/// Wraps a server in [`Calls`].
+#[derive(Clone, Debug)]
+pub struct CallLayer {
+    message_bytes_max: usize,
+}
+
+impl CallLayer {
+    /// `message_bytes_max` is named in the status of a message that is too large.
+    pub fn new(message_bytes_max: usize) -> Self {
+        CallLayer { message_bytes_max }
+    }
+}
+
+impl<S> Layer<S> for CallLayer {
+    type Service = Calls<S>;
+
+    fn layer(&self, inner: S) -> Calls<S> {
+        Calls {
+            inner,
+            message_bytes_max: self.message_bytes_max,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Calls<S> {
+    inner: S,
+    message_bytes_max: usize,
+}
+
+impl<S> Service<Request<Body>> for Calls<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let deadline = Deadline::of_headers(request.headers());
+        request.extensions_mut().insert(deadline);
+        let path = request.uri().path();
+        let ours = path.starts_with(OURS);
+        let span = span_of(path);
+        let message_bytes_max = self.message_bytes_max;
+        let call = self.inner.call(request);
+        let answered = async move {
+            // tonic's own timer sits outside of this layer, starts later and is polled after it: a call
+            // is always answered here first, and never with its CANCELLED.
+            let response = match deadline.last_chance() {
+                None => call.await?,
+                Some(last_chance) => match timeout_at(last_chance, call).await {
+                    Ok(response) => response?,
+                    Err(_elapsed) if ours => status::outcome_unknown().into_http(),
+                    Err(_elapsed) => status::deadline_exceeded().into_http(),
+                },
+            };
+            let response = if ours {
+                mapped(response, message_bytes_max)
+            } else {
+                response
+            };
+            let code = code_of(response.headers()).unwrap_or(Code::Ok);
+            tracing::debug!(?code, "answered");
+            Ok(response)
+        };
+        Box::pin(answered.instrument(span))
+    }
+}
+
+/// `/fermata.v1.LockService/Get` -> a span of service and method. What the call is about is recorded by
+/// its handler; values never are.
+fn span_of(path: &str) -> tracing::Span {
+    let (service, method) = path
+        .trim_start_matches('/')
+        .split_once('/')
+        .unwrap_or((path, ""));
+    tracing::info_span!(
+        "call",
+        service,
+        method,
+        table = Empty,
+        lock_ref = Empty,
+        session = Empty,
+        request_id = Empty
+    )
+}
+
+/// Replaces a status that the library made by that of the contract. Those come as headers without a
+/// body; a status of ours carries details and stays.
+fn mapped(response: Response<Body>, message_bytes_max: usize) -> Response<Body> {
+    let headers = response.headers();
+    if headers.contains_key(Status::GRPC_STATUS_DETAILS) {
+        return response;
+    }
+    let Some(code) = code_of(headers) else {
+        return response;
+    };
+    let message = headers
+        .get(Status::GRPC_MESSAGE)
+        .map(|value| percent_encoding::percent_decode(value.as_bytes()).decode_utf8_lossy())
+        .unwrap_or_default();
+    match status::of_library(code, &message, message_bytes_max) {
+        Some(status) => status.into_http(),
+        None => response,
+    }
+}
+
+fn code_of(headers: &HeaderMap) -> Option<Code> {
+    headers
+        .get(Status::GRPC_STATUS)
+        .map(|value| Code::from_bytes(value.as_bytes()))
+}

@@ -1,0 +1,166 @@
+//! When a call must be answered: a little before its caller stops listening.
+
+use std::future::Future;
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::{Instant, timeout_at};
+use tonic::{Extensions, Status};
+
+use super::status;
+use crate::engine::EngineError;
+
+/// The margin is a twentieth of the time that the caller gave, but not less than this …
+const MARGIN_MIN: Duration = Duration::from_millis(10);
+/// … and not more than this.
+const MARGIN_MAX: Duration = Duration::from_millis(500);
+
+/// When a call came in, and how long its caller will listen. In the extensions of every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    received: Instant,
+    given: Option<Duration>,
+}
+
+impl Deadline {
+    /// A call that came in now with these headers. What is no `grpc-timeout` counts as none, as in tonic.
+    pub fn of_headers(headers: &HeaderMap) -> Deadline {
+        Deadline {
+            received: Instant::now(),
+            given: headers
+                .get("grpc-timeout")
+                .and_then(|value| value.to_str().ok())
+                .and_then(parse_timeout),
+        }
+    }
+
+    /// The deadline of a request: put there by the layer; none where that is missing.
+    pub fn of_request(extensions: &Extensions) -> Deadline {
+        extensions.get::<Deadline>().copied().unwrap_or(Deadline {
+            received: Instant::now(),
+            given: None,
+        })
+    }
+
+    /// The caller's deadline, `None` if there is none (or none that this clock can name).
+    pub fn at(&self) -> Option<Instant> {
+        self.before(Duration::ZERO)
+    }
+
+    /// When the call must be answered; `None`: its caller set no deadline.
+    pub fn answer_by(&self) -> Option<Instant> {
+        self.before(self.margin())
+    }
+
+    /// When a wait must end, so that there is time left to answer.
+    pub fn wait_until(&self) -> Option<Instant> {
+        self.before(self.margin() * 2)
+    }
+
+    /// When to answer for a handler that has not: between its own chance and the caller's deadline.
+    pub fn last_chance(&self) -> Option<Instant> {
+        self.before(self.margin() / 2)
+    }
+
+    /// When to answer a call that may take `call_max` where its caller set no deadline.
+    pub fn answer_by_or(&self, call_max: Duration) -> Instant {
+        self.answer_by().unwrap_or(self.received + call_max)
+    }
+
+    fn before(&self, margin: Duration) -> Option<Instant> {
+        let given = self.given?;
+        self.received.checked_add(given.saturating_sub(margin))
+    }
+
+    /// Never more than half of what was given: a caller in a hurry still gets a try.
+    fn margin(&self) -> Duration {
+        let given = self.given.unwrap_or(Duration::ZERO);
+        (given / 20).clamp(MARGIN_MIN, MARGIN_MAX).min(given / 2)
+    }
+}
+
+/// Runs a call of the engine until `answer_by`; after that its outcome is unknown to the caller. It is
+/// polled at least once, however short the time.
+pub async fn within<T>(
+    answer_by: Instant,
+    call: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, Status> {
+    match timeout_at(answer_by, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(status::of_engine(&error)),
+        Err(_elapsed) => Err(status::outcome_unknown()),
+    }
+}
+
+/// Reads `grpc-timeout`: 1 to 8 digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().next_back()?;
+    let digits = text.strip_suffix(unit)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        'H' => Some(Duration::from_secs(count * 3600)),
+        'M' => Some(Duration::from_secs(count * 60)),
+        'S' => Some(Duration::from_secs(count)),
+        'm' => Some(Duration::from_millis(count)),
+        'u' => Some(Duration::from_micros(count)),
+        'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(text: &str) -> Deadline {
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-timeout", text.parse().unwrap());
+        Deadline::of_headers(&headers)
+    }
+
+    fn early(text: &str) -> Duration {
+        let deadline = given(text);
+        deadline.at().unwrap() - deadline.answer_by().unwrap()
+    }
+
+    #[test]
+    fn a_call_is_answered_a_little_before_its_deadline() {
+        assert_eq!(early("1S"), Duration::from_millis(50));
+        assert_eq!(early("100m"), Duration::from_millis(10));
+        assert_eq!(early("1H"), Duration::from_millis(500));
+        assert_eq!(early("4m"), Duration::from_millis(2));
+        assert_eq!(early("0n"), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wait_ends_before_the_answer_and_the_answer_before_the_last_chance() {
+        for text in ["8m", "100m", "1S", "1H"] {
+            let deadline = given(text);
+            assert!(deadline.wait_until() < deadline.answer_by(), "{text}");
+            assert!(deadline.answer_by() < deadline.last_chance(), "{text}");
+            assert!(deadline.last_chance() < deadline.at(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_timeout_is_none() {
+        for text in ["", "S", "1", "1x", "123456789S", "-1S", "+1S", "1 S", "1ü"] {
+            assert_eq!(parse_timeout(text), None, "{text}");
+        }
+        assert_eq!(
+            parse_timeout("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_call_without_time_left_is_tried_once() {
+        let answer = within(Instant::now(), async { Ok(7) }).await;
+        assert_eq!(answer.unwrap(), 7);
+        let answer = within(Instant::now(), std::future::pending::<Result<(), _>>()).await;
+        assert_eq!(answer.unwrap_err().code(), tonic::Code::Unavailable);
+    }
+}

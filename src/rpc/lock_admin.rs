@@ -1,0 +1,207 @@
+//! LockAdmin: what is locked, by whom and since when; and the end of a lockRef by force.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+use tracing::Span;
+use tracing::field::display;
+use uuid::Uuid;
+
+use super::deadline::{Deadline, within};
+use super::page::{self, Filling, Listing};
+use super::{answer, parse};
+use crate::engine::Engine;
+use crate::limits::Limits;
+use crate::lock::{Fence, ReplicaId, Seq, SessionId};
+use crate::proto::lock_admin_server::LockAdmin;
+use crate::proto::{
+    DescribeLockRequest, DescribeLockResponse, ForceReleaseRequest, ForceReleaseResponse,
+    ListLocksRequest, ListLocksResponse, ListReplicasRequest, ListReplicasResponse,
+    ListSessionsRequest, ListSessionsResponse, ListTablesRequest, ListTablesResponse, Table,
+};
+
+/// How many tables are on a page where the caller does not say.
+const TABLES_DEFAULT: usize = 1000;
+
+/// LockAdmin on an engine.
+#[derive(Clone)]
+pub struct LockAdminRpc {
+    engine: Engine,
+    limits: Arc<Limits>,
+}
+
+impl LockAdminRpc {
+    /// On this engine.
+    pub fn new(engine: Engine) -> Self {
+        LockAdminRpc {
+            limits: Arc::new(engine.limits().clone()),
+            engine,
+        }
+    }
+
+    fn answer_by<T>(&self, request: &Request<T>) -> Instant {
+        Deadline::of_request(request.extensions()).answer_by_or(self.limits.call_max())
+    }
+}
+
+#[tonic::async_trait]
+impl LockAdmin for LockAdminRpc {
+    async fn list_tables(
+        &self,
+        request: Request<ListTablesRequest>,
+    ) -> Result<Response<ListTablesResponse>, Status> {
+        let ask = request.into_inner();
+        let size = page::size(ask.page_size, TABLES_DEFAULT, &self.limits)?;
+        let listing = Listing::new("ListTables", &[]);
+        let after: Option<String> = listing.after(&ask.page_token)?;
+        let mut names: Vec<String> = self.engine.tables().iter().map(|t| t.to_string()).collect();
+        names.sort();
+        let above = |name: &String| after.as_ref().is_none_or(|after| name > after);
+        let mut names = names.into_iter().filter(above).peekable();
+        let tables: Vec<Table> = names
+            .by_ref()
+            .take(size)
+            .map(|name| Table { name })
+            .collect();
+        let next_page_token = match (tables.last(), names.peek()) {
+            (Some(last), Some(_)) => listing.token(&last.name),
+            (None, _) | (_, None) => String::new(),
+        };
+        Ok(Response::new(ListTablesResponse {
+            tables,
+            next_page_token,
+        }))
+    }
+
+    async fn list_locks(
+        &self,
+        request: Request<ListLocksRequest>,
+    ) -> Result<Response<ListLocksResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let ask = request.into_inner();
+        let table = parse::table(&ask.table)?;
+        Span::current().record("table", display(&table));
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let prefix = parse::key_prefix(ask.key_prefix, &self.limits)?;
+        let contended = if ask.contended { "contended" } else { "all" };
+        let listing = Listing::new("ListLocks", &[table.as_str(), &prefix, contended]);
+        let after = page::key_after(&listing, &ask.page_token)?;
+        let list = self
+            .engine
+            .list_locks(&table, after.as_ref(), &prefix, ask.contended, size);
+        let found = within(answer_by, list).await?;
+        let (locks, next) = page::filled(
+            found,
+            |described| described.id.key.clone(),
+            |described| answer::summary(&described),
+        );
+        Ok(Response::new(ListLocksResponse {
+            locks,
+            next_page_token: next.map_or_else(String::new, |key| listing.token(key.as_str())),
+        }))
+    }
+
+    async fn describe_lock(
+        &self,
+        request: Request<DescribeLockRequest>,
+    ) -> Result<Response<DescribeLockResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let ask = request.into_inner();
+        let id = parse::key_id(&ask.key, &ask.table, &self.limits)?;
+        Span::current().record("table", display(&id.table));
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let listing = Listing::new("DescribeLock", &[id.table.as_str(), id.key.as_str()]);
+        let after = listing.after::<u64>(&ask.page_token)?.map(Seq);
+        let described = within(answer_by, self.engine.describe(&id)).await?;
+
+        let mut waiters = Filling::new();
+        let mut last = None;
+        let mut more = false;
+        for (index, waiter) in answer::waiters(&described, after).enumerate() {
+            let seq = waiter.seq;
+            more = index >= size || !waiters.push(waiter);
+            if more {
+                break;
+            }
+            last = Some(seq);
+        }
+        let next_page_token = match last {
+            Some(seq) if more => listing.token(&seq.to_string()),
+            Some(_) | None => String::new(),
+        };
+        let state = &described.state;
+        // The fence is the grant, or more after it was extended; without a holder only it is kept.
+        let last_fencing_token = if state.grant == Fence::NONE {
+            state.fence.0
+        } else {
+            state.grant.0
+        };
+        let ended = state.ended.places.iter();
+        Ok(Response::new(DescribeLockResponse {
+            table: id.table.to_string(),
+            key: id.key.to_string(),
+            holders: answer::holder(&described).into_iter().collect(),
+            waiters: waiters.entries(),
+            waiter_count: answer::waiter_count(state),
+            unsynced: state.unsynced,
+            last_fencing_token,
+            ended: ended.map(|place| answer::ended(&id, place)).collect(),
+            next_page_token,
+        }))
+    }
+
+    async fn force_release(
+        &self,
+        request: Request<ForceReleaseRequest>,
+    ) -> Result<Response<ForceReleaseResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let ask = request.into_inner();
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        Span::current().record("lock_ref", display(lock_ref.without_grant()));
+        let why = parse::reason(ask.reason, &self.limits)?;
+        let by = parse::forced_by(ask.forced_by, &self.limits)?;
+        let force = self.engine.force_release(&lock_ref, &by, &why);
+        let done = within(answer_by, force).await?;
+        Ok(Response::new(ForceReleaseResponse {
+            already_released: done.already_released,
+            was_holder: done.was_holder,
+        }))
+    }
+
+    async fn list_sessions(
+        &self,
+        request: Request<ListSessionsRequest>,
+    ) -> Result<Response<ListSessionsResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let ask = request.into_inner();
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let listing = Listing::new("ListSessions", &[]);
+        let after = listing.after::<Uuid>(&ask.page_token)?.map(SessionId);
+        let found = within(answer_by, self.engine.list_sessions(after, size)).await?;
+        let (sessions, next) = page::filled(found, |found| found.row.id, answer::session);
+        Ok(Response::new(ListSessionsResponse {
+            sessions,
+            next_page_token: next.map_or_else(String::new, |id| listing.token(&id.to_string())),
+        }))
+    }
+
+    async fn list_replicas(
+        &self,
+        request: Request<ListReplicasRequest>,
+    ) -> Result<Response<ListReplicasResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let ask = request.into_inner();
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
+        let listing = Listing::new("ListReplicas", &[]);
+        let after = listing.after::<Uuid>(&ask.page_token)?.map(ReplicaId);
+        let found = within(answer_by, self.engine.list_replicas(after, size)).await?;
+        let answering = self.engine.replica();
+        let (replicas, next) =
+            page::filled(found, |row| row.id, |row| answer::replica(row, answering));
+        Ok(Response::new(ListReplicasResponse {
+            replicas,
+            next_page_token: next.map_or_else(String::new, |id| listing.token(&id.to_string())),
+        }))
+    }
+}

@@ -1,0 +1,328 @@
+//! Text and numbers of requests -> types that cannot be wrong. Each error names the field and the limit;
+//! nothing was changed when one is returned.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::engine::{LeaseId, LiveBy, Mutation};
+use crate::limits::Limits;
+use crate::lock::{
+    Key, KeyError, KeyId, LockRef, LockRefError, Mode, SessionId, TableName, TableNameError,
+};
+use crate::proto;
+
+/// A field of a request that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Invalid {
+    /// Its path in the request.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is needed.
+    #[error("it is needed and empty")]
+    Missing,
+    /// It has too many bytes.
+    #[error("it has {bytes} bytes; the limit is {max} ({limit})")]
+    TooLong {
+        /// What was given, in bytes.
+        bytes: usize,
+        /// The limit in force, in bytes.
+        max: usize,
+        /// The name of the limit.
+        limit: &'static str,
+    },
+    /// It holds a control character.
+    #[error("it has a control character at byte {at}")]
+    Control {
+        /// Where, counted in bytes from 0.
+        at: usize,
+    },
+    /// It is no key.
+    #[error("{0}")]
+    Key(KeyError),
+    /// It is no table name.
+    #[error("{0}")]
+    Table(TableNameError),
+    /// It is no lockRef.
+    #[error("{0}")]
+    LockRef(LockRefError),
+    /// It is no UUID.
+    #[error("not a UUID (like 67e55044-10b1-426f-9247-bb680e5fe0c8)")]
+    NotUuid,
+    /// It is the UUID of only zeros or only ones, which would make different calls one.
+    #[error("the nil and the max UUID name no call; make a random one")]
+    ConstantUuid,
+    /// It is neither a session nor a lockRef.
+    #[error("neither a session (a UUID, from OpenSession) nor a lockRef")]
+    NotASession,
+    /// It is no google.protobuf.Duration.
+    #[error("not a valid duration: nanos must be below a second and have the sign of seconds")]
+    Duration,
+    /// It is below zero.
+    #[error("it is negative")]
+    Negative,
+    /// The TTL is too short or too long.
+    #[error(
+        "{given_ms} ms is out of range; it takes {min_ms} to {max_ms} ms (limits.ttl_min_ms, limits.ttl_max_ms)"
+    )]
+    TtlOutOfRange {
+        /// What was given, in milliseconds, rounded up.
+        given_ms: u64,
+        /// The shortest, in milliseconds.
+        min_ms: u32,
+        /// The longest, in milliseconds.
+        max_ms: u32,
+    },
+    /// It cannot be set where another field is.
+    #[error("cannot be set together with {0}")]
+    TogetherWith(&'static str),
+    /// A mode that this server does not know.
+    #[error("{0} is no mode that this server knows")]
+    UnknownMode(i32),
+    /// A mutation both deletes and writes.
+    #[error("must be empty where delete is true")]
+    DeleteWithValue,
+    /// A page token of nobody, or of another listing.
+    #[error(
+        "not a page token of this listing; take next_page_token of the page before, and change nothing else"
+    )]
+    PageToken,
+}
+
+/// Names the field of a problem.
+pub(super) fn at<T>(field: &'static str, parsed: Result<T, Problem>) -> Result<T, Invalid> {
+    parsed.map_err(|problem| Invalid { field, problem })
+}
+
+/// `table`: empty is the default one. Whether it exists is the engine's to say.
+pub fn table(text: &str) -> Result<TableName, Invalid> {
+    if text.is_empty() {
+        return Ok(TableName::default_table());
+    }
+    at("table", TableName::parse(text).map_err(Problem::Table))
+}
+
+/// `key` and `table`.
+pub fn key_id(key: &str, table_name: &str, limits: &Limits) -> Result<KeyId, Invalid> {
+    let table = table(table_name)?;
+    let key = at(
+        "key",
+        Key::parse(key, limits.key_bytes_max).map_err(Problem::Key),
+    )?;
+    Ok(KeyId { table, key })
+}
+
+/// `lock_ref`.
+pub fn lock_ref(text: &str) -> Result<LockRef, Invalid> {
+    at("lock_ref", lock_ref_text(text))
+}
+
+fn lock_ref_text(text: &str) -> Result<LockRef, Problem> {
+    if text.is_empty() {
+        return Err(Problem::Missing);
+    }
+    text.parse().map_err(Problem::LockRef)
+}
+
+/// `request_id`: a missing one is made by `make`.
+pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Invalid> {
+    if text.is_empty() {
+        return Ok(make());
+    }
+    at("request_id", uuid(text))
+}
+
+fn uuid(text: &str) -> Result<Uuid, Problem> {
+    let id = Uuid::try_parse(text).map_err(|_| Problem::NotUuid)?;
+    if id.is_nil() || id.is_max() {
+        return Err(Problem::ConstantUuid);
+    }
+    Ok(id)
+}
+
+/// `session` where only one from OpenSession will do.
+pub fn session(text: &str) -> Result<SessionId, Invalid> {
+    let parsed = if text.is_empty() {
+        Err(Problem::Missing)
+    } else {
+        uuid(text).map(SessionId)
+    };
+    at("session", parsed)
+}
+
+/// `session` where a lockRef without a session keeps itself alive. A grant on it does not matter.
+pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
+    let parsed = if text.is_empty() {
+        Err(Problem::Missing)
+    } else if text.contains('/') {
+        lock_ref_text(text).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
+    } else {
+        match uuid(text) {
+            Ok(id) => Ok(LeaseId::Session(SessionId(id))),
+            Err(Problem::NotUuid) => Err(Problem::NotASession),
+            Err(other) => Err(other),
+        }
+    };
+    at("session", parsed)
+}
+
+/// `session` and `ttl` of a new place: at most one of them.
+pub fn live_by(
+    session_text: &str,
+    ttl: Option<&prost_types::Duration>,
+    limits: &Limits,
+) -> Result<LiveBy, Invalid> {
+    if session_text.is_empty() {
+        return ttl_ms(ttl, limits).map(LiveBy::Ttl);
+    }
+    if ttl.is_some() {
+        return at("ttl", Err(Problem::TogetherWith("session")));
+    }
+    session(session_text).map(LiveBy::Session)
+}
+
+/// `ttl`, in milliseconds, rounded up; the default where absent.
+pub fn ttl_ms(ttl: Option<&prost_types::Duration>, limits: &Limits) -> Result<u32, Invalid> {
+    let Some(ttl) = ttl else {
+        return Ok(limits.ttl_default_ms);
+    };
+    at(
+        "ttl",
+        duration(ttl).and_then(|ttl| ttl_in_range(ttl, limits)),
+    )
+}
+
+fn ttl_in_range(ttl: Duration, limits: &Limits) -> Result<u32, Problem> {
+    let (min_ms, max_ms) = (limits.ttl_min_ms, limits.ttl_max_ms);
+    let given_ms = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    match u32::try_from(given_ms) {
+        Ok(ms) if (min_ms..=max_ms).contains(&ms) => Ok(ms),
+        Ok(_) | Err(_) => Err(Problem::TtlOutOfRange {
+            given_ms,
+            min_ms,
+            max_ms,
+        }),
+    }
+}
+
+/// A span of time that is not negative. (prost's own conversion overflows on the least number.)
+fn duration(given: &prost_types::Duration) -> Result<Duration, Problem> {
+    let nanos_fit = (-999_999_999..=999_999_999).contains(&given.nanos);
+    let signs_agree =
+        given.seconds == 0 || given.nanos == 0 || (given.seconds < 0) == (given.nanos < 0);
+    if !nanos_fit || !signs_agree {
+        return Err(Problem::Duration);
+    }
+    match (u64::try_from(given.seconds), u32::try_from(given.nanos)) {
+        (Ok(seconds), Ok(nanos)) => Ok(Duration::new(seconds, nanos)),
+        (Err(_), _) | (_, Err(_)) => Err(Problem::Negative),
+    }
+}
+
+/// `wait`: none where absent, capped by the server.
+pub fn wait(wait: Option<&prost_types::Duration>, limits: &Limits) -> Result<Duration, Invalid> {
+    match wait {
+        None => Ok(Duration::ZERO),
+        Some(wait) => Ok(at("wait", duration(wait))?.min(limits.wait_max())),
+    }
+}
+
+/// `mode`: exclusive where unset.
+pub fn mode(number: i32) -> Result<Mode, Invalid> {
+    match proto::LockMode::try_from(number) {
+        Ok(proto::LockMode::Unspecified | proto::LockMode::Exclusive) => Ok(Mode::Exclusive),
+        Err(_) => at("mode", Err(Problem::UnknownMode(number))),
+    }
+}
+
+/// `owner`: may be empty.
+pub fn owner(text: String, limits: &Limits) -> Result<String, Invalid> {
+    at(
+        "owner",
+        label(text, limits.owner_bytes_max, "limits.owner_bytes_max"),
+    )
+}
+
+/// `forced_by`: may be empty.
+pub fn forced_by(text: String, limits: &Limits) -> Result<String, Invalid> {
+    at(
+        "forced_by",
+        label(text, limits.owner_bytes_max, "limits.owner_bytes_max"),
+    )
+}
+
+/// `reason` of a ForceRelease.
+pub fn reason(text: String, limits: &Limits) -> Result<String, Invalid> {
+    if text.is_empty() {
+        return at("reason", Err(Problem::Missing));
+    }
+    at(
+        "reason",
+        label(text, limits.reason_bytes_max, "limits.reason_bytes_max"),
+    )
+}
+
+/// Words that are shown to people: control characters could change what a terminal shows.
+fn label(text: String, max: usize, limit: &'static str) -> Result<String, Problem> {
+    fits(text.len(), max, limit)?;
+    match text.char_indices().find(|(_, c)| c.is_control()) {
+        Some((at, _)) => Err(Problem::Control { at }),
+        None => Ok(text),
+    }
+}
+
+fn fits(bytes: usize, max: usize, limit: &'static str) -> Result<(), Problem> {
+    if bytes > max {
+        return Err(Problem::TooLong { bytes, max, limit });
+    }
+    Ok(())
+}
+
+/// `key_prefix` of a listing: may be empty.
+pub fn key_prefix(text: String, limits: &Limits) -> Result<String, Invalid> {
+    let max = limits.key_bytes_max;
+    at(
+        "key_prefix",
+        fits(text.len(), max, "limits.key_bytes_max").map(|()| text),
+    )
+}
+
+/// `value` of a CriticalPut.
+pub fn put(value: Bytes, limits: &Limits) -> Result<Mutation, Invalid> {
+    at("value", value_fits(&value, limits)).map(|()| Mutation::Put(value))
+}
+
+fn value_fits(value: &Bytes, limits: &Limits) -> Result<(), Problem> {
+    fits(
+        value.len(),
+        limits.value_bytes_max,
+        "limits.value_bytes_max",
+    )
+}
+
+/// `put` of a ReleaseLock.
+pub fn mutation(
+    put: Option<proto::Mutation>,
+    limits: &Limits,
+) -> Result<Option<Mutation>, Invalid> {
+    match put {
+        None => Ok(None),
+        Some(put) if !put.delete => {
+            at("put.value", value_fits(&put.value, limits)).map(|()| Some(Mutation::Put(put.value)))
+        }
+        Some(put) if put.value.is_empty() => Ok(Some(Mutation::Delete)),
+        Some(_) => at("put.value", Err(Problem::DeleteWithValue)),
+    }
+}
+
+#[cfg(test)]
+#[path = "parse_test.rs"]
+mod tests;

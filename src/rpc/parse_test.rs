@@ -1,0 +1,193 @@
+//! Each field takes what the contract says, and names itself where it does not.
+
+use super::*;
+
+const ID: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+fn span(seconds: i64, nanos: i32) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos }
+}
+
+fn made() -> Uuid {
+    Uuid::from_u128(7)
+}
+
+/// The field and the problem of what was refused.
+fn refused<T: std::fmt::Debug>(parsed: Result<T, Invalid>) -> (&'static str, Problem) {
+    let invalid = parsed.unwrap_err();
+    (invalid.field, invalid.problem)
+}
+
+#[test]
+fn a_key_goes_to_the_default_table_unless_told_otherwise() {
+    assert_eq!(key_id("a", "", &limits()).unwrap().to_string(), "default/a");
+    assert_eq!(key_id("a", "t", &limits()).unwrap().to_string(), "t/a");
+    assert_eq!(refused(key_id("", "t", &limits())).0, "key");
+    assert_eq!(refused(key_id("a\n", "t", &limits())).0, "key");
+    assert_eq!(refused(key_id("a", "no-table", &limits())).0, "table");
+    let long = refused(key_id(&"x".repeat(1025), "", &limits()));
+    assert!(long.1.to_string().contains("1024"), "{}", long.1);
+}
+
+#[test]
+fn a_missing_request_id_is_made_and_a_constant_one_refused() {
+    assert_eq!(request_id("", made), Ok(made()));
+    assert_eq!(request_id(ID, made), Ok(Uuid::try_parse(ID).unwrap()));
+    assert_eq!(
+        refused(request_id("x", made)),
+        ("request_id", Problem::NotUuid)
+    );
+    for constant in [Uuid::nil(), Uuid::max()] {
+        let parsed = request_id(&constant.to_string(), made);
+        assert_eq!(refused(parsed), ("request_id", Problem::ConstantUuid));
+    }
+}
+
+#[test]
+fn a_session_is_a_uuid_or_a_lock_ref_whose_grant_does_not_matter() {
+    let id = SessionId(Uuid::try_parse(ID).unwrap());
+    assert_eq!(lease(ID), Ok(LeaseId::Session(id)));
+    let own = LeaseId::LockRef("default/a#1.k3vt9p2q".parse().unwrap());
+    assert_eq!(lease("default/a#1.k3vt9p2q"), Ok(own.clone()));
+    assert_eq!(lease("default/a#1.k3vt9p2q@9"), Ok(own));
+    assert_eq!(refused(lease("")), ("session", Problem::Missing));
+    assert_eq!(refused(lease("x")), ("session", Problem::NotASession));
+    assert!(matches!(
+        refused(lease("t/a#1")),
+        ("session", Problem::LockRef(_))
+    ));
+    assert_eq!(session(ID), Ok(id));
+    assert_eq!(
+        refused(session("default/a#1.k3vt9p2q")),
+        ("session", Problem::NotUuid)
+    );
+}
+
+#[test]
+fn a_place_lives_by_a_session_or_by_its_own_ttl() {
+    let ttl = |live_by| match live_by {
+        LiveBy::Ttl(ms) => Some(ms),
+        LiveBy::Session(_) => None,
+    };
+    assert_eq!(live_by("", None, &limits()).map(ttl), Ok(Some(30_000)));
+    assert_eq!(
+        live_by("", Some(&span(2, 0)), &limits()).map(ttl),
+        Ok(Some(2_000))
+    );
+    assert_eq!(live_by(ID, None, &limits()).map(ttl), Ok(None));
+    let both = live_by(ID, Some(&span(2, 0)), &limits());
+    assert_eq!(refused(both), ("ttl", Problem::TogetherWith("session")));
+}
+
+#[test]
+fn a_ttl_is_rounded_up_to_milliseconds_and_kept_in_range() {
+    let ms = |seconds, nanos| ttl_ms(Some(&span(seconds, nanos)), &limits());
+    assert_eq!(ms(1, 0), Ok(1_000));
+    assert_eq!(ms(1, 1), Ok(1_001));
+    assert_eq!(ms(3600, 0), Ok(3_600_000));
+    for (seconds, nanos) in [(0, 0), (0, 999_000_000), (3600, 1), (i64::MAX, 0)] {
+        let (field, problem) = refused(ms(seconds, nanos));
+        assert_eq!(field, "ttl");
+        assert!(
+            matches!(problem, Problem::TtlOutOfRange { .. }),
+            "{seconds} {nanos}"
+        );
+        assert!(problem.to_string().contains("1000 to 3600000"), "{problem}");
+    }
+}
+
+#[test]
+fn a_duration_that_is_none_is_refused_whatever_its_numbers() {
+    let parsed = |seconds, nanos| refused(wait(Some(&span(seconds, nanos)), &limits()));
+    for (seconds, nanos) in [(-1, 0), (0, -1), (-1, -1), (i64::MIN, 0)] {
+        assert_eq!(parsed(seconds, nanos), ("wait", Problem::Negative));
+    }
+    for (seconds, nanos) in [(1, -1), (-1, 1), (0, 1_000_000_000), (i64::MIN, i32::MIN)] {
+        assert_eq!(parsed(seconds, nanos), ("wait", Problem::Duration));
+    }
+}
+
+#[test]
+fn a_wait_is_none_where_absent_and_capped() {
+    assert_eq!(wait(None, &limits()), Ok(Duration::ZERO));
+    assert_eq!(wait(Some(&span(1, 5)), &limits()), Ok(Duration::new(1, 5)));
+    assert_eq!(
+        wait(Some(&span(i64::MAX, 0)), &limits()),
+        Ok(Duration::from_secs(3600))
+    );
+}
+
+#[test]
+fn words_for_people_have_a_length_and_no_control_characters() {
+    assert_eq!(owner("ü".repeat(64), &limits()).map(|o| o.len()), Ok(128));
+    let long = refused(owner("x".repeat(129), &limits()));
+    let limit = "limits.owner_bytes_max";
+    assert_eq!(
+        long,
+        (
+            "owner",
+            Problem::TooLong {
+                bytes: 129,
+                max: 128,
+                limit
+            }
+        )
+    );
+    let escape = refused(owner("a\u{1b}[2J".to_owned(), &limits()));
+    assert_eq!(escape, ("owner", Problem::Control { at: 1 }));
+    assert_eq!(
+        refused(reason(String::new(), &limits())),
+        ("reason", Problem::Missing)
+    );
+    assert_eq!(refused(reason("x".repeat(257), &limits())).0, "reason");
+    assert_eq!(forced_by(String::new(), &limits()), Ok(String::new()));
+    assert_eq!(
+        refused(forced_by("x".repeat(129), &limits())).0,
+        "forced_by"
+    );
+    assert_eq!(
+        refused(key_prefix("x".repeat(1025), &limits())).0,
+        "key_prefix"
+    );
+}
+
+#[test]
+fn a_value_has_a_largest_size() {
+    let max = Bytes::from(vec![0; 1024 * 1024]);
+    assert!(put(max, &limits()).is_ok());
+    let over = Bytes::from(vec![0; 1024 * 1024 + 1]);
+    let (field, problem) = refused(put(over.clone(), &limits()));
+    assert_eq!(field, "value");
+    assert!(problem.to_string().contains("limits.value_bytes_max"));
+    let carried = proto::Mutation {
+        value: over,
+        delete: false,
+    };
+    assert_eq!(refused(mutation(Some(carried), &limits())).0, "put.value");
+}
+
+#[test]
+fn a_mutation_writes_or_deletes() {
+    let given = |value: &'static [u8], delete| {
+        let value = Bytes::from_static(value);
+        mutation(Some(proto::Mutation { value, delete }), &limits())
+    };
+    assert_eq!(mutation(None, &limits()), Ok(None));
+    assert_eq!(given(b"", false), Ok(Some(Mutation::Put(Bytes::new()))));
+    assert_eq!(given(b"", true), Ok(Some(Mutation::Delete)));
+    assert_eq!(
+        refused(given(b"v", true)),
+        ("put.value", Problem::DeleteWithValue)
+    );
+}
+
+#[test]
+fn a_mode_that_this_server_does_not_know_is_refused() {
+    assert_eq!(mode(0), Ok(Mode::Exclusive));
+    assert_eq!(mode(1), Ok(Mode::Exclusive));
+    assert_eq!(refused(mode(2)), ("mode", Problem::UnknownMode(2)));
+}

@@ -1,0 +1,241 @@
+//! Every error has its code, its reason and its details.
+
+use prost::Message;
+
+use super::*;
+use crate::lock::{KeyError, TableNameError};
+
+fn reason(status: &Status) -> String {
+    let details = status.get_error_details();
+    let info = details.error_info().expect("every status has ErrorInfo");
+    assert_eq!(info.domain, DOMAIN);
+    info.reason.clone()
+}
+
+fn metadata(status: &Status, name: &str) -> Option<String> {
+    let details = status.get_error_details();
+    details.error_info()?.metadata.get(name).cloned()
+}
+
+fn has_retry(status: &Status) -> bool {
+    status.get_error_details().retry_info().is_some()
+}
+
+fn fields(status: &Status) -> Vec<String> {
+    let details = status.get_error_details();
+    let violations = details.bad_request().map(|b| b.field_violations.clone());
+    violations
+        .unwrap_or_default()
+        .into_iter()
+        .map(|v| v.field)
+        .collect()
+}
+
+fn ended(reason: EndReason) -> EngineError {
+    EngineError::Over(Over::Ended(reason))
+}
+
+#[test]
+fn every_engine_error_has_its_code_and_reason() {
+    let cases = [
+        (
+            EngineError::UnknownTable("t".into()),
+            Code::NotFound,
+            "UNKNOWN_TABLE",
+        ),
+        (EngineError::NeverIssued, Code::NotFound, "NEVER_ISSUED"),
+        (
+            EngineError::Over(Over::Released),
+            Code::FailedPrecondition,
+            "RELEASED",
+        ),
+        (
+            EngineError::Over(Over::NoLongerKept),
+            Code::FailedPrecondition,
+            "NO_LONGER_KEPT",
+        ),
+        (
+            ended(EndReason::Expired),
+            Code::FailedPrecondition,
+            "EXPIRED",
+        ),
+        (
+            ended(EndReason::SessionClosed),
+            Code::FailedPrecondition,
+            "SESSION_CLOSED",
+        ),
+        (
+            ended(EndReason::Unclaimed),
+            Code::FailedPrecondition,
+            "UNCLAIMED",
+        ),
+        (
+            ended(EndReason::Foreign),
+            Code::FailedPrecondition,
+            "FOREIGN",
+        ),
+        (
+            EngineError::SessionOver,
+            Code::FailedPrecondition,
+            "SESSION_CLOSED",
+        ),
+        (
+            EngineError::GrantSuperseded,
+            Code::FailedPrecondition,
+            "GRANT_SUPERSEDED",
+        ),
+        (EngineError::NoGrant, Code::FailedPrecondition, "NO_GRANT"),
+        (
+            EngineError::Releasing,
+            Code::FailedPrecondition,
+            "RELEASING",
+        ),
+        (
+            EngineError::CallNoNotAbove { given: 1, last: 2 },
+            Code::FailedPrecondition,
+            "CALL_NO_NOT_ABOVE",
+        ),
+        (
+            EngineError::RequestMismatch { field: "ttl" },
+            Code::InvalidArgument,
+            "REQUEST_MISMATCH",
+        ),
+        (
+            EngineError::Exhausted {
+                what: "sessions_max",
+                limit: 5,
+            },
+            Code::ResourceExhausted,
+            "LIMIT_REACHED",
+        ),
+        (
+            EngineError::KeyUsedUp("no more".into()),
+            Code::ResourceExhausted,
+            "KEY_USED_UP",
+        ),
+        (
+            EngineError::Unavailable("no majority".into()),
+            Code::Unavailable,
+            "STORE_UNAVAILABLE",
+        ),
+        (EngineError::Stopping, Code::Unavailable, "STOPPING"),
+    ];
+    for (error, code, name) in cases {
+        let status = of_engine(&error);
+        assert_eq!(status.code(), code, "{error:?}");
+        assert_eq!(reason(&status), name, "{error:?}");
+        assert_eq!(status.message(), error.to_string());
+    }
+}
+
+#[test]
+fn a_forced_end_says_by_whom_and_why() {
+    let status = of_engine(&ended(EndReason::Forced {
+        by: "ann".into(),
+        why: "wedged: grüße".into(),
+    }));
+    assert_eq!(reason(&status), "FORCED");
+    assert_eq!(metadata(&status, "by").as_deref(), Some("ann"));
+    assert_eq!(metadata(&status, "why").as_deref(), Some("wedged: grüße"));
+    assert!(status.message().contains("ann"));
+}
+
+#[test]
+fn an_end_during_a_write_says_that_the_write_is_unknown() {
+    let status = of_engine(&EngineError::OverDuringWrite(Over::Ended(
+        EndReason::Expired,
+    )));
+    assert_eq!(reason(&status), "EXPIRED");
+    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
+}
+
+#[test]
+fn what_may_be_repeated_says_when() {
+    assert!(has_retry(&of_engine(&EngineError::Unavailable(
+        String::new()
+    ))));
+    assert!(has_retry(&of_engine(&EngineError::Stopping)));
+    assert!(has_retry(&outcome_unknown()));
+    assert!(!has_retry(&of_engine(&EngineError::KeyUsedUp(
+        String::new()
+    ))));
+    assert!(!has_retry(&of_engine(&EngineError::NoGrant)));
+}
+
+#[test]
+fn a_limit_is_named_with_its_number() {
+    let status = of_engine(&EngineError::Exhausted {
+        what: "places_per_key_max",
+        limit: 10_000,
+    });
+    assert!(has_retry(&status));
+    assert_eq!(
+        metadata(&status, "limit").as_deref(),
+        Some("limits.places_per_key_max")
+    );
+    assert_eq!(metadata(&status, "max").as_deref(), Some("10000"));
+    let details = status.get_error_details();
+    let quota = details.quota_failure().unwrap();
+    assert_eq!(quota.violations[0].subject, "places_per_key_max");
+    assert!(status.message().contains("10000"));
+}
+
+#[test]
+fn a_field_that_cannot_be_used_is_named_with_its_limit() {
+    for (problem, name) in [
+        (Problem::Missing, "MISSING"),
+        (Problem::Key(KeyError::Empty { max: 1024 }), "MALFORMED"),
+        (Problem::Table(TableNameError), "MALFORMED"),
+        (Problem::Negative, "OUT_OF_RANGE"),
+        (Problem::TogetherWith("session"), "CONFLICTING"),
+    ] {
+        let status: Status = Invalid {
+            field: "key",
+            problem,
+        }
+        .into();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(
+            (reason(&status).as_str(), fields(&status)),
+            (name, vec!["key".to_owned()])
+        );
+    }
+    let status: Status = Invalid {
+        field: "value",
+        problem: Problem::TooLong {
+            bytes: 11,
+            max: 10,
+            limit: "limits.value_bytes_max",
+        },
+    }
+    .into();
+    assert_eq!(reason(&status), "TOO_LARGE");
+    assert_eq!(
+        metadata(&status, "limit").as_deref(),
+        Some("limits.value_bytes_max")
+    );
+    assert_eq!(metadata(&status, "max").as_deref(), Some("10"));
+}
+
+#[test]
+fn what_cannot_be_decoded_names_the_field_where_that_is_known() {
+    // Field 1 of CreateLockRefRequest is a string.
+    let bad_utf8 = proto::CreateLockRefRequest::decode(&[0x0a, 0x01, 0xff][..]).unwrap_err();
+    let status = of_undecodable(&bad_utf8);
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(fields(&status), ["key"]);
+    assert!(status.message().contains("UTF-8"), "{}", status.message());
+
+    // Field 2 of ReleaseLockRequest is a Mutation, whose field 1 is bytes, sent here as a number.
+    let nested = proto::ReleaseLockRequest::decode(&[0x12, 0x02, 0x08, 0x01][..]).unwrap_err();
+    assert_eq!(fields(&of_undecodable(&nested)), ["put.value"]);
+
+    let no_field = proto::CreateLockRefRequest::decode(&[0x00][..]).unwrap_err();
+    let status = of_undecodable(&no_field);
+    assert_eq!(fields(&status), [""]);
+    assert!(
+        status.message().contains("invalid tag"),
+        "{}",
+        status.message()
+    );
+}

@@ -1,0 +1,32 @@
+//! Tells open streams that this replica stops.
+
+use tokio::sync::watch;
+
+/// Seen by every stream: resolves once the replica stops. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Stopping(watch::Receiver<bool>);
+
+/// Stops what holds a [`Stopping`], by [`Stop::now`] or by being dropped.
+#[derive(Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stopping {
+    /// A pair of the two.
+    pub fn pair() -> (Stop, Stopping) {
+        let (sender, receiver) = watch::channel(false);
+        (Stop(sender), Stopping(receiver))
+    }
+
+    /// Returns once the replica stops; at once if it does already.
+    pub async fn stopped(&mut self) {
+        // An error says that the sender is gone: the server is.
+        let _ = self.0.wait_for(|stopped| *stopped).await;
+    }
+}
+
+impl Stop {
+    /// Wakes everyone who waits for it.
+    pub fn now(&self) {
+        self.0.send_replace(true);
+    }
+}

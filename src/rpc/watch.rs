@@ -1,0 +1,154 @@
+//! The WatchLock stream: where a lockRef stands, as it changes.
+//!
+//! HELD and LOST are told at once. Positions change as fast as a queue moves, so they are merged to one
+//! message per [`POSITION_EVERY`], always the latest.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, stream};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use super::deadline::Deadline;
+use super::stopping::Stopping;
+use super::{answer, status};
+use crate::engine::{EngineError, Watch, Watched, describe_over};
+use crate::lock::LockRef;
+use crate::proto::{LockState, WatchLockResponse};
+
+/// Not more than one position in this time.
+const POSITION_EVERY: Duration = Duration::from_millis(100);
+
+/// Where the news come from.
+pub trait News: Send + 'static {
+    /// As [`Watch::next`].
+    fn next(&mut self) -> impl Future<Output = Option<Watched>> + Send;
+    /// As [`Watch::valid_for`].
+    fn valid_for(&self) -> Duration;
+}
+
+impl News for Watch {
+    fn next(&mut self) -> impl Future<Output = Option<Watched>> + Send {
+        Watch::next(self)
+    }
+
+    fn valid_for(&self) -> Duration {
+        Watch::valid_for(self)
+    }
+}
+
+/// The next piece of news, and what it came from. It is never dropped half way, so nothing is missed.
+type Coming<N> = Pin<Box<dyn Future<Output = (N, Option<Watched>)> + Send>>;
+
+fn coming<N: News>(mut news: N) -> Coming<N> {
+    Box::pin(async move {
+        let next = news.next().await;
+        (news, next)
+    })
+}
+
+struct Watching<N> {
+    lock_ref: LockRef,
+    coming: Coming<N>,
+    /// The latest position that was not told yet.
+    position: Option<usize>,
+    /// When the next position may be told.
+    position_at: Instant,
+    deadline: Deadline,
+    stopping: Stopping,
+}
+
+/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and with a
+/// status when the replica stops.
+pub fn stream<N: News>(
+    lock_ref: LockRef,
+    news: N,
+    deadline: Deadline,
+    stopping: Stopping,
+) -> impl Stream<Item = Result<WatchLockResponse, Status>> + Send {
+    let watching = Watching {
+        lock_ref,
+        coming: coming(news),
+        position: None,
+        position_at: Instant::now(),
+        deadline,
+        stopping,
+    };
+    stream::unfold(
+        Some(watching),
+        |watching| async move { watching?.tell().await },
+    )
+}
+
+/// What is told, and what goes on after it.
+type Told<N> = Option<(Result<WatchLockResponse, Status>, Option<Watching<N>>)>;
+
+impl<N: News> Watching<N> {
+    async fn tell(mut self) -> Told<N> {
+        loop {
+            let deadline = self.deadline.answer_by();
+            let position = self.position;
+            let position_at = self.position_at;
+            tokio::select! {
+                biased;
+                () = self.stopping.stopped() => return Some((Err(status::stopping()), None)),
+                () = until(deadline) => return None,
+                (news, next) = &mut self.coming => match next {
+                    Some(Watched::Waiting { position }) => {
+                        self.position = Some(position);
+                        self.coming = coming(news);
+                    }
+                    Some(Watched::Held { grant }) => {
+                        let held = WatchLockResponse {
+                            state: LockState::Held.into(),
+                            lock_ref: self.lock_ref.with_grant(grant).to_string(),
+                            fencing_token: grant.0,
+                            valid_for: Some(answer::duration(news.valid_for())),
+                            ..WatchLockResponse::default()
+                        };
+                        self.position = None;
+                        self.coming = coming(news);
+                        return Some((Ok(held), Some(self)));
+                    }
+                    Some(Watched::Lost(over)) => {
+                        let lost = WatchLockResponse {
+                            state: LockState::Lost.into(),
+                            lock_ref: self.lock_ref.to_string(),
+                            reason: status::end_reason(&over).into(),
+                            detail: describe_over(&over),
+                            ..WatchLockResponse::default()
+                        };
+                        return Some((Ok(lost), None));
+                    }
+                    // Without LOST: the engine no longer watches, because it stops.
+                    None => return Some((Err(status::of_engine(&EngineError::Stopping)), None)),
+                },
+                () = until(position.map(|_| position_at)) => {
+                    let waiting = WatchLockResponse {
+                        state: LockState::Waiting.into(),
+                        lock_ref: self.lock_ref.without_grant().to_string(),
+                        position: answer::count(position.unwrap_or(0)),
+                        ..WatchLockResponse::default()
+                    };
+                    self.position = None;
+                    self.position_at = Instant::now() + POSITION_EVERY;
+                    return Some((Ok(waiting), Some(self)));
+                }
+            }
+        }
+    }
+}
+
+/// Waits until then; for ever where there is no then.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+#[path = "watch_test.rs"]
+mod tests;

@@ -1,0 +1,212 @@
+//! The running server: the services of one engine on any stream of connections, until it is told to stop.
+//!
+//! Stopping takes these steps: no more connections, health says NOT_SERVING, the engine ends its waits and
+//! settles what is under way, open streams end, and what is left after a grace period is cut off.
+
+mod connection;
+mod health;
+mod listen;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tonic::service::Routes;
+use tonic::transport::server::Connected;
+
+pub use listen::{ListenError, bind, check_listen};
+
+use crate::engine::{Engine, Ids};
+use crate::limits::Limits;
+use crate::proto;
+use crate::proto::lock_admin_server::LockAdminServer;
+use crate::proto::lock_service_server::LockServiceServer;
+use crate::rpc::call_layer::CallLayer;
+use crate::rpc::lock_admin::LockAdminRpc;
+use crate::rpc::lock_service::LockServiceRpc;
+use crate::rpc::stopping::Stopping;
+use health::Health;
+
+/// How long calls under way may take once the server stops, unless configured.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// A client that vanished is noticed after this …
+const PING_EVERY: Duration = Duration::from_secs(10);
+/// … and this.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The headers of one call, in bytes.
+const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+
+/// A whole message fits the window of its stream, so that a large value costs no extra round trips.
+const STREAM_WINDOW_MIN: u32 = 64 * 1024;
+const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
+/// As many whole messages may be on their way in one connection.
+const WINDOWS_PER_CONNECTION: u32 = 4;
+
+/// How long cut-off connections get to go away.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
+/// Why a server did not start, or went away unasked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The descriptors that reflection serves are damaged: a fault of the build.
+    #[error("reflection cannot be served: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The HTTP/2 server gave up.
+    #[error("the server ended: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// How a server stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything under way was answered.
+    Clean,
+    /// Calls or connections that outlived the grace period were cut off.
+    CutOff,
+}
+
+/// The services of one engine.
+pub struct Server {
+    engine: Engine,
+    ids: Arc<dyn Ids>,
+    grace: Duration,
+}
+
+impl Server {
+    /// `ids` makes the request_ids that callers leave out.
+    pub fn new(engine: Engine, ids: Arc<dyn Ids>) -> Self {
+        Server {
+            engine,
+            ids,
+            grace: GRACE,
+        }
+    }
+
+    /// How long calls under way may take once the server stops.
+    #[must_use]
+    pub fn with_grace(self, grace: Duration) -> Self {
+        Server { grace, ..self }
+    }
+
+    /// Serves TCP connections until `shutdown`. See [`bind`] for the listeners.
+    pub async fn serve_tcp(
+        self,
+        listeners: Vec<TcpListener>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Stopped, ServeError> {
+        self.serve(listen::connections(listeners), shutdown).await
+    }
+
+    /// Serves any connections until `shutdown`, also after the last one came in. Dropping the future cuts
+    /// all of them off.
+    pub async fn serve<I, IO, E>(
+        self,
+        incoming: I,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Stopped, ServeError>
+    where
+        I: Stream<Item = Result<IO, E>>,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let limits = self.engine.limits().clone();
+        let (end_streams, stopping) = Stopping::pair();
+        let (cut_off, cut) = Stopping::pair();
+        let health = Health::new().await;
+        let routes = self.routes(&limits, stopping.clone(), &health)?;
+        let connections = connection::guarded(
+            incoming.chain(stream::pending()),
+            limits.connections_max,
+            cut,
+        );
+        let mut accepting = stopping;
+        let mut serving = pin!(
+            http2(&limits)
+                .layer(CallLayer::new(limits.message_bytes_max))
+                .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
+                    accepting.stopped().await;
+                })
+        );
+
+        tokio::select! {
+            biased;
+            () = shutdown => {}
+            ended = &mut serving => {
+                ended?;
+                return Ok(Stopped::Clean);
+            }
+            never = health.follow(&self.engine) => match never {},
+        }
+
+        tracing::info!(grace = ?self.grace, "stopping");
+        health.not_serving().await;
+        end_streams.now();
+        let settled = async {
+            let (ended, ()) = tokio::join!(&mut serving, async {
+                self.engine.stop();
+                health.end_watches().await;
+            });
+            ended
+        };
+        match timeout(self.grace, settled).await {
+            Ok(ended) => {
+                ended?;
+                Ok(Stopped::Clean)
+            }
+            Err(_elapsed) => {
+                tracing::warn!("calls that outlived the grace period are cut off");
+                cut_off.now();
+                // Without an answer the connections end when this future is dropped.
+                let _ = timeout(CUT_OFF, serving).await;
+                Ok(Stopped::CutOff)
+            }
+        }
+    }
+
+    fn routes(
+        &self,
+        limits: &Limits,
+        stopping: Stopping,
+        health: &Health,
+    ) -> Result<Routes, ServeError> {
+        let lock_service =
+            LockServiceRpc::new(self.engine.clone(), stopping, Arc::clone(&self.ids));
+        let lock_admin = LockAdminRpc::new(self.engine.clone());
+        let bytes_max = limits.message_bytes_max;
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+                // Error details show as text in clients that ask for their types.
+                .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        Ok(
+            Routes::new(LockServiceServer::new(lock_service).max_decoding_message_size(bytes_max))
+                .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
+                .add_service(health.service())
+                .add_service(reflection().build_v1()?)
+                .add_service(reflection().build_v1alpha()?),
+        )
+    }
+}
+
+/// The HTTP/2 settings.
+fn http2(limits: &Limits) -> tonic::transport::Server {
+    let stream_window = u32::try_from(limits.message_bytes_max)
+        .unwrap_or(STREAM_WINDOW_MAX)
+        .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .max_concurrent_streams(limits.streams_per_connection_max)
+        .http2_max_header_list_size(HEADERS_BYTES_MAX)
+        .initial_stream_window_size(stream_window)
+        .initial_connection_window_size(stream_window * WINDOWS_PER_CONNECTION)
+}

@@ -1,0 +1,157 @@
+//! One connection: counted, cut off when the server says so, and dropped if it never says what it wants.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
+
+use crate::rpc::stopping::Stopping;
+
+/// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
+const PREFACE_BYTES: usize = 24;
+
+/// How long a client may take for that.
+const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The connections, `connections_max` at once: one more is closed at once, which a client sees as
+/// UNAVAILABLE. `cut` ends all of them.
+pub(super) fn guarded<I, IO, E>(
+    incoming: I,
+    connections_max: usize,
+    cut: Stopping,
+) -> impl Stream<Item = Result<Guarded<IO>, E>>
+where
+    I: Stream<Item = Result<IO, E>>,
+{
+    let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+    incoming.filter_map(move |accepted| {
+        let guarded = match accepted {
+            Err(error) => Some(Err(error)),
+            Ok(io) => match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => Some(Ok(Guarded::new(io, place, cut.clone()))),
+                Err(_none_free) => {
+                    tracing::warn!(
+                        connections_max,
+                        "a connection was refused: the limit is reached"
+                    );
+                    None
+                }
+            },
+        };
+        std::future::ready(guarded)
+    })
+}
+
+/// A connection that can be cut off from outside.
+pub(super) struct Guarded<IO> {
+    io: IO,
+    /// Resolves when the connection is to end; `None` after it did.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// While the preface is awaited: how much of it came, and when it is too late.
+    preface: Option<(usize, Pin<Box<Sleep>>)>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<IO> Guarded<IO> {
+    fn new(io: IO, place: OwnedSemaphorePermit, mut cut: Stopping) -> Self {
+        Guarded {
+            io,
+            end: Some(Box::pin(async move { cut.stopped().await })),
+            preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
+            _place: place,
+        }
+    }
+
+    /// An error once the connection is to end; wakes it when that comes.
+    fn alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(cx).is_ready()
+        {
+            self.end = None;
+        }
+        match self.end {
+            Some(_) => Ok(()),
+            None => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+}
+
+impl<IO: Connected> Connected for Guarded<IO> {
+    type ConnectInfo = IO::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.io.connect_info()
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // HTTP/2 always has a read pending, so this wakes the connection whatever it does.
+        this.alive(cx)?;
+        if let Some((_, too_late)) = &mut this.preface
+            && too_late.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        if let Some((came, _)) = &mut this.preface {
+            *came += buf.filled().len().saturating_sub(before);
+            if *came >= PREFACE_BYTES {
+                this.preface = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.alive(cx)?;
+        Pin::new(&mut this.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.alive(cx)?;
+        Pin::new(&mut this.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.alive(cx)?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.alive(cx)?;
+        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}

@@ -1,0 +1,195 @@
+//! The data directory: who has it, what lies in it, and how a new store comes to be in it.
+//!
+//! ```text
+//! <data-dir>/LOCK                the pid of the process that has it, locked as long as it does
+//! <data-dir>/store/FORMAT        the number of the format, and the id of the store
+//! <data-dir>/store/locks.redb    everything else
+//! <data-dir>/store.new/          a store in the making; never read, and removed when found
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::format::{FORMAT_KNOWN, Format, FormatError};
+use super::open_error::OpenError;
+
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+const LOCK: &str = "LOCK";
+const STORE: &str = "store";
+const STORE_IN_THE_MAKING: &str = "store.new";
+const FORMAT: &str = "FORMAT";
+const LOCKS: &str = "locks.redb";
+/// No FORMAT file is as long.
+const FORMAT_BYTES_MAX: u64 = 4096;
+
+/// A data directory that this process alone has, for as long as this value lives.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: PathBuf,
+    /// Closing it gives the directory back; so does the end of the process, however it comes.
+    _lock: File,
+}
+
+impl Directory {
+    /// Makes the directory if there is none, and takes it for this process.
+    pub(super) fn claim(root: &Path) -> Result<Directory, OpenError> {
+        make_directories(root).map_err(|error| OpenError::io(root, error))?;
+        let path = root.join(LOCK);
+        let refused = |error| OpenError::io(&path, error);
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(FILE_MODE)
+            .open(&path)
+            .map_err(refused)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let read = lock.take(32).read_to_string(&mut text);
+                return Err(OpenError::InUse {
+                    directory: root.to_owned(),
+                    pid: read.ok().and_then(|_| text.trim().parse().ok()),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(refused(error)),
+        }
+        // For people and for the message above; nothing depends on it.
+        lock.set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .map_err(refused)?;
+        Ok(Directory {
+            root: root.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The file with everything in it.
+    pub(super) fn locks_file(&self) -> PathBuf {
+        self.root.join(STORE).join(LOCKS)
+    }
+
+    /// Whether a store was made here.
+    pub(super) fn has_store(&self) -> Result<bool, OpenError> {
+        let store = self.root.join(STORE);
+        match fs::symlink_metadata(&store) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(OpenError::io(&store, error)),
+        }
+    }
+
+    /// Makes a store: complete and on the disk under another name first, so that whatever is called
+    /// `store` has been complete once. `fill` makes the content of the empty file it is given.
+    pub(super) fn make_store(
+        &self,
+        id: Uuid,
+        fill: impl FnOnce(&Path, File) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
+        let making = self.root.join(STORE_IN_THE_MAKING);
+        let refused = |error| OpenError::io(&making, error);
+        self.remove_store_in_the_making().map_err(refused)?;
+        DirBuilder::new()
+            .mode(DIRECTORY_MODE)
+            .create(&making)
+            .map_err(refused)?;
+        let format = Format {
+            number: FORMAT_KNOWN,
+            store: id,
+        };
+        let mut file = new_file(&making.join(FORMAT)).map_err(refused)?;
+        write!(file, "{format}")
+            .and_then(|()| file.sync_all())
+            .map_err(refused)?;
+        let path = making.join(LOCKS);
+        let file = new_file(&path).map_err(refused)?;
+        let handle = file.try_clone().map_err(refused)?;
+        fill(&path, file)?;
+        handle.sync_all().map_err(refused)?;
+        sync_directory(&making).map_err(refused)?;
+        fs::rename(&making, self.root.join(STORE)).map_err(refused)?;
+        sync_directory(&self.root).map_err(|error| OpenError::io(&self.root, error))
+    }
+
+    /// What an interrupted start left. Nothing but our two files is touched.
+    fn remove_store_in_the_making(&self) -> io::Result<()> {
+        let making = self.root.join(STORE_IN_THE_MAKING);
+        for file in [FORMAT, LOCKS] {
+            ignore_missing(fs::remove_file(making.join(file)))?;
+        }
+        ignore_missing(fs::remove_dir(&making))
+    }
+
+    /// Reads FORMAT.
+    pub(super) fn format(&self) -> Result<Format, OpenError> {
+        let path = self.root.join(STORE).join(FORMAT);
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                OpenError::damaged(&path, "it is missing")
+            }
+            _ => OpenError::io(&path, error),
+        })?;
+        let mut text = Vec::new();
+        file.take(FORMAT_BYTES_MAX)
+            .read_to_end(&mut text)
+            .map_err(|error| OpenError::io(&path, error))?;
+        let garbled = || OpenError::damaged(&path, "it is garbled");
+        let text = String::from_utf8(text).map_err(|_| garbled())?;
+        text.parse().map_err(|error| match error {
+            FormatError::Garbled => garbled(),
+            FormatError::Newer(found) => OpenError::NewerFormat {
+                path: path.clone(),
+                found,
+                known: FORMAT_KNOWN,
+            },
+        })
+    }
+}
+
+/// Makes `path` and what is missing above it, and sees to it that the new names last.
+fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    if parent != path {
+        make_directories(parent)?;
+    }
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Ok(()) => sync_directory(parent),
+        // Another process was faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

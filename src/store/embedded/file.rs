@@ -1,0 +1,151 @@
+//! Opens the database file, so that damage is found before anything is written to it.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable};
+
+use super::isolate::isolated;
+use super::open_error::OpenError;
+use super::overlay::Overlay;
+use super::rows::{COMMITS, DATA, LOCKS, META, PLACES, REPLICAS, SESSIONS};
+
+/// Up to this size every page is checked against its checksum before the file is used: about a second
+/// at worst. Of a larger file the first row of each table is read.
+const CHECKED_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// redb's page; its files are whole pages.
+const PAGE_BYTES: u64 = 4096;
+const MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
+
+/// What redb is to lie on, and with how much memory.
+#[derive(Clone, Debug)]
+pub(super) struct Medium {
+    /// How many bytes of the file to keep in memory.
+    pub(super) cache_bytes: usize,
+    /// Makes the disk fail on demand.
+    #[cfg(test)]
+    pub(super) faults: Option<super::faults::Faults>,
+}
+
+/// An open database file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) database: Database,
+    /// How many commits it has seen in its life.
+    pub(super) commits: u64,
+}
+
+impl Medium {
+    fn builder(&self) -> Builder {
+        let mut builder = Builder::new();
+        builder.set_cache_size(self.cache_bytes);
+        builder
+    }
+
+    fn database(&self, file: File) -> Result<Database, redb::DatabaseError> {
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            return self.builder().create_with_backend(faults.over(file)?);
+        }
+        self.builder().create_file(file)
+    }
+
+    /// Makes the tables in an empty file.
+    pub(super) fn fill(&self, path: &Path, file: File) -> Result<(), OpenError> {
+        isolated(|| {
+            let database = self.database(file)?;
+            let transaction = database.begin_write()?;
+            for table in [LOCKS, PLACES, DATA, SESSIONS, REPLICAS] {
+                transaction.open_table(table)?;
+            }
+            transaction.open_table(META)?.insert(COMMITS, 0)?;
+            transaction.commit()?;
+            Ok(())
+        })
+        .map_err(|panic| OpenError::damaged(path, panic))?
+        .map_err(|error| OpenError::redb(path, error))
+    }
+
+    /// Opens a file that [`Medium::fill`] has made.
+    pub(super) fn open(&self, path: &Path) -> Result<Opened, OpenError> {
+        let refused = |error| OpenError::io(path, error);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => OpenError::damaged(path, "it is missing"),
+                _ => refused(error),
+            })?;
+        let len = check_outside(path, &file)?;
+        // A process that was killed may have written what no disk has yet: nobody may be told of it
+        // before one has (I4). And after a sync that failed the system may go on to show what no disk
+        // will ever have: it must forget that, so that the file shows what the disk has.
+        file.sync_all().map_err(refused)?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .map_err(|error| refused(error.into()))?;
+
+        let copy = file.try_clone().map_err(refused)?;
+        let tried = isolated(|| {
+            let overlay = Overlay::over(copy).map_err(redb::DatabaseError::from)?;
+            let mut database = self.builder().create_with_backend(overlay)?;
+            if len <= CHECKED_BYTES_MAX && !database.check_integrity()? {
+                return Err(corrupted("a page does not match its checksum"));
+            }
+            read_first_rows(&database)
+        });
+        tried
+            .map_err(|panic| OpenError::damaged(path, panic))?
+            .map_err(|error| OpenError::redb(path, error))?;
+
+        isolated(|| {
+            let database = self.database(file)?;
+            let commits = read_first_rows(&database)?;
+            Ok(Opened { database, commits })
+        })
+        .map_err(|panic| OpenError::damaged(path, panic))?
+        .map_err(|error| OpenError::redb(path, error))
+    }
+}
+
+/// What can be seen without redb, which takes an empty file for a new one. Answers the length.
+fn check_outside(path: &Path, file: &File) -> Result<u64, OpenError> {
+    let refused = |error| OpenError::io(path, error);
+    let metadata = file.metadata().map_err(refused)?;
+    if !metadata.is_file() {
+        return Err(OpenError::damaged(path, "it is no file"));
+    }
+    let len = metadata.len();
+    if len == 0 {
+        return Err(OpenError::damaged(path, "it is empty"));
+    }
+    let mut magic = [0; MAGIC.len()];
+    if len < PAGE_BYTES || len % PAGE_BYTES != 0 {
+        return Err(OpenError::damaged(path, "it was cut off"));
+    }
+    file.read_exact_at(&mut magic, 0).map_err(refused)?;
+    if &magic != MAGIC {
+        return Err(OpenError::damaged(path, "it is no redb file"));
+    }
+    Ok(len)
+}
+
+fn corrupted(what: &str) -> redb::Error {
+    redb::Error::Corrupted(what.to_owned())
+}
+
+/// Reads the first row of each table, all of which must be there, and the number of commits.
+fn read_first_rows(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_read()?;
+    for table in [LOCKS, PLACES, DATA, SESSIONS, REPLICAS] {
+        transaction.open_table(table)?.first()?;
+    }
+    let commits = transaction.open_table(META)?.get(COMMITS)?;
+    commits
+        .map(|commits| commits.value())
+        .ok_or_else(|| corrupted("it has lost its count of commits"))
+}

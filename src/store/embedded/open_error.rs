@@ -1,0 +1,120 @@
+//! Why a data directory could not be opened, in words for the operator who has to act.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the embedded store could not be opened. In none of these cases was anything overwritten.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error(
+        "{} is in use by another process{}; one data directory serves one process at a time",
+        .directory.display(), pid_text(*.pid)
+    )]
+    InUse {
+        /// The data directory.
+        directory: PathBuf,
+        /// That process, as far as its lock file says.
+        pid: Option<u32>,
+    },
+    /// It cannot be written to.
+    #[error("{} cannot be written ({source}); give this user the right to read and write it", .path.display())]
+    NotWritable {
+        /// What was refused.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The disk, or the quota, is full.
+    #[error("the disk of {} is full ({source}); make room and start again", .path.display())]
+    DiskFull {
+        /// What did not fit.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It holds something that is no whole store.
+    #[error(
+        "{} is damaged: {what}. Nothing was overwritten. Restore the directory that it lies in from a backup, \
+         or move that directory away to begin with no locks and no data",
+        .path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A later version of this program wrote it.
+    #[error(
+        "{} has format {found}; this program knows formats up to {known}. Nothing was overwritten. \
+         Start the version that wrote it, or a later one",
+        .path.display()
+    )]
+    NewerFormat {
+        /// The file that says so.
+        path: PathBuf,
+        /// The format on disk.
+        found: u64,
+        /// The latest format that this program knows.
+        known: u64,
+    },
+    /// The system refused for another reason.
+    #[error("{} cannot be opened: {source}", .path.display())]
+    Io {
+        /// What was being worked on.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn pid_text(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+}
+
+impl OpenError {
+    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> OpenError {
+        OpenError::Damaged {
+            path: path.to_owned(),
+            what: what.into(),
+        }
+    }
+
+    /// Sorts an error of the system by what the operator can do.
+    pub(super) fn io(path: &Path, source: io::Error) -> OpenError {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                OpenError::NotWritable { path, source }
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                OpenError::DiskFull { path, source }
+            }
+            // A read beyond the end of a file whose length its own header knows otherwise.
+            io::ErrorKind::UnexpectedEof => OpenError::Damaged {
+                path,
+                what: "it ends too early".to_owned(),
+            },
+            io::ErrorKind::InvalidData => OpenError::Damaged {
+                path,
+                what: source.to_string(),
+            },
+            _ => OpenError::Io { path, source },
+        }
+    }
+
+    /// Sorts an error that redb met in the file at `path`.
+    pub(super) fn redb(path: &Path, error: redb::Error) -> OpenError {
+        match error {
+            redb::Error::Io(source) => OpenError::io(path, source),
+            // Whoever has it open does not keep to our lock file, so its pid is not known.
+            redb::Error::DatabaseAlreadyOpen => OpenError::InUse {
+                directory: path.to_owned(),
+                pid: None,
+            },
+            // redb says this of any format number that it does not know.
+            other => OpenError::damaged(path, other.to_string()),
+        }
+    }
+}

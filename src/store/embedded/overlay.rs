@@ -1,0 +1,174 @@
+//! A file that may be read and written without being changed: writes stay in memory.
+//!
+//! redb writes to a file while it opens it, and may find the damage only then. So a file is opened on
+//! an overlay first; only one that passed is opened for real.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redb::StorageBackend;
+
+/// The unit in which written bytes are kept: redb's page.
+const PAGE_BYTES: u64 = 4096;
+
+#[derive(Debug)]
+pub(super) struct Overlay {
+    file: File,
+    above: Mutex<Above>,
+}
+
+/// What was written, over what the file holds.
+#[derive(Debug)]
+struct Above {
+    len: u64,
+    /// How much of the file still shows: it is cut by a shorter length and does not come back.
+    file_len: u64,
+    /// Whole pages by their number.
+    pages: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl Overlay {
+    pub(super) fn over(file: File) -> io::Result<Overlay> {
+        let len = file.metadata()?.len();
+        Ok(Overlay {
+            file,
+            above: Mutex::new(Above {
+                len,
+                file_len: len,
+                pages: BTreeMap::new(),
+            }),
+        })
+    }
+
+    fn above(&self) -> MutexGuard<'_, Above> {
+        self.above.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The page as it shows now.
+    fn page(&self, above: &Above, number: u64) -> io::Result<Box<[u8]>> {
+        if let Some(page) = above.pages.get(&number) {
+            return Ok(page.clone());
+        }
+        let mut page = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+        let start = number * PAGE_BYTES;
+        let shown = above.file_len.saturating_sub(start).min(PAGE_BYTES);
+        if let Some(part) = page.get_mut(..shown as usize) {
+            self.file.read_exact_at(part, start)?;
+        }
+        Ok(page)
+    }
+}
+
+/// Cuts `offset..offset + len` at page borders: page number, where in the page, where in the range,
+/// and how many bytes.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut done = 0usize;
+    std::iter::from_fn(move || {
+        (done < len).then(|| {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES) as usize;
+            let bytes = (PAGE_BYTES as usize - within).min(len - done);
+            let piece = (at / PAGE_BYTES, within, done, bytes);
+            done += bytes;
+            piece
+        })
+    })
+}
+
+impl StorageBackend for Overlay {
+    fn len(&self) -> Result<u64, io::Error> {
+        Ok(self.above().len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        let above = self.above();
+        let end = offset.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > above.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (number, within, at, bytes) in pieces(offset, out.len()) {
+            let page = self.page(&above, number)?;
+            if let (Some(to), Some(from)) = (
+                out.get_mut(at..at + bytes),
+                page.get(within..within + bytes),
+            ) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        let mut above = self.above();
+        above.len = len;
+        above.file_len = above.file_len.min(len);
+        let beyond = above.pages.split_off(&len.div_ceil(PAGE_BYTES));
+        drop(beyond);
+        if let Some(page) = above.pages.get_mut(&(len / PAGE_BYTES))
+            && let Some(cut) = page.get_mut((len % PAGE_BYTES) as usize..)
+        {
+            cut.fill(0);
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        let mut above = self.above();
+        for (number, within, at, bytes) in pieces(offset, data.len()) {
+            let mut page = self.page(&above, number)?;
+            if let (Some(to), Some(from)) = (
+                page.get_mut(within..within + bytes),
+                data.get(at..at + bytes),
+            ) {
+                to.copy_from_slice(from);
+            }
+            above.pages.insert(number, page);
+        }
+        above.len = above.len.max(offset + data.len() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn an_overlay_shows_what_was_written_and_leaves_the_file_alone() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 5000]).unwrap();
+        let overlay = Overlay::over(file.try_clone().unwrap()).unwrap();
+
+        overlay.write(4090, &[2; 10]).unwrap();
+        overlay.write(9000, &[3; 10]).unwrap();
+        assert_eq!(overlay.len().unwrap(), 9010);
+        let mut seen = vec![9; 9010];
+        overlay.read(0, &mut seen).unwrap();
+        assert_eq!(&seen[..4090], &[1; 4090][..]);
+        assert_eq!(&seen[4090..4100], &[2; 10][..]);
+        assert_eq!(&seen[4100..5000], &[1; 900][..]);
+        assert_eq!(&seen[5000..9000], &[0; 4000][..]);
+        assert_eq!(&seen[9000..], &[3; 10][..]);
+        assert!(overlay.read(9000, &mut [0; 11]).is_err());
+
+        overlay.set_len(4095).unwrap();
+        overlay.set_len(5000).unwrap();
+        let mut seen = vec![9; 910];
+        overlay.read(4090, &mut seen).unwrap();
+        assert_eq!(&seen[..5], &[2; 5][..]);
+        assert_eq!(&seen[5..], &[0; 905][..]);
+
+        let mut kept = vec![0; 5000];
+        file.read_exact_at(&mut kept, 0).unwrap();
+        assert!(kept.iter().all(|byte| *byte == 1));
+        assert_eq!(file.metadata().unwrap().len(), 5000);
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads, of a snapshot or within the writer's transaction.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use redb::{ReadTransaction, ReadableTable};
+
+use super::fault::Fault;
+use super::record::{
+    LockRow, RecordError, decode_cell, decode_place, decode_replica, decode_session,
+};
+use super::rows::{
+    DATA, LOCKS, PLACES, REPLICAS, SESSIONS, key_row, places_after, places_of, split_id, split_key,
+    split_place,
+};
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use crate::store::{Cell, Listed, ReplicaRow, SessionRow};
+
+/// The state of a key.
+pub(super) fn state(
+    locks: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    places: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    id: &KeyId,
+) -> Result<Option<State>, Fault> {
+    let key_row = key_row(id);
+    let damaged = |error| Fault::row(format_args!("the lock of {id}"), error);
+    let Some(row) = locks.get(key_row.as_slice())? else {
+        return Ok(None);
+    };
+    let lock = LockRow::decode(row.value()).map_err(damaged)?;
+    let mut entries = VecDeque::new();
+    if lock.has_places() {
+        let (from, to) = places_of(&key_row);
+        for place in places.range(from.as_slice()..to.as_slice())? {
+            let (row, entry) = place?;
+            let Some((_, seq)) = split_place(row.value()) else {
+                return Err(Fault::Row(format!("a place of {id} has no number")));
+            };
+            entries.push_back(decode_place(seq, entry.value()).map_err(damaged)?);
+        }
+    }
+    lock.with_places(entries).map(Some).map_err(damaged)
+}
+
+pub(super) fn load(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<State>, Fault> {
+    let locks = snapshot.open_table(LOCKS)?;
+    let places = snapshot.open_table(PLACES)?;
+    state(&locks, &places, id)
+}
+
+pub(super) fn data(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<Cell>, Fault> {
+    match snapshot.open_table(DATA)?.get(key_row(id).as_slice())? {
+        Some(row) => decode_cell(row.value())
+            .map(Some)
+            .map_err(|error| Fault::row(format_args!("the value of {id}"), error)),
+        None => Ok(None),
+    }
+}
+
+/// Keys with a live place. Goes through the places, of which keys that nobody wants have none; steps
+/// over all but the first of each key.
+pub(super) fn live(
+    snapshot: &ReadTransaction,
+    table: &TableName,
+    after: Option<&Key>,
+    limit: usize,
+) -> Result<Vec<Listed>, Fault> {
+    let locks = snapshot.open_table(LOCKS)?;
+    let places = snapshot.open_table(PLACES)?;
+    let (mut from, to) = places_after(table, after);
+    let mut listed = Vec::new();
+    while listed.len() < limit {
+        let Some(first) = places.range(from.as_slice()..to.as_slice())?.next() else {
+            break;
+        };
+        let (row, _) = first?;
+        let found = split_place(row.value()).and_then(|(key_row, _)| split_key(key_row));
+        let Some(id) = found else {
+            return Err(Fault::Row(format!("a place in {table} has no key")));
+        };
+        let Some(state) = state(&locks, &places, &id)? else {
+            return Err(Fault::Row(format!("{id} has places and no lock")));
+        };
+        from = places_of(&key_row(&id)).1;
+        listed.push(Listed { key: id.key, state });
+    }
+    Ok(listed)
+}
+
+pub(super) fn session(
+    snapshot: &ReadTransaction,
+    id: SessionId,
+) -> Result<Option<SessionRow>, Fault> {
+    let sessions = snapshot.open_table(SESSIONS)?;
+    match sessions.get(id.0.as_bytes().as_slice())? {
+        Some(row) => decode_session(id, row.value())
+            .map(Some)
+            .map_err(|error| Fault::row(format_args!("the session {id}"), error)),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn sessions(
+    snapshot: &ReadTransaction,
+    after: Option<SessionId>,
+    limit: usize,
+) -> Result<Vec<SessionRow>, Fault> {
+    let rows = snapshot.open_table(SESSIONS)?;
+    by_id(&rows, after.map(|id| id.0), limit, |id, row| {
+        decode_session(SessionId(id), row)
+    })
+}
+
+pub(super) fn replicas(
+    snapshot: &ReadTransaction,
+    after: Option<ReplicaId>,
+    limit: usize,
+) -> Result<Vec<ReplicaRow>, Fault> {
+    let rows = snapshot.open_table(REPLICAS)?;
+    by_id(&rows, after.map(|id| id.0), limit, |id, row| {
+        decode_replica(ReplicaId(id), row)
+    })
+}
+
+/// Rows in the order of their ids, from the first above `after`.
+fn by_id<T>(
+    rows: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    after: Option<uuid::Uuid>,
+    limit: usize,
+    decode: impl Fn(uuid::Uuid, &[u8]) -> Result<T, RecordError>,
+) -> Result<Vec<T>, Fault> {
+    let after = after.map(uuid::Uuid::into_bytes);
+    let from = match &after {
+        Some(id) => Bound::Excluded(id.as_slice()),
+        None => Bound::Unbounded,
+    };
+    let mut found = Vec::new();
+    for row in rows.range::<&[u8]>((from, Bound::Unbounded))?.take(limit) {
+        let (key, row) = row?;
+        let Some(id) = split_id(key.value()) else {
+            return Err(Fault::Row("a row has no id".to_owned()));
+        };
+        found.push(decode(id, row.value()).map_err(|error| Fault::row(id, error))?);
+    }
+    Ok(found)
+}

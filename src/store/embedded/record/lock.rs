@@ -1,0 +1,378 @@
+//! The state of a key: one small row with its counters and ends, and one row a live place.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{RecordError, decode, encode, uuid};
+use crate::lock::{
+    EndReason, Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+    Tag,
+};
+
+/// All of a state but its live places.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Counters {
+    #[prost(uint64, tag = "1")]
+    version: u64,
+    #[prost(uint64, tag = "2")]
+    next: u64,
+    #[prost(uint64, tag = "3")]
+    head: u64,
+    #[prost(uint64, tag = "4")]
+    grant: u64,
+    #[prost(uint64, tag = "5")]
+    fence: u64,
+    #[prost(uint32, tag = "6")]
+    width: u32,
+    #[prost(bool, tag = "7")]
+    unsynced: bool,
+    /// How many live places there are: a lost row shows.
+    #[prost(uint64, tag = "8")]
+    places: u64,
+    #[prost(uint64, tag = "9")]
+    complete_from: u64,
+    #[prost(message, repeated, tag = "10")]
+    ended: Vec<End>,
+}
+
+/// The part of [`Counters`] that a compare-and-swap looks at.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Version {
+    #[prost(uint64, tag = "1")]
+    version: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct End {
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    #[prost(fixed64, tag = "2")]
+    tag: u64,
+    #[prost(enumeration = "Reason", tag = "3")]
+    reason: i32,
+    /// Of a forced end: who.
+    #[prost(string, tag = "4")]
+    by: String,
+    /// Of a forced end: why.
+    #[prost(string, tag = "5")]
+    why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+enum Reason {
+    None = 0,
+    Expired = 1,
+    SessionClosed = 2,
+    Unclaimed = 3,
+    Forced = 4,
+    Foreign = 5,
+}
+
+/// A live place; its seq is in the row's key.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Place {
+    #[prost(enumeration = "PlaceMode", tag = "1")]
+    mode: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    request_id: Vec<u8>,
+    /// Its session; absent for one that lives by itself.
+    #[prost(bytes = "vec", optional, tag = "3")]
+    session: Option<Vec<u8>>,
+    /// Its own time to live, where it has no session.
+    #[prost(uint32, tag = "4")]
+    ttl_ms: u32,
+    #[prost(uint32, tag = "5")]
+    epoch: u32,
+    #[prost(bytes = "vec", tag = "6")]
+    home: Vec<u8>,
+    #[prost(string, tag = "7")]
+    identity: String,
+    #[prost(string, tag = "8")]
+    owner: String,
+    #[prost(sint64, tag = "9")]
+    created_at_ms: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+enum PlaceMode {
+    None = 0,
+    Exclusive = 1,
+}
+
+/// A state without its places, as its row holds it.
+pub(in crate::store::embedded) struct LockRow {
+    state: State,
+    places: u64,
+}
+
+impl LockRow {
+    pub(in crate::store::embedded) fn decode(row: &[u8]) -> Result<LockRow, RecordError> {
+        let row: Counters = decode(row)?;
+        let places = row
+            .ended
+            .into_iter()
+            .map(ended_place)
+            .collect::<Result<VecDeque<_>, _>>()?;
+        Ok(LockRow {
+            state: State {
+                version: row.version,
+                next: Seq(row.next),
+                head: Seq(row.head),
+                grant: Fence(row.grant),
+                fence: Fence(row.fence),
+                width: row.width,
+                unsynced: row.unsynced,
+                entries: VecDeque::new(),
+                ended: Ended {
+                    places,
+                    complete_from: Seq(row.complete_from),
+                },
+            },
+            places: row.places,
+        })
+    }
+
+    /// Whether there are places to read.
+    pub(in crate::store::embedded) fn has_places(&self) -> bool {
+        self.places > 0
+    }
+
+    /// Puts the places in; checks that they are all there and that the whole agrees with itself.
+    pub(in crate::store::embedded) fn with_places(
+        self,
+        entries: VecDeque<Arc<Entry>>,
+    ) -> Result<State, RecordError> {
+        if entries.len() as u64 != self.places {
+            return Err(RecordError::new(format!(
+                "it has {} places where {} were written",
+                entries.len(),
+                self.places
+            )));
+        }
+        let state = State {
+            entries,
+            ..self.state
+        };
+        if state.version == 0 {
+            return Err(RecordError::new("its version is 0"));
+        }
+        state.check().map_err(RecordError::new)?;
+        Ok(state)
+    }
+}
+
+pub(in crate::store::embedded) fn encode_lock(state: &State) -> Vec<u8> {
+    encode(&Counters {
+        version: state.version,
+        next: state.next.0,
+        head: state.head.0,
+        grant: state.grant.0,
+        fence: state.fence.0,
+        width: state.width,
+        unsynced: state.unsynced,
+        places: state.entries.len() as u64,
+        complete_from: state.ended.complete_from.0,
+        ended: state.ended.places.iter().map(end).collect(),
+    })
+}
+
+/// The version in a row, for the guard of a compare-and-swap.
+pub(in crate::store::embedded) fn version_of(row: &[u8]) -> Result<u64, RecordError> {
+    match decode(row)? {
+        Version { version: 0 } => Err(RecordError::new("its version is 0")),
+        Version { version } => Ok(version),
+    }
+}
+
+fn end(place: &EndedPlace) -> End {
+    let (reason, by, why) = match &place.reason {
+        EndReason::Expired => (Reason::Expired, "", ""),
+        EndReason::SessionClosed => (Reason::SessionClosed, "", ""),
+        EndReason::Unclaimed => (Reason::Unclaimed, "", ""),
+        EndReason::Forced { by, why } => (Reason::Forced, &**by, &**why),
+        EndReason::Foreign => (Reason::Foreign, "", ""),
+    };
+    End {
+        seq: place.seq.0,
+        tag: place.tag.bits(),
+        reason: reason.into(),
+        by: by.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn ended_place(end: End) -> Result<EndedPlace, RecordError> {
+    let reason = match Reason::try_from(end.reason) {
+        Ok(Reason::Expired) => EndReason::Expired,
+        Ok(Reason::SessionClosed) => EndReason::SessionClosed,
+        Ok(Reason::Unclaimed) => EndReason::Unclaimed,
+        Ok(Reason::Forced) => EndReason::Forced {
+            by: end.by.into(),
+            why: end.why.into(),
+        },
+        Ok(Reason::Foreign) => EndReason::Foreign,
+        Ok(Reason::None) | Err(_) => return Err(RecordError::new("an end has an unknown reason")),
+    };
+    Ok(EndedPlace {
+        seq: Seq(end.seq),
+        tag: Tag::from_bits(end.tag).ok_or_else(|| RecordError::new("an end has no tag"))?,
+        reason,
+    })
+}
+
+pub(in crate::store::embedded) fn encode_place(entry: &Entry) -> Vec<u8> {
+    let (session, ttl_ms) = match entry.liveness {
+        Liveness::Own { ttl_ms } => (None, ttl_ms),
+        Liveness::Session(session) => (Some(session.0.as_bytes().to_vec()), 0),
+    };
+    let mode = match entry.mode {
+        Mode::Exclusive => PlaceMode::Exclusive,
+    };
+    encode(&Place {
+        mode: mode.into(),
+        request_id: entry.request_id.as_bytes().to_vec(),
+        session,
+        ttl_ms,
+        epoch: entry.epoch,
+        home: entry.home.0.as_bytes().to_vec(),
+        identity: entry.identity.to_string(),
+        owner: entry.owner.to_string(),
+        created_at_ms: entry.created_at_ms,
+    })
+}
+
+pub(in crate::store::embedded) fn decode_place(
+    seq: Seq,
+    row: &[u8],
+) -> Result<Arc<Entry>, RecordError> {
+    let row: Place = decode(row)?;
+    let mode = match PlaceMode::try_from(row.mode) {
+        Ok(PlaceMode::Exclusive) => Mode::Exclusive,
+        Ok(PlaceMode::None) | Err(_) => return Err(RecordError::new("a place has no known mode")),
+    };
+    let liveness = match row.session {
+        Some(session) => Liveness::Session(SessionId(uuid(&session, "session")?)),
+        None => Liveness::Own { ttl_ms: row.ttl_ms },
+    };
+    Ok(Arc::new(Entry {
+        seq,
+        mode,
+        request_id: uuid(&row.request_id, "request id")?,
+        liveness,
+        epoch: row.epoch,
+        home: ReplicaId(uuid(&row.home, "home")?),
+        identity: row.identity.into(),
+        owner: row.owner.into(),
+        created_at_ms: row.created_at_ms,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn entry(seq: u64, liveness: Liveness) -> Arc<Entry> {
+        Arc::new(Entry {
+            seq: Seq(seq),
+            mode: Mode::Exclusive,
+            request_id: Uuid::from_u128(seq.into()),
+            liveness,
+            epoch: 4,
+            home: ReplicaId(Uuid::from_u128(9)),
+            identity: "who".into(),
+            owner: "".into(),
+            created_at_ms: -1,
+        })
+    }
+
+    fn state() -> State {
+        let forced = EndReason::Forced {
+            by: "admin".into(),
+            why: "störte".into(),
+        };
+        let reasons = [
+            EndReason::Expired,
+            EndReason::SessionClosed,
+            EndReason::Unclaimed,
+            forced,
+            EndReason::Foreign,
+        ];
+        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedPlace {
+            seq: Seq(seq),
+            tag: Tag::of(Uuid::from_u128(seq.into())),
+            reason,
+        });
+        State {
+            version: 9,
+            next: Seq(9),
+            head: Seq(6),
+            grant: Fence(100),
+            fence: Fence(120),
+            width: 128,
+            unsynced: true,
+            entries: VecDeque::from([
+                entry(6, Liveness::Own { ttl_ms: 0 }),
+                entry(8, Liveness::Session(SessionId(Uuid::from_u128(3)))),
+            ]),
+            ended: Ended {
+                places: ends.collect(),
+                complete_from: Seq(1),
+            },
+        }
+    }
+
+    #[test]
+    fn a_state_reads_back_from_its_rows() {
+        let state = state();
+        let row = encode_lock(&state);
+        assert_eq!(version_of(&row), Ok(9));
+        let places = state
+            .entries
+            .iter()
+            .map(|e| decode_place(e.seq, &encode_place(e)).unwrap())
+            .collect();
+        let lock = LockRow::decode(&row).unwrap();
+        assert!(lock.has_places());
+        assert_eq!(lock.with_places(places), Ok(state));
+    }
+
+    #[test]
+    fn a_lost_place_is_damage() {
+        let mut state = state();
+        let row = encode_lock(&state);
+        // The last one: nothing else in the state says that it is missing.
+        state.entries.pop_back();
+        let lock = LockRow::decode(&row).unwrap();
+        let error = lock.with_places(state.entries).unwrap_err();
+        assert_eq!(error.to_string(), "it has 1 places where 2 were written");
+    }
+
+    #[test]
+    fn damaged_rows_are_errors_never_panics() {
+        let state = state();
+        let whole = encode_lock(&state);
+        let place = encode_place(&state.entries[1]);
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut row = whole.clone();
+                row[at] ^= 1 << bit;
+                if let Ok(lock) = LockRow::decode(&row) {
+                    let _ = lock.with_places(state.entries.clone());
+                }
+                let _ = version_of(&row);
+            }
+            assert!(LockRow::decode(&whole[..at]).is_err() || at > 0);
+        }
+        for at in 0..place.len() {
+            let mut row = place.clone();
+            row[at] ^= 0x80;
+            let _ = decode_place(Seq(8), &row);
+        }
+        assert!(decode_place(Seq(8), &[]).is_err());
+        assert!(decode_place(Seq(8), &[1]).is_err());
+        assert!(version_of(&[1]).is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! What the rows hold: a byte that says the format, then one protobuf message.
+//!
+//! Decoding answers with an error for anything that this program did not write. The rows' keys are
+//! in `rows`.
+
+mod data;
+mod lock;
+mod replica;
+mod session;
+
+use prost::Message;
+
+pub(super) use data::{decode_cell, encode_cell};
+pub(super) use lock::{LockRow, decode_place, encode_lock, encode_place, version_of};
+pub(super) use replica::{decode_replica, encode_replica};
+pub(super) use session::{decode_session, encode_session};
+
+/// The format of every kind of record so far.
+const FORMAT: u8 = 1;
+
+/// Why a row is none that this program can use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct RecordError(String);
+
+impl RecordError {
+    fn new(what: impl Into<String>) -> RecordError {
+        RecordError(what.into())
+    }
+}
+
+fn encode(message: &impl Message) -> Vec<u8> {
+    let mut row = Vec::with_capacity(1 + message.encoded_len());
+    row.push(FORMAT);
+    // A Vec grows, so there is always room.
+    message.encode_raw(&mut row);
+    row
+}
+
+fn decode<M: Message + Default>(row: &[u8]) -> Result<M, RecordError> {
+    match row.split_first() {
+        Some((&FORMAT, message)) => {
+            M::decode(message).map_err(|error| RecordError::new(error.to_string()))
+        }
+        Some((format, _)) => Err(RecordError::new(format!(
+            "its format is {format}, which this program does not know"
+        ))),
+        None => Err(RecordError::new("it is empty")),
+    }
+}
+
+fn uuid(bytes: &[u8], field: &str) -> Result<uuid::Uuid, RecordError> {
+    uuid::Uuid::from_slice(bytes).map_err(|_| RecordError::new(format!("its {field} is no UUID")))
+}

@@ -1,0 +1,59 @@
+//! A replica.
+
+use super::{RecordError, decode, encode};
+use crate::lock::ReplicaId;
+use crate::store::ReplicaRow;
+
+/// Its id is the row's key.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Row {
+    #[prost(string, tag = "1")]
+    address: String,
+    #[prost(string, tag = "2")]
+    version: String,
+    #[prost(sint64, tag = "3")]
+    started_at_ms: i64,
+}
+
+pub(in crate::store::embedded) fn encode_replica(replica: &ReplicaRow) -> Vec<u8> {
+    encode(&Row {
+        address: replica.address.clone(),
+        version: replica.version.clone(),
+        started_at_ms: replica.started_at_ms,
+    })
+}
+
+pub(in crate::store::embedded) fn decode_replica(
+    id: ReplicaId,
+    row: &[u8],
+) -> Result<ReplicaRow, RecordError> {
+    let Row {
+        address,
+        version,
+        started_at_ms,
+    } = decode(row)?;
+    Ok(ReplicaRow {
+        id,
+        address,
+        version,
+        started_at_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_replica_reads_back() {
+        let replica = ReplicaRow {
+            id: ReplicaId(Uuid::from_u128(1)),
+            address: "[::1]:7400".to_owned(),
+            version: "0.1.0".to_owned(),
+            started_at_ms: 1,
+        };
+        let row = encode_replica(&replica);
+        assert_eq!(decode_replica(replica.id, &row), Ok(replica));
+    }
+}

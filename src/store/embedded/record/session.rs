@@ -1,0 +1,80 @@
+//! A session.
+
+use super::{RecordError, decode, encode, uuid};
+use crate::lock::{ReplicaId, SessionId};
+use crate::store::SessionRow;
+
+/// Its id is the row's key.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Row {
+    #[prost(uint32, tag = "1")]
+    ttl_ms: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    replica: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    epoch: u32,
+    #[prost(bool, tag = "4")]
+    open: bool,
+    #[prost(string, tag = "5")]
+    identity: String,
+    #[prost(string, tag = "6")]
+    owner: String,
+    #[prost(sint64, tag = "7")]
+    created_at_ms: i64,
+}
+
+pub(in crate::store::embedded) fn encode_session(session: &SessionRow) -> Vec<u8> {
+    encode(&Row {
+        ttl_ms: session.ttl_ms,
+        replica: session.replica.0.as_bytes().to_vec(),
+        epoch: session.epoch,
+        open: session.open,
+        identity: session.identity.clone(),
+        owner: session.owner.clone(),
+        created_at_ms: session.created_at_ms,
+    })
+}
+
+pub(in crate::store::embedded) fn decode_session(
+    id: SessionId,
+    row: &[u8],
+) -> Result<SessionRow, RecordError> {
+    let row: Row = decode(row)?;
+    if row.epoch == 0 {
+        return Err(RecordError::new("its epoch is 0"));
+    }
+    Ok(SessionRow {
+        id,
+        ttl_ms: row.ttl_ms,
+        replica: ReplicaId(uuid(&row.replica, "replica")?),
+        epoch: row.epoch,
+        open: row.open,
+        identity: row.identity,
+        owner: row.owner,
+        created_at_ms: row.created_at_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_session_reads_back() {
+        let session = SessionRow {
+            id: SessionId(Uuid::from_u128(1)),
+            ttl_ms: 30_000,
+            replica: ReplicaId(Uuid::from_u128(2)),
+            epoch: 3,
+            open: true,
+            identity: "cn=worker".to_owned(),
+            owner: "nächtlicher Lauf".to_owned(),
+            created_at_ms: -5,
+        };
+        let row = encode_session(&session);
+        assert_eq!(decode_session(session.id, &row), Ok(session.clone()));
+        assert!(decode_session(session.id, &row[..row.len() - 1]).is_err());
+        assert!(decode_session(session.id, &[1]).is_err());
+    }
+}

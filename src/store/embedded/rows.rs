@@ -1,0 +1,150 @@
+//! Where things lie in the file: the tables, and the keys of their rows.
+//!
+//! Table names and keys hold no control characters, so a 0 byte can stand between them and the order
+//! of the bytes of a row's key is the order of tables, then of keys, then of places.
+
+use redb::TableDefinition;
+use uuid::Uuid;
+
+use crate::lock::{Key, KeyId, Seq, TableName};
+
+/// (table, key): the counters and ends of a key.
+pub(super) const LOCKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("locks");
+/// (table, key, seq): one live place.
+pub(super) const PLACES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("places");
+/// (table, key): the value.
+pub(super) const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
+/// Session id: the session.
+pub(super) const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
+/// Replica id: the replica.
+pub(super) const REPLICAS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("replicas");
+/// Counters of the store itself, by name.
+pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// The row of META that counts commits.
+pub(super) const COMMITS: &str = "commits";
+
+const SEPARATOR: u8 = 0;
+/// Above the separator and below every byte that a table name or key can hold.
+const ABOVE_SEPARATOR: u8 = 1;
+const SEQ_BYTES: usize = 8;
+
+/// The row of a key in LOCKS and DATA.
+pub(super) fn key_row(id: &KeyId) -> Vec<u8> {
+    joined(&id.table, Some(&id.key), SEPARATOR, false)
+}
+
+/// `table 0 key`, and a last byte if asked for.
+fn joined(table: &TableName, key: Option<&Key>, last: u8, add_last: bool) -> Vec<u8> {
+    let key = key.map_or("", Key::as_str);
+    let mut row = Vec::with_capacity(table.as_str().len() + key.len() + 2 + SEQ_BYTES);
+    row.extend_from_slice(table.as_str().as_bytes());
+    if !key.is_empty() {
+        row.push(SEPARATOR);
+        row.extend_from_slice(key.as_bytes());
+    }
+    if add_last {
+        row.push(last);
+    }
+    row
+}
+
+/// The row of a place in PLACES, from the row of its key.
+pub(super) fn place_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
+    let mut row = Vec::with_capacity(key_row.len() + 1 + SEQ_BYTES);
+    row.extend_from_slice(key_row);
+    row.push(SEPARATOR);
+    row.extend_from_slice(&seq.0.to_be_bytes());
+    row
+}
+
+/// The places of one key: from the first up to, and without, the second.
+pub(super) fn places_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let with = |last| {
+        let mut row = key_row.to_vec();
+        row.push(last);
+        row
+    };
+    (with(SEPARATOR), with(ABOVE_SEPARATOR))
+}
+
+/// The places of a table whose keys come after `after`: from the first up to, and without, the second.
+pub(super) fn places_after(table: &TableName, after: Option<&Key>) -> (Vec<u8>, Vec<u8>) {
+    let from = match after {
+        None => joined(table, None, SEPARATOR, true),
+        Some(key) => joined(table, Some(key), ABOVE_SEPARATOR, true),
+    };
+    (from, joined(table, None, ABOVE_SEPARATOR, true))
+}
+
+/// Takes the row of a place apart: the row of its key, and its seq.
+pub(super) fn split_place(row: &[u8]) -> Option<(&[u8], Seq)> {
+    let (rest, seq) = row.split_last_chunk::<SEQ_BYTES>()?;
+    let (separator, key_row) = rest.split_last()?;
+    (*separator == SEPARATOR).then_some((key_row, Seq(u64::from_be_bytes(*seq))))
+}
+
+/// Takes the row of a key apart: the key in its table.
+pub(super) fn split_key(row: &[u8]) -> Option<KeyId> {
+    let (table, key) = std::str::from_utf8(row).ok()?.split_once('\0')?;
+    Some(KeyId {
+        table: TableName::parse(table).ok()?,
+        key: Key::parse(key, Key::BYTES_MAX).ok()?,
+    })
+}
+
+/// An id as a row of SESSIONS or REPLICAS.
+pub(super) fn split_id(row: &[u8]) -> Option<Uuid> {
+    Uuid::from_slice(row).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(table: &str, key: &str) -> KeyId {
+        KeyId {
+            table: TableName::parse(table).unwrap(),
+            key: Key::parse(key, 1024).unwrap(),
+        }
+    }
+
+    #[test]
+    fn rows_sort_by_table_then_key_then_place_and_come_apart_again() {
+        let ids = [
+            id("t", " "),
+            id("t", "a"),
+            id("t", "a "),
+            id("t", "a#1"),
+            id("t", "a/b"),
+            id("t", "ab"),
+            id("t", "ü"),
+            id("t1", "a"),
+            id("t_2", "a"),
+        ];
+        let seqs = [Seq(1), Seq(255), Seq(256), Seq::LAST];
+        let mut rows = Vec::new();
+        for id in &ids {
+            assert_eq!(split_key(&key_row(id)).as_ref(), Some(id));
+            for seq in seqs {
+                let row = place_row(&key_row(id), seq);
+                assert_eq!(split_place(&row), Some((&key_row(id)[..], seq)));
+                let (from, to) = places_of(&key_row(id));
+                assert!(from < row && row < to);
+                rows.push(row);
+            }
+        }
+        assert!(rows.is_sorted());
+    }
+
+    #[test]
+    fn a_listing_begins_after_the_whole_key_and_ends_with_its_table() {
+        let table = TableName::parse("t").unwrap();
+        let (all, end) = places_after(&table, None);
+        let (after, _) = places_after(&table, Some(&Key::parse("a", 9).unwrap()));
+        let row = |t, k| place_row(&key_row(&id(t, k)), Seq(u64::MAX >> 1));
+        assert!(all < row("t", "a") && row("t", "a") < after);
+        assert!(after < row("t", "a b") && row("t", "\u{10FFFF}") < end);
+        assert!(row("s", "z") < all && end < row("t1", " "));
+    }
+}

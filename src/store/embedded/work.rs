@@ -1,0 +1,232 @@
+//! What can be asked of the writer, and what it does in the transaction of its batch.
+//!
+//! Each piece of work looks first and writes after, so that one that is refused leaves no trace in the
+//! batch that it shares with others.
+
+use redb::{ReadableTable, Table, WriteTransaction};
+
+use super::fault::Fault;
+use super::read;
+use super::record::{
+    decode_cell, decode_session, encode_cell, encode_lock, encode_place, encode_replica,
+    encode_session, version_of,
+};
+use super::rows::{COMMITS, DATA, LOCKS, META, PLACES, REPLICAS, SESSIONS, key_row, place_row};
+use crate::lock::{Diff, KeyId, SessionId, State};
+use crate::store::{Cell, ReplicaRow, SessionRow};
+
+/// One thing to write.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Compare-and-swap of a state.
+    Swap(SwapRows),
+    /// Write of a value.
+    Data { id: KeyId, cell: Cell },
+    /// Compare-and-swap of a session.
+    Session { expected: u32, row: SessionRow },
+    /// Forget a closed session.
+    Forget(SessionId),
+    /// Replace all replicas by this one.
+    Announce(ReplicaRow),
+}
+
+/// The rows that a compare-and-swap writes, made before the writer has to.
+#[derive(Debug)]
+pub(super) struct SwapRows {
+    id: KeyId,
+    key_row: Vec<u8>,
+    expected: u64,
+    lock: Vec<u8>,
+    written: Vec<(Vec<u8>, Vec<u8>)>,
+    over: Vec<Vec<u8>>,
+}
+
+impl SwapRows {
+    pub(super) fn between(id: &KeyId, old: &State, new: &State) -> SwapRows {
+        let key_row = key_row(id);
+        let diff = Diff::between(old, new);
+        let written = diff.written.iter();
+        let over = diff.over.iter();
+        SwapRows {
+            id: id.clone(),
+            expected: old.version,
+            lock: encode_lock(new),
+            written: written
+                .map(|entry| (place_row(&key_row, entry.seq), encode_place(entry)))
+                .collect(),
+            over: over.map(|seq| place_row(&key_row, *seq)).collect(),
+            key_row,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let written = self.written.iter();
+        self.lock.len()
+            + written
+                .map(|(key, row)| key.len() + row.len())
+                .sum::<usize>()
+            + self.over.iter().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// What a piece of work did to the transaction.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// It changed something, or found it as it should be: done, once the transaction is committed.
+    Done {
+        /// It changed something.
+        changed: bool,
+    },
+    /// The state is another one. Nothing was changed.
+    StateConflict(Option<State>),
+    /// The session is another one. Nothing was changed.
+    SessionConflict(Option<SessionRow>),
+    /// A row that it depends on cannot be understood. Nothing was changed.
+    Damaged(String),
+}
+
+impl Effect {
+    pub(super) fn changes(&self) -> bool {
+        matches!(self, Effect::Done { changed: true })
+    }
+}
+
+type Rows<'t> = Table<'t, &'static [u8], &'static [u8]>;
+
+/// The tables of one transaction.
+struct Tables<'t> {
+    locks: Rows<'t>,
+    places: Rows<'t>,
+    data: Rows<'t>,
+    sessions: Rows<'t>,
+    replicas: Rows<'t>,
+}
+
+/// Does all the work in the transaction and counts the commit that will follow if anything was changed.
+/// An error leaves a transaction that must be given up.
+pub(super) fn apply(
+    transaction: &WriteTransaction,
+    batch: &[Work],
+    effects: &mut Vec<Effect>,
+) -> Result<(), Fault> {
+    let mut tables = Tables {
+        locks: transaction.open_table(LOCKS)?,
+        places: transaction.open_table(PLACES)?,
+        data: transaction.open_table(DATA)?,
+        sessions: transaction.open_table(SESSIONS)?,
+        replicas: transaction.open_table(REPLICAS)?,
+    };
+    for work in batch {
+        let effect = match work {
+            Work::Swap(rows) => tables.swap(rows),
+            Work::Data { id, cell } => tables.write(id, cell),
+            Work::Session { expected, row } => tables.swap_session(*expected, row),
+            Work::Forget(id) => tables.forget(*id),
+            Work::Announce(row) => tables.announce(row),
+        };
+        effects.push(match effect {
+            Ok(effect) => effect,
+            Err(Fault::Row(what)) => Effect::Damaged(what),
+            Err(fault @ Fault::File(_)) => return Err(fault),
+        });
+    }
+    if effects.iter().any(Effect::changes) {
+        let mut meta = transaction.open_table(META)?;
+        let commits = meta.get(COMMITS)?.map_or(0, |commits| commits.value());
+        meta.insert(COMMITS, commits + 1)?;
+    }
+    Ok(())
+}
+
+impl Tables<'_> {
+    fn swap(&mut self, rows: &SwapRows) -> Result<Effect, Fault> {
+        let key_row = rows.key_row.as_slice();
+        let found = match self.locks.get(key_row)? {
+            Some(row) => version_of(row.value())
+                .map_err(|error| Fault::row(format_args!("the lock row of {}", rows.id), error))?,
+            None => 0,
+        };
+        if found != rows.expected {
+            let state = read::state(&self.locks, &self.places, &rows.id)?;
+            return Ok(Effect::StateConflict(state));
+        }
+        self.locks.insert(key_row, rows.lock.as_slice())?;
+        for (key, row) in &rows.written {
+            self.places.insert(key.as_slice(), row.as_slice())?;
+        }
+        for key in &rows.over {
+            self.places.remove(key.as_slice())?;
+        }
+        Ok(Effect::Done { changed: true })
+    }
+
+    fn write(&mut self, id: &KeyId, cell: &Cell) -> Result<Effect, Fault> {
+        let key_row = key_row(id);
+        let stays = match self.data.get(key_row.as_slice())? {
+            Some(row) => {
+                let present = decode_cell(row.value())
+                    .map_err(|error| Fault::row(format_args!("the value of {id}"), error))?;
+                rank(&present) >= rank(cell)
+            }
+            None => false,
+        };
+        if !stays {
+            self.data
+                .insert(key_row.as_slice(), encode_cell(cell).as_slice())?;
+        }
+        Ok(Effect::Done { changed: !stays })
+    }
+
+    fn session(&self, id: SessionId) -> Result<Option<SessionRow>, Fault> {
+        match self.sessions.get(id.0.as_bytes().as_slice())? {
+            Some(row) => decode_session(id, row.value())
+                .map(Some)
+                .map_err(|error| Fault::row(format_args!("the session {id}"), error)),
+            None => Ok(None),
+        }
+    }
+
+    fn swap_session(&mut self, expected: u32, row: &SessionRow) -> Result<Effect, Fault> {
+        let present = self.session(row.id)?;
+        if present.as_ref().map_or(0, |session| session.epoch) != expected {
+            return Ok(Effect::SessionConflict(present));
+        }
+        let id = row.id.0;
+        self.sessions
+            .insert(id.as_bytes().as_slice(), encode_session(row).as_slice())?;
+        Ok(Effect::Done { changed: true })
+    }
+
+    fn forget(&mut self, id: SessionId) -> Result<Effect, Fault> {
+        let closed = self.session(id)?.is_some_and(|session| !session.open);
+        if closed {
+            self.sessions.remove(id.0.as_bytes().as_slice())?;
+        }
+        Ok(Effect::Done { changed: closed })
+    }
+
+    fn announce(&mut self, row: &ReplicaRow) -> Result<Effect, Fault> {
+        self.replicas.retain(|_, _| false)?;
+        let id = row.id.0;
+        self.replicas
+            .insert(id.as_bytes().as_slice(), encode_replica(row).as_slice())?;
+        Ok(Effect::Done { changed: true })
+    }
+}
+
+/// What wins of two cells: the later, then a deletion, then the larger value.
+fn rank(cell: &Cell) -> (u64, bool, Option<&[u8]>) {
+    (cell.timestamp, cell.value.is_none(), cell.value.as_deref())
+}
+
+impl Work {
+    /// About how many bytes it writes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Work::Swap(rows) => rows.bytes(),
+            Work::Data { cell, .. } => cell.value.as_ref().map_or(0, bytes::Bytes::len),
+            Work::Session { row, .. } => row.identity.len() + row.owner.len(),
+            Work::Forget(_) | Work::Announce(_) => 0,
+        }
+    }
+}

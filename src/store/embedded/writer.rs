@@ -1,0 +1,250 @@
+//! The one thread that writes: it commits all that is waiting in one transaction, then answers.
+//!
+//! It also owns the file: it closes it after a fault, opens it again, and closes it in the end.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use redb::{Durability, WriteTransaction};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::directory::Directory;
+use super::fault::Fault;
+use super::file::{Medium, Opened};
+use super::gate::Gate;
+use super::open_error::OpenError;
+use super::work::{Effect, Work, apply};
+use crate::lock::State;
+use crate::store::{SessionRow, StoreError};
+
+/// How many jobs may wait; whoever comes then waits to be let in.
+pub(super) const QUEUE_JOBS_MAX: usize = 4096;
+/// How many jobs one transaction may hold.
+const BATCH_JOBS_MAX: usize = 1024;
+/// How many bytes one transaction may write, but for its last job.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How long after a fault the file is opened again; twice as long after each failure.
+const REOPEN_MS_MIN: u64 = 1_000;
+const REOPEN_MS_MAX: u64 = 10_000;
+/// How long somebody may wait for the answer that the store is closed.
+const REFUSE_EVERY_MS: u64 = 25;
+
+/// What came of a job.
+#[derive(Debug)]
+pub(super) enum Done {
+    Applied,
+    StateConflict(Option<State>),
+    SessionConflict(Option<SessionRow>),
+    Unknown(StoreError),
+    NotStarted(StoreError),
+}
+
+/// What the writer is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Do this, and say what came of it.
+    Job(Work, oneshot::Sender<Done>),
+    /// The gate was closed by a reader.
+    Look,
+    /// Finish what came before, close the file and say so.
+    Stop(oneshot::Sender<()>),
+}
+
+pub(super) struct Writer {
+    pub(super) directory: Directory,
+    pub(super) store: Uuid,
+    pub(super) medium: Medium,
+    pub(super) gate: Arc<Gate>,
+    pub(super) queue: mpsc::Receiver<Message>,
+    /// How many commits the file must have seen: none that was acknowledged may be missing.
+    pub(super) commits: u64,
+}
+
+/// Whether the writer goes on.
+enum Flow {
+    On,
+    Stop(Option<oneshot::Sender<()>>),
+}
+
+impl Writer {
+    /// Works until told to stop, or until nobody is left to tell it anything.
+    pub(super) fn run(mut self) {
+        let stopped = loop {
+            let flow = match self.gate.ready() {
+                Ok(()) => self.write_batch(),
+                Err(_) => self.reopen(),
+            };
+            if let Flow::Stop(told) = flow {
+                break told;
+            }
+        };
+        self.queue.close();
+        self.gate.shut("it was shut down");
+        self.gate.close_file();
+        // Others may ask for the same.
+        while let Flow::Stop(Some(_)) = self.refuse_waiting() {}
+        // Gives the directory back before anybody is told.
+        drop(self.directory);
+        if let Some(told) = stopped {
+            // Whoever asked may have gone.
+            let _ = told.send(());
+        }
+    }
+
+    /// Waits for a job, takes what else is there, and commits all of it.
+    fn write_batch(&mut self) -> Flow {
+        let mut batch = Vec::new();
+        let mut answers = Vec::new();
+        let mut bytes = 0;
+        let mut next = self.queue.blocking_recv();
+        let flow = loop {
+            match next {
+                Some(Message::Job(work, answer)) => {
+                    bytes += work.bytes();
+                    batch.push(work);
+                    answers.push(answer);
+                }
+                Some(Message::Look) => {}
+                Some(Message::Stop(told)) => break Flow::Stop(Some(told)),
+                None => break Flow::Stop(None),
+            }
+            if batch.len() >= BATCH_JOBS_MAX || bytes >= BATCH_BYTES_MAX {
+                break Flow::On;
+            }
+            next = match self.queue.try_recv() {
+                Ok(message) => Some(message),
+                // That nobody is left shows when the queue is waited for next.
+                Err(_) => break Flow::On,
+            };
+        };
+        if !batch.is_empty() {
+            self.commit(&batch, answers);
+        }
+        flow
+    }
+
+    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<Done>>) {
+        let mut effects = Vec::with_capacity(batch.len());
+        let mut commit_begun = false;
+        let outcome = self.gate.write(|database| {
+            let mut transaction: WriteTransaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            apply(&transaction, batch, &mut effects)?;
+            if effects.iter().any(Effect::changes) {
+                commit_begun = true;
+                transaction.commit()?;
+                Ok(true)
+            } else {
+                transaction.abort()?;
+                Ok(false)
+            }
+        });
+        match outcome {
+            Ok(changed) => {
+                if changed {
+                    self.commits += 1;
+                    self.gate.count_commit();
+                }
+                for (effect, answer) in effects.into_iter().zip(answers) {
+                    // Whoever asked may have gone; it is done all the same.
+                    let _ = answer.send(done(effect));
+                }
+            }
+            Err(Fault::File(reason) | Fault::Row(reason)) => {
+                // Closed first: nobody who is told of the fault finds the store open.
+                self.gate.close(&reason);
+                let error = StoreError::Closed(reason);
+                let mut effects = effects.into_iter();
+                for answer in answers {
+                    let effect = effects.next().filter(|_| commit_begun);
+                    let _ = answer.send(undone(effect, &error));
+                }
+            }
+        }
+    }
+
+    /// Closes the file and opens it again, as often as it takes.
+    fn reopen(&mut self) -> Flow {
+        self.gate.close_file();
+        let mut pause_ms = REOPEN_MS_MIN;
+        loop {
+            for _ in 0..pause_ms / REFUSE_EVERY_MS {
+                if let Flow::Stop(told) = self.refuse_waiting() {
+                    return Flow::Stop(told);
+                }
+                thread::sleep(Duration::from_millis(REFUSE_EVERY_MS));
+            }
+            match self.open_again() {
+                Ok(Opened { database, commits }) => {
+                    // A commit of unknown outcome may be among them.
+                    self.commits = commits;
+                    self.gate.reopen(database);
+                    tracing::info!("the store is open again");
+                    return Flow::On;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the store cannot be opened yet");
+                    pause_ms = (pause_ms * 2).min(REOPEN_MS_MAX);
+                }
+            }
+        }
+    }
+
+    /// Opens the file, which must be the same one and hold all that was acknowledged.
+    fn open_again(&self) -> Result<Opened, OpenError> {
+        let path = self.directory.locks_file();
+        if self.directory.format()?.store != self.store {
+            return Err(OpenError::damaged(&path, "it is another store than before"));
+        }
+        let opened = self.medium.open(&path)?;
+        if opened.commits < self.commits {
+            let what = "it lacks what was acknowledged, as a backup would";
+            return Err(OpenError::damaged(&path, what));
+        }
+        Ok(opened)
+    }
+
+    /// Answers everybody who is waiting that the store is closed.
+    fn refuse_waiting(&mut self) -> Flow {
+        loop {
+            match self.queue.try_recv() {
+                Ok(Message::Job(_, answer)) => {
+                    let error = self.gate.ready().err().unwrap_or_else(closed_meanwhile);
+                    let _ = answer.send(Done::NotStarted(error));
+                }
+                Ok(Message::Look) => {}
+                Ok(Message::Stop(told)) => return Flow::Stop(Some(told)),
+                Err(mpsc::error::TryRecvError::Empty) => return Flow::On,
+                Err(mpsc::error::TryRecvError::Disconnected) => return Flow::Stop(None),
+            }
+        }
+    }
+}
+
+fn closed_meanwhile() -> StoreError {
+    StoreError::Closed("it was closed meanwhile".to_owned())
+}
+
+/// The answer once the transaction is over.
+fn done(effect: Effect) -> Done {
+    match effect {
+        Effect::Done { .. } => Done::Applied,
+        Effect::StateConflict(state) => Done::StateConflict(state),
+        Effect::SessionConflict(session) => Done::SessionConflict(session),
+        Effect::Damaged(what) => Done::NotStarted(StoreError::Damaged(what)),
+    }
+}
+
+/// The answer where the transaction failed; `effect` only if its commit had begun. A conflict is not
+/// told: it may be with a change that the same transaction failed to commit (I4).
+fn undone(effect: Option<Effect>, error: &StoreError) -> Done {
+    match effect {
+        Some(Effect::Done { .. }) => Done::Unknown(error.clone()),
+        Some(Effect::Damaged(what)) => Done::NotStarted(StoreError::Damaged(what)),
+        Some(Effect::StateConflict(_) | Effect::SessionConflict(_)) | None => {
+            Done::NotStarted(error.clone())
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What the engine promises, on the real embedded store.
+
+mod sections;
+mod world;
