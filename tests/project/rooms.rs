@@ -17,7 +17,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("proto", &["rpc::codec"]),
     ("rpc", &["engine", "lock", "limits", "proto"]),
     ("client", &["lock", "proto"]),
-    ("config", &["limits", "lock"]),
+    ("config", &["limits", "lock", "server"]),
     ("telemetry", &["config"]),
     ("server", &["rpc", "engine", "proto", "limits"]),
     (
