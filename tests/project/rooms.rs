@@ -15,7 +15,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store::embedded", &["store", "lock"]),
     ("engine", &["lock", "session", "store", "limits"]),
     ("proto", &["rpc::codec"]),
-    ("rpc", &["engine", "lock", "limits", "proto"]),
+    // The engine hands this row on as it is.
+    (
+        "rpc",
+        &["engine", "lock", "limits", "proto", "store::ReplicaRow"],
+    ),
     ("client", &["lock", "proto"]),
     ("config", &["limits", "lock", "server"]),
     ("telemetry", &["config"]),
