@@ -9,6 +9,9 @@
 )]
 
 mod contract;
+mod dependencies;
+mod documents;
 mod files;
 mod rooms;
 mod source;
+mod words;
