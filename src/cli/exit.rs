@@ -29,4 +29,4 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
 /// Added to a signal's number: ended at once by it.
-pub const SIGNAL: u8 = 128;
+pub const SIGNAL: i32 = 128;

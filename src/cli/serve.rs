@@ -1,18 +1,22 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::exit;
 use super::settings::Settings;
 use crate::config::{Config, NoDataDir, Problems};
 use crate::engine::{Engine, EngineError, EngineOptions, SystemClock, SystemIds};
-use crate::server::{self, ListenError, Server};
+use crate::server::{self, ListenError, Server, Stopped};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
 
@@ -42,27 +46,35 @@ pub enum ServeError {
     /// Correct the configuration.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// Correct the configuration.
+    /// Name a data directory.
     #[error(transparent)]
     DataDir(#[from] NoDataDir),
-    /// Correct the configuration.
+    /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     /// Free the address, or name another one.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Mend what the store says.
+    /// The system does not say which port it gave, or lets no signals be heard.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// An operator must look at the data directory.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The store failed while what the last process left was taken over.
-    #[error("cannot take over what the last process left: {0}")]
-    Start(#[from] EngineError),
-    /// The server failed while it ran.
+    /// The store was opened, and then could not be used.
+    #[error("the store cannot be used: {0}")]
+    Engine(#[from] EngineError),
+    /// A fault of this program.
+    #[error("opening the store failed: {0}")]
+    Opening(#[from] JoinError),
+    /// The server went away unasked.
     #[error(transparent)]
     Server(#[from] server::ServeError),
-    /// The process cannot hear signals.
-    #[error("cannot receive signals: {0}")]
-    Signals(io::Error),
 }
 
 impl ServeError {
@@ -72,9 +84,9 @@ impl ServeError {
             ServeError::Config(_) | ServeError::DataDir(_) | ServeError::Telemetry(_) => {
                 exit::CONFIG
             }
-            ServeError::Listen(_) | ServeError::Signals(_) => exit::OS,
-            ServeError::Store(_) | ServeError::Start(_) => exit::UNAVAILABLE,
-            ServeError::Server(_) => exit::SOFTWARE,
+            ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
+            ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
+            ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
         }
         .into()
     }
@@ -83,96 +95,122 @@ impl ServeError {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let config = args.settings.load()?;
-    telemetry::init(&config.log)?;
-    let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let data_dir = config.data_dir()?;
-    let mut listeners = Vec::new();
-    for address in config.listen.addresses() {
-        listeners.push(server::bind(*address, config.insecure).await?);
-    }
-    let store = Arc::new(open_store(&config, &data_dir).await?);
-    let engine = start_engine(&config, &listeners, Arc::clone(&store) as _).await?;
-    greet(&engine, &listeners, &data_dir);
-    let server =
-        Server::new(engine, Arc::new(SystemIds)).with_grace(config.shutdown_grace.duration());
-    let serving = server.serve_tcp(listeners, async {
-        signals.next().await;
-    });
-    tokio::pin!(serving);
-    let stopped = tokio::select! {
-        stopped = &mut serving => stopped?,
-        signal = async {
-            Signals::new()?.second().await
-        } => {
-            return match signal {
-                Ok(signal) => Ok(at_once(signal)),
-                Err(error) => Err(ServeError::Signals(error)),
-            };
-        }
+    telemetry::init(&config.log)?;
+    let mut signals = Signals::new()?;
+    let listeners = listen(&config).await?;
+    let parts = tokio::select! {
+        biased;
+        parts = Parts::start(&config, &data_dir, &listeners) => parts?,
+        // Nothing was promised to anybody yet.
+        signal = signals.next() => end_at_once(signal),
     };
-    store.shutdown().await;
-    tracing::info!(?stopped, "stopped");
+    greet(&listeners, &data_dir, &parts.engine)?;
+
+    let (stop, stopping) = oneshot::channel::<()>();
+    let server = Server::new(parts.engine.clone(), Arc::new(SystemIds))
+        .with_grace(config.shutdown_grace.duration());
+    let mut serving = pin!(server.serve_tcp(listeners, async {
+        let _ = stopping.await;
+    }));
+    tokio::select! {
+        biased;
+        ended = &mut serving => {
+            ended?;
+        }
+        _ = signals.next() => {
+            let _ = stop.send(());
+            let stopped = tokio::select! {
+                biased;
+                stopped = &mut serving => stopped?,
+                signal = signals.next() => end_at_once(signal),
+            };
+            parts.store.shutdown().await;
+            tracing::info!(clean = stopped == Stopped::Clean, "stopped");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a process that a signal ended would end with.
-fn at_once(signal: SignalKind) -> ExitCode {
-    tracing::warn!("a second signal: ending at once");
-    let number = u8::try_from(signal.as_raw_value()).unwrap_or(0);
-    ExitCode::from(exit::SIGNAL + number)
+/// What runs below the server.
+struct Parts {
+    store: Arc<EmbeddedStore>,
+    engine: Engine,
 }
 
-/// Opening may take a while after a crash, so it does not hold up the runtime.
-async fn open_store(config: &Config, data_dir: &Path) -> Result<EmbeddedStore, ServeError> {
-    let options = EmbeddedOptions {
-        cache_bytes: config.store.embedded.cache_bytes(),
-        ..EmbeddedOptions::new(data_dir)
-    };
-    match tokio::task::spawn_blocking(|| EmbeddedStore::open(options)).await {
-        Ok(opened) => Ok(opened?),
-        Err(panicked) => Err(ServeError::Start(EngineError::Unavailable(format!(
-            "opening the store failed: {panicked}"
-        )))),
+impl Parts {
+    /// Opens the store and starts an engine on it.
+    async fn start(
+        config: &Config,
+        data_dir: &Path,
+        listeners: &[TcpListener],
+    ) -> Result<Parts, ServeError> {
+        let options = EmbeddedOptions {
+            directory: data_dir.to_owned(),
+            cache_bytes: config.store.embedded.cache_bytes(),
+        };
+        // After a crash this reads the whole file.
+        let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
+        let store = Arc::new(store);
+        let address = match listeners.first() {
+            Some(first) => local_addr(first)?,
+            None => String::new(),
+        };
+        let engine = Engine::start(EngineOptions {
+            store: store.clone(),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            tables: config.table_names(),
+            limits: config.limits.clone(),
+            address,
+        })
+        .await?;
+        Ok(Parts { store, engine })
     }
 }
 
-async fn start_engine(
-    config: &Config,
-    listeners: &[TcpListener],
-    store: Arc<dyn crate::store::Store>,
-) -> Result<Engine, ServeError> {
-    let options = EngineOptions {
-        store,
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(SystemIds),
-        tables: config.tables.keys().map(|table| table.0.clone()).collect(),
-        limits: config.limits.clone(),
-        address: addresses(listeners).first().cloned().unwrap_or_default(),
-    };
-    Ok(Engine::start(options).await?)
+async fn listen(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
+    let mut listeners = Vec::new();
+    for &address in config.listen.addresses() {
+        listeners.push(server::bind(address, config.insecure).await?);
+    }
+    Ok(listeners)
 }
 
-fn addresses(listeners: &[TcpListener]) -> Vec<String> {
-    listeners
-        .iter()
-        .filter_map(|listener| listener.local_addr().ok())
-        .map(|address| address.to_string())
-        .collect()
+fn local_addr(listener: &TcpListener) -> Result<String, ServeError> {
+    let address = listener.local_addr().map_err(|source| ServeError::System {
+        what: "find out which port was given",
+        source,
+    })?;
+    Ok(address.to_string())
 }
 
-fn greet(engine: &Engine, listeners: &[TcpListener], data_dir: &Path) {
+/// Says on stdout where everything is. Programs read the first line.
+fn greet(listeners: &[TcpListener], data_dir: &Path, engine: &Engine) -> Result<(), ServeError> {
     let mut text = String::new();
-    for address in addresses(listeners) {
-        text.push_str(&format!("listening on {address}\n"));
+    let mut first = None;
+    for listener in listeners {
+        let address = local_addr(listener)?;
+        let _ = writeln!(text, "listening on {address}");
+        first.get_or_insert(address);
     }
-    text.push_str(&format!("data in {}\n", data_dir.display()));
-    text.push_str(&format!("replica {}\n", engine.replica()));
-    text.push_str("try: fermata lock demo -- echo \"I hold the lock\"\n");
+    let _ = writeln!(text, "data in {} (embedded store)", data_dir.display());
+    let _ = writeln!(text, "replica {}", engine.replica());
+    if let Some(address) = first {
+        let program = std::env::args().next().unwrap_or_default();
+        let _ = writeln!(text, "try: {program} lock demo -- echo hello");
+        let _ = writeln!(
+            text,
+            " or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {address} \
+             fermata.v1.LockService/CreateLockRef"
+        );
+    }
     // A closed stdout is no reason not to serve.
     let mut stdout = io::stdout().lock();
     let _ = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
+    Ok(())
 }
 
 /// The signals that end the service.
@@ -182,25 +220,31 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> io::Result<Signals> {
+    fn new() -> Result<Signals, ServeError> {
+        let hear = |kind| {
+            signal(kind).map_err(|source| ServeError::System {
+                what: "hear signals",
+                source,
+            })
+        };
         Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            interrupt: hear(SignalKind::interrupt())?,
+            terminate: hear(SignalKind::terminate())?,
         })
     }
 
     /// The number of the next one.
-    async fn next(&mut self) -> SignalKind {
+    async fn next(&mut self) -> i32 {
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
         }
     }
+}
 
-    /// The number of the second one from now on.
-    async fn second(&mut self) -> io::Result<SignalKind> {
-        self.next().await;
-        Ok(self.next().await)
-    }
+/// What was acknowledged is durable, so nothing needs an orderly end.
+#[expect(clippy::exit, reason = "returning would wait for threads of the store")]
+fn end_at_once(signal: i32) -> ! {
+    std::process::exit(exit::SIGNAL + signal)
 }
