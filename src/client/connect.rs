@@ -1,6 +1,7 @@
 //! The client: its endpoints, and how one call is made: on one of them, with a deadline, repeated
 //! where repeating can help.
 
+use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +57,8 @@ pub struct Client {
 }
 
 struct Shared {
-    channels: Vec<Channel>,
+    /// Each with the endpoint that it connects to, for messages.
+    channels: Vec<(String, Channel)>,
     /// The channel in use. One at a time: calls for a key are best made at one replica.
     current: AtomicUsize,
     options: ClientOptions,
@@ -125,7 +127,10 @@ impl Client {
         }
         let channels = endpoints
             .into_iter()
-            .map(|endpoint| channel(endpoint.as_ref(), &options))
+            .map(|endpoint| {
+                let channel = channel(endpoint.as_ref(), &options)?;
+                Ok((endpoint.as_ref().to_owned(), channel))
+            })
             .collect::<Result<Vec<_>, _>>()?;
         if channels.is_empty() {
             return Err(ConnectError::NoEndpoint);
@@ -135,7 +140,7 @@ impl Client {
 
     /// A client over a channel that was made elsewhere.
     pub fn from_channel(channel: Channel, options: ClientOptions) -> Client {
-        Client::from_parts(vec![channel], options, Arc::new(BootClock))
+        Client::from_channel_and_clock(channel, options, Arc::new(BootClock))
     }
 
     /// The same, with a clock of one's own.
@@ -144,11 +149,11 @@ impl Client {
         options: ClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Client {
-        Client::from_parts(vec![channel], options, clock)
+        Client::from_parts(vec![("the channel".to_owned(), channel)], options, clock)
     }
 
     pub(super) fn from_parts(
-        channels: Vec<Channel>,
+        channels: Vec<(String, Channel)>,
         options: ClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Client {
@@ -183,7 +188,7 @@ impl Client {
     /// The number of the channel in use, and an attempt on it.
     pub(super) fn attempt(&self, timeout: Duration) -> (usize, Attempt) {
         let at = self.shared.current.load(Ordering::Relaxed);
-        let channel = self.shared.channels[at % self.shared.channels.len()].clone();
+        let (_, channel) = self.shared.channels[at % self.shared.channels.len()].clone();
         (at, Attempt { channel, timeout })
     }
 
@@ -226,9 +231,24 @@ impl Client {
                 if matches!(judge(&status), Verdict::Repeat { .. }) {
                     self.leave(at);
                 }
-                Err(status)
+                Err(self.named(at, status))
             }
         }
+    }
+
+    /// A status that was made here, out of a broken connection, says no more than that: adds the endpoint
+    /// and the first cause.
+    fn named(&self, at: usize, status: Status) -> Status {
+        let Some(cause) = status.source().map(first_cause) else {
+            return status;
+        };
+        let (endpoint, _) = &self.shared.channels[at % self.shared.channels.len()];
+        let mut named = Status::new(
+            status.code(),
+            format!("{endpoint}: {}: {cause}", status.message()),
+        );
+        named.set_source(Arc::new(status));
+        named
     }
 
     /// Attempts of `op` until one succeeds, one fails for good, or `total` is up.
@@ -277,6 +297,14 @@ impl Client {
             runtime.spawn(work);
         }
     }
+}
+
+fn first_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, ConnectError> {
