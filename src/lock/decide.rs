@@ -12,14 +12,17 @@ use super::state::{EndReason, EndedPlace, Entry, Liveness, Lookup, Over, Replica
 pub struct Decision {
     /// The state after all of them, one version up if any of them changed it.
     pub state: State,
-    /// One outcome a command, in their order.
+    /// One outcome a command, in their order. Each tells of the state at its turn: a later command of the
+    /// batch may have ended the same place again, so what holds now is asked of `state`.
     pub outcomes: Vec<Outcome>,
 }
 
 /// Decides commands one after the other on a state: one batch, one new state, one compare-and-swap.
 ///
 /// `now_us` is the wall clock in microseconds since 1970; it only moves fences forward (I2). After a
-/// Conflict the caller decides every command again on the state that it met.
+/// Conflict the caller decides every command again on the state that it met. A batch gives what its
+/// commands give one by one, but for a place that becomes holder and is released within it: nobody was
+/// let in, so that leaves like a waiter.
 pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLimits) -> Decision {
     let mut batch = Batch {
         holder_before: state.holder().map(|e| e.seq),

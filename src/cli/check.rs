@@ -1,0 +1,84 @@
+//! `fermata check`: is the configuration valid, and what is in force?
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::exit;
+use super::settings::Settings;
+use crate::config::{Config, Problem};
+
+/// Check the configuration and print what is in force
+///
+/// Reads the same file, environment variables and flags as `fermata serve`, in that order of
+/// precedence from low to high, and prints every setting with its value. What is printed can be fed
+/// back as a file. Problems are listed all at once, each with where it was set. Nothing is opened or
+/// started.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Exit status: 0 the configuration is valid; 78 it is not.")]
+pub struct Args {
+    #[command(flatten)]
+    settings: Settings,
+
+    /// How to print: text (TOML), or json with the problems in it
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// TOML.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<ExitCode, io::Error> {
+    let loaded = args.settings.load();
+    let mut stdout = io::stdout().lock();
+    match (args.output, loaded) {
+        (Output::Text, Ok(config)) => {
+            write!(stdout, "{}", effective_toml(&config)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Output::Text, Err(problems)) => {
+            writeln!(io::stderr(), "fermata: {problems}")?;
+            Ok(exit::CONFIG.into())
+        }
+        (Output::Json, Ok(config)) => {
+            print_json(&mut stdout, Some(&effective(config)), &[])?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Output::Json, Err(problems)) => {
+            print_json(&mut stdout, None, &problems.0)?;
+            Ok(exit::CONFIG.into())
+        }
+    }
+}
+
+/// The configuration with what is chosen at start filled in.
+fn effective(mut config: Config) -> Config {
+    config.data_dir = config.data_dir().ok();
+    config
+}
+
+fn effective_toml(config: &Config) -> Result<String, io::Error> {
+    toml::to_string(&effective(config.clone())).map_err(io::Error::other)
+}
+
+fn print_json(
+    out: &mut impl Write,
+    config: Option<&Config>,
+    problems: &[Problem],
+) -> Result<(), io::Error> {
+    let answer = json!({
+        "valid": config.is_some(),
+        "config": config,
+        "problems": problems,
+    });
+    serde_json::to_writer_pretty(&mut *out, &answer)?;
+    writeln!(out)
+}

@@ -1,0 +1,319 @@
+//! Reads the layers of the configuration and says everything that is wrong with them at once: what,
+//! and where it came from.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use config::{ConfigError, FileFormat, Map, Source, Value, ValueKind};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::Config;
+
+/// Environment variables with this prefix are settings; other `FERMATA_` names are not.
+const PREFIX: &str = "FERMATA_CFG_";
+/// Stands between the levels of a setting in the name of an environment variable.
+const LEVELS: &str = "__";
+/// The usual variable for `log.filter`; an own `FERMATA_CFG_LOG__FILTER` comes before it.
+const RUST_LOG: &str = "RUST_LOG";
+
+/// What to read the configuration from; the later in this list, the higher the precedence.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// A file in TOML.
+    pub file: Option<PathBuf>,
+    /// Environment variables; those that are no settings are ignored.
+    pub environment: Vec<(OsString, OsString)>,
+    /// What was given as flags.
+    pub flags: Vec<Flag>,
+}
+
+/// A setting given as a flag.
+#[derive(Debug, Clone)]
+pub struct Flag {
+    /// The flag as the user wrote it: `--listen`.
+    pub name: &'static str,
+    /// The setting: `listen`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// One thing that is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Problem {
+    /// The setting, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What is wrong, in words.
+    pub what: String,
+    /// Where it was set, where that is one place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(key) = &self.key {
+            write!(f, "{key}: ")?;
+        }
+        f.write_str(&self.what)?;
+        match &self.origin {
+            Some(origin) => write!(f, " ({origin})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong with the configuration. Correct it and start again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration is not valid")?;
+        for problem in &self.0 {
+            write!(f, "\n  {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Reads all layers and checks the result. On failure every problem is listed, not only the first.
+    pub fn load(sources: &Sources) -> Result<Config, Problems> {
+        let mut problems = Vec::new();
+        let tree = sources.merge(&mut problems);
+        let schema = serde_json::to_value(Config::default())
+            .map_err(|error| Problems(vec![plain(error.to_string())]))?;
+        let file = match &sources.file {
+            Some(path) => format!("file {}", path.display()),
+            None => String::new(),
+        };
+        let mut good = Map::new();
+        Walk {
+            file: &file,
+            problems: &mut problems,
+        }
+        .table("", &schema, tree, &mut good);
+
+        // What is left has been tried setting by setting, so this cannot fail; but nothing depends on it.
+        let config: Config = Value::new(None, good)
+            .try_deserialize()
+            .map_err(|error| Problems(vec![plain(reason(error))]))?;
+        problems.extend(config.check().err().into_iter().flatten().map(plain));
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            problems.sort();
+            Err(Problems(problems))
+        }
+    }
+}
+
+impl Sources {
+    /// The variables of this process.
+    pub fn process_environment() -> Vec<(OsString, OsString)> {
+        std::env::vars_os().collect()
+    }
+
+    /// All layers on top of each other, each value with where it came from (none: the file).
+    fn merge(&self, problems: &mut Vec<Problem>) -> Map<String, Value> {
+        let mut builder = config::Config::builder();
+        if let Some(path) = &self.file {
+            match std::fs::read_to_string(path) {
+                Ok(text) => {
+                    let layer = config::File::from_str(&text, FileFormat::Toml);
+                    match layer.collect() {
+                        Ok(_) => builder = builder.add_source(layer),
+                        Err(error) => problems.push(Problem {
+                            key: None,
+                            what: reason(error).trim_end().to_owned(),
+                            origin: Some(format!("file {}", path.display())),
+                        }),
+                    }
+                }
+                Err(error) => problems.push(plain(format!(
+                    "cannot read the configuration file {}: {error}",
+                    path.display()
+                ))),
+            }
+        }
+        let merged = builder
+            .add_source(self.environment_layer(problems))
+            .add_source(self.flag_layer())
+            .build()
+            .and_then(|merged| merged.collect());
+        match merged {
+            Ok(tree) => tree,
+            Err(error) => {
+                problems.push(plain(reason(error)));
+                Map::new()
+            }
+        }
+    }
+
+    fn environment_layer(&self, problems: &mut Vec<Problem>) -> Layer {
+        let mut values = BTreeMap::new();
+        for (name, value) in &self.environment {
+            let Some(name) = name.to_str() else {
+                continue;
+            };
+            let (key, is_own) = match name.strip_prefix(PREFIX) {
+                Some(rest) => (rest.to_ascii_lowercase().replace(LEVELS, "."), true),
+                None if name == RUST_LOG => ("log.filter".to_owned(), false),
+                None => continue,
+            };
+            let origin = format!("environment variable {name}");
+            let Some(value) = value.to_str() else {
+                problems.push(Problem {
+                    key: Some(key),
+                    what: "its value is not UTF-8".to_owned(),
+                    origin: Some(origin),
+                });
+                continue;
+            };
+            if is_own || !values.contains_key(&key) {
+                values.insert(key, Value::new(Some(&origin), value));
+            }
+        }
+        Layer(values)
+    }
+
+    fn flag_layer(&self) -> Layer {
+        let value = |flag: &Flag| {
+            let origin = format!("flag {}", flag.name);
+            Value::new(Some(&origin), flag.value.as_str())
+        };
+        Layer(
+            self.flags
+                .iter()
+                .map(|flag| (flag.key.to_owned(), value(flag)))
+                .collect(),
+        )
+    }
+}
+
+/// Settings by their full names.
+#[derive(Debug, Clone)]
+struct Layer(BTreeMap<String, Value>);
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        Ok(self.0.clone().into_iter().collect())
+    }
+}
+
+/// Compares what was given with what there is (the default configuration as JSON).
+struct Walk<'a> {
+    file: &'a str,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Walk<'_> {
+    fn table(
+        &mut self,
+        path: &str,
+        schema: &Json,
+        given: Map<String, Value>,
+        good: &mut Map<String, Value>,
+    ) {
+        for (name, value) in given {
+            let key = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            // Tables have names of the user's own.
+            let inner = match path {
+                "tables" => Some(&Json::Null),
+                _ => schema.get(&name),
+            };
+            let origin = self.origin(&value);
+            let problem = match (inner, value.kind) {
+                (None, _) => "there is no such setting".to_owned(),
+                (Some(inner @ Json::Object(_)), ValueKind::Table(below)) => {
+                    let mut kept = Map::new();
+                    self.table(&key, inner, below, &mut kept);
+                    good.insert(name, Value::new(None, kept));
+                    continue;
+                }
+                (Some(Json::Object(_)), _) => {
+                    format!("this is a section: write [{key}] and its settings below")
+                }
+                (Some(inner), kind) => {
+                    let tried = fits(inner, &kind).and_then(|()| try_alone(&key, kind.clone()));
+                    match tried {
+                        Ok(()) => {
+                            good.insert(name, Value::new(None, kind));
+                            continue;
+                        }
+                        Err(what) => what,
+                    }
+                }
+            };
+            self.problems.push(Problem {
+                key: Some(key),
+                what: problem,
+                origin,
+            });
+        }
+    }
+
+    fn origin(&self, value: &Value) -> Option<String> {
+        let origin = value.origin().unwrap_or(self.file);
+        (!origin.is_empty()).then(|| origin.to_owned())
+    }
+}
+
+/// The library would take `64.5` or `true` for a number; text is how the environment says everything.
+fn fits(schema: &Json, given: &ValueKind) -> Result<(), String> {
+    match (schema, given) {
+        (_, ValueKind::String(_)) => Ok(()),
+        (Json::Number(_), ValueKind::I64(_) | ValueKind::U64(_)) => Ok(()),
+        (Json::Number(_), _) => Err("this must be a whole number".to_owned()),
+        (Json::Bool(_), ValueKind::Boolean(_)) => Ok(()),
+        (Json::Bool(_), _) => Err("this must be true or false".to_owned()),
+        (Json::String(_), _) => Err("this must be text, in quotes".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a configuration with this setting alone can be read.
+fn try_alone(key: &str, kind: ValueKind) -> Result<(), String> {
+    let nested = key.rsplit('.').fold(Value::new(None, kind), |inner, name| {
+        Value::new(None, Map::from([(name.to_owned(), inner)]))
+    });
+    nested
+        .try_deserialize::<Config>()
+        .map(|_| ())
+        .map_err(reason)
+}
+
+/// The library's error without the key and origin that are told beside it.
+fn reason(error: ConfigError) -> String {
+    match error {
+        ConfigError::At { error, .. } => reason(*error),
+        ConfigError::Type {
+            unexpected,
+            expected,
+            ..
+        } => format!("expected {expected}, found {unexpected}"),
+        ConfigError::FileParse { cause, .. } => cause.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn plain(what: String) -> Problem {
+    Problem {
+        key: None,
+        what,
+        origin: None,
+    }
+}

@@ -1,0 +1,290 @@
+//! The configuration of `serve`: a file, environment variables and flags, from low to high
+//! precedence, read once into types that cannot be wrong.
+//!
+//! Every setting has a default, so an empty configuration serves. What each setting does, for people,
+//! is in `docs/configuration.md`; a test holds that page to what is here. Nothing here opens, binds
+//! or starts anything.
+
+mod load;
+mod span;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use etcetera::BaseStrategy as _;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tracing_subscriber::EnvFilter;
+
+pub use load::{Flag, Problem, Problems, Sources};
+pub use span::{Span, SpanError};
+
+use crate::limits::Limits;
+use crate::lock::{TableName, TableNameError};
+use crate::server::check_listen;
+
+/// All settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where to serve gRPC.
+    pub listen: Listen,
+    /// Serve without TLS where others can reach it: needed for addresses beyond loopback.
+    pub insecure: bool,
+    /// The directory of the embedded store; the user's data directory where absent.
+    pub data_dir: Option<PathBuf>,
+    /// How long open calls may take to end after SIGTERM, before their connections are dropped.
+    pub shutdown_grace: Span,
+    /// Where states and data are kept.
+    pub store: StoreConfig,
+    /// The limits in force.
+    pub limits: Limits,
+    /// What is logged, and how.
+    pub log: LogConfig,
+    /// The tables; `default` exists whether it is named or not.
+    pub tables: BTreeMap<Table, TableConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: Listen::default(),
+            insecure: false,
+            data_dir: None,
+            shutdown_grace: Span::from_secs(10),
+            store: StoreConfig::default(),
+            limits: Limits::default(),
+            log: LogConfig::default(),
+            tables: BTreeMap::from([(Table(TableName::default_table()), TableConfig::default())]),
+        }
+    }
+}
+
+/// The settings of the stores.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreConfig {
+    /// The embedded store.
+    pub embedded: EmbeddedConfig,
+}
+
+/// The settings of the embedded store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddedConfig {
+    /// How much of the file to keep in memory, in MiB.
+    pub cache_mib: u32,
+}
+
+impl EmbeddedConfig {
+    /// The largest cache, in MiB.
+    const CACHE_MIB_MAX: u32 = 1024 * 1024;
+
+    /// How much of the file to keep in memory, in bytes.
+    pub fn cache_bytes(&self) -> usize {
+        usize::try_from(u64::from(self.cache_mib) * 1024 * 1024).unwrap_or(usize::MAX)
+    }
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        EmbeddedConfig { cache_mib: 64 }
+    }
+}
+
+/// What is logged, and how. Logs go to stderr.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// For people or for machines.
+    pub format: LogFormat,
+    /// Which events: a level, or `target=level` directives with commas between.
+    pub filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        LogConfig {
+            format: LogFormat::Text,
+            filter: "info".to_owned(),
+        }
+    }
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One line of text an event, coloured on a terminal.
+    Text,
+    /// One JSON object an event.
+    Json,
+}
+
+impl TryFrom<String> for LogFormat {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(format!("{text:?} is no log format; write text or json")),
+        }
+    }
+}
+
+/// The settings of one table: none yet, its name is all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TableConfig {}
+
+/// The name of a configured table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Table(pub TableName);
+
+impl TryFrom<String> for Table {
+    type Error = TableNameError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        TableName::parse(&text).map(Table)
+    }
+}
+
+impl From<Table> for String {
+    fn from(table: Table) -> Self {
+        table.0.as_str().to_owned()
+    }
+}
+
+/// The addresses to listen on, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen(Vec<SocketAddr>);
+
+impl Listen {
+    /// The port of Fermata where none is named.
+    pub const PORT: u16 = 7450;
+
+    /// The addresses, in the order in which they were given.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.0
+    }
+
+    fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Listen, String> {
+        let mut addresses = Vec::new();
+        for text in texts {
+            let address: SocketAddr = text.parse().map_err(|_| {
+                format!("{text:?} is no address; write IP:PORT, such as 127.0.0.1:7450 or [::1]:0")
+            })?;
+            addresses.push(address);
+        }
+        if addresses.is_empty() {
+            return Err("name at least one address".to_owned());
+        }
+        Ok(Listen(addresses))
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Listen(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, Self::PORT))])
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(SocketAddr::to_string))
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    /// A list, or one text with commas between the addresses (as environment variables need it).
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Addresses;
+
+        impl<'de> Visitor<'de> for Addresses {
+            type Value = Listen;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or a list of addresses")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Listen, E> {
+                Listen::parse(text.split(',').map(str::trim)).map_err(E::custom)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Listen, A::Error> {
+                let mut texts: Vec<String> = Vec::new();
+                while let Some(text) = seq.next_element()? {
+                    texts.push(text);
+                }
+                Listen::parse(texts.iter().map(String::as_str)).map_err(A::Error::custom)
+            }
+        }
+
+        deserializer.deserialize_any(Addresses)
+    }
+}
+
+/// No data directory was named, and the user has none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("name a data directory (--data-dir DIR): the user has no default one, HOME is not set")]
+pub struct NoDataDir;
+
+impl Config {
+    /// The directory of the embedded store: the one named, else `fermata` in the user's data directory
+    /// (`$XDG_DATA_HOME`, or `~/.local/share`).
+    pub fn data_dir(&self) -> Result<PathBuf, NoDataDir> {
+        if let Some(dir) = &self.data_dir {
+            return Ok(dir.clone());
+        }
+        // The library would fall back to /etc/passwd: a service whose HOME was taken away on purpose
+        // would then write where nobody looks for it.
+        if std::env::var_os("HOME").is_none_or(|home| home.is_empty()) {
+            return Err(NoDataDir);
+        }
+        let base = etcetera::choose_base_strategy().map_err(|_| NoDataDir)?;
+        Ok(base.data_dir().join("fermata"))
+    }
+
+    /// The tables, `default` among them.
+    pub fn table_names(&self) -> Vec<TableName> {
+        let mut names: Vec<TableName> = self.tables.keys().map(|t| t.0.clone()).collect();
+        if !names.contains(&TableName::default_table()) {
+            names.insert(0, TableName::default_table());
+        }
+        names
+    }
+
+    /// Whether the settings agree with each other and with this machine: everything that is wrong, at
+    /// once, in words that name the settings.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut wrong = self.limits.check().err().unwrap_or_default();
+        for address in self.listen.addresses() {
+            if let Err(error) = check_listen(*address, self.insecure) {
+                wrong.push(format!("listen: {error}"));
+            }
+        }
+        let cache_mib = self.store.embedded.cache_mib;
+        if !(1..=EmbeddedConfig::CACHE_MIB_MAX).contains(&cache_mib) {
+            wrong.push(format!(
+                "store.embedded.cache_mib must be 1 to {}",
+                EmbeddedConfig::CACHE_MIB_MAX
+            ));
+        }
+        if self.shutdown_grace > Span::from_secs(3600) {
+            wrong.push("shutdown_grace must be at most 1h".to_owned());
+        }
+        if let Err(error) = EnvFilter::builder().parse(&self.log.filter) {
+            wrong.push(format!("log.filter: {error}"));
+        }
+        if let Err(error) = self.data_dir() {
+            wrong.push(format!("data_dir: {error}"));
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}

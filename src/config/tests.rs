@@ -1,0 +1,195 @@
+//! What the layers promise.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use super::*;
+
+/// Sources without a file; each pair is an environment variable.
+fn environment(pairs: &[(&str, &str)]) -> Sources {
+    Sources {
+        environment: pairs
+            .iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+            .collect(),
+        // A HOME of its own is not promised to a test.
+        flags: vec![flag("--data-dir", "data_dir", "/data")],
+        file: None,
+    }
+}
+
+fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
+    Flag {
+        name,
+        key,
+        value: value.to_owned(),
+    }
+}
+
+/// The same with this file.
+fn with_file(mut sources: Sources, text: &str) -> (tempfile::NamedTempFile, Sources) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    sources.file = Some(file.path().to_owned());
+    (file, sources)
+}
+
+fn problems(sources: &Sources) -> Vec<String> {
+    let Problems(problems) = Config::load(sources).unwrap_err();
+    problems.iter().map(Problem::to_string).collect()
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    let config = Config::load(&environment(&[])).unwrap();
+    let expected = Config {
+        data_dir: Some("/data".into()),
+        ..Config::default()
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn a_flag_comes_before_the_environment_and_that_before_the_file() {
+    let text = "shutdown_grace = '1s'\nlimits.ttl_min_ms = 101\nlimits.call_max_ms = 101";
+    let (_file, mut sources) = with_file(
+        environment(&[
+            ("FERMATA_CFG_SHUTDOWN_GRACE", "2s"),
+            ("FERMATA_CFG_LIMITS__CALL_MAX_MS", "102"),
+        ]),
+        text,
+    );
+    sources
+        .flags
+        .push(flag("--shutdown-grace", "shutdown_grace", "3s"));
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.shutdown_grace, Span::from_secs(3));
+    assert_eq!(config.limits.call_max_ms, 102);
+    assert_eq!(config.limits.ttl_min_ms, 101);
+}
+
+#[test]
+fn the_usual_log_variable_yields_to_the_own_one() {
+    let own = ("FERMATA_CFG_LOG__FILTER", "warn");
+    let usual = ("RUST_LOG", "debug");
+    for (pairs, filter) in [
+        (vec![usual], "debug"),
+        (vec![usual, own], "warn"),
+        (vec![own, usual], "warn"),
+    ] {
+        let config = Config::load(&environment(&pairs)).unwrap();
+        assert_eq!(config.log.filter, filter);
+    }
+}
+
+#[test]
+fn other_names_of_the_environment_are_no_settings() {
+    let pairs = [
+        ("FERMATA_LOCK_REF", "x"),
+        ("FERMATA_CONFIG", "y"),
+        ("LISTEN", "z"),
+    ];
+    assert!(Config::load(&environment(&pairs)).is_ok());
+}
+
+#[test]
+fn unknown_settings_are_named_at_every_level_with_where_they_came_from() {
+    let text = "lisen = 1\n[limits]\nkeys = 1\n[store.embedded]\ncache = 1\n[tables.a]\nb = 1";
+    let (file, mut sources) = with_file(environment(&[("FERMATA_CFG_STORE__REMOTE", "1")]), text);
+    sources.flags.push(flag("--oops", "oops", "1"));
+    let path = file.path().display();
+    assert_eq!(
+        problems(&sources),
+        [
+            format!("limits.keys: there is no such setting (file {path})"),
+            format!("lisen: there is no such setting (file {path})"),
+            "oops: there is no such setting (flag --oops)".to_owned(),
+            format!("store.embedded.cache: there is no such setting (file {path})"),
+            "store.remote: there is no such setting (environment variable FERMATA_CFG_STORE__REMOTE)"
+                .to_owned(),
+            format!("tables.a: unknown field `b`, there are no fields (file {path})"),
+        ]
+    );
+}
+
+#[test]
+fn every_problem_is_told_at_once() {
+    let text = "insecure = 1\nlisten = []\n[limits]\nkey_bytes_max = 64.5\nsessions_max = 0";
+    let (file, sources) = with_file(environment(&[("FERMATA_CFG_LOG__FORMAT", "xml")]), text);
+    let path = file.path().display();
+    assert_eq!(
+        problems(&sources),
+        [
+            "limits.sessions_max must be at least 1".to_owned(),
+            format!("insecure: this must be true or false (file {path})"),
+            format!("limits.key_bytes_max: this must be a whole number (file {path})"),
+            format!("listen: name at least one address (file {path})"),
+            "log.format: \"xml\" is no log format; write text or json \
+             (environment variable FERMATA_CFG_LOG__FORMAT)"
+                .to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let mut sources = environment(&[]);
+    sources.file = Some("/nowhere/fermata.toml".into());
+    let found = problems(&sources);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("/nowhere/fermata.toml"), "{found:?}");
+
+    let (file, sources) = with_file(environment(&[]), "listen = ");
+    let found = problems(&sources);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("line 1"), "{found:?}");
+    let path = file.path().display().to_string();
+    assert!(found[0].contains(&path), "{found:?}");
+}
+
+#[test]
+fn listening_beyond_loopback_must_be_asked_for() {
+    for (listen, insecure, good) in [
+        ("127.0.0.1:1,[::1]:1", "false", true),
+        ("0.0.0.0:1", "false", false),
+        ("127.0.0.1:1,[::]:1", "false", false),
+        ("0.0.0.0:1", "true", true),
+    ] {
+        let pairs = [
+            ("FERMATA_CFG_LISTEN", listen),
+            ("FERMATA_CFG_INSECURE", insecure),
+        ];
+        let loaded = Config::load(&environment(&pairs));
+        assert_eq!(loaded.is_ok(), good, "{listen} {insecure}");
+    }
+}
+
+#[test]
+fn a_host_name_is_no_address() {
+    let found = problems(&environment(&[("FERMATA_CFG_LISTEN", "localhost:7450")]));
+    assert!(found[0].contains("write IP:PORT"), "{found:?}");
+}
+
+#[test]
+fn the_default_table_is_always_there() {
+    let (_file, sources) = with_file(environment(&[]), "[tables.orders]\n[tables.Invoices]");
+    let names: Vec<String> = Config::load(&sources)
+        .unwrap()
+        .table_names()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(names, ["default", "Invoices", "orders"]);
+}
+
+#[test]
+fn what_is_printed_can_be_fed_back() {
+    let (_file, sources) = with_file(
+        environment(&[("FERMATA_CFG_LISTEN", "127.0.0.1:1,[::1]:2")]),
+        "shutdown_grace = '1m30s'\n[tables.orders]",
+    );
+    let config = Config::load(&sources).unwrap();
+    let printed = toml::to_string(&config).unwrap();
+    let (_file, again) = with_file(Sources::default(), &printed);
+    assert_eq!(Config::load(&again).unwrap(), config);
+}
