@@ -10,3 +10,4 @@
 mod counter;
 mod liveness;
 mod process;
+mod readme;
