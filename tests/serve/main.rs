@@ -11,3 +11,4 @@ mod counter;
 mod liveness;
 mod process;
 mod readme;
+mod start_stop;
