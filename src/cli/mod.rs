@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod bench;
 pub mod check;
 mod exit;
 pub mod serve;
@@ -21,6 +22,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Bench(bench::Args),
 }
 
 /// Runs the command that was given.
@@ -33,6 +35,10 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Check(args) => check::run(args).await.unwrap_or_else(|error| {
             eprintln!("fermata: {error}");
             ExitCode::FAILURE
+        }),
+        Command::Bench(args) => bench::run(args).await.unwrap_or_else(|error| {
+            eprintln!("fermata: {error}");
+            error.exit_code()
         }),
     }
 }

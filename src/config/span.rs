@@ -25,6 +25,11 @@ impl Span {
         Span(Duration::from_secs(secs))
     }
 
+    /// This many milliseconds.
+    pub const fn from_millis(ms: u64) -> Span {
+        Span(Duration::from_millis(ms))
+    }
+
     /// As the standard library has it.
     pub fn duration(self) -> Duration {
         self.0
