@@ -1,12 +1,30 @@
-//! Fermata.
+//! Fermata: a distributed lock service with fencing tokens, first come first served, over gRPC.
+//!
+//! The rooms, and which may use which (`tests/project/rooms.rs` checks it):
+//!
+//! | room | what lives there | uses |
+//! |---|---|---|
+//! | [`lock`] | the rules of the queue of one key, as one pure function | nothing of ours |
+//! | [`session`] | the rules of liveness, pure as well | `lock` |
+//! | [`store`] | the trait of durable states and data, and the stores | `lock` |
+//! | [`engine`] | one actor a key: group commit, waiting, sync, leases | `lock`, `session`, `store` (the trait) |
+//! | [`rpc`] | gRPC: parse, call the engine, map errors | `engine`, `proto` |
+//! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
+//! | [`proto`] | the contract as Rust | |
+//! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | [`cli`] | the commands; puts the parts together | all of them |
+
 pub mod cli;
 pub mod config;
+#[deny(clippy::disallowed_methods)]
 pub mod engine;
 pub mod limits;
+#[deny(clippy::disallowed_methods)]
 pub mod lock;
 pub mod proto;
 pub mod rpc;
 pub mod server;
+#[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
 pub mod telemetry;

@@ -46,8 +46,14 @@ const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// A whole message fits the window of its stream, so that a large value costs no extra round trips.
 const STREAM_WINDOW_MIN: u32 = 64 * 1024;
 const STREAM_WINDOW_MAX: u32 = 16 * 1024 * 1024;
-/// As many whole messages may be on their way in one connection.
+/// As many whole messages may be on their way in one connection …
 const WINDOWS_PER_CONNECTION: u32 = 4;
+/// … and not fewer bytes for each call that it may have. h2 closes a connection (ENHANCE_YOUR_CALM) when
+/// too many small frames are unread: each counts as 256 bytes, and half the window is the limit. A burst
+/// of as many calls as are allowed must not come near that.
+const WINDOW_PER_CALL: u32 = 1024;
+/// What HTTP/2 allows.
+const CONNECTION_WINDOW_MAX: u32 = i32::MAX as u32;
 
 /// How long cut-off connections get to go away.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -202,11 +208,17 @@ fn http2(limits: &Limits) -> tonic::transport::Server {
     let stream_window = u32::try_from(limits.message_bytes_max)
         .unwrap_or(STREAM_WINDOW_MAX)
         .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
+    let calls_window = limits
+        .streams_per_connection_max
+        .saturating_mul(WINDOW_PER_CALL);
+    let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
+        .max(calls_window)
+        .min(CONNECTION_WINDOW_MAX);
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(limits.streams_per_connection_max)
         .http2_max_header_list_size(HEADERS_BYTES_MAX)
         .initial_stream_window_size(stream_window)
-        .initial_connection_window_size(stream_window * WINDOWS_PER_CONNECTION)
+        .initial_connection_window_size(connection_window)
 }

@@ -9,4 +9,4 @@ pub const OS: u8 = 71;
 /// The configuration is not valid.
 pub const CONFIG: u8 = 78;
 /// Added to a signal's number: ended at once by it.
-pub const SIGNAL: u8 = 128;
+pub const SIGNAL: i32 = 128;

@@ -1,16 +1,23 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
-use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::exit;
 use super::settings::Settings;
-use crate::config::{NoDataDir, Problems};
+use crate::config::{Config, NoDataDir, Problems};
+use crate::engine::{Engine, EngineError, EngineOptions, SystemClock, SystemIds};
+use crate::server::{self, ListenError, Server, Stopped};
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
 
 /// Run the lock service
@@ -39,23 +46,35 @@ pub enum ServeError {
     /// Correct the configuration.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// Correct the configuration.
+    /// Name a data directory.
     #[error(transparent)]
     DataDir(#[from] NoDataDir),
-    /// Correct the configuration.
+    /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     /// Free the address, or name another one.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system does not say which port it gave, or lets no signals be heard.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
         source: io::Error,
     },
-    /// The process cannot hear signals.
-    #[error("cannot receive signals: {0}")]
-    Signals(io::Error),
+    /// An operator must look at the data directory.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The store was opened, and then could not be used.
+    #[error("the store cannot be used: {0}")]
+    Engine(#[from] EngineError),
+    /// A fault of this program.
+    #[error("opening the store failed: {0}")]
+    Opening(#[from] JoinError),
+    /// The server went away unasked.
+    #[error(transparent)]
+    Server(#[from] server::ServeError),
 }
 
 impl ServeError {
@@ -65,7 +84,9 @@ impl ServeError {
             ServeError::Config(_) | ServeError::DataDir(_) | ServeError::Telemetry(_) => {
                 exit::CONFIG
             }
-            ServeError::Listen { .. } | ServeError::Signals(_) => exit::OS,
+            ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
+            ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
+            ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
         }
         .into()
     }
@@ -74,37 +95,122 @@ impl ServeError {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let config = args.settings.load()?;
-    telemetry::init(&config.log)?;
-    let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    let listeners = bind(config.listen.addresses()).await?;
     let data_dir = config.data_dir()?;
-    greet(&listeners, &data_dir);
-    signals.next().await;
+    telemetry::init(&config.log)?;
+    let mut signals = Signals::new()?;
+    let listeners = listen(&config).await?;
+    let parts = tokio::select! {
+        biased;
+        parts = Parts::start(&config, &data_dir, &listeners) => parts?,
+        // Nothing was promised to anybody yet.
+        signal = signals.next() => end_at_once(signal),
+    };
+    greet(&listeners, &data_dir, &parts.engine)?;
+
+    let (stop, stopping) = oneshot::channel::<()>();
+    let server = Server::new(parts.engine.clone(), Arc::new(SystemIds))
+        .with_grace(config.shutdown_grace.duration());
+    let mut serving = pin!(server.serve_tcp(listeners, async {
+        let _ = stopping.await;
+    }));
+    tokio::select! {
+        biased;
+        ended = &mut serving => {
+            ended?;
+        }
+        _ = signals.next() => {
+            let _ = stop.send(());
+            let stopped = tokio::select! {
+                biased;
+                stopped = &mut serving => stopped?,
+                signal = signals.next() => end_at_once(signal),
+            };
+            parts.store.shutdown().await;
+            tracing::info!(clean = stopped == Stopped::Clean, "stopped");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn bind(addresses: &[SocketAddr]) -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
+/// What runs below the server.
+struct Parts {
+    store: Arc<EmbeddedStore>,
+    engine: Engine,
+}
+
+impl Parts {
+    /// Opens the store and starts an engine on it.
+    async fn start(
+        config: &Config,
+        data_dir: &Path,
+        listeners: &[TcpListener],
+    ) -> Result<Parts, ServeError> {
+        let options = EmbeddedOptions {
+            directory: data_dir.to_owned(),
+            cache_bytes: config.store.embedded.cache_bytes(),
+        };
+        // After a crash this reads the whole file.
+        let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
+        let store = Arc::new(store);
+        let address = match listeners.first() {
+            Some(first) => local_addr(first)?,
+            None => String::new(),
+        };
+        let engine = Engine::start(EngineOptions {
+            store: store.clone(),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            tables: config.table_names(),
+            limits: config.limits.clone(),
+            address,
+        })
+        .await?;
+        Ok(Parts { store, engine })
+    }
+}
+
+async fn listen(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
     let mut listeners = Vec::new();
-    for &address in addresses {
-        let failed = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
-        listeners.push((listener, local));
+    for &address in config.listen.addresses() {
+        listeners.push(server::bind(address, config.insecure).await?);
     }
     Ok(listeners)
 }
 
-fn greet(listeners: &[(TcpListener, SocketAddr)], data_dir: &Path) {
+fn local_addr(listener: &TcpListener) -> Result<String, ServeError> {
+    let address = listener.local_addr().map_err(|source| ServeError::System {
+        what: "find out which port was given",
+        source,
+    })?;
+    Ok(address.to_string())
+}
+
+/// Says on stdout where everything is. Programs read the first line.
+fn greet(listeners: &[TcpListener], data_dir: &Path, engine: &Engine) -> Result<(), ServeError> {
     let mut text = String::new();
-    for (_, address) in listeners {
-        text.push_str(&format!("listening on {address}\n"));
+    let mut first = None;
+    for listener in listeners {
+        let address = local_addr(listener)?;
+        let _ = writeln!(text, "listening on {address}");
+        first.get_or_insert(address);
     }
-    text.push_str(&format!("data in {}\n", data_dir.display()));
+    let _ = writeln!(text, "data in {} (embedded store)", data_dir.display());
+    let _ = writeln!(text, "replica {}", engine.replica());
+    if let Some(address) = first {
+        let program = std::env::args().next().unwrap_or_default();
+        let _ = writeln!(text, "try: {program} lock demo -- echo hello");
+        let _ = writeln!(
+            text,
+            " or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {address} \
+             fermata.v1.LockService/CreateLockRef"
+        );
+    }
     // A closed stdout is no reason not to serve.
     let mut stdout = io::stdout().lock();
     let _ = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
+    Ok(())
 }
 
 /// The signals that end the service.
@@ -114,19 +220,31 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> io::Result<Signals> {
+    fn new() -> Result<Signals, ServeError> {
+        let hear = |kind| {
+            signal(kind).map_err(|source| ServeError::System {
+                what: "hear signals",
+                source,
+            })
+        };
         Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            interrupt: hear(SignalKind::interrupt())?,
+            terminate: hear(SignalKind::terminate())?,
         })
     }
 
     /// The number of the next one.
-    async fn next(&mut self) -> SignalKind {
+    async fn next(&mut self) -> i32 {
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
         }
     }
+}
+
+/// What was acknowledged is durable, so nothing needs an orderly end.
+#[expect(clippy::exit, reason = "returning would wait for threads of the store")]
+fn end_at_once(signal: i32) -> ! {
+    std::process::exit(exit::SIGNAL + signal)
 }

@@ -25,6 +25,7 @@ pub use span::{Span, SpanError};
 
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
+use crate::server::check_listen;
 
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,11 +265,8 @@ impl Config {
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut wrong = self.limits.check().err().unwrap_or_default();
         for address in self.listen.addresses() {
-            if !address.ip().is_loopback() && !self.insecure {
-                wrong.push(format!(
-                    "listen: {address} can be reached from other machines, and there is no TLS; set \
-                     insecure = true (--insecure) if your network protects it, or listen on 127.0.0.1"
-                ));
+            if let Err(error) = check_listen(*address, self.insecure) {
+                wrong.push(format!("listen: {error}"));
             }
         }
         let cache_mib = self.store.embedded.cache_mib;

@@ -15,6 +15,9 @@ const MARGIN_MIN: Duration = Duration::from_millis(10);
 /// … and not more than this.
 const MARGIN_MAX: Duration = Duration::from_millis(500);
 
+/// As good as for ever: a year.
+const SPAN_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// When a call came in, and how long its caller will listen. In the extensions of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
@@ -64,7 +67,8 @@ impl Deadline {
 
     /// When to answer a call that may take `call_max` where its caller set no deadline.
     pub fn answer_by_or(&self, call_max: Duration) -> Instant {
-        self.answer_by().unwrap_or(self.received + call_max)
+        self.answer_by()
+            .unwrap_or_else(|| later(self.received, call_max))
     }
 
     fn before(&self, margin: Duration) -> Option<Instant> {
@@ -77,6 +81,11 @@ impl Deadline {
         let given = self.given.unwrap_or(Duration::ZERO);
         (given / 20).clamp(MARGIN_MIN, MARGIN_MAX).min(given / 2)
     }
+}
+
+/// A span after an instant, also where their sum is more than a clock can name.
+pub fn later(from: Instant, span: Duration) -> Instant {
+    from.checked_add(span).unwrap_or(from + SPAN_MAX)
 }
 
 /// Runs a call of the engine until `answer_by`; after that its outcome is unknown to the caller. It is
@@ -154,6 +163,12 @@ mod tests {
             parse_timeout("99999999H"),
             Some(Duration::from_secs(99_999_999 * 3600))
         );
+    }
+
+    #[test]
+    fn a_limit_without_end_overflows_no_clock() {
+        let none = Deadline::of_headers(&HeaderMap::new());
+        assert!(none.answer_by_or(Duration::MAX) > Instant::now());
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 //! The KeepAlive stream: each sign of life is answered, in order.
 //!
 //! Nothing is read from the client while [`RENEWALS_MAX`] renewals are under way or their answers are not
-//! taken: a slow store, or a client that does not read, fills the client's window and no memory here.
+//! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
+//! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
+//! oldest renewal has failed, and the stream with it, unless they come by the thousand a second.)
 
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
-use super::deadline::{Deadline, within};
+use super::deadline::{Deadline, later, within};
 use super::stopping::Stopping;
 use super::{answer, parse, status};
 use crate::engine::{Engine, EngineError, LeaseId, Renewed};
@@ -18,7 +20,7 @@ use crate::proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals of one stream may be under way: one slow session does not hold up the others, and
 /// the answers keep their order.
-const RENEWALS_MAX: usize = 16;
+const RENEWALS_MAX: usize = 256;
 
 /// What the client's side of the stream brings.
 enum Asked {
@@ -37,7 +39,8 @@ pub fn stream(
     stopping: Stopping,
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = limits.message_bytes_max;
-    let asked = stream::unfold(Some((asks, stopping)), move |open| async move {
+    let open = Some((asks, stopping.clone()));
+    let asked = stream::unfold(open, move |open| async move {
         let (mut asks, mut stopping) = open?;
         let end = async {
             match deadline.answer_by() {
@@ -62,10 +65,16 @@ pub fn stream(
     asked
         .map(move |asked| {
             let engine = engine.clone();
-            let answer_by = Instant::now() + limits.call_max();
+            let mut stopping = stopping.clone();
+            let call_max = later(Instant::now(), limits.call_max());
+            let answer_by = deadline.answer_by().map_or(call_max, |at| at.min(call_max));
             async move {
                 match asked {
-                    Asked::Renew(ask) => renew(&engine, ask, answer_by).await,
+                    Asked::Renew(ask) => tokio::select! {
+                        biased;
+                        answer = renew(&engine, ask, answer_by) => answer,
+                        () = stopping.stopped() => Err(status::stopping()),
+                    },
                     Asked::Fail(status) => Err(status),
                 }
             }

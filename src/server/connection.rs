@@ -32,12 +32,19 @@ where
     I: Stream<Item = Result<IO, E>>,
 {
     let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+    let mut refusing = false;
     incoming.filter_map(move |accepted| {
         let guarded = match accepted {
             Err(error) => Some(Err(error)),
             Ok(io) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => Some(Ok(Guarded::new(io, place, cut.clone()))),
+                Ok(place) => {
+                    refusing = false;
+                    Some(Ok(Guarded::new(io, place, cut.clone())))
+                }
+                // Said once, however many come.
+                Err(_none_free) if refusing => None,
                 Err(_none_free) => {
+                    refusing = true;
                     tracing::warn!(
                         connections_max,
                         "a connection was refused: the limit is reached"

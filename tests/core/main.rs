@@ -4,6 +4,13 @@
 //! log of all places that ever were; `op` makes commands, right and wrong ones, from numbers that shrink
 //! well. What fails is printed with its smallest case and kept under `tests/proptest-regressions`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod batch;
 mod drain;
 mod machine;

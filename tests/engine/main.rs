@@ -1,4 +1,11 @@
 //! What the engine promises, on the real embedded store.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod sections;
 mod world;

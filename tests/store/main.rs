@@ -1,5 +1,12 @@
 //! What every store promises, and what each one promises beyond that.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod contract;
 mod embedded;
 mod world;

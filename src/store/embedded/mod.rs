@@ -10,6 +10,8 @@
 mod directory;
 mod fault;
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod faults;
 mod file;
 mod format;

@@ -1,0 +1,28 @@
+# syntax=docker/dockerfile:1
+# One static binary and nothing else.
+
+FROM rust:1.95-alpine AS build
+RUN apk add --no-cache musl-dev
+WORKDIR /src
+COPY Cargo.toml Cargo.lock build.rs ./
+COPY proto proto
+COPY src src
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --release --locked --bin fermata \
+    && mkdir -p /out/data \
+    && cp target/release/fermata /out/fermata
+
+FROM scratch
+COPY --from=build /out/fermata /usr/bin/fermata
+# An unprivileged user that owns nothing but the data.
+COPY --from=build --chown=65532:65532 /out/data /data
+USER 65532:65532
+VOLUME /data
+EXPOSE 7450
+ENV FERMATA_CFG_DATA_DIR=/data FERMATA_CFG_LOG__FORMAT=json
+# SIGTERM ends it in an orderly way, within shutdown_grace (10 s): docker stop -t 15
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/bin/fermata"]
+# Whoever reaches the port may take and break locks: publish it to a network that you trust.
+CMD ["serve", "--listen", "0.0.0.0:7450", "--insecure"]

@@ -1,0 +1,191 @@
+//! Every dependency earns its place in `docs/dependencies.md`, and what is linked into the binary has a
+//! licence that `deny.toml` allows, and no crate twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value as Json;
+
+use super::files;
+
+fn toml_file(path: &str) -> toml::Table {
+    files::text(path).parse().unwrap()
+}
+
+#[test]
+fn every_dependency_says_what_it_is_for() {
+    let manifest = toml_file("Cargo.toml");
+    let used: BTreeSet<String> = ["dependencies", "build-dependencies", "dev-dependencies"]
+        .iter()
+        .filter_map(|section| manifest[*section].as_table())
+        .flat_map(|section| section.keys().cloned())
+        .collect();
+    let documented = documented(&files::text("docs/dependencies.md"));
+    let undocumented: Vec<_> = used.difference(&documented).collect();
+    let unused: Vec<_> = documented.difference(&used).collect();
+    assert!(
+        undocumented.is_empty() && unused.is_empty(),
+        "docs/dependencies.md lacks {undocumented:?}, and has {unused:?} too many"
+    );
+}
+
+/// The names in the first column of the tables.
+fn documented(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|line| line.split_once('`'))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+/// The packages that are linked into the binary here, or run while it is compiled.
+fn linked() -> Vec<Json> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--format-version", "1"])
+        .args(["--filter-platform", &target])
+        .current_dir(files::root())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {told}");
+    let metadata: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let resolve = &metadata["resolve"];
+    let nodes: BTreeMap<&str, &Json> = items(&resolve["nodes"])
+        .map(|node| (node["id"].as_str().unwrap(), node))
+        .collect();
+    let mut reached = BTreeSet::new();
+    let mut next = vec![resolve["root"].as_str().unwrap()];
+    while let Some(id) = next.pop() {
+        if reached.insert(id) {
+            let normal = items(&nodes[id]["deps"])
+                .filter(|dep| items(&dep["dep_kinds"]).any(|kind| kind["kind"].is_null()));
+            next.extend(normal.map(|dep| dep["pkg"].as_str().unwrap()));
+        }
+    }
+    items(&metadata["packages"])
+        .filter(|package| reached.contains(package["id"].as_str().unwrap()))
+        .cloned()
+        .collect()
+}
+
+fn items(list: &Json) -> impl Iterator<Item = &Json> {
+    list.as_array().unwrap().iter()
+}
+
+#[test]
+fn every_licence_is_one_that_we_allow() {
+    let deny = toml_file("deny.toml");
+    let allowed: BTreeSet<&str> = deny["licenses"]["allow"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|licence| licence.as_str().unwrap())
+        .collect();
+    let wrong: Vec<String> = linked()
+        .iter()
+        .filter(|package| {
+            let licence = package["license"].as_str().unwrap_or("");
+            !may_use(licence, &|name| allowed.contains(name))
+        })
+        .map(|package| format!("{}: {}", package["name"], package["license"]))
+        .collect();
+    assert!(wrong.is_empty(), "not allowed by deny.toml: {wrong:#?}");
+}
+
+/// Whether an SPDX expression leaves a choice that is allowed. Old manifests write `/` for `OR`.
+fn may_use(expression: &str, allowed: &impl Fn(&str) -> bool) -> bool {
+    let spaced = expression
+        .replace('/', " OR ")
+        .replace('(', " ( ")
+        .replace(')', " ) ");
+    let mut words = spaced.split_whitespace().peekable();
+    let good = any(&mut words, allowed);
+    good && words.next().is_none()
+}
+
+type Words<'a> = std::iter::Peekable<std::str::SplitWhitespace<'a>>;
+
+fn any(words: &mut Words<'_>, allowed: &impl Fn(&str) -> bool) -> bool {
+    let mut good = all(words, allowed);
+    while words.next_if_eq(&"OR").is_some() {
+        good |= all(words, allowed);
+    }
+    good
+}
+
+fn all(words: &mut Words<'_>, allowed: &impl Fn(&str) -> bool) -> bool {
+    let mut good = one(words, allowed);
+    while words.next_if_eq(&"AND").is_some() {
+        good &= one(words, allowed);
+    }
+    good
+}
+
+fn one(words: &mut Words<'_>, allowed: &impl Fn(&str) -> bool) -> bool {
+    match words.next() {
+        Some("(") => {
+            let good = any(words, allowed);
+            good && words.next() == Some(")")
+        }
+        Some(name) => {
+            // An exception only adds rights.
+            if words.next_if_eq(&"WITH").is_some() {
+                words.next();
+            }
+            allowed(name)
+        }
+        None => false,
+    }
+}
+
+#[test]
+fn licence_expressions_are_understood() {
+    let allowed = |name: &str| ["MIT", "Zlib"].contains(&name);
+    for (expression, good) in [
+        ("MIT", true),
+        ("MIT OR GPL-3.0", true),
+        ("GPL-3.0/MIT", true),
+        ("MIT AND GPL-3.0", false),
+        ("MIT AND Zlib", true),
+        ("(MIT OR GPL-3.0) AND Zlib", true),
+        ("(GPL-3.0 OR Apache-2.0) AND Zlib", false),
+        ("GPL-3.0 WITH x OR MIT", true),
+        ("MPL-2.0", false),
+        ("", false),
+    ] {
+        assert_eq!(may_use(expression, &allowed), good, "{expression}");
+    }
+}
+
+#[test]
+fn no_crate_is_linked_in_two_versions() {
+    let deny = toml_file("deny.toml");
+    // `name:^2` leaves version 2 out.
+    let skipped: Vec<(&str, &str)> = deny["bans"]["skip"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|skip| {
+            assert!(skip["reason"].as_str().is_some_and(|why| !why.is_empty()));
+            skip["crate"].as_str().unwrap().split_once(":^").unwrap()
+        })
+        .collect();
+    let packages = linked();
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut needless: BTreeSet<_> = skipped.iter().collect();
+    for package in &packages {
+        let name = package["name"].as_str().unwrap();
+        let version = package["version"].as_str().unwrap();
+        let skip = skipped.iter().find(|(skip, of)| {
+            *skip == name && version.strip_prefix(of).is_some_and(|v| v.starts_with('.'))
+        });
+        match skip {
+            Some(skip) => drop(needless.remove(skip)),
+            None => versions.entry(name).or_default().push(version),
+        }
+    }
+    versions.retain(|_, versions| versions.len() > 1);
+    assert!(versions.is_empty(), "linked more than once: {versions:?}");
+    assert!(needless.is_empty(), "deny.toml skips in vain: {needless:?}");
+}

@@ -1,0 +1,108 @@
+//! Documents name what exists: links lead somewhere, and the settings are those that there are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fermata::config::Config;
+use serde_json::Value as Json;
+
+use super::files;
+
+#[test]
+fn every_link_inside_the_project_leads_somewhere() {
+    let mut broken = Vec::new();
+    for path in files::ending(".md") {
+        for link in links(&files::text(&path)) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link.as_str(), ""));
+            let directory = Path::new(&path).parent().unwrap();
+            let target = match file {
+                "" => files::root().join(&path),
+                _ => files::root().join(directory).join(file),
+            };
+            let found = match (target.exists(), anchor) {
+                (found, "") => found,
+                (false, _) => false,
+                (true, anchor) => anchors(&std::fs::read_to_string(target).unwrap())
+                    .iter()
+                    .any(|heading| heading == anchor),
+            };
+            if !found {
+                broken.push(format!("{path}: {link}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// What stands in `](…)`, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for prose in text.split("```").step_by(2) {
+        for after in prose.split("](").skip(1) {
+            if let Some((link, _)) = after.split_once(')') {
+                found.push(link.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The headings, as links name them.
+fn anchors(text: &str) -> Vec<String> {
+    text.lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn the_documented_settings_are_those_that_exist_with_their_defaults() {
+    let mut exist = BTreeMap::new();
+    let config = serde_json::to_value(Config::default()).unwrap();
+    flatten("", &config, &mut exist);
+    let documented = documented(&files::text("docs/configuration.md"));
+    assert_eq!(documented, exist, "left: docs/configuration.md");
+}
+
+/// Rows `| `name` | `default` | … |`.
+fn documented(text: &str) -> BTreeMap<String, String> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|line| {
+            let mut cells = line.split('|').map(|cell| cell.trim().replace('`', ""));
+            (cells.next().unwrap(), cells.next().unwrap())
+        })
+        .collect()
+}
+
+/// Settings by their full names, with their values as TOML has them; `none` where there is none.
+fn flatten(path: &str, value: &Json, found: &mut BTreeMap<String, String>) {
+    match value {
+        Json::Object(inner) if path == "tables" => {
+            assert_eq!(inner.keys().collect::<Vec<_>>(), ["default"]);
+            found.insert("tables.NAME".to_owned(), "default".to_owned());
+        }
+        Json::Object(inner) => {
+            for (name, value) in inner {
+                let path = match path {
+                    "" => name.clone(),
+                    _ => format!("{path}.{name}"),
+                };
+                flatten(&path, value, found);
+            }
+        }
+        Json::Null => drop(found.insert(path.to_owned(), "none".to_owned())),
+        other => drop(found.insert(path.to_owned(), other.to_string())),
+    }
+}

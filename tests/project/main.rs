@@ -1,0 +1,17 @@
+//! What this project promises about itself: which room may use which, that the contract only grows, that
+//! dependencies and settings are documented, and that nothing stands here that should not.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod contract;
+mod dependencies;
+mod documents;
+mod files;
+mod rooms;
+mod source;
+mod words;

@@ -1,0 +1,160 @@
+//! Imports point one way: rpc -> engine -> lock, session; engine -> store (the trait) -> lock. `cli` and
+//! `server` put the parts together.
+
+use std::collections::BTreeSet;
+
+use super::files;
+use super::source::{code_only, named};
+
+/// A room, and what it may name of others. `store::*` is a part of a room; the deepest line counts.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("lock", &[]),
+    ("session", &["lock"]),
+    ("limits", &["lock"]),
+    ("store", &["lock"]),
+    ("store::embedded", &["store", "lock"]),
+    ("engine", &["lock", "session", "store", "limits"]),
+    ("proto", &["rpc::codec"]),
+    // The engine hands this row on as it is.
+    (
+        "rpc",
+        &["engine", "lock", "limits", "proto", "store::ReplicaRow"],
+    ),
+    ("client", &["lock", "proto"]),
+    ("config", &["limits", "lock", "server"]),
+    ("telemetry", &["config"]),
+    ("server", &["rpc", "engine", "proto", "limits"]),
+    (
+        "cli",
+        &[
+            "client",
+            "config",
+            "engine",
+            "limits",
+            "lock",
+            "proto",
+            "server",
+            "store",
+            "store::embedded",
+            "telemetry",
+        ],
+    ),
+    // The map of the crate names every room.
+    ("lib", &["*"]),
+    ("main", &["cli"]),
+];
+
+/// The module that a file of `src/` is, by its names.
+fn module_of(path: &str) -> Vec<&str> {
+    path.trim_start_matches("src/")
+        .trim_end_matches(".rs")
+        .trim_end_matches("/mod")
+        .split('/')
+        .collect()
+}
+
+/// The line of the table for a path: the deepest that fits.
+fn room_of(path: &[&str]) -> Option<&'static (&'static str, &'static [&'static str])> {
+    let deep = path.iter().take(2).copied().collect::<Vec<_>>().join("::");
+    ROOMS
+        .iter()
+        .find(|(room, _)| *room == deep)
+        .or_else(|| ROOMS.iter().find(|(room, _)| path.first() == Some(room)))
+}
+
+/// What a file names that its room may not.
+fn forbidden(path: &str, source: &str) -> BTreeSet<String> {
+    let module = module_of(path);
+    let Some((room, may)) = room_of(&module) else {
+        return BTreeSet::from([format!("{path} is in no room that this test knows")]);
+    };
+    named(&code_only(source), &module)
+        .into_iter()
+        .filter(|name| {
+            let parts: Vec<&str> = name.split("::").collect();
+            match room_of(&parts) {
+                _ if may.contains(&"*") || may.contains(&name.as_str()) => false,
+                Some((other, _)) => other != room && !may.contains(other),
+                None => true,
+            }
+        })
+        .map(|name| format!("{path} names crate::{name}"))
+        .collect()
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("_test.rs") || path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+#[test]
+fn imports_point_one_way() {
+    let wrong: Vec<String> = files::ending(".rs")
+        .iter()
+        .filter(|path| path.starts_with("src/") && !is_test(path))
+        .flat_map(|path| forbidden(path, &files::text(path)))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn an_import_against_the_direction_is_found() {
+    for (path, source) in [
+        ("src/lock/decide.rs", "use crate::store::Cell;"),
+        ("src/lock/decide.rs", "use super::super::engine::Engine;"),
+        ("src/store/mod.rs", "use crate::engine::Engine;"),
+        (
+            "src/store/mod.rs",
+            "pub mod embedded; use embedded::X; use crate::store::embedded::X;",
+        ),
+        (
+            "src/engine/mod.rs",
+            "use crate::store::embedded::EmbeddedStore;",
+        ),
+        (
+            "src/engine/mod.rs",
+            "use crate::store::{Cell, embedded::EmbeddedStore};",
+        ),
+        ("src/engine/mod.rs", "use crate::rpc::status;"),
+        ("src/rpc/status.rs", "fn f() { crate::store::open() }"),
+        ("src/client/mod.rs", "use crate::engine::Engine;"),
+        ("src/elsewhere.rs", ""),
+    ] {
+        assert!(!forbidden(path, source).is_empty(), "{path}: {source}");
+    }
+    for (path, source) in [
+        (
+            "src/engine/mod.rs",
+            "use crate::store::{Cell, Store}; use crate::lock::Key;",
+        ),
+        (
+            "src/store/embedded/work.rs",
+            "use super::super::{Cell, Store}; use super::file::X;",
+        ),
+        (
+            "src/cli/serve.rs",
+            "use crate::store::embedded::EmbeddedStore;",
+        ),
+    ] {
+        assert_eq!(forbidden(path, source), BTreeSet::new(), "{path}: {source}");
+    }
+}
+
+#[test]
+fn every_select_of_the_engine_has_an_order() {
+    let random: Vec<String> = files::ending(".rs")
+        .into_iter()
+        .filter(|path| path.starts_with("src/engine/"))
+        .filter(|path| {
+            let code = code_only(&files::text(path));
+            code.split("select!").skip(1).any(|after| {
+                !after
+                    .trim_start_matches([' ', '{', '\n'])
+                    .starts_with("biased;")
+            })
+        })
+        .collect();
+    assert!(
+        random.is_empty(),
+        "without `biased;` the order is random, and a simulation cannot be repeated: {random:?}"
+    );
+}

@@ -1,0 +1,170 @@
+//! Connections, health and reflection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata::engine::SystemIds;
+use fermata::limits::Limits;
+use fermata::server::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::sleep;
+use tokio_stream::StreamExt;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1alpha;
+
+use crate::lever::Mode;
+use crate::world::{World, create, hold};
+
+fn of(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest {
+        service: service.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_refused_until_another_is_closed() {
+    let world = World::with(Limits {
+        connections_max: 2,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = world.client().await;
+    let second = world.client().await;
+    hold(&mut first, "a").await;
+    let refused = async {
+        let channel = world.try_channel().await.ok()?;
+        let mut client = HealthClient::new(channel);
+        client.check(of("")).await.ok()
+    };
+    assert!(refused.await.is_none());
+    create(&mut first, "a").await;
+    drop(second);
+    sleep(Duration::from_millis(200)).await;
+    create(&mut world.client().await, "a").await;
+}
+
+#[tokio::test]
+async fn readiness_follows_the_store_and_liveness_does_not() {
+    let world = World::new().await;
+    let mut health = HealthClient::new(world.channel().await);
+    let mut watch = health.watch(of("")).await.unwrap().into_inner();
+    let mut told = watch.next().await.unwrap().unwrap().status();
+    if told == ServingStatus::NotServing {
+        told = watch.next().await.unwrap().unwrap().status();
+    }
+    assert_eq!(told, ServingStatus::Serving);
+    world.store.send_replace(Mode::Fails);
+    let told = watch.next().await.unwrap().unwrap().status();
+    assert_eq!(told, ServingStatus::NotServing);
+    for service in ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"] {
+        let told = health.check(of(service)).await.unwrap().into_inner();
+        assert_eq!(told.status(), ServingStatus::NotServing);
+    }
+    let live = health.check(of("liveness")).await.unwrap().into_inner();
+    assert_eq!(live.status(), ServingStatus::Serving);
+    world.store.send_replace(Mode::Works);
+    let told = watch.next().await.unwrap().unwrap().status();
+    assert_eq!(told, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn reflection_knows_the_services_and_the_types_of_error_details() {
+    let world = World::new().await;
+    let asks = [
+        "fermata.v1.LockService",
+        "google.rpc.BadRequest",
+        "grpc.health.v1.Health",
+    ]
+    .map(|symbol| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileContainingSymbol(symbol.to_owned())),
+    });
+    let mut client = ServerReflectionClient::new(world.channel().await);
+    let asks = futures_util::stream::iter(asks);
+    let answers = client.server_reflection_info(asks).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+    assert_eq!(answers.len(), 3);
+    for answer in answers {
+        let found = answer.message_response.unwrap();
+        assert!(
+            matches!(found, MessageResponse::FileDescriptorResponse(_)),
+            "{found:?}"
+        );
+    }
+
+    let channel = world.channel().await;
+    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
+    let ask = v1alpha::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(
+            v1alpha::server_reflection_request::MessageRequest::ListServices(String::new()),
+        ),
+    };
+    let asks = futures_util::stream::iter([ask]);
+    let answers = client.server_reflection_info(asks).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+    let listed = format!("{answers:?}");
+    for service in ["fermata.v1.LockService", "fermata.v1.LockAdmin"] {
+        assert!(listed.contains(service), "{listed}");
+    }
+}
+
+/// What comes back on a connection to a server on a paused clock, until it closes, and after how long.
+async fn closed_after(sent: &[u8]) -> Duration {
+    let world = World::new().await;
+    tokio::time::pause();
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+    let started = tokio::time::Instant::now();
+    client.write_all(sent).await.unwrap();
+    let mut received = Vec::new();
+    // An abrupt end is an end.
+    let _ = client.read_to_end(&mut received).await;
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn a_client_that_vanished_is_noticed() {
+    // The preface, and empty SETTINGS; pings are not answered.
+    let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let closed = closed_after(hello).await;
+    assert!((14..=17).contains(&closed.as_secs()), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_never_says_hello_is_closed() {
+    let closed = closed_after(b"PRI * HTTP").await;
+    assert!((9..=11).contains(&closed.as_secs()), "{closed:?}");
+}
+
+#[tokio::test]
+async fn as_many_calls_as_are_allowed_may_come_at_once() {
+    // With small messages, the windows are small too.
+    let world = World::with(Limits {
+        value_bytes_max: 1024,
+        message_bytes_max: 20 * 1024,
+        ..Limits::default()
+    })
+    .await;
+    let client = world.client().await;
+    world.store.send_replace(Mode::Hangs);
+    let calls: Vec<_> = (0..2_000)
+        .map(|n| {
+            let mut client = client.clone();
+            tokio::spawn(async move { create(&mut client, &format!("key-{n}")).await })
+        })
+        .collect();
+    sleep(Duration::from_millis(500)).await;
+    world.store.send_replace(Mode::Works);
+    for call in calls {
+        call.await.unwrap();
+    }
+}

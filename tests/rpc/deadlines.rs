@@ -1,0 +1,121 @@
+//! Calls are answered a little before their deadline, whatever the store does.
+
+use std::time::{Duration, Instant};
+
+use fermata::limits::Limits;
+use fermata::proto::*;
+use tonic::Code;
+use tonic::body::Body;
+
+use crate::lever::Mode;
+use crate::malformed;
+use crate::world::{World, create, has_retry_info, hold, in_ms};
+
+fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
+
+#[tokio::test]
+async fn a_wait_is_answered_with_waiting_before_the_deadline() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    hold(&mut client, "a").await;
+    let waiter = create(&mut client, "a").await;
+    for ms in [5, 50, 400, 1_500] {
+        let acquire = AcquireLockRequest {
+            lock_ref: waiter.lock_ref.clone(),
+            wait: seconds(60),
+            read_value: false,
+        };
+        let started = Instant::now();
+        let answer = client
+            .acquire_lock(in_ms(acquire, ms))
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!((answer.state(), answer.position), (LockState::Waiting, 1));
+        let took = started.elapsed();
+        assert!(took < Duration::from_millis(ms), "{took:?} of {ms} ms");
+        assert!(
+            took * 3 > Duration::from_millis(ms) || ms < 50,
+            "{took:?} of {ms} ms"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_the_store_does_not_answer_is_unavailable_before_the_deadline() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    world.store.send_replace(Mode::Hangs);
+    for ms in [20, 100, 600] {
+        let put = CriticalPutRequest {
+            lock_ref: held.lock_ref.clone(),
+            value: "v".into(),
+            call_no: 0,
+        };
+        let started = Instant::now();
+        let status = client.critical_put(in_ms(put, ms)).await.unwrap_err();
+        assert!(started.elapsed() < Duration::from_millis(ms));
+        assert_eq!(status.code(), Code::Unavailable, "{ms} ms: {status:?}");
+        assert!(has_retry_info(&status), "{ms} ms: {status:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_create_of_unknown_outcome_is_found_again_by_its_request_id() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let ask = CreateLockRefRequest {
+        key: "a".into(),
+        request_id: "67e55044-10b1-426f-9247-bb680e5fe0c8".into(),
+        ..Default::default()
+    };
+    world.store.send_replace(Mode::Hangs);
+    let status = client
+        .create_lock_ref(in_ms(ask.clone(), 100))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    world.store.send_replace(Mode::Works);
+    let created = client.create_lock_ref(ask).await.unwrap().into_inner();
+    assert_eq!(created.state(), LockState::Held);
+    let other = create(&mut client, "a").await;
+    assert_eq!(other.position, 1);
+}
+
+#[tokio::test]
+async fn a_call_without_a_deadline_has_the_servers() {
+    let limits = Limits {
+        call_max_ms: 200,
+        ..Limits::default()
+    };
+    let world = World::with(limits).await;
+    let mut client = world.client().await;
+    world.store.send_replace(Mode::Hangs);
+    let started = Instant::now();
+    let get = GetRequest {
+        key: "a".into(),
+        ..Default::default()
+    };
+    let status = client.get(get).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_call_whose_message_never_comes_is_answered_too() {
+    let world = World::new().await;
+    let never =
+        futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>();
+    let status = malformed::call(
+        &mut world.channel().await,
+        "/fermata.v1.LockService/Get",
+        Body::new(http_body_util::StreamBody::new(never)),
+        &[("grpc-timeout", "300m")],
+    )
+    .await;
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(has_retry_info(&status));
+}

@@ -1,0 +1,177 @@
+//! LockAdmin: pages, and what operators see.
+
+use fermata::proto::*;
+use tonic::Code;
+
+use crate::world::{World, create, fields, hold};
+
+#[tokio::test]
+async fn pages_of_keys_follow_each_other_and_keep_their_filter() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    for key in ["b/1", "a/1", "a/2", "a/3"] {
+        hold(&mut client, key).await;
+    }
+    create(&mut client, "a/2").await;
+    let mut admin = world.admin().await;
+    let mut ask = ListLocksRequest {
+        page_size: 2,
+        key_prefix: "a/".into(),
+        ..Default::default()
+    };
+    let mut keys = Vec::new();
+    loop {
+        let page = admin.list_locks(ask.clone()).await.unwrap().into_inner();
+        keys.extend(page.locks.into_iter().map(|lock| (lock.key, lock.waiters)));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        ask.page_token = page.next_page_token;
+    }
+    let expected = [("a/1", 0), ("a/2", 1), ("a/3", 0)].map(|(k, n)| (k.to_owned(), n));
+    assert_eq!(keys, expected);
+    assert!(!ask.page_token.is_empty());
+    ask.key_prefix = "b/".into();
+    let status = admin.list_locks(ask.clone()).await.unwrap_err();
+    assert_eq!(
+        (status.code(), fields(&status)),
+        (Code::InvalidArgument, vec!["page_token".into()])
+    );
+
+    ask.page_token.clear();
+    ask.key_prefix.clear();
+    ask.contended = true;
+    let page = admin.list_locks(ask).await.unwrap().into_inner();
+    assert_eq!(page.locks.len(), 1);
+    assert_eq!(
+        page.locks[0].holder.as_ref().unwrap().state(),
+        LockState::Held
+    );
+}
+
+#[tokio::test]
+async fn a_queue_is_described_in_pages() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut places = Vec::new();
+    for _ in 0..5 {
+        places.push(create(&mut client, "a").await.lock_ref);
+    }
+    let mut admin = world.admin().await;
+    let mut ask = DescribeLockRequest {
+        key: "a".into(),
+        page_size: 2,
+        ..Default::default()
+    };
+    let mut waiters = Vec::new();
+    loop {
+        let page = admin.describe_lock(ask.clone()).await.unwrap().into_inner();
+        assert_eq!((page.holders.len(), page.waiter_count), (1, 5));
+        assert_eq!(page.last_fencing_token, held.fencing_token);
+        let holder = &page.holders[0];
+        assert_eq!(holder.fencing_token, held.fencing_token);
+        assert_eq!(
+            Some(holder.lock_ref.as_str()),
+            held.lock_ref.split('@').next()
+        );
+        assert_eq!(holder.ttl.unwrap().seconds, 30);
+        assert!(holder.lease_left.is_some() && holder.create_time.unwrap().seconds > 0);
+        waiters.extend(page.waiters.into_iter().map(|place| place.lock_ref));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        ask.page_token = page.next_page_token;
+    }
+    assert_eq!(waiters, places);
+}
+
+#[tokio::test]
+async fn an_end_by_force_is_remembered() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut admin = world.admin().await;
+    let force = ForceReleaseRequest {
+        lock_ref: held.lock_ref,
+        reason: "wedged".into(),
+        forced_by: "ann".into(),
+    };
+    admin.force_release(force).await.unwrap();
+    let ask = DescribeLockRequest {
+        key: "a".into(),
+        ..Default::default()
+    };
+    let described = admin.describe_lock(ask).await.unwrap().into_inner();
+    assert!(described.unsynced && described.holders.is_empty());
+    assert_eq!(described.last_fencing_token, held.fencing_token);
+    let ended = &described.ended[0];
+    assert_eq!(
+        (ended.reason(), ended.ended_by.as_str()),
+        (EndReason::Forced, "ann")
+    );
+    assert_eq!(ended.detail, "wedged");
+}
+
+#[tokio::test]
+async fn tables_sessions_and_replicas_are_listed() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let mut admin = world.admin().await;
+    let tables = admin
+        .list_tables(ListTablesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        tables.tables,
+        [Table {
+            name: "default".into()
+        }]
+    );
+
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let ask = OpenSessionRequest {
+            owner: "worker".into(),
+            ..Default::default()
+        };
+        sessions.push(client.open_session(ask).await.unwrap().into_inner().session);
+    }
+    sessions.sort();
+    let mut ask = ListSessionsRequest {
+        page_size: 2,
+        ..Default::default()
+    };
+    let mut listed = Vec::new();
+    loop {
+        let page = admin.list_sessions(ask.clone()).await.unwrap().into_inner();
+        listed.extend(page.sessions);
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        ask.page_token = page.next_page_token;
+    }
+    assert_eq!(
+        listed.iter().map(|s| &s.session).collect::<Vec<_>>(),
+        sessions.iter().collect::<Vec<_>>()
+    );
+    assert!(
+        listed
+            .iter()
+            .all(|s| s.owner == "worker" && s.lease_left.is_some())
+    );
+
+    let replicas = admin
+        .list_replicas(ListReplicasRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(replicas.replicas.len(), 1);
+    assert!(replicas.replicas[0].answering);
+    assert_eq!(
+        replicas.replicas[0].replica,
+        world.engine.replica().to_string()
+    );
+    assert_eq!(replicas.replicas[0].address, world.addr.to_string());
+}

@@ -1,0 +1,115 @@
+//! A server that is told to stop, with calls and streams open.
+
+use std::time::{Duration, Instant};
+
+use fermata::limits::Limits;
+use fermata::proto::*;
+use fermata::server::Stopped;
+use futures_util::stream;
+use tokio::time::sleep;
+use tokio_stream::StreamExt;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::lever::Mode;
+use crate::world::{World, create, has_retry_info, hold};
+
+#[tokio::test]
+async fn open_waits_and_streams_end_and_the_server_with_them() {
+    let mut world = World::new().await;
+    let mut client = world.client().await;
+    hold(&mut client, "a").await;
+    let waiter = create(&mut client, "a").await;
+    let ask = WatchLockRequest {
+        lock_ref: waiter.lock_ref.clone(),
+    };
+    let mut watch = client.watch_lock(ask).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    let asks = stream::pending::<KeepAliveRequest>();
+    let mut alive = client.keep_alive(asks).await.unwrap().into_inner();
+    let mut health = HealthClient::new(world.channel().await);
+    let ask = HealthCheckRequest::default();
+    let mut healthy = health.watch(ask).await.unwrap().into_inner();
+    let waiting = tokio::spawn({
+        let mut client = client.clone();
+        let acquire = AcquireLockRequest {
+            lock_ref: waiter.lock_ref,
+            wait: Some(prost_types::Duration {
+                seconds: 60,
+                nanos: 0,
+            }),
+            read_value: false,
+        };
+        async move { client.acquire_lock(acquire).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+
+    let started = Instant::now();
+    let stopped = world.stop();
+    for status in [
+        waiting.await.unwrap().unwrap_err(),
+        watch.next().await.unwrap().unwrap_err(),
+        alive.next().await.unwrap().unwrap_err(),
+    ] {
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(has_retry_info(&status));
+    }
+    let mut last = ServingStatus::Unknown;
+    while let Some(told) = healthy.next().await {
+        last = told.unwrap().status();
+    }
+    assert_eq!(last, ServingStatus::NotServing);
+    assert_eq!(stopped.await.unwrap().unwrap(), Stopped::Clean);
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(
+        world.try_channel().await.is_err(),
+        "nobody listens any more"
+    );
+}
+
+#[tokio::test]
+async fn what_outlives_the_grace_period_is_cut_off() {
+    let mut world = World::with_grace(Limits::default(), Duration::from_millis(300)).await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    world.store.send_replace(Mode::Hangs);
+    let call = tokio::spawn(async move {
+        let put = CriticalPutRequest {
+            lock_ref: held.lock_ref,
+            value: "v".into(),
+            call_no: 0,
+        };
+        client.critical_put(put).await
+    });
+    sleep(Duration::from_millis(100)).await;
+    let started = Instant::now();
+    let stopped = world.stop().await.unwrap().unwrap();
+    assert_eq!(stopped, Stopped::CutOff);
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
+    call.await.unwrap().unwrap_err();
+    world.store.send_replace(Mode::Works);
+}
+
+#[tokio::test]
+async fn a_server_that_is_dropped_cuts_off_its_connections() {
+    let mut world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let ask = WatchLockRequest {
+        lock_ref: held.lock_ref,
+    };
+    let mut watch = client.watch_lock(ask).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    world.abort();
+    assert!(watch.next().await.unwrap().is_err());
+}

@@ -1,0 +1,154 @@
+//! One server on a port of its own, its clients, and what they are told.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata::engine::{Engine, EngineOptions, SystemClock, SystemIds};
+use fermata::limits::Limits;
+use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata::proto::{CreateLockRefRequest, CreateLockRefResponse, LockState};
+use fermata::server::{ServeError, Server, Stopped, bind};
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use tempfile::TempDir;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt;
+
+use crate::lever::{Levered, Mode};
+
+pub type Client = LockServiceClient<Channel>;
+
+pub struct World {
+    pub addr: SocketAddr,
+    pub engine: Engine,
+    pub store: Arc<watch::Sender<Mode>>,
+    stop: Option<oneshot::Sender<()>>,
+    server: Option<JoinHandle<Result<Stopped, ServeError>>>,
+    _directory: TempDir,
+}
+
+impl World {
+    pub async fn new() -> World {
+        World::with(Limits::default()).await
+    }
+
+    pub async fn with(limits: Limits) -> World {
+        World::with_grace(limits, Duration::from_secs(10)).await
+    }
+
+    pub async fn with_grace(limits: Limits, grace: Duration) -> World {
+        limits.check().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
+        let (lever, store) = Levered::pair(store);
+        let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let engine = Engine::start(EngineOptions {
+            store,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            tables: Vec::new(),
+            limits,
+            address: addr.to_string(),
+        })
+        .await
+        .unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = Server::new(engine.clone(), Arc::new(SystemIds)).with_grace(grace);
+        let server = tokio::spawn(server.serve_tcp(vec![listener], async {
+            let _ = stopped.await;
+        }));
+        World {
+            addr,
+            engine,
+            store: lever,
+            stop: Some(stop),
+            server: Some(server),
+            _directory: directory,
+        }
+    }
+
+    pub async fn channel(&self) -> Channel {
+        self.try_channel().await.unwrap()
+    }
+
+    pub async fn try_channel(&self) -> Result<Channel, tonic::transport::Error> {
+        Endpoint::from_shared(format!("http://{}", self.addr))?
+            .connect()
+            .await
+    }
+
+    pub async fn client(&self) -> Client {
+        LockServiceClient::new(self.channel().await)
+    }
+
+    pub async fn admin(&self) -> LockAdminClient<Channel> {
+        LockAdminClient::new(self.channel().await)
+    }
+
+    /// The server begins to stop; how it ended is for who awaits it.
+    pub fn stop(&mut self) -> JoinHandle<Result<Stopped, ServeError>> {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.server.take().unwrap()
+    }
+}
+
+impl World {
+    /// The server's future is dropped.
+    pub fn abort(&mut self) {
+        self.server.take().unwrap().abort();
+    }
+}
+
+/// A lockRef that holds this key, in a queue that was empty.
+pub async fn hold(client: &mut Client, key: &str) -> CreateLockRefResponse {
+    let held = create(client, key).await;
+    assert_eq!(held.state(), LockState::Held);
+    held
+}
+
+/// A place in the queue of this key.
+pub async fn create(client: &mut Client, key: &str) -> CreateLockRefResponse {
+    let ask = CreateLockRefRequest {
+        key: key.to_owned(),
+        ..Default::default()
+    };
+    client.create_lock_ref(ask).await.unwrap().into_inner()
+}
+
+/// A request with a deadline.
+pub fn in_ms<T>(ask: T, ms: u64) -> Request<T> {
+    let mut request = Request::new(ask);
+    request.set_timeout(Duration::from_millis(ms));
+    request
+}
+
+/// The code and the reason of a refusal.
+pub fn told<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, String) {
+    let status = answer.unwrap_err();
+    let details = status.check_error_details().unwrap();
+    let reason = details.error_info().map(|info| {
+        assert_eq!(info.domain, "fermata.dev");
+        info.reason.clone()
+    });
+    (status.code(), reason.unwrap_or_default())
+}
+
+/// The fields that a refusal names.
+pub fn fields(status: &Status) -> Vec<String> {
+    let details = status.get_error_details();
+    let violations = details.bad_request().map(|bad| &bad.field_violations);
+    violations
+        .into_iter()
+        .flatten()
+        .map(|violation| violation.field.clone())
+        .collect()
+}
+
+pub fn has_retry_info(status: &Status) -> bool {
+    status.get_error_details().retry_info().is_some()
+}

@@ -1,0 +1,12 @@
+//! What `fermata serve` promises as a process: the real binary, real sockets, real signals.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod counter;
+mod liveness;
+mod process;

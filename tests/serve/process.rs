@@ -1,0 +1,79 @@
+//! A real `fermata serve`, started, killed and started again on the same data and port.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fermata::proto::clients::lock_service_client::LockServiceClient;
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+
+pub type Client = LockServiceClient<Channel>;
+
+pub struct Serve {
+    child: Child,
+    pub port: u16,
+    pub data: TempDir,
+}
+
+fn spawn(data: &Path, port: u16) -> (Child, u16) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
+        .arg("serve")
+        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .arg("--data-dir")
+        .arg(data)
+        .env("FERMATA_CFG_LOG__FILTER", "warn")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let Some(port) = line.trim().strip_prefix("listening on 127.0.0.1:") else {
+        panic!("the first line of serve is {line:?}");
+    };
+    let port = port.parse().unwrap();
+    (child, port)
+}
+
+impl Serve {
+    pub fn start() -> Serve {
+        let data = tempfile::tempdir().unwrap();
+        let (child, port) = spawn(data.path(), 0);
+        Serve { child, port, data }
+    }
+
+    /// SIGKILL, and a new process on the same data and port.
+    pub fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let (child, port) = spawn(self.data.path(), self.port);
+        assert_eq!(port, self.port);
+        self.child = child;
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A client that connects when it is used, and again whenever the connection breaks.
+    pub fn client(&self) -> Client {
+        client(&self.endpoint())
+    }
+}
+
+pub fn client(endpoint: &str) -> Client {
+    let endpoint = Endpoint::from_shared(endpoint.to_owned())
+        .unwrap()
+        .connect_timeout(Duration::from_secs(2))
+        .timeout(Duration::from_secs(30));
+    LockServiceClient::new(endpoint.connect_lazy())
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

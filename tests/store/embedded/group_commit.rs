@@ -1,0 +1,73 @@
+//! One sync of the disk serves many callers, and no caller can leave half a job behind.
+
+use std::sync::Arc;
+
+use fermata::lock::State;
+use fermata::store::{Store, Swap};
+use futures_util::FutureExt;
+use tempfile::TempDir;
+
+use super::{add, open};
+use crate::world::{id, session, with_place, without_holder};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_changes_share_a_commit() {
+    const TASKS: usize = 64;
+    const CHANGES: usize = 10_000;
+    let directory = TempDir::new().unwrap();
+    let store = Arc::new(open(directory.path()).unwrap());
+    let tasks = (0..TASKS).map(|task| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let key = id(&format!("key {task}"));
+            let mut state = State::default();
+            for _ in 0..CHANGES / TASKS {
+                let next = if state.entries.is_empty() {
+                    with_place(&state, task as u128)
+                } else {
+                    without_holder(&state)
+                };
+                let swap = store.compare_and_swap(&key, &state, &next).await;
+                assert!(matches!(swap, Swap::Applied), "{swap:?}");
+                state = next;
+            }
+            (key, state)
+        })
+    });
+    for task in futures_util::future::join_all(tasks).await {
+        let (key, state) = task.unwrap();
+        assert_eq!(store.load(&key).await.unwrap(), Some(state));
+    }
+    let commits = store.commits();
+    assert!(commits > 0);
+    assert!(commits < CHANGES as u64 / 4, "{commits} commits");
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_is_done_as_a_whole_or_not_at_all() {
+    let directory = TempDir::new().unwrap();
+    let store = open(directory.path()).unwrap();
+    let mut state = add(&store, "k").await;
+    let mut done = 0;
+    for round in 0..200u32 {
+        let next = with_place(&state, u128::from(round) + 100);
+        {
+            let key = id("k");
+            let mut swap = store.compare_and_swap(&key, &state, &next);
+            // Into the queue, perhaps to its end, and away.
+            for _ in 0..round % 3 {
+                if (&mut swap).now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        // The queue is in order: whatever came of it came before this is answered.
+        store.forget_session(session(1, 1, true).id).await.unwrap();
+        let kept = store.load(&id("k")).await.unwrap().unwrap();
+        assert!(kept == state || kept == next, "round {round}");
+        done += usize::from(kept == next);
+        state = kept;
+    }
+    assert!(done > 0 && done < 200, "{done} of 200 were done");
+}

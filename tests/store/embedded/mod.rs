@@ -1,0 +1,49 @@
+//! The embedded store: what every store promises, and what it promises beyond that.
+
+mod child;
+mod crash;
+mod damage;
+mod directory;
+mod group_commit;
+mod room;
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use fermata::lock::State;
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use fermata::store::{Store, Swap};
+use tempfile::TempDir;
+
+use crate::contract::{Fresh, keeps_its_promises};
+use crate::world::{id, with_place};
+
+async fn empty_store() -> Fresh<TempDir> {
+    let directory = TempDir::new().unwrap();
+    Fresh {
+        store: Arc::new(open(directory.path()).unwrap()),
+        _guard: directory,
+    }
+}
+
+keeps_its_promises!(empty_store);
+
+fn open(directory: &Path) -> Result<EmbeddedStore, OpenError> {
+    EmbeddedStore::open(EmbeddedOptions::new(directory))
+}
+
+/// Adds a place to a key.
+async fn add(store: &EmbeddedStore, key: &str) -> State {
+    let old = store.load(&id(key)).await.unwrap().unwrap_or_default();
+    let new = with_place(&old, old.version.into());
+    let swap = store.compare_and_swap(&id(key), &old, &new).await;
+    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    new
+}
+
+/// Says why a test did nothing, past libtest, which hides what passing tests print.
+fn skipped(test: &str, why: impl std::fmt::Display) {
+    let mut stderr = std::io::stderr();
+    writeln!(stderr, "SKIPPED {test}: {why}").unwrap();
+}
