@@ -1,4 +1,9 @@
 //! What the engine promises, on the real embedded store.
 
+mod faults;
+mod faulty;
+mod lost_memory;
+mod manual_clock;
+mod rng;
 mod sections;
 mod world;
