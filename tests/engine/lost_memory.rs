@@ -4,7 +4,7 @@ use fermata::engine::EngineError;
 use fermata::lock::Command;
 
 use super::faulty::Fault;
-use super::world::World;
+use super::world::{World, call, until};
 
 /// A holder with three acknowledged writes, whose home has just lost its memory of them.
 async fn forgetful() -> (World, fermata::lock::LockRef) {
@@ -47,4 +47,21 @@ async fn a_home_without_its_memory_does_not_serve_while_its_take_over_is_overtak
         let read = world.get(&again).await;
         assert_eq!(read, Ok(Some("four".to_owned())), "{fault:?}");
     }
+}
+
+#[tokio::test]
+async fn a_place_that_expired_while_its_memory_was_lost_is_still_evicted() {
+    let world = World::new().await;
+    let gone = world.engine.create(call("k", 1_000)).await.unwrap();
+    let next = world.create("k").await;
+    // The task dies with the eviction in its hands.
+    world.store.fail_swaps([Fault::Panic]);
+    until("the eviction was tried", || async {
+        world.store.log().swaps.len() > 2
+    })
+    .await;
+    let held = world.acquire(&next.lock_ref).await;
+    world.put(&held, "next").await.unwrap();
+    let over = world.put(&gone.lock_ref, "late").await;
+    assert!(matches!(over, Err(EngineError::Over(_))), "{over:?}");
 }

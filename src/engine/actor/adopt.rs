@@ -114,22 +114,26 @@ impl Actor {
     /// Begins, or goes on, to vouch for a place that is served here.
     fn keep_lease(&mut self, run: &Run, entry: &Entry) {
         let place = self.place(entry.seq);
-        match entry.liveness {
+        let (kept, evidence) = match entry.liveness {
             Liveness::Own { ttl_ms } => {
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
-                run.inner.leases.add_place(place, ttl);
+                let kept = run.inner.leases.add_place(place, ttl);
+                (kept, Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {
-                if run.inner.leases.attach(session, place).is_err() {
-                    // It was closed while this place was being made.
-                    self.pending.push_back(Intent::Evict {
-                        seq: entry.seq,
-                        tag: entry.tag(),
-                        evidence: Evidence::SessionOver(session),
-                        reply: EvictReply::None,
-                    });
-                }
+                let kept = run.inner.leases.attach(session, place);
+                (kept, Evidence::SessionOver(session))
             }
+        };
+        if kept.is_err() {
+            // Its session was closed while this place was being made; or it expired, and the actor that
+            // was to evict it died, or has taken it over since: the evidence needs its present epoch.
+            self.pending.push_back(Intent::Evict {
+                seq: entry.seq,
+                tag: entry.tag(),
+                evidence,
+                reply: EvictReply::None,
+            });
         }
     }
 
