@@ -7,5 +7,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod faults;
+mod faulty;
+mod lost_memory;
+mod manual_clock;
+mod rng;
 mod sections;
 mod world;

@@ -390,7 +390,7 @@ impl Actor {
                         tracing::warn!(key = %self.id, %seq, ?refusal, "a take-over was refused");
                     }
                 }
-                Intent::Extend { .. } => self.extended(run, outcome),
+                Intent::Extend { seq, fence, .. } => self.extended(run, seq, fence, outcome),
                 Intent::Settle(reply) => drop(reply.send(())),
             }
         }

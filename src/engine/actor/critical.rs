@@ -9,7 +9,7 @@ use super::commit::{Intent, unexpected};
 use super::holding::Holding;
 use super::msg::{HeldReply, PlaceRef, Reply};
 use super::{Actor, Run};
-use crate::lock::{Fence, Outcome};
+use crate::lock::{Fence, Outcome, Seq};
 use crate::store::{Cell, StoreError, Written};
 
 /// What a critical call does, and who hears of it.
@@ -205,8 +205,16 @@ impl Actor {
     }
 
     /// An Extend was decided: what waited for timestamps goes on in `let_in`.
-    pub(super) fn extended(&mut self, run: &mut Run, outcome: Option<Outcome>) {
-        let Some(holding) = &mut self.holding else {
+    pub(super) fn extended(
+        &mut self,
+        run: &mut Run,
+        seq: Seq,
+        fence: Fence,
+        outcome: Option<Outcome>,
+    ) {
+        // The fence may have ended, and what is remembered be of the holder after it.
+        let asked = |h: &&mut Holding| h.seq == seq && h.grant <= fence;
+        let Some(holding) = self.holding.as_mut().filter(asked) else {
             return;
         };
         holding.extending = false;
