@@ -47,6 +47,8 @@ mod place;
 mod request;
 mod retry;
 mod session;
+#[cfg(test)]
+mod tests;
 mod validity;
 mod wait;
 mod watch;
