@@ -1,5 +1,6 @@
 //! What the engine promises, on the real embedded store.
 
+mod drops;
 mod faults;
 mod faulty;
 mod lost_memory;

@@ -243,6 +243,8 @@ impl Actor {
             && holding.seq == place.seq
         {
             holding.releasing = true;
+            // What was accepted before and is not begun must not land once the release is decided.
+            self.fail_put_off(&EngineError::Releasing);
         }
         self.pending.push_back(Intent::Release { place, reply });
     }
