@@ -7,4 +7,5 @@ mod lost_memory;
 mod manual_clock;
 mod rng;
 mod sections;
+mod waits;
 mod world;
