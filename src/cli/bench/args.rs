@@ -22,7 +22,7 @@ use crate::config::Span;
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 2 wrong usage; 69 no connection; 71 the disk cannot be \
+    sections cut off (the report says which); 64 wrong usage; 69 no connection; 71 the disk cannot be \
     probed."
 )]
 pub struct Args {
