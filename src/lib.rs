@@ -12,9 +12,11 @@
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`proto`] | the contract as Rust | |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 
 pub mod cli;
+pub mod client;
 pub mod config;
 #[deny(clippy::disallowed_methods)]
 pub mod engine;

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use fermata::cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    cli::run(cli::Cli::parse()).await
+    cli::run(std::env::args_os()).await
 }

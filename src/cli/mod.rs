@@ -1,44 +1,201 @@
-//! The command line.
+//! The command line: the server's commands, and those of a client.
+//!
+//! Here words are taken apart and put together; what a lock is, is not known here.
 
 pub mod bench;
 pub mod check;
+mod child;
 mod exit;
+mod failure;
+mod get;
+mod lock;
+mod locks;
+mod output;
+mod put;
+mod remote;
 pub mod serve;
 mod settings;
+mod signals;
+mod value;
+mod views;
+mod waiting;
 
+use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
-/// Fermata.
+use failure::Failure;
+use remote::Remote;
+
+const HELP: &str = "\
+Examples:
+  fermata serve                             # on this machine, with its data in a directory of yours
+  fermata lock orders-42 -- ./charge.sh 42  # one at a time
+  fermata locks ls                          # who holds what
+  fermata put greeting hello && fermata get greeting
+
+Every command has its own --help, with examples and exit statuses.";
+
+/// Fermata holds keys: a lock service with fencing tokens, first come first served
 #[derive(Debug, Parser)]
-#[command(name = "fermata", version)]
+#[command(name = "fermata", version, after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    remote: Remote,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Lock(lock::Args),
+    Locks(locks::Args),
+    Get(get::Args),
+    Put(put::Args),
+    /// Print completions for a shell
+    #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     Bench(bench::Args),
 }
 
-/// Runs the command that was given.
-pub async fn run(cli: Cli) -> ExitCode {
-    match cli.command {
-        Command::Serve(args) => serve::run(args).await.unwrap_or_else(|error| {
-            eprintln!("fermata: {error}");
-            error.exit_code()
-        }),
-        Command::Check(args) => check::run(args).await.unwrap_or_else(|error| {
-            eprintln!("fermata: {error}");
-            ExitCode::FAILURE
-        }),
-        Command::Bench(args) => bench::run(args).await.unwrap_or_else(|error| {
-            eprintln!("fermata: {error}");
-            error.exit_code()
-        }),
+/// Runs the command that these words (the program's name first) say.
+pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { exit::USAGE } else { 0 };
+            // Nowhere to say it: the status is left.
+            let _ = error.print();
+            return code.into();
+        }
+    };
+    let before = cli.remote;
+    let ended = match cli.command {
+        Command::Serve(args) if before.is_empty() => {
+            return serve::run(args).await.unwrap_or_else(|error| {
+                eprintln!("fermata: {error}");
+                error.exit_code()
+            });
+        }
+        Command::Check(args) if before.is_empty() => {
+            return check::run(args).await.unwrap_or_else(|error| {
+                eprintln!("fermata: {error}");
+                ExitCode::FAILURE
+            });
+        }
+        Command::Bench(args) if before.is_empty() => {
+            return bench::run(args).await.unwrap_or_else(|error| {
+                eprintln!("fermata: {error}");
+                error.exit_code()
+            });
+        }
+        Command::Completions { shell } if before.is_empty() => completions(shell),
+        Command::Serve(_) | Command::Check(_) | Command::Bench(_) | Command::Completions { .. } => {
+            Err(Failure::usage(
+                "options before the command are for client commands; give those of this one after it",
+            ))
+        }
+        Command::Lock(mut args) => {
+            args.remote = args.remote.or(&before);
+            lock::run(args).await
+        }
+        Command::Locks(args) => locks::run(args, &before).await,
+        Command::Get(mut args) => {
+            args.remote = args.remote.or(&before);
+            get::run(args).await
+        }
+        Command::Put(mut args) => {
+            args.remote = args.remote.or(&before);
+            put::run(args).await
+        }
+    };
+    match ended {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("fermata: {failure}");
+            }
+            failure.code.into()
+        }
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "fermata", &mut script);
+    io::Write::write_all(&mut io::stdout(), &script)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_commands_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_after_the_command_count_more_than_those_before_it() {
+        let words = [
+            "fermata",
+            "--endpoint",
+            "http://a:1",
+            "--table",
+            "t",
+            "get",
+            "--endpoint",
+            "http://b:1",
+            "k",
+        ];
+        let cli = Cli::try_parse_from(words).unwrap();
+        let Command::Get(args) = cli.command else {
+            panic!("it is a get");
+        };
+        let remote = args.remote.or(&cli.remote);
+        assert_eq!(remote.endpoints(), ["http://b:1"]);
+        assert_eq!(remote.table(), "t");
+    }
+
+    #[test]
+    fn a_value_may_follow_a_bare_lock_ref_flag() {
+        for words in [
+            &["fermata", "put", "--lock-ref", "v"][..],
+            &[
+                "fermata",
+                "put",
+                "--lock-ref",
+                "default/a#1.00000000@7",
+                "v",
+            ],
+            &["fermata", "put", "--lock-ref=default/a#1.00000000@7", "-"],
+            &["fermata", "put", "k", "v"],
+            &["fermata", "put", "k", "-"],
+            &["fermata", "put", "k", "--file", "f"],
+            &["fermata", "get", "--lock-ref"],
+            &["fermata", "get", "k"],
+            &["fermata", "locks", "release", "r", "--reason", "w"],
+            &["fermata", "locks", "release", "--key", "k", "--reason", "w"],
+        ] {
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.err());
+        }
+        for words in [
+            &["fermata", "get"][..],
+            &["fermata", "put", "a", "b", "c"],
+            &["fermata", "locks", "release", "r"],
+            &["fermata", "locks", "release", "--reason", "w"],
+        ] {
+            assert!(Cli::try_parse_from(words).is_err(), "{words:?}");
+        }
     }
 }

@@ -30,6 +30,12 @@ impl Span {
         Span(Duration::from_millis(ms))
     }
 
+    /// A span of the standard library, without what is below a millisecond.
+    pub fn from_duration(span: Duration) -> Span {
+        let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        Span(Duration::from_millis(ms))
+    }
+
     /// As the standard library has it.
     pub fn duration(self) -> Duration {
         self.0

@@ -11,6 +11,7 @@ mod connections;
 mod deadlines;
 mod lever;
 mod listings;
+mod logs;
 mod malformed;
 mod section;
 mod statuses;

@@ -1,0 +1,86 @@
+//! `fermata get`: reads the value of a key.
+
+use serde_json::json;
+
+use super::exit;
+use super::failure::Failure;
+use super::output::{Format, print_json};
+use super::remote::Remote;
+use super::{value, views};
+
+const HELP: &str = "\
+Without --lock-ref the value is the one that some recent holder left; a holder may be about to overwrite it.
+With --lock-ref it is the latest one, as the holder of that lockRef sees it.
+
+The value is written as it is (on a terminal with an end of line). With --output json: {\"exists\", \"value\"
+(null if it is not UTF-8), \"value_base64\"}, and \"table\" and \"key\", or \"lock_ref\" and \"fencing_token\".
+
+Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or lockRef; 69 no server; 70 the lock
+is lost; 75 the lockRef does not hold its key yet; 77 not allowed.
+
+Examples:
+  fermata get orders-42
+  fermata lock orders-42 -- sh -c 'fermata get --lock-ref'
+  fermata get --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000'";
+
+/// Read the value of a key
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// The key
+    #[arg(value_name = "KEY", required_unless_present = "lock_ref")]
+    key: Option<String>,
+
+    /// Read as the holder: under this lockRef [default: FERMATA_LOCK_REF]
+    #[arg(long, value_name = "LOCK_REF", num_args = 0..=1, require_equals = true)]
+    lock_ref: Option<Option<String>>,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    let (read, mut document) = match args.lock_ref {
+        None => {
+            let (table, key) = (args.remote.table(), args.key.unwrap_or_default());
+            let read = client.get(&table, &key).await?;
+            let table = if table.is_empty() {
+                "default".to_owned()
+            } else {
+                table
+            };
+            (read, json!({ "table": table, "key": key }))
+        }
+        Some(named) => {
+            let arguments = args.key.into_iter().collect();
+            let (lock_ref, rest) = value::lock_ref(named.as_deref(), arguments)?;
+            if !rest.is_empty() {
+                return Err(Failure::usage("a lockRef names its key; leave the key out"));
+            }
+            let (lock_ref, fencing_token) = value::granted(&client, &lock_ref).await?;
+            let read = client
+                .critical_get(&lock_ref, value::call_numbers())
+                .await?;
+            let document = json!({ "lock_ref": lock_ref, "fencing_token": fencing_token });
+            (read, document)
+        }
+    };
+    match args.remote.format() {
+        Format::Json => {
+            if let (Some(all), serde_json::Value::Object(more)) =
+                (document.as_object_mut(), views::value(read.as_ref()))
+            {
+                all.extend(more);
+            }
+            print_json(&document)?;
+        }
+        Format::Text => {
+            if let Some(value) = &read {
+                value::write(value)?;
+            }
+        }
+    }
+    Ok(if read.is_some() { 0 } else { exit::NO_VALUE })
+}

@@ -1,0 +1,327 @@
+//! `fermata lock KEY -- command`: runs a command under a lock.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::child::{Running, status_of};
+use super::exit;
+use super::failure::Failure;
+use super::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
+use super::signals::Signals;
+use super::waiting::Taking;
+use crate::client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use crate::config::Span;
+
+/// The environment variable that hands the lockRef to the command.
+pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
+/// The environment variables that hand on the rest.
+const FENCING_TOKEN_VARIABLE: &str = "FERMATA_FENCING_TOKEN";
+const KEY_VARIABLE: &str = "FERMATA_KEY";
+
+/// How often the validity is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the release of a lost lock may hold up the end of the process.
+const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
+
+/// Run a command while holding the lock on a key
+///
+/// Waits for the lock, runs the command, and releases the lock when the command ends. While it waits it
+/// shows its place in the queue on stderr; Ctrl-C gives the place up.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_long_help = HELP, after_help = "More, with examples and exit statuses: fermata lock --help")]
+pub struct Args {
+    /// The key to lock
+    #[arg(value_name = "KEY")]
+    key: String,
+
+    /// The command, and its arguments
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    command: Vec<OsString>,
+
+    /// When the lock is lost the command gets SIGTERM, and SIGKILL after this
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    grace: Span,
+
+    #[command(flatten)]
+    taking: Taking,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+const HELP: &str = "\
+Environment of the command:
+  FERMATA_LOCK_REF       the lockRef: `fermata get --lock-ref` and `fermata put --lock-ref` use it
+  FERMATA_FENCING_TOKEN  the fencing token: give it to whatever the lock protects; that must refuse a
+                         token below the highest one it has seen
+  FERMATA_KEY, FERMATA_TABLE, FERMATA_ENDPOINT
+
+Signals:
+  SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to the command, SIGINT and SIGQUIT as well unless they
+  can come from the keys of the terminal: the command shares terminal and process group, so Ctrl-C and
+  Ctrl-\\ reach it by themselves and are not sent a second time. (So in the foreground of a terminal
+  `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops both, signs of life too: a command
+  that is stopped for longer than the TTL is ended when it goes on.
+
+When the lock is lost:
+  The command and all processes below it get SIGTERM, after --grace SIGKILL, and stderr says why. Where it
+  can be foreseen (no server answers), SIGTERM comes early: --grace, or a third of the TTL if that is
+  less, before the end of the time in which nobody else can have the lock, and SIGKILL at its end.
+
+Exit status:
+  that of the command, or 128+n if signal n ended it (130 is Ctrl-C), and:
+   64  the command line makes no sense, or the server refused it as malformed
+   66  there is no such table
+   69  no server could be reached, or none could do it in time
+   70  the lock was lost, and the command was stopped
+   75  --try, and others hold the lock; or a limit of the server is reached
+   77  not allowed
+  124  the wait timed out (--wait)
+  126  the command cannot be run
+  127  there is no such command
+  128+n  ended by signal n while waiting; the place in the queue is given up
+
+Examples:
+  fermata lock orders-42 -- ./charge.sh 42
+  fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
+  fermata lock --wait 30s --ttl 10s deploy -- sh -c 'fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    let mut signals = Signals::new()?;
+    let table = args.remote.table();
+    let guard = args
+        .taking
+        .lock(&client, &table, &args.key, &mut signals)
+        .await?;
+    let mut variables = vec![
+        (LOCK_REF_VARIABLE, guard.lock_ref()),
+        (FENCING_TOKEN_VARIABLE, guard.fencing_token().to_string()),
+        (KEY_VARIABLE, args.key.clone()),
+        (ENDPOINT_VARIABLE, args.remote.endpoints().join(",")),
+    ];
+    let table = if table.is_empty() {
+        "default".to_owned()
+    } else {
+        table
+    };
+    variables.push((TABLE_VARIABLE, table));
+    let running = match Running::start(&args.command, &variables) {
+        Ok(running) => running,
+        Err(failure) => {
+            release(guard, &args.key).await?;
+            return Err(failure);
+        }
+    };
+    let mut holding = Holding {
+        client,
+        guard,
+        running,
+        signals,
+        grace: args.grace.duration(),
+        key: args.key,
+    };
+    let status = holding.until_ended().await?;
+    holding.end(status).await
+}
+
+/// Gives the lock back. That it could not be told to the server is no failure of the command: the lock
+/// ends by itself.
+async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
+    let ttl = Span::from_secs(guard.ttl().as_secs());
+    match guard.release().await {
+        Ok(()) => Ok(()),
+        Err(ReleaseError::Lost(lost)) => Err(Failure::new(
+            exit::LOCK_LOST,
+            format!(
+                "the lock on {key} was lost before its release: {lost} ({})",
+                lost.reason.as_str()
+            ),
+        )),
+        Err(
+            error @ (ReleaseError::Invalid(_)
+            | ReleaseError::Denied(_)
+            | ReleaseError::Unavailable(_)
+            | ReleaseError::Other(_)),
+        ) => {
+            eprintln!("fermata: {key} could not be released and expires in at most {ttl}: {error}");
+            Ok(())
+        }
+    }
+}
+
+/// How the command ended.
+struct Ended {
+    status: u8,
+    /// It was stopped because the lock was, or was about to be, lost.
+    stopped: bool,
+}
+
+/// A command that is being stopped.
+struct Stopping {
+    kill_at: Moment,
+    killed: bool,
+}
+
+/// A command that runs under a lock.
+struct Holding {
+    client: Client,
+    guard: LockGuard,
+    running: Running,
+    signals: Signals,
+    grace: Duration,
+    key: String,
+}
+
+impl Holding {
+    /// Waits for the end of the command; stops it when the lock is lost.
+    async fn until_ended(&mut self) -> Result<Ended, Failure> {
+        let mut stopping: Option<Stopping> = None;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.running.ended() => {
+                    let status = status_of(ended?);
+                    if let Some(stopping) = stopping {
+                        self.finish(stopping).await;
+                        return Ok(Ended { status, stopped: true });
+                    }
+                    return Ok(Ended { status, stopped: false });
+                }
+                signal = self.signals.next() => self.pass(signal),
+                lost = self.guard.lost(), if stopping.is_none() => {
+                    stopping = Some(self.stop_lost(&lost));
+                }
+                _ = tick.tick() => match &mut stopping {
+                    None => stopping = self.stop_early(),
+                    Some(stopping) => {
+                        if !stopping.killed && self.client.clock().now() >= stopping.kill_at {
+                            stopping.killed = true;
+                            eprintln!("fermata: the command did not stop; sending SIGKILL");
+                            self.running.kill();
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn pass(&self, signal: Signal) {
+        if !self.signals.reached_the_group(signal) {
+            self.running.pass(signal);
+        }
+    }
+
+    /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
+    fn stop_lost(&mut self, lost: &Lost) -> Stopping {
+        let grace = Span::from_duration(self.grace);
+        eprintln!(
+            "fermata: lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
+            self.key,
+            super::output::one_line(&lost.detail),
+            lost.reason.as_str(),
+        );
+        self.running.stop();
+        Stopping {
+            kill_at: self.client.clock().now().after(self.grace),
+            killed: false,
+        }
+    }
+
+    /// Stops the command where the validity ends within the grace, so that nothing of it runs when
+    /// somebody else can have the lock.
+    fn stop_early(&mut self) -> Option<Stopping> {
+        let GuardState::Held { valid_until, .. } = self.guard.state() else {
+            // Then `lost` says so, with the reason.
+            return None;
+        };
+        // With every sign of life answered this much is always left.
+        let lead = self.grace.min(self.guard.ttl() / 3);
+        let now = self.client.clock().now();
+        if now.until(valid_until) > lead {
+            return None;
+        }
+        eprintln!(
+            "fermata: no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
+             command: SIGTERM now, SIGKILL then",
+            self.key,
+            now.until(valid_until).as_millis(),
+        );
+        self.running.stop();
+        Some(Stopping {
+            kill_at: valid_until,
+            killed: false,
+        })
+    }
+
+    /// The command itself has ended; sees to what it started.
+    async fn finish(&mut self, stopping: Stopping) {
+        let left = self.client.clock().now().until(stopping.kill_at);
+        if timeout(left, self.running.all_gone()).await.is_err() {
+            self.running.kill();
+            // A process that not even SIGKILL ends hangs in the kernel.
+            let _ = timeout(Duration::from_secs(1), self.running.all_gone()).await;
+        }
+    }
+
+    async fn end(self, ended: Ended) -> Result<u8, Failure> {
+        if !ended.stopped {
+            release(self.guard, &self.key).await?;
+            return Ok(ended.status);
+        }
+        // It may still be there, or be lost; either way it has been said.
+        let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
+        Err(Failure::new(exit::LOCK_LOST, ""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::Cli;
+
+    #[test]
+    fn a_command_is_needed_and_keeps_its_own_options() {
+        for good in [
+            &["fermata", "lock", "k", "--", "ls", "--try"][..],
+            &["fermata", "lock", "--try", "k", "--", "ls"],
+            &["fermata", "lock", "k", "--wait", "1m30s", "--", "ls", "-l"],
+            &[
+                "fermata",
+                "--endpoint",
+                "http://a:1",
+                "lock",
+                "k",
+                "--",
+                "ls",
+            ],
+            &[
+                "fermata",
+                "lock",
+                "--endpoint",
+                "http://a:1",
+                "k",
+                "--",
+                "ls",
+            ],
+        ] {
+            assert!(Cli::try_parse_from(good).is_ok(), "{good:?}");
+        }
+        for bad in [
+            &["fermata", "lock", "k"][..],
+            &["fermata", "lock", "k", "ls"],
+            &["fermata", "lock", "--", "ls"],
+            &["fermata", "lock", "--wait", "30", "k", "--", "ls"],
+            &["fermata", "lock", "--try", "--wait", "3s", "k", "--", "ls"],
+        ] {
+            assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `fermata put`: writes the value of a key.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::failure::Failure;
+use super::output::{Format, print_json};
+use super::remote::Remote;
+use super::signals::Signals;
+use super::value;
+use super::waiting::Taking;
+use crate::client::{Client, Mutation};
+
+const HELP: &str = "\
+Without --lock-ref this is a whole section of its own: it takes the lock on the key, writes, and releases it.
+With --lock-ref it writes as the holder of that lockRef, and the lock stays as it is.
+
+With --output json: {\"lock_ref\", \"fencing_token\"} of the lock that the value was written under.
+
+Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef; 69 no server (the outcome is
+unknown); 70 the lock is lost (the outcome is unknown); 74 the value cannot be read; 75 --try, and others hold
+the lock; 77 not allowed; 124 the wait timed out; 128+n ended by signal n.
+
+Examples:
+  fermata put orders-42 charged
+  date | fermata put orders-42 -
+  fermata put orders-42 --file order.json --wait 10s
+  fermata lock orders-42 -- sh -c 'fermata put --lock-ref charged'
+  fermata put --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000' charged";
+
+/// Write the value of a key
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP, override_usage = "\
+    fermata put [OPTIONS] KEY <VALUE | - | --file FILE>\n       \
+    fermata put [OPTIONS] --lock-ref[=LOCK_REF] <VALUE | - | --file FILE>")]
+pub struct Args {
+    /// The key (not with --lock-ref), and the value; - reads it from stdin
+    #[arg(value_name = "KEY VALUE", num_args = 0..=2)]
+    arguments: Vec<String>,
+
+    /// Read the value from this file
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Write as the holder: under this lockRef [default: FERMATA_LOCK_REF]
+    #[arg(long, value_name = "LOCK_REF", num_args = 0..=1, require_equals = true)]
+    lock_ref: Option<Option<String>>,
+
+    #[command(flatten)]
+    taking: Taking,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let client = args.remote.client()?;
+    let (lock_ref, fencing_token) = match args.lock_ref.clone() {
+        Some(named) => {
+            under(
+                &client,
+                named.as_deref(),
+                args.arguments,
+                args.file.as_ref(),
+            )
+            .await?
+        }
+        None => section(&client, &args).await?,
+    };
+    match args.remote.format() {
+        Format::Json => print_json(&json!({
+            "lock_ref": lock_ref,
+            "fencing_token": fencing_token,
+        }))?,
+        Format::Text => {}
+    }
+    Ok(0)
+}
+
+/// Writes under a lock that somebody else took.
+async fn under(
+    client: &Client,
+    named: Option<&str>,
+    arguments: Vec<String>,
+    file: Option<&PathBuf>,
+) -> Result<(String, u64), Failure> {
+    // A lone argument is the value, whatever it looks like.
+    let (lock_ref, rest) = match (named, arguments.len(), file) {
+        (None, 0 | 1, None) => {
+            let (lock_ref, _) = value::lock_ref(None, Vec::new())?;
+            (lock_ref, arguments)
+        }
+        _ => value::lock_ref(named, arguments)?,
+    };
+    let given = one(rest, file.is_some())?;
+    let value = value::read(given.as_deref(), file)?;
+    let (lock_ref, fencing_token) = value::granted(client, &lock_ref).await?;
+    client
+        .critical_write(&lock_ref, Mutation::Put(value), value::call_numbers())
+        .await?;
+    Ok((lock_ref, fencing_token))
+}
+
+/// The value, unless a file has it.
+fn one(arguments: Vec<String>, file: bool) -> Result<Option<String>, Failure> {
+    let mut arguments = arguments.into_iter();
+    let given = arguments.next();
+    match (arguments.next(), given.is_some() && file) {
+        (None, false) => Ok(given),
+        (Some(_), _) => Err(Failure::usage(
+            "a lockRef names its key; give the value alone",
+        )),
+        (None, true) => Err(Failure::usage("give the value or --file, not both")),
+    }
+}
+
+/// A section of its own.
+async fn section(client: &Client, args: &Args) -> Result<(String, u64), Failure> {
+    let (key, given) = match args.arguments.as_slice() {
+        [key] => (key, None),
+        [key, value] => (key, Some(value.as_str())),
+        _ => return Err(Failure::usage("give a key and a value")),
+    };
+    // Before anything is locked: stdin may take its time.
+    let value = value::read(given, args.file.as_ref())?;
+    let mut signals = Signals::new()?;
+    let table = args.remote.table();
+    let guard = args.taking.lock(client, &table, key, &mut signals).await?;
+    let written = (guard.lock_ref(), guard.fencing_token());
+    guard.release_with(Mutation::Put(value)).await?;
+    Ok(written)
+}

@@ -1,0 +1,119 @@
+//! What `get` and `put` have in common: values, and the lockRef of another process.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::exit;
+use super::failure::Failure;
+use super::lock::LOCK_REF_VARIABLE;
+use super::remote::variable;
+use crate::client::{Client, Standing};
+use crate::lock::LockRef;
+
+/// Reads a value from where it was said to be.
+pub fn read(given: Option<&str>, file: Option<&PathBuf>) -> Result<Bytes, Failure> {
+    match (given, file) {
+        (Some("-"), None) => {
+            let mut value = Vec::new();
+            io::stdin().lock().read_to_end(&mut value)?;
+            Ok(value.into())
+        }
+        (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        (None, Some(file)) => match std::fs::read(file) {
+            Ok(value) => Ok(value.into()),
+            Err(error) => Err(Failure::new(
+                exit::IO,
+                format!("cannot read {}: {error}", file.display()),
+            )),
+        },
+        (Some(_), Some(_)) => Err(Failure::usage("give the value or --file, not both")),
+        (None, None) => Err(Failure::usage("give the value, - for stdin, or --file")),
+    }
+}
+
+/// Writes a value as it is; for a terminal with an end of line.
+pub fn write(value: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(value)?;
+    if stdout.is_terminal() && !value.ends_with(b"\n") {
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()
+}
+
+/// The lockRef to act under: the one of `--lock-ref=REF`; with a bare `--lock-ref` the first argument if
+/// that is one, else the environment's. What is left of the arguments comes back.
+pub fn lock_ref(
+    given: Option<&str>,
+    mut arguments: Vec<String>,
+) -> Result<(String, Vec<String>), Failure> {
+    if let Some(given) = given {
+        return Ok((given.to_owned(), arguments));
+    }
+    let first_is_one = arguments
+        .first()
+        .is_some_and(|first| first.parse::<LockRef>().is_ok());
+    if first_is_one {
+        return Ok((arguments.remove(0), arguments));
+    }
+    match variable(LOCK_REF_VARIABLE) {
+        Some(inherited) => Ok((inherited, arguments)),
+        None => Err(Failure::usage(format!(
+            "--lock-ref names no lockRef, and {LOCK_REF_VARIABLE} is not set (fermata lock sets it)"
+        ))),
+    }
+}
+
+/// The lockRef with its present grant: it may have been taken over since it was handed on.
+pub async fn granted(client: &Client, lock_ref: &str) -> Result<(String, u64), Failure> {
+    let acquired = client.acquire_lock(lock_ref).await?;
+    match acquired.standing {
+        Standing::Held { fencing_token } => Ok((acquired.lock_ref, fencing_token)),
+        Standing::Waiting { position } => Err(Failure::new(
+            exit::TEMPORARY,
+            format!("this lockRef does not hold its key yet ({position} ahead)"),
+        )),
+    }
+}
+
+/// Numbers for critical calls of a lockRef that several processes use, one after the other: the time of day
+/// in microseconds, so that those of a later process are higher.
+pub fn call_numbers() -> impl FnMut() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let start = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+    let mut last = start;
+    move || {
+        last = last.saturating_add(1);
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_flag_takes_the_first_argument_if_it_is_a_lock_ref() {
+        let arguments = vec!["default/a#1.00000000@7".to_owned(), "v".to_owned()];
+        let (lock_ref, rest) = lock_ref(None, arguments).unwrap();
+        assert_eq!(lock_ref, "default/a#1.00000000@7");
+        assert_eq!(rest, ["v"]);
+    }
+
+    #[test]
+    fn a_named_lock_ref_leaves_the_arguments_alone() {
+        let (named, rest) = lock_ref(Some("x"), vec!["v".to_owned()]).unwrap();
+        assert_eq!((named.as_str(), rest.len()), ("x", 1));
+    }
+
+    #[test]
+    fn numbers_grow_from_process_to_process() {
+        let mut first = call_numbers();
+        let (a, b) = (first(), first());
+        assert!(a < b);
+        assert!(a > 1_700_000_000_000_000);
+    }
+}

@@ -1,0 +1,160 @@
+//! The contract's messages as JSON: the names of the contract; spans, times and enums as protobuf's own JSON
+//! has them; 64-bit numbers as numbers; absent messages as null.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::proto;
+
+fn text_of(shown: Option<impl ToString>) -> Option<String> {
+    shown.map(|shown| shown.to_string())
+}
+
+fn state(number: i32) -> &'static str {
+    proto::LockState::try_from(number)
+        .unwrap_or(proto::LockState::Unspecified)
+        .as_str_name()
+}
+
+/// One place.
+pub fn place(place: &proto::Place) -> Value {
+    let mode = proto::LockMode::try_from(place.mode).unwrap_or(proto::LockMode::Unspecified);
+    json!({
+        "lock_ref": place.lock_ref,
+        "seq": place.seq,
+        "state": state(place.state),
+        "mode": mode.as_str_name(),
+        "fencing_token": place.fencing_token,
+        "session": place.session,
+        "ttl": text_of(place.ttl),
+        "lease_left": text_of(place.lease_left),
+        "create_time": text_of(place.create_time),
+        "owner": place.owner,
+        "identity": place.identity,
+        "home": place.home,
+    })
+}
+
+/// ListLocksResponse, all pages in one.
+pub fn locks(locks: &[proto::LockSummary]) -> Value {
+    let locks: Vec<Value> = locks
+        .iter()
+        .map(|lock| {
+            json!({
+                "table": lock.table,
+                "key": lock.key,
+                "holder": lock.holder.as_ref().map(place),
+                "waiters": lock.waiters,
+            })
+        })
+        .collect();
+    json!({ "locks": locks })
+}
+
+/// DescribeLockResponse, all pages in one.
+pub fn described(lock: &proto::DescribeLockResponse) -> Value {
+    let ended: Vec<Value> = lock.ended.iter().map(ended_place).collect();
+    json!({
+        "table": lock.table,
+        "key": lock.key,
+        "holders": lock.holders.iter().map(place).collect::<Vec<_>>(),
+        "waiters": lock.waiters.iter().map(place).collect::<Vec<_>>(),
+        "waiter_count": lock.waiter_count,
+        "unsynced": lock.unsynced,
+        "last_fencing_token": lock.last_fencing_token,
+        "ended": ended,
+    })
+}
+
+fn ended_place(ended: &proto::EndedPlace) -> Value {
+    let reason = proto::EndReason::try_from(ended.reason).unwrap_or(proto::EndReason::Unspecified);
+    json!({
+        "lock_ref": ended.lock_ref,
+        "seq": ended.seq,
+        "reason": reason.as_str_name(),
+        "ended_by": ended.ended_by,
+        "detail": ended.detail,
+    })
+}
+
+/// A value: as text where it is UTF-8 (else null), and always as base64 (null where there is none).
+pub fn value(value: Option<&Bytes>) -> Value {
+    json!({
+        "exists": value.is_some(),
+        "value": value.and_then(|bytes| std::str::from_utf8(bytes).ok()),
+        "value_base64": value.map(|bytes| base64(bytes)),
+    })
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Standard base64, padded.
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let bits = (group[0] << 16) | (group[1] << 8) | group[2];
+        for at in 0..4 {
+            if at <= chunk.len() {
+                let digit = (bits >> (18 - 6 * at)) & 63;
+                text.push(char::from(BASE64[digit as usize]));
+            } else {
+                text.push('=');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_the_standard_one() {
+        for (plain, encoded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), encoded);
+        }
+        assert_eq!(base64(&[0xff, 0xfe]), "//4=");
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_is_told_from_none() {
+        let binary = Bytes::from_static(&[0xff]);
+        assert_eq!(value(Some(&binary))["value"], Value::Null);
+        assert_eq!(value(Some(&binary))["exists"], json!(true));
+        assert_eq!(value(None)["value_base64"], Value::Null);
+        assert_eq!(value(None)["exists"], json!(false));
+    }
+
+    #[test]
+    fn a_place_keeps_the_names_of_the_contract() {
+        let shown = place(&proto::Place {
+            lock_ref: "default/a#1.00000000".to_owned(),
+            seq: 1,
+            state: proto::LockState::Held.into(),
+            mode: proto::LockMode::Exclusive.into(),
+            fencing_token: 1_790_000_000_000_000,
+            ttl: Some(prost_types::Duration {
+                seconds: 1,
+                nanos: 500_000_000,
+            }),
+            create_time: Some(prost_types::Timestamp {
+                seconds: 0,
+                nanos: 0,
+            }),
+            ..proto::Place::default()
+        });
+        assert_eq!(shown["state"], json!("LOCK_STATE_HELD"));
+        assert_eq!(shown["ttl"], json!("1.500s"));
+        assert_eq!(shown["lease_left"], Value::Null);
+        assert_eq!(shown["create_time"], json!("1970-01-01T00:00:00Z"));
+        assert_eq!(shown["fencing_token"], json!(1_790_000_000_000_000u64));
+    }
+}

@@ -1,0 +1,250 @@
+//! Waiting for a lock on the command line: it shows how it goes, and a signal gives the place up.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::sys::signal::Signal;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::exit;
+use super::failure::Failure;
+use super::signals::{Signals, ends_a_wait};
+use crate::client::{Client, LockGuard, LockRequest, Moment, Place, WaitError};
+use crate::config::Span;
+
+/// How long giving a place up may hold up the end of the process.
+const GIVE_UP_MAX: Duration = Duration::from_secs(2);
+/// How often the progress is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// A line at least this often where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+/// No position was told yet.
+const NOT_TOLD: u32 = u32::MAX;
+
+/// How to take the lock.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Taking the lock")]
+pub struct Taking {
+    /// Do not wait: exit with 75 if others hold the lock
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub once: bool,
+
+    /// Wait this long at most, then exit with 124 [default: without end]
+    #[arg(long, value_name = "SPAN")]
+    pub wait: Option<Span>,
+
+    /// The lock lives this long without a sign of life from here (they are sent each third of it)
+    /// [default: the server's, 30s]
+    #[arg(long, value_name = "SPAN")]
+    pub ttl: Option<Span>,
+
+    /// A label for people who look at the locks [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub owner: Option<String>,
+}
+
+impl Taking {
+    /// What to ask the server for.
+    pub fn request(&self, table: &str, key: &str) -> LockRequest {
+        let owner = self.owner.clone().unwrap_or_else(super::remote::who);
+        let request = LockRequest::new(key).table(table).owner(owner);
+        match self.ttl {
+            Some(ttl) => request.ttl(ttl.duration()),
+            None => request,
+        }
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        if self.once {
+            return Some(Duration::ZERO);
+        }
+        self.wait.map(Span::duration)
+    }
+
+    /// Takes the lock, or gives its place in the queue up.
+    pub async fn lock(
+        &self,
+        client: &Client,
+        table: &str,
+        key: &str,
+        signals: &mut Signals,
+    ) -> Result<LockGuard, Failure> {
+        let request = self.request(table, key);
+        let limit = self.limit();
+        let end = limit.map(|limit| client.clock().now().after(limit));
+        let mut place = take_place(client, request, signals).await?;
+        let limit = end.map(|end| client.clock().now().until(end));
+        let waited = wait(client, &mut place, key, limit, signals).await;
+        let failure = match waited {
+            Ok(guard) => return Ok(guard),
+            Err(Unlocked::Signal(signal)) => Failure::signal(
+                signal,
+                format!("{signal} while waiting for {key}; the place in the queue is given up"),
+            ),
+            Err(Unlocked::Wait(WaitError::TimedOut { position })) if self.once => Failure::new(
+                exit::TEMPORARY,
+                format!("{key} is locked by others ({position} ahead)"),
+            ),
+            Err(Unlocked::Wait(WaitError::TimedOut { position })) => Failure::new(
+                exit::TIMED_OUT,
+                format!("{key} is still locked by others after the wait ({position} ahead)"),
+            ),
+            Err(Unlocked::Wait(error)) => Failure::from(error),
+        };
+        give_up(place, signals).await;
+        Err(failure)
+    }
+}
+
+/// Takes a place. A signal meanwhile gives it back as soon as the server has said which one it is.
+async fn take_place(
+    client: &Client,
+    request: LockRequest,
+    signals: &mut Signals,
+) -> Result<Place, Failure> {
+    let creating = client.place(request);
+    tokio::pin!(creating);
+    loop {
+        let signal = tokio::select! {
+            created = &mut creating => return Ok(created?),
+            signal = signals.next() => signal,
+        };
+        if ends_a_wait(signal) {
+            if let Ok(Ok(place)) = timeout(GIVE_UP_MAX, &mut creating).await {
+                give_up(place, signals).await;
+            }
+            return Err(Failure::signal(signal, signal.to_string()));
+        }
+    }
+}
+
+/// Gives a place up, but not for long: a second signal, or a server that does not answer, leaves it to its
+/// TTL.
+async fn give_up(place: Place, signals: &mut Signals) {
+    let impatient = async { while !ends_a_wait(signals.next().await) {} };
+    tokio::select! {
+        given_up = timeout(GIVE_UP_MAX, place.give_up()) => {
+            if !matches!(given_up, Ok(Ok(_))) {
+                eprintln!("fermata: the place in the queue could not be given up; it expires by itself");
+            }
+        }
+        () = impatient => {}
+    }
+}
+
+/// Why a wait did not end with the lock.
+enum Unlocked {
+    Signal(Signal),
+    Wait(WaitError),
+}
+
+async fn wait(
+    client: &Client,
+    place: &mut Place,
+    key: &str,
+    limit: Option<Duration>,
+    signals: &mut Signals,
+) -> Result<LockGuard, Unlocked> {
+    let position = AtomicU32::new(NOT_TOLD);
+    let shown = limit != Some(Duration::ZERO);
+    let mut line = Line::new(key, client.clock().now());
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let waiting = place.wait_with(limit, |progress| {
+        position.store(progress.position, Ordering::Relaxed);
+    });
+    tokio::pin!(waiting);
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut waiting => return result.map_err(Unlocked::Wait),
+            signal = signals.next() => if ends_a_wait(signal) {
+                return Err(Unlocked::Signal(signal));
+            },
+            _ = tick.tick() => {
+                let position = position.load(Ordering::Relaxed);
+                if shown && position != NOT_TOLD {
+                    line.show(position, client.clock().now());
+                }
+            }
+        }
+    }
+}
+
+/// How the wait goes, for people: one line that changes on a terminal, else a new line now and then.
+struct Line {
+    key: String,
+    start: Moment,
+    bar: Option<ProgressBar>,
+    /// Without a terminal: what was said last, and when.
+    said: Option<(u32, Moment)>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Line {
+    fn new(key: &str, start: Moment) -> Line {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            match ProgressStyle::with_template("{spinner} {wide_msg}") {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            }
+        });
+        Line {
+            key: super::output::one_line(key),
+            start,
+            bar,
+            said: None,
+        }
+    }
+
+    fn show(&mut self, position: u32, now: Moment) {
+        let text = words(&self.key, position, self.start.until(now));
+        if let Some(bar) = &self.bar {
+            bar.set_message(text);
+            bar.tick();
+            return;
+        }
+        let due = self
+            .said
+            .is_none_or(|(said, at)| said != position || at.until(now) >= LINE_EVERY);
+        if due {
+            self.said = Some((position, now));
+            eprintln!("fermata: {text}");
+        }
+    }
+}
+
+fn words(key: &str, position: u32, waited: Duration) -> String {
+    let ahead = match position {
+        0 => "next in the queue".to_owned(),
+        position => format!("{position} ahead in the queue"),
+    };
+    format!("waiting for {key}: {ahead}, {} s", waited.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_tells_the_place_and_the_time() {
+        assert_eq!(
+            words("orders-42", 2, Duration::from_millis(12_900)),
+            "waiting for orders-42: 2 ahead in the queue, 12 s"
+        );
+        assert_eq!(
+            words("a", 0, Duration::ZERO),
+            "waiting for a: next in the queue, 0 s"
+        );
+    }
+}

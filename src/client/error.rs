@@ -1,0 +1,315 @@
+//! Why an operation failed: one enum per operation, each variant something else for the caller to do.
+
+use tonic::Code;
+
+use super::fault::{Fault, ServerError};
+use super::lost::Lost;
+
+/// Why there is no client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// At least one endpoint is needed.
+    #[error("no endpoint was given")]
+    NoEndpoint,
+    /// An endpoint is not of the form `http://host:port`.
+    #[error("{endpoint:?} is not an endpoint of the form http://host:port: {why}")]
+    InvalidEndpoint {
+        /// What was given.
+        endpoint: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A client must be made inside a Tokio runtime, which drives its connections.
+    #[error("a client can only be made inside a Tokio runtime")]
+    NoRuntime,
+}
+
+/// Why no place in the queue was taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// There is no such table. Correct its name, or configure it.
+    #[error("{0}")]
+    NotFound(#[source] ServerError),
+    /// The session is over. Open another one.
+    #[error("the session is over: {0}")]
+    SessionOver(#[source] Lost),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time. If one did it after all, the place is given back in the background.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for CreateError {
+    fn from(fault: Fault) -> CreateError {
+        match fault {
+            Fault::Over(lost) => CreateError::SessionOver(lost),
+            Fault::Invalid(error) => CreateError::Invalid(error),
+            Fault::NotFound(error) => CreateError::NotFound(error),
+            Fault::Limit(error) => CreateError::Limit(error),
+            Fault::Denied(error) => CreateError::Denied(error),
+            Fault::Unavailable(error) => CreateError::Unavailable(error),
+            Fault::Superseded(error) | Fault::Other(error) => CreateError::Other(error),
+        }
+    }
+}
+
+/// Why a place in the queue did not become a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The time to wait is up. The place is still there: wait on, or give it up.
+    #[error("the wait timed out with {position} ahead in the queue")]
+    TimedOut {
+        /// How many were ahead at the end.
+        position: u32,
+    },
+    /// The place is over. Take another one.
+    #[error("the place in the queue is over: {0}")]
+    Lost(#[source] Lost),
+    /// No server answered for a whole TTL, so the place has likely expired.
+    #[error("no server could be reached: {0}")]
+    Unavailable(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// Too many calls wait for this lockRef. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for WaitError {
+    fn from(fault: Fault) -> WaitError {
+        match fault.over() {
+            Ok(lost) => WaitError::Lost(lost),
+            Err(Fault::Limit(error)) => WaitError::Limit(error),
+            Err(Fault::Denied(error)) => WaitError::Denied(error),
+            Err(Fault::Unavailable(error)) => WaitError::Unavailable(error),
+            Err(Fault::Over(lost)) => WaitError::Lost(lost),
+            Err(
+                Fault::Superseded(error)
+                | Fault::Invalid(error)
+                | Fault::NotFound(error)
+                | Fault::Other(error),
+            ) => WaitError::Other(error),
+        }
+    }
+}
+
+/// Why there is no lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// No place in the queue was taken.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The place in the queue did not become a lock. It is given back.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+/// Why a read or write under the lock failed. After a write, all variants but `Invalid`, `Limit`, `Denied`
+/// leave open whether it took effect; while the lock is held, write again before reading.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CriticalError {
+    /// The lock is lost. Stop; what was written without an `Ok` may or may not have taken effect.
+    #[error("the lock is lost: {0}")]
+    Lost(#[source] Lost),
+    /// The request is malformed, or the value too large. Nothing was written.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time. Repeat it while the lock is valid.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The lock was taken over again while this call asked for its grant. Repeat the call.
+    #[error("the lock was taken over by another replica: {0}")]
+    Superseded(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for CriticalError {
+    fn from(fault: Fault) -> CriticalError {
+        match fault.over() {
+            Ok(lost) | Err(Fault::Over(lost)) => CriticalError::Lost(lost),
+            Err(Fault::Superseded(error)) => CriticalError::Superseded(error),
+            Err(Fault::Invalid(error)) => CriticalError::Invalid(error),
+            Err(Fault::Limit(error)) => CriticalError::Limit(error),
+            Err(Fault::Denied(error)) => CriticalError::Denied(error),
+            Err(Fault::Unavailable(error)) => CriticalError::Unavailable(error),
+            Err(Fault::NotFound(error) | Fault::Other(error)) => CriticalError::Other(error),
+        }
+    }
+}
+
+/// Why a release failed. Where it carried a write, whether that took effect is unknown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    /// It was over before, other than by a release: what was done under it may have been overtaken.
+    #[error("the lock was lost before it was released: {0}")]
+    Lost(#[source] Lost),
+    /// The carried write is malformed, or its value too large.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time. It is tried further in the background, without the write.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for ReleaseError {
+    fn from(fault: Fault) -> ReleaseError {
+        match fault.over() {
+            Ok(lost) | Err(Fault::Over(lost)) => ReleaseError::Lost(lost),
+            Err(Fault::Invalid(error)) => ReleaseError::Invalid(error),
+            Err(Fault::Denied(error)) => ReleaseError::Denied(error),
+            Err(Fault::Unavailable(error)) => ReleaseError::Unavailable(error),
+            Err(
+                Fault::Superseded(error)
+                | Fault::NotFound(error)
+                | Fault::Limit(error)
+                | Fault::Other(error),
+            ) => ReleaseError::Other(error),
+        }
+    }
+}
+
+/// Why a session could not be opened, renewed or closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The session is over. Open another one.
+    #[error("the session is over: {0}")]
+    Over(#[source] Lost),
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// Too many sessions. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for SessionError {
+    fn from(fault: Fault) -> SessionError {
+        match fault.over() {
+            Ok(lost) | Err(Fault::Over(lost)) => SessionError::Over(lost),
+            Err(Fault::Invalid(error)) => SessionError::Invalid(error),
+            Err(Fault::Limit(error)) => SessionError::Limit(error),
+            Err(Fault::Denied(error)) => SessionError::Denied(error),
+            Err(Fault::Unavailable(error)) => SessionError::Unavailable(error),
+            Err(Fault::Superseded(error) | Fault::NotFound(error) | Fault::Other(error)) => {
+                SessionError::Other(error)
+            }
+        }
+    }
+}
+
+/// Why a read without a lock failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// There is no such table.
+    #[error("{0}")]
+    NotFound(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for GetError {
+    fn from(fault: Fault) -> GetError {
+        match AdminError::from(fault) {
+            AdminError::Invalid(error) => GetError::Invalid(error),
+            AdminError::NotFound(error) => GetError::NotFound(error),
+            AdminError::Denied(error) => GetError::Denied(error),
+            AdminError::Unavailable(error) => GetError::Unavailable(error),
+            AdminError::Limit(error) | AdminError::Other(error) => GetError::Other(error),
+            AdminError::Over(lost) => GetError::Other(ServerError {
+                code: Code::FailedPrecondition,
+                reason: lost.reason.as_str().to_owned(),
+                message: lost.detail,
+                fields: Vec::new(),
+                retry_after: None,
+            }),
+        }
+    }
+}
+
+/// Why an operator's call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// The request is malformed. Correct it.
+    #[error("the request is malformed: {0}")]
+    Invalid(#[source] ServerError),
+    /// There is no such table or lockRef.
+    #[error("{0}")]
+    NotFound(#[source] ServerError),
+    /// The lockRef is over already.
+    #[error("it is over already: {0}")]
+    Over(#[source] Lost),
+    /// A limit is reached. Come again later.
+    #[error("a limit is reached: {0}")]
+    Limit(#[source] ServerError),
+    /// Not allowed, or not known.
+    #[error("not allowed: {0}")]
+    Denied(#[source] ServerError),
+    /// No server could do it in time.
+    #[error("no server could do it in time: {0}")]
+    Unavailable(#[source] ServerError),
+    /// The server failed. Its words are all there is.
+    #[error("the server failed: {0}")]
+    Other(#[source] ServerError),
+}
+
+impl From<Fault> for AdminError {
+    fn from(fault: Fault) -> AdminError {
+        match fault {
+            Fault::Over(lost) => AdminError::Over(lost),
+            Fault::Invalid(error) => AdminError::Invalid(error),
+            Fault::NotFound(error) => AdminError::NotFound(error),
+            Fault::Limit(error) => AdminError::Limit(error),
+            Fault::Denied(error) => AdminError::Denied(error),
+            Fault::Unavailable(error) => AdminError::Unavailable(error),
+            Fault::Superseded(error) | Fault::Other(error) => AdminError::Other(error),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a holder holds: its lockRef with the present grant, and the numbers of its calls.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+
+/// The present grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    /// With the grant in it.
+    pub(super) lock_ref: String,
+    pub(super) fencing_token: u64,
+    /// How many grants there were before this one.
+    pub(super) take_overs: u32,
+}
+
+/// The grant of one place, as it changes.
+pub(super) struct Grants {
+    grant: watch::Sender<Grant>,
+    /// The number of the last critical call.
+    call_no: AtomicU64,
+}
+
+impl Grants {
+    pub(super) fn new(lock_ref: String, fencing_token: u64) -> Grants {
+        Grants {
+            grant: watch::Sender::new(Grant {
+                lock_ref,
+                fencing_token,
+                take_overs: 0,
+            }),
+            call_no: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn present(&self) -> Grant {
+        self.grant.borrow().clone()
+    }
+
+    /// Takes a newer grant. News come by two ways and may overtake each other: an older one is ignored.
+    pub(super) fn renew(&self, lock_ref: &str, fencing_token: u64) {
+        self.grant.send_if_modified(|grant| {
+            let newer = fencing_token > grant.fencing_token;
+            if newer {
+                lock_ref.clone_into(&mut grant.lock_ref);
+                grant.fencing_token = fencing_token;
+                grant.take_overs = grant.take_overs.saturating_add(1);
+            }
+            newer
+        });
+    }
+
+    /// The number for the next critical call. Each attempt has its own: one that was given up cannot land
+    /// after its successor.
+    pub(super) fn next_call_no(&self) -> u64 {
+        self.call_no.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Told of every newer grant.
+    pub(super) fn changes(&self) -> watch::Receiver<Grant> {
+        self.grant.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_grant_never_replaces_a_newer_one() {
+        let grants = Grants::new("default/a#1.00000000@10".to_owned(), 10);
+        grants.renew("default/a#1.00000000@30", 30);
+        grants.renew("default/a#1.00000000@20", 20);
+        let present = grants.present();
+        assert_eq!((present.fencing_token, present.take_overs), (30, 1));
+        assert!(present.lock_ref.ends_with("@30"));
+    }
+
+    #[test]
+    fn call_numbers_only_grow() {
+        let grants = Grants::new(String::new(), 1);
+        let numbers: Vec<u64> = (0..3).map(|_| grants.next_call_no()).collect();
+        assert_eq!(numbers, [1, 2, 3]);
+    }
+}

@@ -1,0 +1,297 @@
+//! What keeps a session, or a lockRef without one, alive: a task that gives a sign of life each third of
+//! the TTL, and a state that says until when that may be believed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::calls::from_wire;
+use super::clock::{Clock, Moment, sleep_until};
+use super::connect::Client;
+use super::error::SessionError;
+use super::lost::Lost;
+use super::retry::Backoff;
+use super::validity::Validity;
+use crate::proto;
+
+/// Signs of life in one TTL.
+const RENEWALS_PER_TTL: u32 = 3;
+/// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
+const ATTEMPTS_PER_TTL: u32 = 6;
+
+/// Whether it lives. Once over it stays over: who was told so has acted on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LeaseState {
+    /// Safe from expiry for as long as the validity lasts.
+    Live(Validity),
+    /// Over.
+    Over(Lost),
+}
+
+/// The state, shared between the task and all guards that live by it.
+struct Shared {
+    clock: Arc<dyn Clock>,
+    state: watch::Sender<LeaseState>,
+}
+
+impl Shared {
+    /// The state now. Ends it first if its time is up, so that nobody sees a live lease that is none.
+    fn look(&self) -> LeaseState {
+        let now = self.clock.now();
+        self.state.send_if_modified(|state| match state {
+            LeaseState::Live(validity) if validity.is_over(now) => {
+                *state = LeaseState::Over(Lost::validity_ended());
+                true
+            }
+            LeaseState::Live(_) | LeaseState::Over(_) => false,
+        });
+        self.state.borrow().clone()
+    }
+
+    fn extend(&self, promised: Validity) {
+        if let LeaseState::Over(_) = self.look() {
+            return;
+        }
+        self.state.send_if_modified(|state| match state {
+            LeaseState::Live(validity) => {
+                let later = validity.or_later(promised);
+                let changed = later != *validity;
+                *validity = later;
+                changed
+            }
+            LeaseState::Over(_) => false,
+        });
+    }
+
+    fn end(&self, lost: Lost) {
+        self.state.send_if_modified(|state| match state {
+            LeaseState::Live(_) => {
+                *state = LeaseState::Over(lost);
+                true
+            }
+            LeaseState::Over(_) => false,
+        });
+    }
+}
+
+/// A session, or a lockRef without one, that is kept alive until this is dropped.
+pub(super) struct Lease {
+    shared: Arc<Shared>,
+    session: String,
+    ttl: Duration,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Lease {
+    /// Keeps `session` alive from now on.
+    pub(super) fn start(
+        client: &Client,
+        session: String,
+        ttl: Duration,
+        validity: Validity,
+    ) -> Lease {
+        let shared = Arc::new(Shared {
+            clock: client.shared_clock(),
+            state: watch::Sender::new(LeaseState::Live(validity)),
+        });
+        let keeper = Keeper {
+            client: client.clone(),
+            session: session.clone(),
+            ttl,
+            stream: StreamUse::Untried,
+        };
+        let task = tokio::spawn(keep(keeper, Arc::clone(&shared)));
+        Lease {
+            shared,
+            session,
+            ttl,
+            task,
+        }
+    }
+
+    /// What KeepAlive and RenewSession take.
+    pub(super) fn session(&self) -> &str {
+        &self.session
+    }
+
+    /// The TTL in force.
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The state now.
+    pub(super) fn state(&self) -> LeaseState {
+        self.shared.look()
+    }
+
+    /// Takes note of what another answer promised.
+    pub(super) fn extend(&self, promised: Validity) {
+        self.shared.extend(promised);
+    }
+
+    /// Ends it, because somebody learned that it is over.
+    pub(super) fn end(&self, lost: Lost) {
+        self.shared.end(lost);
+    }
+
+    /// Returns when it is over.
+    pub(super) async fn over(&self) -> Lost {
+        let mut changes = self.shared.state.subscribe();
+        loop {
+            if let LeaseState::Over(lost) = self.shared.look() {
+                return lost;
+            }
+            if changes.changed().await.is_err() {
+                return Lost::validity_ended();
+            }
+        }
+    }
+}
+
+/// Runs until the lease is over, or the task is aborted.
+async fn keep(keeper: Keeper, shared: Arc<Shared>) {
+    tokio::select! {
+        // The end of the validity is looked at first: a renewal that comes with it comes too late.
+        biased;
+        () = validity_end(&shared) => {}
+        lost = renew_always(keeper, &shared) => shared.end(lost),
+    }
+}
+
+/// Returns once the lease is over, by its validity or otherwise.
+async fn validity_end(shared: &Shared) {
+    while let LeaseState::Live(validity) = shared.look() {
+        let now = shared.clock.now();
+        // In slices, for a lease that was extended or ended meanwhile, and for suspend.
+        let slice = validity.left(now).min(Duration::from_millis(500));
+        sleep_until(&*shared.clock, now.after(slice)).await;
+    }
+}
+
+async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
+    let interval = keeper.ttl / RENEWALS_PER_TTL;
+    let mut due = shared.clock.now().after(interval);
+    let mut backoff = Backoff::new();
+    loop {
+        sleep_until(&*shared.clock, due).await;
+        let asked = shared.clock.now();
+        match keeper.renew().await {
+            Ok(validity) => {
+                shared.extend(validity);
+                backoff.reset();
+                due = asked.after(interval);
+            }
+            Err(SessionError::Over(lost)) => return lost,
+            // What was promised stands; until it ends it is worth trying.
+            Err(
+                error @ (SessionError::Invalid(_)
+                | SessionError::Limit(_)
+                | SessionError::Denied(_)
+                | SessionError::Unavailable(_)
+                | SessionError::Other(_)),
+            ) => {
+                tracing::debug!(%error, "a sign of life was not taken");
+                due = shared.clock.now().after(backoff.next(None));
+            }
+        }
+    }
+}
+
+/// Whether signs of life go over a stream.
+enum StreamUse {
+    /// Not yet: a short section needs none.
+    Untried,
+    /// They do.
+    Open(Box<KeepAliveStream>),
+    /// The server has no such stream.
+    Unimplemented,
+}
+
+struct KeepAliveStream {
+    requests: mpsc::Sender<proto::KeepAliveRequest>,
+    answers: Streaming<proto::KeepAliveResponse>,
+}
+
+struct Keeper {
+    client: Client,
+    session: String,
+    ttl: Duration,
+    stream: StreamUse,
+}
+
+impl Keeper {
+    /// One sign of life: over the stream, or where that fails as a call of its own.
+    async fn renew(&mut self) -> Result<Validity, SessionError> {
+        let attempt_max = self
+            .client
+            .options()
+            .attempt_timeout
+            .min(self.ttl / ATTEMPTS_PER_TTL);
+        match tokio::time::timeout(attempt_max, self.renew_on_stream()).await {
+            Ok(Ok(Some(validity))) => return Ok(validity),
+            // Over, says the stream; the call says it in words.
+            Ok(Ok(None)) => {}
+            Ok(Err(status)) if status.code() == Code::Unimplemented => {
+                self.stream = StreamUse::Unimplemented;
+            }
+            Ok(Err(_)) | Err(_) => self.stream = StreamUse::Untried,
+        }
+        let total = self.ttl / RENEWALS_PER_TTL;
+        let renewed = self.client.renew_within(&self.session, total).await?;
+        Ok(renewed.validity)
+    }
+
+    /// `None` where the stream says that the session is over.
+    async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Status> {
+        let message = proto::KeepAliveRequest {
+            session: self.session.clone(),
+        };
+        // Before anything leaves, the opening of the stream included.
+        let sent: Moment = self.client.clock().now();
+        // Taken out while in use: a stream that was given up half way must not be used again, its next
+        // answer would belong to an earlier question.
+        let mut stream = match std::mem::replace(&mut self.stream, StreamUse::Untried) {
+            StreamUse::Open(stream) => {
+                let sending = stream.requests.send(message).await;
+                sending.map_err(|_| Status::unavailable("the stream is closed"))?;
+                stream
+            }
+            StreamUse::Untried => Box::new(self.open(message).await?),
+            StreamUse::Unimplemented => return Err(Status::unimplemented("KeepAlive")),
+        };
+        let answer = stream.answers.message().await?;
+        let answer = answer.ok_or_else(|| Status::unavailable("the stream has ended"))?;
+        if answer.session != self.session {
+            return Err(Status::internal("an answer for another session"));
+        }
+        self.stream = StreamUse::Open(stream);
+        if answer.reason != 0 {
+            return Ok(None);
+        }
+        Ok(Some(Validity::promised(sent, from_wire(answer.valid_for))))
+    }
+
+    async fn open(&self, first: proto::KeepAliveRequest) -> Result<KeepAliveStream, Status> {
+        let (requests, queue) = mpsc::channel(1);
+        // Sent before the call: the server may wait for it before it answers at all.
+        requests
+            .send(first)
+            .await
+            .map_err(|_| Status::unavailable("the stream is closed"))?;
+        let (_, attempt) = self.client.attempt(self.ttl);
+        // No deadline: the stream lives as long as the lease.
+        let request = Request::new(ReceiverStream::new(queue));
+        let answers = attempt.locks().keep_alive(request).await?.into_inner();
+        Ok(KeepAliveStream { requests, answers })
+    }
+}

@@ -1,0 +1,190 @@
+//! A place in the queue of a key, until it becomes a lock.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::calls::Standing;
+use super::connect::Client;
+use super::error::{CreateError, LockError, ReleaseError, WaitError};
+use super::guard::{LockGuard, release_in_background};
+use super::request::LockRequest;
+use super::session::Session;
+use super::validity::Validity;
+
+/// A place in the queue of a key. Wait for the lock with [`Place::wait`], or give it up; a dropped place is
+/// given up in the background.
+///
+/// Outside a session nothing but a wait under way keeps a place alive: between two of them it lives no
+/// longer than its TTL.
+#[must_use = "a dropped place is given up"]
+pub struct Place {
+    pub(super) client: Client,
+    pub(super) session: Option<Session>,
+    pub(super) lock_ref: String,
+    /// What keeps it alive.
+    pub(super) lease_id: String,
+    pub(super) ttl: Duration,
+    pub(super) standing: Standing,
+    pub(super) validity: Validity,
+    request_wait: Option<Duration>,
+    /// Whether it is this one's to wait with and to give up.
+    pub(super) taken: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.taken {
+            release_in_background(&self.client, std::mem::take(&mut self.lock_ref), self.ttl);
+        }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place")
+            .field("lock_ref", &self.lock_ref)
+            .field("standing", &self.standing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Takes a place in the queue of a key, with a TTL of its own.
+    pub async fn place(&self, request: impl Into<LockRequest>) -> Result<Place, CreateError> {
+        Place::take(self, None, request.into()).await
+    }
+
+    /// Locks a key, waiting for it as the request says.
+    pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
+        self.place(request).await?.into_lock().await
+    }
+
+    /// Locks a key if that is possible at once.
+    pub async fn try_lock(
+        &self,
+        request: impl Into<LockRequest>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        self.place(request).await?.into_lock_at_once().await
+    }
+}
+
+/// A create under way. If nobody waits for it any more, or its outcome stays unknown, the place that it may
+/// have taken is found again by its request_id and given back.
+struct Creating {
+    client: Client,
+    request: LockRequest,
+    session: String,
+    request_id: Uuid,
+    open: bool,
+}
+
+impl Drop for Creating {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        let (client, request) = (self.client.clone(), self.request.clone());
+        let (session, request_id) = (self.session.clone(), self.request_id);
+        Client::in_background(async move {
+            let created = client.create_lock_ref(&request, &session, request_id).await;
+            if let Ok(created) = created {
+                let released = client.release_lock(&created.lock_ref, None, || 0);
+                if let Err(error) = released.await {
+                    tracing::debug!(%error, "a place is left to expire");
+                }
+            }
+        });
+    }
+}
+
+impl Place {
+    pub(super) async fn take(
+        client: &Client,
+        session: Option<&Session>,
+        request: LockRequest,
+    ) -> Result<Place, CreateError> {
+        let mut creating = Creating {
+            client: client.clone(),
+            request,
+            session: session.map_or_else(String::new, |session| session.id().to_owned()),
+            request_id: Uuid::new_v4(),
+            open: true,
+        };
+        let created = client
+            .create_lock_ref(&creating.request, &creating.session, creating.request_id)
+            .await;
+        // Only then is it unknown whether a place was taken.
+        creating.open = matches!(
+            created,
+            Err(CreateError::Unavailable(_) | CreateError::Other(_))
+        );
+        let created = created?;
+        if let Some(session) = session {
+            session.lease().extend(created.validity);
+        }
+        Ok(Place {
+            client: client.clone(),
+            session: session.cloned(),
+            lock_ref: created.lock_ref,
+            lease_id: created.session,
+            ttl: created.ttl,
+            standing: created.standing,
+            validity: created.validity,
+            request_wait: creating.request.wait,
+            taken: true,
+        })
+    }
+
+    /// The lockRef.
+    pub fn lock_ref(&self) -> &str {
+        &self.lock_ref
+    }
+
+    /// The TTL in force.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// How many were ahead in the queue when the server was last heard; 0 once it is held.
+    pub fn position(&self) -> u32 {
+        match self.standing {
+            Standing::Held { .. } => 0,
+            Standing::Waiting { position } => position,
+        }
+    }
+
+    /// Waits as its request says.
+    pub(super) async fn into_lock(mut self) -> Result<LockGuard, LockError> {
+        let wait = self.request_wait;
+        Ok(self.wait(wait).await?)
+    }
+
+    /// Gives the place up unless it is held already.
+    pub(super) async fn into_lock_at_once(mut self) -> Result<Option<LockGuard>, LockError> {
+        match self.wait(Some(Duration::ZERO)).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(WaitError::TimedOut { .. }) => {
+                // If that fails the place expires; there is no lock in either case.
+                if let Err(error) = self.give_up().await {
+                    tracing::debug!(%error, "a place is left to expire");
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives the place up, and waits until the server knows. True if it was over before.
+    pub async fn give_up(mut self) -> Result<bool, ReleaseError> {
+        if !self.taken {
+            return Ok(true);
+        }
+        let given_up = self.client.release_lock(&self.lock_ref, None, || 0).await;
+        self.taken = matches!(
+            given_up,
+            Err(ReleaseError::Unavailable(_) | ReleaseError::Other(_))
+        );
+        given_up
+    }
+}

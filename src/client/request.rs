@@ -1,0 +1,89 @@
+//! What to lock, and how.
+
+use std::time::Duration;
+
+/// What to lock. Only the key is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    pub(super) key: String,
+    pub(super) table: String,
+    pub(super) ttl: Option<Duration>,
+    pub(super) owner: String,
+    pub(super) wait: Option<Duration>,
+}
+
+impl LockRequest {
+    /// A lock on this key of the table `default`; waits without end.
+    pub fn new(key: impl Into<String>) -> LockRequest {
+        LockRequest {
+            key: key.into(),
+            table: String::new(),
+            ttl: None,
+            owner: String::new(),
+            wait: None,
+        }
+    }
+
+    /// The table that the key is in.
+    #[must_use]
+    pub fn table(mut self, table: impl Into<String>) -> LockRequest {
+        self.table = table.into();
+        self
+    }
+
+    /// How long the lock lives without a sign of life; the server's default (30 s) where not said. In a
+    /// session the session's TTL counts instead.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> LockRequest {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// A label for people, shown to operators.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> LockRequest {
+        self.owner = owner.into();
+        self
+    }
+
+    /// How long to wait for the lock; zero is one try.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> LockRequest {
+        self.wait = Some(wait);
+        self
+    }
+}
+
+impl<K: Into<String>> From<K> for LockRequest {
+    fn from(key: K) -> LockRequest {
+        LockRequest::new(key)
+    }
+}
+
+/// What session to open. Nothing is needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionRequest {
+    pub(super) ttl: Option<Duration>,
+    pub(super) owner: String,
+}
+
+impl SessionRequest {
+    /// A session with the server's default TTL (30 s).
+    pub fn new() -> SessionRequest {
+        SessionRequest::default()
+    }
+
+    /// How long the session lives without a sign of life.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> SessionRequest {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// A label for people, shown to operators.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> SessionRequest {
+        self.owner = owner.into();
+        self
+    }
+}

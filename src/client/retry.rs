@@ -1,0 +1,163 @@
+//! Which failed calls are repeated, and when.
+//!
+//! Every call of the contract may be repeated (a create by its request_id, a critical call under a higher
+//! `call_no`), so what decides is only whether repeating can help.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+use uuid::Uuid;
+
+/// The first pause, before jitter.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause of our own making, before jitter.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What to do about a failed call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Repeat it, elsewhere if there is an elsewhere, but no sooner than the server asked.
+    Repeat {
+        /// From RetryInfo.
+        not_before: Option<Duration>,
+    },
+    /// Repeating it changes nothing; the caller must act.
+    Final,
+}
+
+/// Judges a failed call.
+pub(super) fn judge(status: &Status) -> Verdict {
+    let repeat = Verdict::Repeat {
+        not_before: retry_delay(status),
+    };
+    match status.code() {
+        Code::Unavailable => repeat,
+        // Its outcome is unknown: the deadline was our own, or a connection was closed under the call.
+        Code::Cancelled | Code::DeadlineExceeded => repeat,
+        // A status with a source was made here, out of a broken connection; without one a server sent it.
+        Code::Unknown | Code::Internal | Code::DataLoss if status.source().is_some() => repeat,
+        Code::Unknown | Code::Internal | Code::DataLoss => Verdict::Final,
+        // A limit: how long to wait for room is the caller's choice.
+        Code::ResourceExhausted => Verdict::Final,
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => Verdict::Final,
+    }
+}
+
+/// How long the server asks to wait before the call is repeated.
+pub(super) fn retry_delay(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info()?.retry_delay
+}
+
+/// Growing, jittered pauses between attempts.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    pause: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new() -> Backoff {
+        Backoff { pause: PAUSE_MIN }
+    }
+
+    /// The next pause: between half of the present step and all of it, or what the server asked for and
+    /// up to that much more.
+    pub(super) fn next(&mut self, not_before: Option<Duration>) -> Duration {
+        self.next_with(not_before, random_fraction())
+    }
+
+    fn next_with(&mut self, not_before: Option<Duration>, fraction: f64) -> Duration {
+        let half = self.pause / 2;
+        let own = half + half.mul_f64(fraction);
+        self.pause = self.pause.saturating_mul(2).min(PAUSE_MAX);
+        match not_before {
+            Some(asked) => own.max(asked.saturating_add(half.mul_f64(fraction))),
+            None => own,
+        }
+    }
+
+    /// Starts over, after a success.
+    pub(super) fn reset(&mut self) {
+        self.pause = PAUSE_MIN;
+    }
+}
+
+/// 0 to 1. The random part of a UUID serves: nothing but the spread of retries hangs on it.
+fn random_fraction() -> f64 {
+    let (_, low) = Uuid::new_v4().as_u64_pair();
+    f64::from(low as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_repeated_and_what_will_not_is_final() {
+        let again = Verdict::Repeat { not_before: None };
+        for (code, expected) in [
+            (Code::Unavailable, again),
+            (Code::Cancelled, again),
+            (Code::DeadlineExceeded, again),
+            (Code::Internal, Verdict::Final),
+            (Code::Unknown, Verdict::Final),
+            (Code::ResourceExhausted, Verdict::Final),
+            (Code::FailedPrecondition, Verdict::Final),
+            (Code::InvalidArgument, Verdict::Final),
+            (Code::NotFound, Verdict::Final),
+            (Code::PermissionDenied, Verdict::Final),
+            (Code::Unauthenticated, Verdict::Final),
+        ] {
+            assert_eq!(judge(&Status::new(code, "")), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_broke_under_a_call_is_repeated() {
+        let mut status = Status::unknown("transport error");
+        status.set_source(Arc::new(std::io::Error::other("connection reset")));
+        assert_eq!(judge(&status), Verdict::Repeat { not_before: None });
+    }
+
+    #[test]
+    fn the_server_is_given_the_time_it_asked_for() {
+        let asked = Duration::from_secs(3);
+        let status = Status::with_error_details(
+            Code::Unavailable,
+            "no majority",
+            ErrorDetails::with_retry_info(Some(asked)),
+        );
+        let Verdict::Repeat { not_before } = judge(&status) else {
+            panic!("it must be repeated");
+        };
+        assert_eq!(not_before, Some(asked));
+        assert!(Backoff::new().next(not_before) >= asked);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_start_over() {
+        let mut backoff = Backoff::new();
+        assert_eq!(backoff.next_with(None, 0.0), Duration::from_millis(25));
+        assert_eq!(backoff.next_with(None, 1.0), Duration::from_millis(100));
+        for _ in 0..20 {
+            assert!(backoff.next(None) <= PAUSE_MAX);
+        }
+        assert_eq!(backoff.next_with(None, 1.0), PAUSE_MAX);
+        backoff.reset();
+        assert_eq!(backoff.next_with(None, 1.0), PAUSE_MIN);
+    }
+}

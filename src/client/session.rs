@@ -1,0 +1,119 @@
+//! A session: one sign of life for many locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Moment;
+use super::connect::Client;
+use super::error::{CreateError, LockError, SessionError};
+use super::guard::LockGuard;
+use super::lease::{Lease, LeaseState};
+use super::lost::Lost;
+use super::place::Place;
+use super::request::{LockRequest, SessionRequest};
+
+/// An open session, kept alive in the background. Cheap to clone.
+///
+/// When the last clone, and the last lock taken in it, is dropped the session is closed in the
+/// background. Closing it ends all its locks.
+#[derive(Clone)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    lease: Arc<Lease>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id())
+            .field("state", &self.shared.lease.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let LeaseState::Over(_) = self.lease.state() {
+            return;
+        }
+        let client = self.client.clone();
+        let session = self.lease.session().to_owned();
+        Client::in_background(async move {
+            if let Err(error) = client.close_session(&session).await {
+                tracing::debug!(%error, "a session is left to expire");
+            }
+        });
+    }
+}
+
+impl Client {
+    /// Opens a session and keeps it alive.
+    pub async fn open_session(&self, request: SessionRequest) -> Result<Session, SessionError> {
+        let opened = self.open_session_raw(&request).await?;
+        let lease = Lease::start(self, opened.session, opened.ttl, opened.validity);
+        Ok(Session {
+            shared: Arc::new(Shared {
+                client: self.clone(),
+                lease: Arc::new(lease),
+            }),
+        })
+    }
+}
+
+impl Session {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        self.shared.lease.session()
+    }
+
+    /// The TTL in force.
+    pub fn ttl(&self) -> Duration {
+        self.shared.lease.ttl()
+    }
+
+    /// Until when it is safe from expiry; `None` once it is over.
+    pub fn valid_until(&self) -> Option<Moment> {
+        match self.shared.lease.state() {
+            LeaseState::Live(validity) => Some(validity.until()),
+            LeaseState::Over(_) => None,
+        }
+    }
+
+    /// Returns when it is over, and with it all its locks.
+    pub async fn lost(&self) -> Lost {
+        self.shared.lease.over().await
+    }
+
+    /// Takes a place in the queue of a key.
+    pub async fn place(&self, request: impl Into<LockRequest>) -> Result<Place, CreateError> {
+        Place::take(&self.shared.client, Some(self), request.into()).await
+    }
+
+    /// Locks a key, waiting for it as the request says.
+    pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
+        self.place(request).await?.into_lock().await
+    }
+
+    /// Locks a key if that is possible at once.
+    pub async fn try_lock(
+        &self,
+        request: impl Into<LockRequest>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        self.place(request).await?.into_lock_at_once().await
+    }
+
+    /// Closes it and ends all its locks. True if it was over before.
+    pub async fn close(self) -> Result<bool, SessionError> {
+        let id = self.id().to_owned();
+        self.shared.lease.end(Lost::released_here());
+        self.shared.client.close_session(&id).await
+    }
+
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.shared.lease
+    }
+}

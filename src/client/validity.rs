@@ -1,0 +1,90 @@
+//! How long a lock may be believed in.
+
+use std::time::Duration;
+
+use super::clock::Moment;
+
+/// What is taken off a promised span, as a divisor: clock rates of two machines agree within 10 %.
+const RATE_MARGIN_DIVISOR: u32 = 10;
+
+/// The end of what the server promised, as seen from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Validity {
+    until: Moment,
+}
+
+impl Validity {
+    /// From an answer's `valid_for` and the moment its request was SENT: the answer may have taken any
+    /// time to come, and the server counts from no earlier than when the request was sent.
+    pub(super) fn promised(sent: Moment, valid_for: Duration) -> Validity {
+        let margin = valid_for / RATE_MARGIN_DIVISOR;
+        Validity {
+            until: sent.after(valid_for.saturating_sub(margin)),
+        }
+    }
+
+    /// When it ends.
+    pub(super) fn until(self) -> Moment {
+        self.until
+    }
+
+    /// Both promises hold, so the later one counts: answers may overtake each other.
+    #[must_use]
+    pub(super) fn or_later(self, other: Validity) -> Validity {
+        if other.until > self.until {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Whether it has ended. At the very moment of its end it has.
+    pub(super) fn is_over(self, now: Moment) -> bool {
+        now >= self.until
+    }
+
+    /// What is left.
+    pub(super) fn left(self, now: Moment) -> Duration {
+        now.until(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_zero(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_promise_counts_from_the_sending_with_a_tenth_taken_off() {
+        let validity = Validity::promised(at(5_000), Duration::from_secs(30));
+        assert_eq!(validity.until(), at(32_000));
+        assert!(!validity.is_over(at(31_999)));
+        assert!(validity.is_over(at(32_000)));
+        assert_eq!(validity.left(at(31_000)), Duration::from_secs(1));
+        assert_eq!(validity.left(at(40_000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_answer_that_took_longer_than_its_promise_is_worth_nothing() {
+        let validity = Validity::promised(at(0), Duration::from_secs(10));
+        assert!(validity.is_over(at(9_500)));
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_shortens_nothing() {
+        let newer = Validity::promised(at(10_000), Duration::from_secs(10));
+        let older = Validity::promised(at(5_000), Duration::from_secs(10));
+        assert_eq!(newer.or_later(older), newer);
+        assert_eq!(older.or_later(newer), newer);
+    }
+
+    #[test]
+    fn nothing_promised_is_over_at_once_and_forever_does_not_overflow() {
+        assert!(Validity::promised(at(7), Duration::ZERO).is_over(at(7)));
+        let forever = Validity::promised(at(7), Duration::MAX);
+        assert!(!forever.is_over(at(u64::MAX / 2)));
+    }
+}

@@ -1,0 +1,283 @@
+//! Waiting for the turn of a place: in slices, so that a broken connection resumes the same place in the
+//! queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::calls::{Acquired, Standing};
+use super::clock::Moment;
+use super::error::{SessionError, WaitError};
+use super::fault::Fault;
+use super::guard::LockGuard;
+use super::lease::Lease;
+use super::lost::{Lost, LostReason};
+use super::place::Place;
+use super::retry::{Backoff, Verdict, judge};
+use super::session::Session;
+use super::validity::Validity;
+use super::watch::{Seen, Watcher};
+
+/// The longest wait that is asked for in one call.
+const WAIT_SLICE_MAX: Duration = Duration::from_secs(30);
+
+/// How a wait is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// How many are ahead in the queue.
+    pub position: u32,
+    /// How long this wait has taken so far.
+    pub waited: Duration,
+}
+
+/// Tells how a wait is going, to whom wants to know.
+struct Telling<'a> {
+    on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
+    told: Option<u32>,
+    start: Moment,
+    watcher: Watcher,
+}
+
+impl Telling<'_> {
+    /// Whether a watch beside a call that waits this long is worth its stream.
+    fn watches(&self, slice: Duration) -> bool {
+        self.on_progress.is_some() && !slice.is_zero()
+    }
+
+    fn tell(&mut self, position: u32, now: Moment) {
+        if let Some(on_progress) = &mut self.on_progress
+            && self.told != Some(position)
+        {
+            self.told = Some(position);
+            on_progress(Progress {
+                position,
+                waited: self.start.until(now),
+            });
+        }
+    }
+}
+
+/// Why a call that waited has no answer.
+enum Broken {
+    /// The call failed.
+    Call(Status),
+    /// The place is over.
+    Over(Lost),
+}
+
+impl Place {
+    /// Waits for the lock, at most `limit` (zero is one try; `None` is without end). After `TimedOut` the
+    /// place is still there. A wait that is dropped leaves the place where it was.
+    pub async fn wait(&mut self, limit: Option<Duration>) -> Result<LockGuard, WaitError> {
+        let end = limit.map(|limit| self.client.now().after(limit));
+        self.wait_until(end, None).await
+    }
+
+    /// The same, telling how it goes: at first, and whenever the position changes.
+    pub async fn wait_with(
+        &mut self,
+        limit: Option<Duration>,
+        mut on_progress: impl FnMut(Progress) + Send,
+    ) -> Result<LockGuard, WaitError> {
+        let end = limit.map(|limit| self.client.now().after(limit));
+        self.wait_until(end, Some(&mut on_progress)).await
+    }
+
+    async fn wait_until(
+        &mut self,
+        end: Option<Moment>,
+        on_progress: Option<&mut (dyn FnMut(Progress) + Send)>,
+    ) -> Result<LockGuard, WaitError> {
+        if !self.taken {
+            return Err(WaitError::Lost(Lost::new(
+                LostReason::Released,
+                "this place has become a lock, or is over, already",
+            )));
+        }
+        let client = self.client.clone();
+        let mut telling = Telling {
+            on_progress,
+            told: None,
+            start: client.now(),
+            watcher: Watcher::new(&client, &self.lock_ref),
+        };
+        let mut backoff = Backoff::new();
+        // The server heard of the place when it was created, or by the wait before this one.
+        let mut heard = telling.start;
+        loop {
+            let position = match self.standing {
+                Standing::Held { fencing_token } => return self.hold(fencing_token).await,
+                Standing::Waiting { position } => position,
+            };
+            telling.tell(position, client.now());
+            let asked = client.now();
+            let slice = self.slice(asked, end);
+            let acquired = match self.one_slice(slice, &mut telling).await {
+                Ok(acquired) => acquired,
+                Err(Broken::Call(status)) => {
+                    self.bear(status, heard, end, &mut backoff).await?;
+                    continue;
+                }
+                Err(Broken::Over(lost)) => return Err(self.lose(lost)),
+            };
+            self.note(acquired);
+            if let Standing::Held { .. } = self.standing {
+                continue;
+            }
+            heard = asked;
+            let now = client.now();
+            if end.is_some_and(|end| now >= end) {
+                return Err(WaitError::TimedOut {
+                    position: self.position(),
+                });
+            }
+            if asked.until(now) < slice / 2 {
+                // It did not wait as it was asked to; do not make a busy loop of that.
+                tokio::time::sleep(backoff.next(None)).await;
+            } else {
+                backoff.reset();
+            }
+        }
+    }
+
+    /// One call that waits, and what is seen beside it.
+    async fn one_slice(
+        &self,
+        slice: Duration,
+        telling: &mut Telling<'_>,
+    ) -> Result<Acquired, Broken> {
+        // So that a connection that died in silence is noticed within the TTL.
+        let margin = self.client.options().attempt_timeout.min(self.ttl / 4);
+        let waiting = self
+            .client
+            .acquire_once(&self.lock_ref, slice, slice + margin);
+        tokio::pin!(waiting);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut waiting => return result.map_err(Broken::Call),
+                lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
+                seen = telling.watcher.next(), if telling.watches(slice) => match seen {
+                    Seen::Waiting { position } => telling.tell(position, self.client.now()),
+                    // The wait will say so as well, with the grant.
+                    Seen::Held { .. } | Seen::Superseded => {}
+                    Seen::Lost(lost) => return Err(Broken::Over(lost)),
+                },
+            }
+        }
+    }
+
+    /// How long the next call waits.
+    fn slice(&self, now: Moment, end: Option<Moment>) -> Duration {
+        let slice = WAIT_SLICE_MAX.min(self.ttl / 2);
+        end.map_or(slice, |end| slice.min(now.until(end)))
+    }
+
+    fn note(&mut self, acquired: Acquired) {
+        self.lock_ref = acquired.lock_ref;
+        self.standing = acquired.standing;
+        self.validity = acquired.validity;
+        if let Some(session) = &self.session {
+            session.lease().extend(acquired.validity);
+        }
+    }
+
+    /// Pauses after a failed call, if the wait may go on after it.
+    async fn bear(
+        &mut self,
+        status: Status,
+        heard: Moment,
+        end: Option<Moment>,
+        backoff: &mut Backoff,
+    ) -> Result<(), WaitError> {
+        let Verdict::Repeat { not_before } = judge(&status) else {
+            let error = WaitError::from(Fault::new(&status));
+            if let WaitError::Lost(_) = error {
+                self.taken = false;
+            }
+            return Err(error);
+        };
+        let now = self.client.now();
+        if heard.until(now) >= self.ttl {
+            return Err(Fault::new(&status).into());
+        }
+        if end.is_some_and(|end| now >= end) {
+            return Err(WaitError::TimedOut {
+                position: self.position(),
+            });
+        }
+        tracing::debug!(code = ?status.code(), "a wait is resumed");
+        tokio::time::sleep(backoff.next(not_before)).await;
+        Ok(())
+    }
+
+    fn lose(&mut self, lost: Lost) -> WaitError {
+        self.taken = false;
+        WaitError::Lost(lost)
+    }
+
+    /// Makes a guard of a place that is held.
+    async fn hold(&mut self, fencing_token: u64) -> Result<LockGuard, WaitError> {
+        let validity = self.fresh_validity().await?;
+        let lease = match &self.session {
+            Some(session) => {
+                session.lease().extend(validity);
+                Arc::clone(session.lease())
+            }
+            None => Arc::new(Lease::start(
+                &self.client,
+                self.lease_id.clone(),
+                self.ttl,
+                validity,
+            )),
+        };
+        self.taken = false;
+        Ok(LockGuard::new(
+            &self.client,
+            self.session.clone(),
+            lease,
+            self.lock_ref.clone(),
+            fencing_token,
+        ))
+    }
+
+    /// Validity counts from when the request was sent. After a long wait little or nothing is left of it,
+    /// so the server is asked again.
+    async fn fresh_validity(&mut self) -> Result<Validity, WaitError> {
+        let now = self.client.now();
+        let full = Validity::promised(now, self.ttl).left(now);
+        if self.validity.left(now) >= full / 2 {
+            return Ok(self.validity);
+        }
+        let lease_id = match &self.session {
+            Some(session) => session.id(),
+            None => &self.lease_id,
+        };
+        let error = match self.client.renew_session(lease_id).await {
+            Ok(renewed) => return Ok(self.validity.or_later(renewed.validity)),
+            Err(error) => error,
+        };
+        if let SessionError::Over(lost) = error {
+            return Err(self.lose(lost));
+        }
+        if !self.validity.is_over(self.client.now()) {
+            return Ok(self.validity);
+        }
+        Err(match error {
+            SessionError::Over(lost) => WaitError::Lost(lost),
+            SessionError::Unavailable(error) => WaitError::Unavailable(error),
+            SessionError::Limit(error) => WaitError::Limit(error),
+            SessionError::Denied(error) => WaitError::Denied(error),
+            SessionError::Invalid(error) | SessionError::Other(error) => WaitError::Other(error),
+        })
+    }
+}
+
+/// Returns when the session is over; never without one.
+async fn session_over(session: Option<&Session>) -> Lost {
+    match session {
+        Some(session) => session.lost().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,123 @@
+//! Follows one lockRef by WatchLock, over broken connections.
+
+use tokio::time::sleep;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::connect::Client;
+use super::fault::Fault;
+use super::lost::{Lost, LostReason};
+use super::retry::Backoff;
+use crate::proto;
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It waits.
+    Waiting { position: u32 },
+    /// It holds its key, with this grant.
+    Held {
+        lock_ref: String,
+        fencing_token: u64,
+    },
+    /// It is over.
+    Lost(Lost),
+    /// It was taken over and has a newer grant than the one that is watched.
+    Superseded,
+}
+
+/// A watch that is opened again whenever it breaks.
+pub(super) struct Watcher {
+    client: Client,
+    lock_ref: String,
+    stream: Option<Streaming<proto::WatchLockResponse>>,
+    backoff: Backoff,
+}
+
+impl Watcher {
+    pub(super) fn new(client: &Client, lock_ref: &str) -> Watcher {
+        Watcher {
+            client: client.clone(),
+            lock_ref: lock_ref.to_owned(),
+            stream: None,
+            backoff: Backoff::new(),
+        }
+    }
+
+    /// Asks for this one when the watch is opened next (the same place, with another grant).
+    pub(super) fn follow(&mut self, lock_ref: &str) {
+        lock_ref.clone_into(&mut self.lock_ref);
+    }
+
+    /// The next thing worth telling; never returns where the server has no such stream. May be dropped
+    /// and called again.
+    pub(super) async fn next(&mut self) -> Seen {
+        loop {
+            let status = match self.message().await {
+                Ok(Some(message)) => {
+                    self.backoff.reset();
+                    match seen(message) {
+                        Some(seen) => return seen,
+                        None => continue,
+                    }
+                }
+                // The server ends the stream when it stops.
+                Ok(None) => Status::unavailable("the stream has ended"),
+                Err(status) => status,
+            };
+            self.stream = None;
+            match Fault::new(&status) {
+                Fault::Over(lost) => return Seen::Lost(lost),
+                Fault::NotFound(error) => {
+                    return Seen::Lost(Lost::new(LostReason::NeverIssued, error.to_string()));
+                }
+                Fault::Superseded(_) => {
+                    sleep(self.backoff.next(None)).await;
+                    return Seen::Superseded;
+                }
+                Fault::Other(_) if status.code() == Code::Unimplemented => {
+                    return std::future::pending().await;
+                }
+                Fault::Invalid(error)
+                | Fault::Limit(error)
+                | Fault::Denied(error)
+                | Fault::Unavailable(error)
+                | Fault::Other(error) => {
+                    tracing::debug!(%error, "a watch is opened again");
+                    sleep(self.backoff.next(error.retry_after)).await;
+                }
+            }
+        }
+    }
+
+    async fn message(&mut self) -> Result<Option<proto::WatchLockResponse>, Status> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let (_, attempt) = self.client.attempt(self.client.options().timeout);
+                // No deadline: the watch lasts as long as the lockRef.
+                let request = Request::new(proto::WatchLockRequest {
+                    lock_ref: self.lock_ref.clone(),
+                });
+                let stream = attempt.locks().watch_lock(request).await?.into_inner();
+                self.stream.insert(stream)
+            }
+        };
+        stream.message().await
+    }
+}
+
+fn seen(message: proto::WatchLockResponse) -> Option<Seen> {
+    match proto::LockState::try_from(message.state) {
+        Ok(proto::LockState::Waiting) => Some(Seen::Waiting {
+            position: message.position,
+        }),
+        Ok(proto::LockState::Held) => Some(Seen::Held {
+            lock_ref: message.lock_ref,
+            fencing_token: message.fencing_token,
+        }),
+        Ok(proto::LockState::Lost) => {
+            Some(Seen::Lost(Lost::from_wire(message.reason, &message.detail)))
+        }
+        Ok(proto::LockState::Unspecified) | Err(_) => None,
+    }
+}
