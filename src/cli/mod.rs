@@ -2,7 +2,7 @@
 //!
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
-pub mod bench;
+mod bench;
 pub mod check;
 mod child;
 mod exit;
@@ -57,13 +57,13 @@ enum Command {
     Locks(locks::Args),
     Get(get::Args),
     Put(put::Args),
+    Bench(bench::Args),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    Bench(bench::Args),
 }
 
 /// Runs the command that these words (the program's name first) say.
@@ -91,18 +91,11 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
                 ExitCode::FAILURE
             });
         }
-        Command::Bench(args) if before.is_empty() => {
-            return bench::run(args).await.unwrap_or_else(|error| {
-                eprintln!("fermata: {error}");
-                error.exit_code()
-            });
-        }
         Command::Completions { shell } if before.is_empty() => completions(shell),
-        Command::Serve(_) | Command::Check(_) | Command::Bench(_) | Command::Completions { .. } => {
-            Err(Failure::usage(
-                "options before the command are for client commands; give those of this one after it",
-            ))
-        }
+        Command::Serve(_) | Command::Check(_) | Command::Completions { .. } => Err(Failure::usage(
+            "options before the command are for client commands; give those of this one after it",
+        )),
+        Command::Bench(args) => bench::run(args, &before).await,
         Command::Lock(mut args) => {
             args.remote = args.remote.or(&before);
             lock::run(args).await

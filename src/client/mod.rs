@@ -47,12 +47,15 @@ mod place;
 mod request;
 mod retry;
 mod session;
+#[cfg(test)]
+mod tests;
 mod validity;
 mod wait;
 mod watch;
 
 pub use calls::{Acquired, Created, Mutation, Renewed, Standing, Value};
 pub use clock::{BootClock, Clock, Moment};
+pub(crate) use connect::parse_endpoint;
 pub use connect::{Client, ClientOptions};
 pub use error::{
     AdminError, ConnectError, CreateError, CriticalError, GetError, LockError, ReleaseError,

@@ -61,7 +61,7 @@ pub fn put(value: &str) -> Mutation {
 
 /// Waits until something is so. Gives up after some seconds.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    for _ in 0..5_000 {
+    for _ in 0..2_000 {
         if holds().await {
             return;
         }

@@ -3,12 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::connect::parse_endpoint;
 use super::counters::VALUE_BYTES_MIN;
 use super::keys::KeyChoice;
 use super::load;
 use super::workload::Form;
+use crate::cli::output::Format;
+use crate::cli::remote::Remote;
 use crate::config::Span;
+
+/// How long a call may take unless asked otherwise.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// Measure a running server
 ///
@@ -22,7 +26,7 @@ use crate::config::Span;
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 2 wrong usage; 69 no connection; 71 the disk cannot be \
+    sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
     probed."
 )]
 pub struct Args {
@@ -65,11 +69,6 @@ struct LockArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 struct LoadArgs {
-    /// The server; several with commas between share the connections
-    #[arg(long, value_name = "HOST:PORT", env = "FERMATA_ENDPOINT", value_delimiter = ',',
-          default_value = "http://127.0.0.1:7450", value_parser = parse_endpoint)]
-    endpoint: Vec<String>,
-
     /// How many sections are under way at once; several numbers run one after the other
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
@@ -92,15 +91,6 @@ struct LoadArgs {
     #[arg(long, value_name = "TEXT", default_value = "bench")]
     key_prefix: String,
 
-    /// The table [default: the server's]
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    table: String,
-
     /// The TTL of each lockRef
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     ttl: Span,
@@ -122,18 +112,8 @@ struct LoadArgs {
     #[arg(long, value_name = "DIR")]
     disk_probe: Option<PathBuf>,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
-}
-
-/// How to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Output {
-    /// A table
-    Text,
-    /// One JSON object
-    Json,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 /// What to do.
@@ -148,6 +128,7 @@ pub(super) struct Plan {
     pub(super) zipf_skew: f64,
     pub(super) key_prefix: String,
     pub(super) table: String,
+    pub(super) call_within: Duration,
     pub(super) ttl: Duration,
     pub(super) value_bytes: usize,
     pub(super) span: load::Span,
@@ -155,7 +136,8 @@ pub(super) struct Plan {
 }
 
 impl Args {
-    pub(super) fn plan(self) -> (Plan, Output) {
+    /// What to do, and how to print. `before` are the options before the command.
+    pub(super) fn plan(self, before: &Remote) -> (Plan, Format) {
         let (form, value_bytes, load) = match self.benchmark {
             Benchmark::Section(SectionArgs {
                 short,
@@ -167,16 +149,18 @@ impl Args {
             }
             Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, load),
         };
+        let remote = load.remote.or(before);
         let plan = Plan {
             form,
-            endpoints: load.endpoint,
+            endpoints: remote.endpoints(),
             workers: load.workers,
             connections: load.connections,
             keys: load.keys,
             key_count: load.key_count,
             zipf_skew: load.zipf_skew,
             key_prefix: load.key_prefix,
-            table: load.table,
+            table: remote.table(),
+            call_within: remote.timeout().unwrap_or(CALL_WITHIN),
             ttl: load.ttl.duration(),
             value_bytes,
             span: load::Span {
@@ -185,7 +169,7 @@ impl Args {
             },
             disk_probe: load.disk_probe,
         };
-        (plan, load.output)
+        (plan, remote.format())
     }
 }
 
@@ -217,22 +201,22 @@ mod tests {
         args: Args,
     }
 
-    fn parse(line: &str) -> Result<(Plan, Output), String> {
+    fn parse(line: &str) -> Result<(Plan, Format), String> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
         let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(bench.args.plan())
+        Ok(bench.args.plan(&Remote::default()))
     }
 
     #[test]
     fn flags_make_a_plan() {
         let (plan, output) = parse(
-            "section --short --endpoint a:1,http://b:2 --workers 1,8 --keys zipf --key-count 50 \
+            "section --short --endpoint a:1 --endpoint http://b:2 --workers 1,8 --keys zipf --key-count 50 \
              --zipf-skew 1.2 --value-size 100 --duration 1m --warm-up 500ms --ttl 5s --output json",
         )
         .unwrap();
-        assert_eq!(output, Output::Json);
+        assert_eq!(output, Format::Json);
         assert_eq!(plan.form, Form::Short);
-        assert_eq!(plan.endpoints, ["http://a:1", "http://b:2"]);
+        assert_eq!(plan.endpoints, ["a:1", "http://b:2"]);
         assert_eq!(plan.workers, [1, 8]);
         assert_eq!((plan.key_count, plan.zipf_skew), (50, 1.2));
         assert_eq!(plan.value_bytes, 100);
@@ -244,7 +228,7 @@ mod tests {
     #[test]
     fn everything_has_a_default() {
         let (plan, output) = parse("section").unwrap();
-        assert_eq!((plan.form, output), (Form::Full, Output::Text));
+        assert_eq!((plan.form, output), (Form::Full, Format::Text));
         assert_eq!(plan.workers, [1, 16, 64]);
         assert_eq!(plan.endpoints, ["http://127.0.0.1:7450"]);
         assert_eq!(parse("lock").unwrap().0.form, Form::Lock);
@@ -260,7 +244,6 @@ mod tests {
             "section --zipf-skew -1",
             "section --zipf-skew nan",
             "section --duration 10",
-            "section --endpoint nowhere",
             "section --connections 0",
             "lock --value-size 10",
         ] {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
+use crate::client::parse_endpoint;
 use crate::proto::clients::lock_service_client::LockServiceClient;
 
 /// How long a server may take to accept a connection.
@@ -18,10 +19,18 @@ pub(super) type Client = LockServiceClient<Channel>;
 
 /// No connection to an endpoint.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot connect to {endpoint}: {reason}. Is `fermata serve` running there?")]
-pub struct ConnectError {
-    endpoint: String,
-    reason: String,
+pub enum ConnectError {
+    /// Correct it.
+    #[error(transparent)]
+    Endpoint(#[from] crate::client::ConnectError),
+    /// Start the server, or name another endpoint.
+    #[error("cannot connect to {endpoint}: {reason}. Is `fermata serve` running there?")]
+    Unreachable {
+        /// Where to.
+        endpoint: String,
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// How many connections to open for so many workers, where not asked for a number.
@@ -40,12 +49,11 @@ pub(super) async fn connect(
         .cycle()
         .take(connections.max(endpoints.len()))
     {
-        let failed = |error: tonic::transport::Error| ConnectError {
+        let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
             endpoint: endpoint.clone(),
             reason: innermost(&error),
         };
-        let channel = Endpoint::from_shared(endpoint.clone())
-            .map_err(failed)?
+        let channel = parse_endpoint(endpoint)?
             .connect_timeout(CONNECT_WITHIN)
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW_BYTES)
@@ -67,33 +75,9 @@ fn innermost(error: &dyn std::error::Error) -> String {
     innermost.to_string()
 }
 
-/// An endpoint as given: `http://` may be left out.
-pub(super) fn parse_endpoint(text: &str) -> Result<String, String> {
-    let uri = match text.split_once("://") {
-        Some(("http", _)) => text.to_owned(),
-        Some((scheme, _)) => return Err(format!("{scheme}:// is not supported; use http://")),
-        None => format!("http://{text}"),
-    };
-    match uri.parse::<http::Uri>() {
-        Ok(parsed) if parsed.port().is_some() => Ok(uri),
-        Ok(_) => Err("it needs a port, as in http://127.0.0.1:7450".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_needs_a_port_and_no_scheme() {
-        for text in ["127.0.0.1:7450", "http://127.0.0.1:7450"] {
-            assert_eq!(parse_endpoint(text).unwrap(), "http://127.0.0.1:7450");
-        }
-        for text in ["localhost", "https://localhost:1", "http://a b:1", ""] {
-            assert!(parse_endpoint(text).is_err(), "{text}");
-        }
-    }
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named_with_the_reason() {

@@ -18,7 +18,7 @@ use super::counters::CounterCheck;
 use super::interrupt::Interrupt;
 use super::measure::{Failure, Measured};
 use super::progress::Progress;
-use super::workload::{CALL_WITHIN, Form, Worker, Workload};
+use super::workload::{Form, Worker, Workload};
 
 /// How long a worker leaves the server alone after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ pub(super) async fn run(
     let measure_from = start + span.warm_up;
     let end = measure_from + span.duration;
     // A lock that was left behind is free again after its TTL.
-    let patience = workload.ttl + CALL_WITHIN;
+    let patience = workload.ttl + workload.call_within;
 
     let seen = Arc::new(Seen::default());
     let mut tasks = JoinSet::new();

@@ -18,68 +18,61 @@ mod table;
 mod tests;
 mod workload;
 
-use std::io::{self, Write as _};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use self::args::Args;
-use self::args::{Output, Plan};
-pub use self::connect::ConnectError;
-use self::connect::{connect, connections_for};
+use self::args::Plan;
+use self::connect::{ConnectError, connect, connections_for};
 use self::counters::Counters;
-pub use self::disk::ProbeError;
+use self::disk::ProbeError;
 use self::interrupt::Interrupt;
 use self::keys::Keys;
 use self::report::{DiskReport, Report, Run, millis};
 use self::workload::{Form, Workload};
 use super::exit;
+use super::failure::Failure;
+use super::output::{Format, print_text};
+use super::remote::Remote;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
-pub enum BenchError {
+enum BenchError {
     /// Start the server, or name another endpoint.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Name a directory that can be written to.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The report could not be written.
-    #[error("cannot write the report: {0}")]
-    Output(#[from] io::Error),
     /// Never seen: the histograms are of a valid kind.
     #[error("cannot measure: {0}")]
     Measure(#[from] hdrhistogram::CreationError),
 }
 
-impl BenchError {
-    /// What the process ends with.
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            BenchError::Connect(_) => exit::UNAVAILABLE.into(),
-            BenchError::Probe(_) => exit::OS.into(),
-            BenchError::Output(_) | BenchError::Measure(_) => ExitCode::FAILURE,
-        }
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        let code = match error {
+            BenchError::Connect(ConnectError::Endpoint(_)) => exit::USAGE,
+            BenchError::Connect(ConnectError::Unreachable { .. }) => exit::UNAVAILABLE,
+            BenchError::Probe(_) => exit::IO,
+            BenchError::Measure(_) => exit::SOFTWARE,
+        };
+        Failure::new(code, error.to_string())
     }
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> Result<ExitCode, BenchError> {
-    let (plan, output) = args.plan();
+pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
+    let (plan, format) = args.plan(before);
     let report = measure(&plan).await?;
-    let mut stdout = io::stdout().lock();
-    match output {
-        Output::Text => stdout.write_all(table::text(&report).as_bytes())?,
-        Output::Json => {
-            serde_json::to_writer_pretty(&mut stdout, &report).map_err(io::Error::from)?;
-            writeln!(stdout)?;
+    match format {
+        Format::Text => print_text(&table::text(&report))?,
+        Format::Json => {
+            let mut text = serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?;
+            text.push('\n');
+            print_text(&text)?;
         }
     }
-    stdout.flush()?;
-    Ok(if report.clean {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
 }
 
 /// All runs of a plan, one after the other; ends early when interrupted.
@@ -135,6 +128,7 @@ async fn measure_one(
     let workload = Arc::new(Workload {
         form: plan.form,
         table: plan.table.clone(),
+        call_within: plan.call_within,
         counters: Counters::new(keys.count()),
         keys,
         ttl: plan.ttl,

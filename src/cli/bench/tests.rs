@@ -62,6 +62,7 @@ async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
         zipf_skew: 1.0,
         key_prefix: "bench".to_owned(),
         table: String::new(),
+        call_within: Duration::from_secs(10),
         ttl: Duration::from_secs(30),
         value_bytes: 64,
         span: load::Span {

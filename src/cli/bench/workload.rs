@@ -17,8 +17,6 @@ use crate::proto::{
     Mutation, ReleaseLockRequest,
 };
 
-/// How long a call may take, a wait aside.
-pub(super) const CALL_WITHIN: Duration = Duration::from_secs(10);
 /// How long one AcquireLock waits; it is repeated until the lock is held.
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -39,6 +37,8 @@ pub(super) enum Form {
 pub(super) struct Workload {
     pub(super) form: Form,
     pub(super) table: String,
+    /// How long a call may take, a wait aside.
+    pub(super) call_within: Duration,
     pub(super) keys: Keys,
     pub(super) counters: Counters,
     pub(super) ttl: Duration,
@@ -130,7 +130,9 @@ impl Worker {
             ..CreateLockRefRequest::default()
         };
         self.unanswered = Some((key, request_id));
-        let call = self.client.create_lock_ref(within(ask, CALL_WITHIN));
+        let call = self
+            .client
+            .create_lock_ref(within(ask, self.workload.call_within));
         let created = timed(&mut self.times, Phase::Create, call).await?;
         self.unanswered = None;
         if created.state() == LockState::Held {
@@ -156,7 +158,9 @@ impl Worker {
                 wait: prost_types::Duration::try_from(WAIT).ok(),
                 read_value,
             };
-            let call = self.client.acquire_lock(within(ask, WAIT + CALL_WITHIN));
+            let call = self
+                .client
+                .acquire_lock(within(ask, WAIT + self.workload.call_within));
             let acquired = call.await.map_err(|status| Failure {
                 phase: Phase::Acquire,
                 status,
@@ -177,7 +181,9 @@ impl Worker {
             lock_ref: lock_ref.to_owned(),
             call_no: 0,
         };
-        let call = self.client.critical_get(within(ask, CALL_WITHIN));
+        let call = self
+            .client
+            .critical_get(within(ask, self.workload.call_within));
         let got = timed(&mut self.times, Phase::Get, call).await?;
         Ok(decode(&got.value))
     }
@@ -192,7 +198,9 @@ impl Worker {
             value: encode(next, workload.value_bytes),
             call_no: 0,
         };
-        let call = self.client.critical_put(within(ask, CALL_WITHIN));
+        let call = self
+            .client
+            .critical_put(within(ask, self.workload.call_within));
         timed(&mut self.times, Phase::Put, call).await?;
         workload.counters.acknowledged(key);
         self.release(held.lock_ref, None).await
@@ -218,7 +226,9 @@ impl Worker {
             put,
             call_no: 0,
         };
-        let call = self.client.release_lock(within(ask, CALL_WITHIN));
+        let call = self
+            .client
+            .release_lock(within(ask, self.workload.call_within));
         timed(&mut self.times, Phase::Release, call).await?;
         Ok(())
     }
@@ -231,7 +241,10 @@ impl Worker {
             put: None,
             call_no: 0,
         };
-        let _ = self.client.release_lock(within(ask, CALL_WITHIN)).await;
+        let _ = self
+            .client
+            .release_lock(within(ask, self.workload.call_within))
+            .await;
     }
 }
 

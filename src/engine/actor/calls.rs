@@ -195,11 +195,15 @@ impl Actor {
             if self.let_ins.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
             }
+            let Ok(open) = run.inner.leases.open_call(&lease) else {
+                return drop(reply.send(Err(EngineError::SessionOver)));
+            };
             self.let_ins.push(LetIn {
                 seq: place.seq,
                 read_value,
                 existed,
                 reply,
+                _open: open,
             });
             return;
         }
@@ -243,6 +247,8 @@ impl Actor {
             && holding.seq == place.seq
         {
             holding.releasing = true;
+            // What was accepted before and is not begun must not land once the release is decided.
+            self.fail_put_off(&EngineError::Releasing);
         }
         self.pending.push_back(Intent::Release { place, reply });
     }
@@ -307,11 +313,18 @@ impl Actor {
 
     /// A place has been the holder for one TTL: evict it if nobody was told (I5).
     fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
-        if let Some(holding) = &self.holding
+        let waits = |l: &LetIn| l.seq == seq && !l.reply.is_closed();
+        let is_waited_for = self.let_ins.iter().any(waits);
+        if let Some(holding) = &mut self.holding
             && holding.seq == seq
             && holding.grant == grant
             && !holding.claimed
         {
+            if is_waited_for {
+                // Somebody came and could not be let in yet: from now on, one TTL more.
+                holding.claim_watched = false;
+                return;
+            }
             self.pending.push_back(Intent::Evict {
                 seq,
                 tag: holding.tag,

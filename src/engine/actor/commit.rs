@@ -165,7 +165,7 @@ impl Actor {
         while batch.len() < BATCH_MAX
             && let Some(intent) = self.pending.pop_front()
         {
-            if !intent.is_wanted() {
+            if !intent.is_wanted() || self.was_claimed(&intent) {
                 continue;
             }
             if let Intent::Release { place, .. } = &intent
@@ -182,6 +182,19 @@ impl Actor {
         later.append(&mut self.pending);
         self.pending = later;
         (batch, commands)
+    }
+
+    /// Whether a holder that nobody had come for was claimed after all: that evidence stands no longer.
+    fn was_claimed(&self, intent: &Intent) -> bool {
+        let Intent::Evict {
+            evidence: Evidence::Unclaimed { grant, .. },
+            ..
+        } = intent
+        else {
+            return false;
+        };
+        let holding = self.holding.as_ref();
+        holding.is_some_and(|h| h.grant == *grant && h.claimed)
     }
 
     /// Whether a TakeOver of this place is asked for.

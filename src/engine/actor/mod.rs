@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
-use super::leases::{LeaseKey, PlaceId};
+use super::leases::{LeaseKey, OpenCall, PlaceId};
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
 use commit::{Intent, StoreDone};
 use critical::IoDone;
@@ -54,6 +54,8 @@ pub(super) struct LetIn {
     pub read_value: bool,
     pub existed: bool,
     pub reply: HeldReply,
+    /// Keeps the place alive.
+    pub _open: OpenCall,
 }
 
 /// The actor of one key. Parked between two pieces of work.

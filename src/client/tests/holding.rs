@@ -1,0 +1,164 @@
+//! Until when a lock is believed in, and how its loss is told.
+
+use tonic::Status;
+
+use super::fake::Act;
+use super::{World, secs};
+use crate::client::{CriticalError, GuardState, LostReason, ReleaseError, SessionRequest};
+
+fn away(world: &World) {
+    for method in ["keep_alive", "renew", "put", "acquire", "watch", "release"] {
+        world
+            .fake
+            .always(method, Act::Refuse(Status::unavailable("away")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_stays_valid_for_as_long_as_the_server_answers() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(200)).await;
+    assert!(guard.is_valid());
+    let asked = world.fake.count("keep_alive");
+    // Each third of 30 s.
+    assert!((18..=21).contains(&asked), "{asked}");
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_keep_alive_stream_renewals_are_calls() {
+    let world = World::new();
+    let no_stream = Act::Refuse(Status::unimplemented("KeepAlive"));
+    world.fake.always("keep_alive", no_stream);
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_valid());
+    assert!(world.fake.count("renew") >= 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let start = tokio::time::Instant::now();
+    away(&world);
+    let lost = guard.lost().await;
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
+    // The server counts 30 s from when the create was sent.
+    assert!(start.elapsed() <= secs(27), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= secs(26));
+    assert!(!guard.is_valid());
+    assert_eq!(guard.valid_until(), None);
+    assert!(matches!(guard.put("x").await, Err(CriticalError::Lost(_))));
+    assert!(matches!(guard.release().await, Err(ReleaseError::Lost(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_end_brings_nothing_back() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    for method in ["keep_alive", "renew"] {
+        world.fake.always(method, Act::Late(secs(29)));
+    }
+    assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+    world.fake.state().always.clear();
+    tokio::time::sleep(secs(60)).await;
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_counts_from_when_it_was_asked_for() {
+    let world = World::new();
+    world.fake.next("create", Act::Late(secs(4)));
+    let asked = world.client.now();
+    let guard = world.client.lock("k").await.unwrap();
+    assert_eq!(guard.valid_until(), Some(asked.after(secs(27))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_not_believed_in_after_a_suspend() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    assert!(guard.is_valid());
+    world.clock.suspend(secs(3_600));
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_by_force_is_told_at_once_with_its_reason() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let (lost, ()) = tokio::join!(guard.lost(), async {
+        tokio::time::sleep(secs(1)).await;
+        world
+            .fake
+            .end(&guard.lock_ref(), "FORCED", "it was ended by ops: on fire");
+    });
+    assert_eq!(lost.reason, LostReason::Forced);
+    assert!(lost.detail.contains("on fire"));
+    assert_eq!(guard.state(), GuardState::Lost(lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_finds_the_lock_gone_loses_it() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("watch", Act::Hang);
+    world.fake.end(&guard.lock_ref(), "EXPIRED", "it expired");
+    let Err(CriticalError::Lost(lost)) = guard.put("x").await else {
+        panic!("it must be lost");
+    };
+    assert_eq!(lost.reason, LostReason::Expired);
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_does_not_outlive_the_validity() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    away(&world);
+    tokio::time::sleep(secs(25)).await;
+    let start = tokio::time::Instant::now();
+    let put = guard.put("x").await;
+    assert!(matches!(put, Err(CriticalError::Lost(_))), "{put:?}");
+    assert!(start.elapsed() <= secs(2) + secs(1) / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_session_keeps_many_locks_and_takes_them_with_it() {
+    let world = World::new();
+    let session = world
+        .client
+        .open_session(SessionRequest::new())
+        .await
+        .unwrap();
+    let guard = session.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_valid());
+    let id = session.id().to_owned();
+    let kept = world.fake.calls("keep_alive");
+    assert!(kept.iter().all(|call| call.ends_with(&id)), "{kept:?}");
+    away(&world);
+    let lost = session.lost().await;
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_closed_with_its_last_lock() {
+    let world = World::new();
+    let session = world
+        .client
+        .open_session(SessionRequest::new())
+        .await
+        .unwrap();
+    let guard = session.lock("k").await.unwrap();
+    drop(session);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("close_session"), 0);
+    drop(guard);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("close_session"), 1);
+}

@@ -1,0 +1,132 @@
+//! Waits: in slices, over broken connections, with news on the way.
+
+use std::sync::Mutex;
+
+use tonic::Status;
+
+use super::fake::Act;
+use super::{World, secs};
+use crate::client::{LockError, LockRequest, LostReason, WaitError};
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_resumed_at_the_same_place() {
+    let world = World::new();
+    let holder = world.fake.occupy();
+    world
+        .fake
+        .next("acquire", Act::Refuse(Status::unavailable("broken")));
+    world.fake.next("acquire", Act::Hang);
+    let (guard, ()) = tokio::join!(world.client.lock("k"), async {
+        tokio::time::sleep(secs(100)).await;
+        world.fake.end(&holder, "RELEASED", "");
+    });
+    assert!(guard.unwrap().lock_ref().starts_with("default/k#2."));
+    assert_eq!(world.fake.count("create"), 1);
+    // Slices of half the TTL at most: a broken connection must not cost the place.
+    assert!(
+        world
+            .fake
+            .calls("acquire")
+            .contains(&"acquire 15s".to_owned())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_waited_for_long_is_asked_how_long_it_is_good_for() {
+    let world = World::new();
+    let holder = world.fake.occupy();
+    let (guard, ()) = tokio::join!(world.client.lock("k"), async {
+        // Near the end of a slice of 15 s: 12 s of the 27 s would be left.
+        tokio::time::sleep(secs(14)).await;
+        world.fake.end(&holder, "RELEASED", "");
+    });
+    let guard = guard.unwrap();
+    assert_eq!(world.fake.count("renew"), 1);
+    assert!(guard.valid_for() > secs(26), "{:?}", guard.valid_for());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_times_out_gives_the_place_back() {
+    let world = World::new();
+    world.fake.occupy();
+    let start = tokio::time::Instant::now();
+    let error = world
+        .client
+        .lock(LockRequest::new("k").wait(secs(40)))
+        .await
+        .unwrap_err();
+    assert_eq!(error, LockError::Wait(WaitError::TimedOut { position: 1 }));
+    assert!((secs(40)..secs(41)).contains(&start.elapsed()));
+    while world.fake.state().queue.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_says_no_and_leaves_nothing_behind() {
+    let world = World::new();
+    world.fake.occupy();
+    assert!(world.client.try_lock("k").await.unwrap().is_none());
+    assert_eq!(world.fake.state().queue.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_told_how_the_queue_moves() {
+    let world = World::new();
+    let (first, second) = (world.fake.occupy(), world.fake.occupy());
+    let mut place = world.client.place("k").await.unwrap();
+    let told = Mutex::new(Vec::new());
+    let (guard, ()) = tokio::join!(
+        place.wait_with(None, |progress| told
+            .lock()
+            .unwrap()
+            .push(progress.position)),
+        async {
+            tokio::time::sleep(secs(3)).await;
+            world.fake.end(&first, "RELEASED", "");
+            tokio::time::sleep(secs(3)).await;
+            world.fake.end(&second, "RELEASED", "");
+        }
+    );
+    guard.unwrap().release().await.unwrap();
+    assert_eq!(*told.lock().unwrap(), [2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_ended_is_told_why() {
+    let world = World::new();
+    world.fake.occupy();
+    let mut place = world.client.place("k").await.unwrap();
+    let lock_ref = place.lock_ref().to_owned();
+    let (error, ()) = tokio::join!(place.wait(None), async {
+        tokio::time::sleep(secs(1)).await;
+        world.fake.end(&lock_ref, "FORCED", "it was ended by ops");
+    });
+    let Err(WaitError::Lost(lost)) = error else {
+        panic!("it must be lost");
+    };
+    assert_eq!(lost.reason, LostReason::Forced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_when_no_server_answers_for_a_ttl() {
+    let world = World::new();
+    world.fake.occupy();
+    world
+        .fake
+        .always("acquire", Act::Refuse(Status::unavailable("away")));
+    let start = tokio::time::Instant::now();
+    let error = world.client.lock("k").await.unwrap_err();
+    assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
+    assert!((secs(30)..secs(35)).contains(&start.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_place_leaves_the_queue() {
+    let world = World::new();
+    world.fake.occupy();
+    drop(world.client.place("k").await.unwrap());
+    while world.fake.state().queue.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,122 @@
+//! `--output json` is an interface: these names stay.
+
+use serde_json::{Value, json};
+
+use super::signals::send;
+use super::world::World;
+
+fn names(object: &Value) -> Vec<&str> {
+    let mut names: Vec<&str> = object
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn locks_are_shown_with_the_names_of_the_contract() {
+    let world = World::new();
+    let mut holder = world.start(&[
+        "lock",
+        "k",
+        "--owner",
+        "billing",
+        "--ttl",
+        "20s",
+        "--",
+        "sh",
+        "-c",
+        "echo in; exec sleep 60",
+    ]);
+    assert_eq!(holder.line(), "in");
+
+    let listed = world.json(&["locks", "ls"]);
+    assert_eq!(names(&listed), ["locks"]);
+    let lock = &listed["locks"][0];
+    assert_eq!(names(lock), ["holder", "key", "table", "waiters"]);
+    assert_eq!(lock["key"], json!("k"));
+    let holding = &lock["holder"];
+    let place = [
+        "create_time",
+        "fencing_token",
+        "home",
+        "identity",
+        "lease_left",
+        "lock_ref",
+        "mode",
+        "owner",
+        "seq",
+        "session",
+        "state",
+        "ttl",
+    ];
+    assert_eq!(names(holding), place);
+    assert_eq!(holding["owner"], json!("billing"));
+    assert_eq!(holding["ttl"], json!("20s"));
+    assert_eq!(holding["state"], json!("LOCK_STATE_HELD"));
+    assert!(holding["fencing_token"].as_u64().unwrap() > 0);
+    assert_eq!(
+        world.json(&["locks", "ls", "--contended"]),
+        json!({ "locks": [] })
+    );
+
+    let released = world.json(&[
+        "locks", "release", "--key", "k", "--reason", "w", "--by", "ops",
+    ]);
+    assert_eq!(
+        names(&released),
+        ["already_released", "lock_ref", "was_holder"]
+    );
+    assert_eq!(released["was_holder"], json!(true));
+    assert_eq!(holder.end().0.code(), Some(70));
+
+    let shown = world.json(&["locks", "show", "k"]);
+    let described = [
+        "ended",
+        "holders",
+        "key",
+        "last_fencing_token",
+        "table",
+        "unsynced",
+        "waiter_count",
+        "waiters",
+    ];
+    assert_eq!(names(&shown), described);
+    let ended = &shown["ended"][0];
+    assert_eq!(
+        names(ended),
+        ["detail", "ended_by", "lock_ref", "reason", "seq"]
+    );
+    assert_eq!(ended["reason"], json!("END_REASON_FORCED"));
+    assert_eq!(ended["ended_by"], json!("ops"));
+}
+
+#[test]
+fn values_are_shown_as_text_and_base64() {
+    let world = World::new();
+    let put = world.json(&["put", "k", "v"]);
+    assert_eq!(names(&put), ["fencing_token", "lock_ref"]);
+    assert_eq!(
+        world.json(&["get", "k"]),
+        json!({ "table": "default", "key": "k", "exists": true, "value": "v", "value_base64": "dg==" })
+    );
+    let none = world.run(&["get", "none", "--output", "json"]);
+    assert_eq!(none.status.code(), Some(1));
+    let none: Value = serde_json::from_slice(&none.stdout).unwrap();
+    assert_eq!(none["exists"], json!(false));
+    assert_eq!(none["value"], Value::Null);
+}
+
+#[test]
+fn nothing_is_coloured_where_no_terminal_is() {
+    let world = World::new();
+    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(holder.line(), "in");
+    assert!(!world.text(&["locks", "ls"]).contains('\u{1b}'));
+    assert!(!world.text(&["locks", "show", "k"]).contains('\u{1b}'));
+    send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+    holder.end();
+}

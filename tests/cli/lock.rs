@@ -1,0 +1,94 @@
+//! `fermata lock` as scripts use it.
+
+use super::world::World;
+
+fn code(world: &World, arguments: &[&str]) -> i32 {
+    world.run(arguments).status.code().unwrap()
+}
+
+#[test]
+fn the_exit_status_of_the_command_is_passed_on() {
+    let world = World::new();
+    for (script, expected) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
+        let got = code(&world, &["lock", "k", "--", "sh", "-c", script]);
+        assert_eq!(got, expected, "{script}");
+        assert_eq!(world.queue("k"), (0, 0));
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_leaves_no_lock_behind() {
+    let world = World::new();
+    assert_eq!(code(&world, &["lock", "k", "--", "no-such-command"]), 127);
+    assert_eq!(code(&world, &["lock", "k", "--", "/etc/passwd"]), 126);
+    assert_eq!(world.queue("k"), (0, 0));
+}
+
+#[test]
+fn a_try_and_a_wait_end_when_they_should() {
+    let world = World::new();
+    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(holder.line(), "in");
+
+    assert_eq!(code(&world, &["lock", "--try", "k", "--", "true"]), 75);
+    let waited = world.run(&["lock", "--wait", "300ms", "k", "--", "true"]);
+    assert_eq!(waited.status.code(), Some(124));
+    let said = String::from_utf8(waited.stderr).unwrap();
+    assert!(
+        said.contains("waiting for k: 1 ahead in the queue"),
+        "{said}"
+    );
+    assert_eq!(code(&world, &["put", "--try", "k", "v"]), 75);
+    assert_eq!(world.queue("k"), (1, 0));
+    super::signals::send(holder.pid(), nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(holder.end().0.code(), Some(143));
+}
+
+#[test]
+fn the_command_knows_its_lock() {
+    let world = World::new();
+    let script = "echo $FERMATA_KEY; echo $FERMATA_TABLE; echo $FERMATA_ENDPOINT; \
+                  echo $FERMATA_LOCK_REF; echo $FERMATA_FENCING_TOKEN";
+    let printed = world.text(&["lock", "orders/42", "--", "sh", "-c", script]);
+    let lines: Vec<&str> = printed.lines().collect();
+    let [key, table, endpoint, lock_ref, token] = lines[..] else {
+        panic!("{printed}");
+    };
+    assert_eq!((key, table), ("orders/42", "default"));
+    assert_eq!(endpoint, world.endpoint);
+    assert!(lock_ref.starts_with("default/orders/42#1."), "{lock_ref}");
+    assert!(lock_ref.ends_with(&format!("@{token}")), "{lock_ref}");
+}
+
+#[test]
+fn what_cannot_be_done_has_a_status_of_its_own() {
+    let mut world = World::new();
+    assert_eq!(code(&world, &["lock", "k"]), 64);
+    assert_eq!(code(&world, &["lock", "a\tb", "--", "true"]), 64);
+    assert_eq!(
+        code(&world, &["lock", "--table", "nope", "k", "--", "true"]),
+        66
+    );
+    assert_eq!(
+        code(&world, &["locks", "release", "--key", "k", "--reason", "w"]),
+        66
+    );
+    assert_eq!(code(&world, &["--help"]), 0);
+    world.kill_server();
+    let away = world.run(&["lock", "--timeout", "1s", "k", "--", "true"]);
+    assert_eq!(away.status.code(), Some(69));
+    let said = String::from_utf8(away.stderr).unwrap();
+    assert!(said.contains(&world.endpoint), "{said}");
+}
+
+#[test]
+fn help_teaches() {
+    let world = World::new();
+    for command in ["lock", "get", "put"] {
+        let help = world.text(&[command, "--help"]);
+        assert!(help.contains("Exit status:"), "{help}");
+        assert!(help.contains("Examples:"), "{help}");
+    }
+    let script = world.text(&["completions", "bash"]);
+    assert!(script.contains("fermata"), "{script}");
+}

@@ -1,0 +1,75 @@
+//! A command must not outlive its lock.
+
+use std::time::{Duration, Instant};
+
+use super::world::{World, lives, until};
+
+#[test]
+fn a_lock_that_is_ended_by_force_stops_its_command_and_says_why() {
+    let world = World::new();
+    let mut locked = world.start(&["lock", "k", "--", "sh", "-c", "echo in; sleep 60"]);
+    assert_eq!(locked.line(), "in");
+    world.text(&[
+        "locks", "release", "--key", "k", "--reason", "on fire", "--by", "ops",
+    ]);
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    for word in ["ops", "on fire", "FORCED", "SIGTERM"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(!said.contains("did not stop"), "{said}");
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_with_all_below_it() {
+    let world = World::new();
+    // The shell and its child both ignore it.
+    let script = "trap '' TERM; sleep 600 & echo $$; echo $!; wait; sleep 600";
+    let mut locked = world.start(&["lock", "--grace", "200ms", "k", "--", "sh", "-c", script]);
+    let (shell, below) = (locked.line(), locked.line());
+    assert!(lives(&shell) && lives(&below));
+    let shown = world.json(&["locks", "show", "k"]);
+    let lock_ref = shown["holders"][0]["lock_ref"].as_str().unwrap().to_owned();
+    world.text(&["locks", "release", &lock_ref, "--reason", "stuck"]);
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(said.contains("did not stop; sending SIGKILL"), "{said}");
+    until(|| !lives(&shell) && !lives(&below));
+}
+
+#[test]
+fn what_a_command_left_behind_is_stopped_as_well() {
+    let world = World::new();
+    // The shell ends at SIGTERM; its child does not.
+    let script = "(trap '' TERM; exec sleep 600) & echo $!; wait";
+    let mut locked = world.start(&["lock", "--grace", "200ms", "k", "--", "sh", "-c", script]);
+    let below = locked.line();
+    // It ignores the signal once it runs sleep.
+    until(|| {
+        std::fs::read_to_string(format!("/proc/{below}/comm")).is_ok_and(|name| name == "sleep\n")
+    });
+    world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+    assert_eq!(locked.end().0.code(), Some(70));
+    until(|| !lives(&below));
+}
+
+#[test]
+fn a_command_is_stopped_before_others_can_have_its_lock() {
+    let mut world = World::new();
+    let ttl = Duration::from_secs(3);
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
+    let mut locked = world.start(&["lock", "--ttl", "3s", "k", "--", "sh", "-c", script]);
+    let shell = locked.line();
+    world.kill_server();
+    let away = Instant::now();
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    assert!(said.contains("no server answers"), "{said}");
+    // No sign of life was answered after the server was gone.
+    assert!(
+        away.elapsed() < ttl + Duration::from_secs(1),
+        "{:?}",
+        away.elapsed()
+    );
+    until(|| !lives(&shell));
+}

@@ -1,0 +1,19 @@
+//! What the command line promises, with the real binary against a real `fermata serve`, in a
+//! pseudo-terminal where a person would sit at one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod bench;
+mod json;
+mod lock;
+mod loss;
+mod signals;
+mod terminal;
+mod two_shells;
+mod values;
+mod world;

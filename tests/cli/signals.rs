@@ -1,0 +1,45 @@
+//! Signals to `fermata lock` itself.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::world::World;
+
+pub fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
+#[test]
+fn a_signal_is_passed_on_and_the_lock_is_released_after_the_command() {
+    let world = World::new();
+    for (signal, name) in [
+        (Signal::SIGTERM, "TERM"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+    ] {
+        let script =
+            format!("trap 'echo got; exit 5' {name}; echo in; while :; do sleep 0.01; done");
+        let mut locked = world.start(&["lock", "k", "--", "sh", "-c", &script]);
+        assert_eq!(locked.line(), "in");
+        send(locked.pid(), signal);
+        assert_eq!(locked.line(), "got", "{name}");
+        let (ended, said) = locked.end();
+        assert_eq!(ended.code(), Some(5), "{name}: {said}");
+        assert_eq!(world.queue("k"), (0, 0));
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_gives_the_place_up() {
+    let world = World::new();
+    let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(holder.line(), "in");
+    let waiter = world.start(&["lock", "k", "--", "true"]);
+    world.await_queue("k", (1, 1));
+    send(waiter.pid(), Signal::SIGTERM);
+    assert_eq!(waiter.end().0.code(), Some(143));
+    assert_eq!(world.queue("k"), (1, 0));
+    send(holder.pid(), Signal::SIGTERM);
+    assert_eq!(holder.end().0.code(), Some(143));
+}

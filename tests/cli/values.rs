@@ -1,0 +1,53 @@
+//! `fermata get` and `fermata put`.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use super::world::World;
+
+#[test]
+fn a_value_is_written_and_read_as_it_is() {
+    let world = World::new();
+    assert_eq!(world.run(&["get", "k"]).status.code(), Some(1));
+    world.text(&["put", "k", "v"]);
+    assert_eq!(world.text(&["get", "k"]), "v");
+
+    let mut put = world
+        .command(&["put", "k", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bytes = [0, 0xff, b'\n'];
+    put.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(put.wait().unwrap().success());
+    assert_eq!(world.run(&["get", "k"]).stdout, bytes);
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "from a file").unwrap();
+    world.text(&["put", "k", "--file", file.path().to_str().unwrap()]);
+    assert_eq!(world.text(&["get", "k"]), "from a file");
+    assert_eq!(world.queue("k"), (0, 0));
+}
+
+#[test]
+fn a_command_reads_and_writes_under_its_lock() {
+    let world = World::new();
+    world.text(&["put", "k", "before"]);
+    let script = "fermata get --lock-ref; echo; fermata put --lock-ref first; \
+                  fermata put --lock-ref=$FERMATA_LOCK_REF second; fermata put --lock-ref $FERMATA_LOCK_REF third; \
+                  fermata get --lock-ref $FERMATA_LOCK_REF";
+    let printed = world.text(&["lock", "k", "--", "sh", "-c", script]);
+    assert_eq!(printed, "before\nthird");
+    assert_eq!(world.text(&["get", "k"]), "third");
+}
+
+#[test]
+fn under_a_lock_that_is_over_nothing_is_written() {
+    let world = World::new();
+    let lock_ref = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);
+    let put = world.run(&["put", &format!("--lock-ref={lock_ref}"), "late"]);
+    assert_eq!(put.status.code(), Some(70), "{put:?}");
+    assert_eq!(world.run(&["get", "k"]).status.code(), Some(1));
+    let without = world.run(&["put", "--lock-ref", "v"]);
+    assert_eq!(without.status.code(), Some(64), "{without:?}");
+}

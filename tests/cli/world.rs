@@ -1,0 +1,161 @@
+//! A server of its own for each test, and the commands that talk to it.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub const FERMATA: &str = env!("CARGO_BIN_EXE_fermata");
+
+/// Longer than anything here takes; only a test that fails waits for so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct World {
+    server: Child,
+    pub endpoint: String,
+    _data: TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        let data = tempfile::tempdir().unwrap();
+        let mut server = Command::new(FERMATA)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])
+            .arg("--data-dir")
+            .arg(data.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(server.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").unwrap();
+        World {
+            endpoint: format!("http://{address}"),
+            server,
+            _data: data,
+        }
+    }
+
+    /// SIGKILL, and nobody serves any more.
+    pub fn kill_server(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(FERMATA);
+        command
+            .args(arguments)
+            .env("FERMATA_ENDPOINT", &self.endpoint)
+            .env("PATH", path())
+            .env_remove("FERMATA_LOCK_REF")
+            .env_remove("FERMATA_TABLE")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a command that must succeed; what it printed.
+    pub fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that must succeed, with `--output json`.
+    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        let mut all = arguments.to_vec();
+        all.extend(["--output", "json"]);
+        serde_json::from_str(&self.text(&all)).unwrap()
+    }
+
+    /// Starts a command.
+    pub fn start(&self, arguments: &[&str]) -> Started {
+        let mut command = self.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Started {
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    /// How many hold and wait for a key.
+    pub fn queue(&self, key: &str) -> (usize, u64) {
+        let shown = self.json(&["locks", "show", key]);
+        let holders = shown["holders"].as_array().unwrap().len();
+        (holders, shown["waiter_count"].as_u64().unwrap())
+    }
+
+    /// Returns once so many hold and wait for a key.
+    pub fn await_queue(&self, key: &str, expected: (usize, u64)) {
+        until(|| self.queue(key) == expected);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The search path with the binary under test first.
+pub fn path() -> OsString {
+    let folder = std::path::Path::new(FERMATA).parent().unwrap().to_owned();
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(folder).chain(std::env::split_paths(&rest));
+    std::env::join_paths(all).unwrap()
+}
+
+/// Asks again until it is so.
+pub fn until(mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "it never came to be");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process is there and no zombie.
+pub fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+/// A command that runs.
+pub struct Started {
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Started {
+    pub fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    /// The next line that it prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Its end, and what it said on stderr.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        let mut said = String::new();
+        let mut stderr = self.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+}
