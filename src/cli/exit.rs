@@ -2,6 +2,8 @@
 
 /// There is nothing to print: the key has no value.
 pub const NO_VALUE: u8 = 1;
+/// A benchmark had errors, or lost what was acknowledged.
+pub const NOT_CLEAN: u8 = 1;
 /// The command line makes no sense, or the server refused what it asked for as malformed.
 pub const USAGE: u8 = 64;
 /// There is no such table or lockRef.
@@ -29,4 +31,4 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
 /// Added to a signal's number: ended at once by it.
-pub const SIGNAL: i32 = 128;
+pub const SIGNAL: u8 = 128;

@@ -42,7 +42,7 @@ impl Failure {
 
 /// What a shell makes of a process that a signal ended.
 pub fn status_of_signal(signal: i32) -> u8 {
-    u8::try_from(exit::SIGNAL.saturating_add(signal)).unwrap_or(u8::MAX)
+    u8::try_from(i32::from(exit::SIGNAL).saturating_add(signal)).unwrap_or(u8::MAX)
 }
 
 impl From<io::Error> for Failure {

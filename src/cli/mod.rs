@@ -2,6 +2,7 @@
 //!
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
+mod bench;
 pub mod check;
 mod child;
 mod exit;
@@ -56,6 +57,7 @@ enum Command {
     Locks(locks::Args),
     Get(get::Args),
     Put(put::Args),
+    Bench(bench::Args),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
     Completions {
@@ -93,6 +95,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(_) | Command::Check(_) | Command::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
+        Command::Bench(args) => bench::run(args, &before).await,
         Command::Lock(mut args) => {
             args.remote = args.remote.or(&before);
             lock::run(args).await

@@ -2,6 +2,7 @@
 //! before the command or after it.
 
 use std::env;
+use std::time::Duration;
 
 use super::failure::Failure;
 use super::output::Format;
@@ -75,6 +76,11 @@ impl Remote {
         given.unwrap_or_default()
     }
 
+    /// How long a call may take, where that was given.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(Span::duration)
+    }
+
     /// How to print.
     pub fn format(&self) -> Format {
         self.output.unwrap_or_default()
@@ -83,8 +89,8 @@ impl Remote {
     /// A client for these.
     pub fn client(&self) -> Result<Client, Failure> {
         let mut options = ClientOptions::default();
-        if let Some(timeout) = self.timeout {
-            options.timeout = timeout.duration();
+        if let Some(timeout) = self.timeout() {
+            options.timeout = timeout;
         }
         Ok(Client::connect_with(self.endpoints(), options)?)
     }

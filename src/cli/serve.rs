@@ -20,6 +20,9 @@ use crate::server::{self, ListenError, Server, Stopped};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
 
+/// Where the client commands look unless told otherwise.
+const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
+
 /// Run the lock service
 ///
 /// Serves gRPC until SIGTERM or SIGINT, and keeps its data in one directory. Without any setting it
@@ -198,7 +201,11 @@ fn greet(listeners: &[TcpListener], data_dir: &Path, engine: &Engine) -> Result<
     let _ = writeln!(text, "replica {}", engine.replica());
     if let Some(address) = first {
         let program = std::env::args().next().unwrap_or_default();
-        let _ = writeln!(text, "try: {program} lock demo -- echo hello");
+        let endpoint = match address.as_str() {
+            CLIENT_DEFAULT => String::new(),
+            other => format!("--endpoint http://{other} "),
+        };
+        let _ = writeln!(text, "try: {program} lock {endpoint}demo -- echo hello");
         let _ = writeln!(
             text,
             " or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {address} \
@@ -246,5 +253,5 @@ impl Signals {
 /// What was acknowledged is durable, so nothing needs an orderly end.
 #[expect(clippy::exit, reason = "returning would wait for threads of the store")]
 fn end_at_once(signal: i32) -> ! {
-    std::process::exit(exit::SIGNAL + signal)
+    std::process::exit(i32::from(exit::SIGNAL) + signal)
 }

@@ -308,6 +308,16 @@ fn first_cause(error: &(dyn Error + 'static)) -> String {
 }
 
 fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, ConnectError> {
+    Ok(parse_endpoint(endpoint)?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(options.ping_interval)
+        .keep_alive_timeout(options.ping_interval)
+        .connect_lazy())
+}
+
+/// `http://host:port`; the scheme may be left out.
+pub(crate) fn parse_endpoint(endpoint: &str) -> Result<Endpoint, ConnectError> {
     let invalid = |why: String| ConnectError::InvalidEndpoint {
         endpoint: endpoint.to_owned(),
         why,
@@ -324,12 +334,7 @@ fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, ConnectEr
     if parsed.uri().port().is_none() {
         return Err(invalid("it names no port".to_owned()));
     }
-    Ok(parsed
-        .connect_timeout(options.connect_timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(options.ping_interval)
-        .keep_alive_timeout(options.ping_interval)
-        .connect_lazy())
+    Ok(parsed)
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ mod watch;
 
 pub use calls::{Acquired, Created, Mutation, Renewed, Standing, Value};
 pub use clock::{BootClock, Clock, Moment};
+pub(crate) use connect::parse_endpoint;
 pub use connect::{Client, ClientOptions};
 pub use error::{
     AdminError, ConnectError, CreateError, CriticalError, GetError, LockError, ReleaseError,

@@ -25,6 +25,11 @@ impl Span {
         Span(Duration::from_secs(secs))
     }
 
+    /// This many milliseconds.
+    pub const fn from_millis(ms: u64) -> Span {
+        Span(Duration::from_millis(ms))
+    }
+
     /// A span of the standard library, without what is below a millisecond.
     pub fn from_duration(span: Duration) -> Span {
         let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

@@ -120,15 +120,20 @@ impl Leases {
         (table, now)
     }
 
-    /// Begins the lease of a place that lives by itself, with a full TTL; goes on with the one it has.
-    pub fn add_place(&self, place: PlaceId, ttl: Duration) {
+    /// Begins the lease of a place that lives by itself, with a full TTL; goes on with the one it has,
+    /// unless that is over.
+    pub fn add_place(&self, place: PlaceId, ttl: Duration) -> Result<(), NoLease> {
         let (mut table, now) = self.look();
-        if table.places.contains_key(&place) {
-            return;
+        if let Some(known) = table.places.get(&place) {
+            return match known.lease.is_over() {
+                true => Err(NoLease::Over),
+                false => Ok(()),
+            };
         }
         let alarm = table.set_alarm(now.plus(ttl), Alarm::Place(place.clone()));
         let lease = Lease::new(ttl, now);
         table.places.insert(place, PlaceLease { lease, alarm });
+        Ok(())
     }
 
     /// Forgets a place, whatever it lived by.
@@ -308,6 +313,9 @@ impl Leases {
         }
         if table.places.capacity() > 1_024 && table.places.len() < table.places.capacity() / 8 {
             table.places.shrink_to_fit();
+        }
+        if table.claims.capacity() > 1_024 && table.claims.len() < table.claims.capacity() / 8 {
+            table.claims.shrink_to_fit();
         }
         rang
     }

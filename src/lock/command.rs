@@ -102,7 +102,8 @@ pub enum Command {
         tag: Tag,
         /// The replica that asks.
         home: ReplicaId,
-        /// The grant that this replica let the holder in with; `None` if it let nobody in.
+        /// The grant in force as this replica knows it to the end: it let the holder in with it, or knows
+        /// that it let nobody in. `None` where it knows none: a holder then goes as foreign (I7).
         grant: Option<Fence>,
         /// The value was synced under this grant, or did not need to be.
         synced: bool,

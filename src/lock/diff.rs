@@ -74,6 +74,14 @@ mod tests {
     }
 
     #[test]
+    fn places_over_behind_all_that_stay_are_named_as_well() {
+        let old = state(&[entry(1, 1), entry(2, 1), entry(3, 1)]);
+        let diff = Diff::between(&old, &state(&[entry(1, 1)]));
+        assert_eq!(diff.written, []);
+        assert_eq!(diff.over, [Seq(2), Seq(3)]);
+    }
+
+    #[test]
     fn equal_states_have_an_empty_diff_whatever_their_allocations() {
         let old = state(&[entry(1, 1)]);
         assert_eq!(Diff::between(&old, &old.clone()), Diff::default());

@@ -7,5 +7,12 @@
     reason = "a test fails by panicking"
 )]
 
+mod drops;
+mod faults;
+mod faulty;
+mod lost_memory;
+mod manual_clock;
+mod rng;
 mod sections;
+mod waits;
 mod world;

@@ -1,7 +1,5 @@
 //! Sections: create, acquire, read, write, release.
 
-use std::time::Duration;
-
 use fermata::engine::{EngineError, Standing};
 use fermata::lock::{EndReason, Over};
 
@@ -96,24 +94,7 @@ async fn a_restart_keeps_queue_and_value_and_gives_the_holder_a_new_grant() {
     let held = world.create("k").await.lock_ref;
     let waiting = world.create("k").await.lock_ref;
     world.put(&held, "kept").await.unwrap();
-    let World { engine, directory } = world;
-    engine.stop();
-    drop(engine);
-    let mut tries = 0;
-    let world = loop {
-        match fermata::store::embedded::EmbeddedStore::open(
-            fermata::store::embedded::EmbeddedOptions::new(directory.path()),
-        ) {
-            Ok(store) => {
-                let engine =
-                    super::world::start(std::sync::Arc::new(store), Default::default()).await;
-                break World { engine, directory };
-            }
-            Err(error) if tries > 500 => panic!("{error}"),
-            Err(_) => tries += 1,
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let world = world.restart().await;
     assert_eq!(
         world.put(&held, "superseded").await,
         Err(EngineError::GrantSuperseded)

@@ -1,23 +1,29 @@
-//! One replica on a fresh embedded store.
+//! One replica on a fresh embedded store, which fails when told to.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fermata::engine::{
-    CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, LiveBy, Mutation, Standing,
-    SystemClock, SystemIds,
+    Clock, CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, LiveBy, Mutation,
+    Standing, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
-use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, TableName};
+use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
 use fermata::store::Store;
-use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::faulty::FaultyStore;
+
 pub struct World {
     pub engine: Engine,
+    pub store: Arc<FaultyStore>,
     pub directory: TempDir,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
 }
 
 pub fn key(text: &str) -> KeyId {
@@ -40,19 +46,85 @@ pub fn call(id: &str, ttl_ms: u32) -> CreateCall {
     }
 }
 
+/// A create that lives by a session.
+pub fn call_of(session: SessionId, id: &str) -> CreateCall {
+    CreateCall {
+        live_by: LiveBy::Session(session),
+        ..call(id, 0)
+    }
+}
+
+/// A value.
+pub fn put(value: &str) -> Mutation {
+    Mutation::Put(Bytes::copy_from_slice(value.as_bytes()))
+}
+
+/// Waits until something is so. Gives up after some seconds.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    for _ in 0..2_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("never happened: {what}");
+}
+
 impl World {
     pub async fn new() -> World {
         Self::with(Limits::default()).await
     }
 
     pub async fn with(limits: Limits) -> World {
-        Self::on(tempfile::tempdir().unwrap(), limits).await
+        Self::made_of(limits, Arc::new(SystemClock)).await
     }
 
-    pub async fn on(directory: TempDir, limits: Limits) -> World {
-        let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let engine = start(Arc::new(store), limits).await;
-        World { engine, directory }
+    pub async fn at(clock: Arc<dyn Clock>) -> World {
+        Self::made_of(Limits::default(), clock).await
+    }
+
+    pub async fn made_of(limits: Limits, clock: Arc<dyn Clock>) -> World {
+        Self::on(tempfile::tempdir().unwrap(), limits, clock).await
+    }
+
+    async fn on(directory: TempDir, limits: Limits, clock: Arc<dyn Clock>) -> World {
+        let store = loop {
+            match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
+                Ok(store) => break FaultyStore::over(store),
+                // The one before it is still finishing what had reached it.
+                Err(OpenError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let engine = start(
+            Arc::clone(&store) as Arc<dyn Store>,
+            limits.clone(),
+            Arc::clone(&clock),
+        )
+        .await;
+        World {
+            engine,
+            store,
+            directory,
+            limits,
+            clock,
+        }
+    }
+
+    /// Kills the replica at once, and starts another one on what it left.
+    pub async fn restart(self) -> World {
+        self.store.cut();
+        // It is dead already; this only ends its tasks.
+        self.engine.stop();
+        let World {
+            engine,
+            store,
+            directory,
+            limits,
+            clock,
+        } = self;
+        drop((engine, store));
+        Self::on(directory, limits, clock).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -60,8 +132,8 @@ impl World {
     }
 
     pub async fn put(&self, held: &LockRef, value: &str) -> Result<(), EngineError> {
-        let value = Mutation::Put(Bytes::copy_from_slice(value.as_bytes()));
-        self.engine.critical_write(held, value, 0).await.map(|_| ())
+        let done = self.engine.critical_write(held, put(value), 0).await;
+        done.map(|_| ())
     }
 
     pub async fn get(&self, held: &LockRef) -> Result<Option<String>, EngineError> {
@@ -70,6 +142,10 @@ impl World {
             .value
             .bytes
             .map(|b| String::from_utf8(b.to_vec()).unwrap()))
+    }
+
+    pub async fn release(&self, lock_ref: &LockRef) -> Result<bool, EngineError> {
+        self.engine.release(lock_ref, None, 0).await
     }
 
     /// Waits for the lock; the lockRef with its grant.
@@ -82,12 +158,39 @@ impl World {
         assert!(matches!(acquired.standing, Standing::Held { .. }));
         acquired.lock_ref
     }
+
+    /// Waits for the lock, however often the store fails.
+    pub async fn acquire_patiently(&self, lock_ref: &LockRef) -> LockRef {
+        loop {
+            let wait = Duration::from_secs(60);
+            match self.engine.acquire(lock_ref, wait, false).await {
+                Ok(acquired) => break acquired.lock_ref,
+                Err(EngineError::Unavailable(_)) => {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// What the store holds of a key.
+    pub async fn state(&self, id: &str) -> State {
+        let state = self.store.real().unwrap().load(&key(id)).await.unwrap();
+        state.unwrap_or_default()
+    }
+
+    pub async fn open_session(&self, ttl_ms: u32) -> SessionId {
+        let opened =
+            self.engine
+                .open_session(Uuid::new_v4(), ttl_ms, "a test".to_owned(), String::new());
+        opened.await.unwrap().0
+    }
 }
 
-pub async fn start(store: Arc<dyn Store>, limits: Limits) -> Engine {
+pub async fn start(store: Arc<dyn Store>, limits: Limits, clock: Arc<dyn Clock>) -> Engine {
     Engine::start(EngineOptions {
         store,
-        clock: Arc::new(SystemClock),
+        clock,
         ids: Arc::new(SystemIds),
         tables: Vec::new(),
         limits,

@@ -145,26 +145,64 @@ async fn a_connection_that_never_says_hello_is_closed() {
     assert!((9..=11).contains(&closed.as_secs()), "{closed:?}");
 }
 
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
 #[tokio::test]
-async fn as_many_calls_as_are_allowed_may_come_at_once() {
-    // With small messages, the windows are small too.
+async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
+    // With small messages, the windows would be small too.
     let world = World::with(Limits {
         value_bytes_max: 1024,
         message_bytes_max: 20 * 1024,
         ..Limits::default()
     })
     .await;
-    let client = world.client().await;
-    world.store.send_replace(Mode::Hangs);
-    let calls: Vec<_> = (0..2_000)
-        .map(|n| {
-            let mut client = client.clone();
-            tokio::spawn(async move { create(&mut client, &format!("key-{n}")).await })
-        })
-        .collect();
-    sleep(Duration::from_millis(500)).await;
-    world.store.send_replace(Mode::Works);
-    for call in calls {
-        call.await.unwrap();
+    let (mut client, server) = tokio::io::duplex(4 * 1024 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const GOAWAY: u8 = 7;
+    // :method POST, :scheme http, and literals for :path and content-type.
+    let path = b"/fermata.v1.LockService/Get";
+    let content = b"application/grpc";
+    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+    block.extend(path);
+    block.extend([0x0f, 0x10, u8::try_from(content.len()).unwrap()]);
+    block.extend(content);
+    let mut burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    burst.extend(frame(4, 0, 0, &[]));
+    let streams: Vec<u32> = (0..2_000).map(|n| 2 * n + 1).collect();
+    for stream in &streams {
+        burst.extend(frame(HEADERS, 4, *stream, &block));
+    }
+    for stream in &streams {
+        burst.extend(frame(DATA, 0, *stream, b"\0\0\0\0\x03\x0a\x01k"));
+    }
+    for stream in &streams {
+        burst.extend(frame(DATA, 1, *stream, &[]));
+    }
+    client.write_all(&burst).await.unwrap();
+
+    let mut answered = 0;
+    while answered < 2 * streams.len() {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        client.read_exact(&mut payload).await.unwrap();
+        assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
+        if head[3] == HEADERS {
+            answered += 1;
+        }
     }
 }

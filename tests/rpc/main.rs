@@ -1,9 +1,17 @@
 //! The contract over real sockets: a server on the real engine and the embedded store.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod connections;
 mod deadlines;
 mod lever;
 mod listings;
+mod logs;
 mod malformed;
 mod section;
 mod statuses;

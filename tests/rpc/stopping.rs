@@ -92,7 +92,7 @@ async fn what_outlives_the_grace_period_is_cut_off() {
     let stopped = world.stop().await.unwrap().unwrap();
     assert_eq!(stopped, Stopped::CutOff);
     assert!(
-        started.elapsed() < Duration::from_secs(2),
+        started.elapsed() < Duration::from_secs(1),
         "{:?}",
         started.elapsed()
     );

@@ -96,7 +96,7 @@ async fn signs_of_life_are_answered_in_order_and_an_ended_session_ends_nothing()
 async fn a_stream_keeps_a_session_and_what_lives_by_it_alive() {
     let world = World::with(quick()).await;
     let mut client = world.client().await;
-    let session = open(&mut client, 300).await;
+    let session = open(&mut client, 1_000).await;
     let ask = CreateLockRefRequest {
         key: "a".into(),
         session: session.clone(),
@@ -110,7 +110,7 @@ async fn a_stream_keeps_a_session_and_what_lives_by_it_alive() {
         .await
         .unwrap()
         .into_inner();
-    for _ in 0..10 {
+    for _ in 0..15 {
         sender.send(alive(&session)).await.unwrap();
         assert_eq!(
             answers.next().await.unwrap().unwrap().reason(),
@@ -147,18 +147,18 @@ async fn streams_end_cleanly_a_little_before_their_deadline() {
         lock_ref: waiter.lock_ref,
     };
     let watch = client
-        .watch_lock(in_ms(ask, 500))
+        .watch_lock(in_ms(ask, 2_000))
         .await
         .unwrap()
         .into_inner();
     let told: Vec<_> = watch.map(Result::unwrap).collect().await;
     assert_eq!(told.len(), 1);
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_millis(2_000));
 
     let started = Instant::now();
     let asks = stream::pending::<KeepAliveRequest>();
     let answers = client
-        .keep_alive(in_ms(asks, 500))
+        .keep_alive(in_ms(asks, 2_000))
         .await
         .unwrap()
         .into_inner();
@@ -166,7 +166,7 @@ async fn streams_end_cleanly_a_little_before_their_deadline() {
         answers.map(Result::unwrap).collect::<Vec<_>>().await.len(),
         0
     );
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_millis(2_000));
 }
 
 #[tokio::test]
@@ -288,11 +288,11 @@ async fn a_keep_alive_that_the_store_holds_up_ends_before_its_deadline() {
     let started = Instant::now();
     let asks = stream::iter([alive("default/slow#1.k3vt9p2q")]);
     let mut answers = client
-        .keep_alive(in_ms(asks, 500))
+        .keep_alive(in_ms(asks, 2_000))
         .await
         .unwrap()
         .into_inner();
     let status = answers.next().await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_millis(2_000));
 }

@@ -152,3 +152,21 @@ pub fn fields(status: &Status) -> Vec<String> {
 pub fn has_retry_info(status: &Status) -> bool {
     status.get_error_details().retry_info().is_some()
 }
+
+/// Tries a call with a short deadline until its answer came in time: on a busy machine a client may hear
+/// of it too late.
+pub async fn in_time<T, F>(mut call: impl FnMut() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    for _ in 0..30 {
+        let answer = call().await;
+        let too_late = answer
+            .as_ref()
+            .is_err_and(|status| status.code() == Code::Cancelled);
+        if !too_late {
+            return answer;
+        }
+    }
+    panic!("no answer came in time");
+}

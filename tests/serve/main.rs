@@ -10,3 +10,5 @@
 mod counter;
 mod liveness;
 mod process;
+mod readme;
+mod start_stop;

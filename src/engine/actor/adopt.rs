@@ -15,7 +15,8 @@ impl Actor {
     pub(super) fn adopt(&mut self, run: &mut Run, new: State) {
         let new = Arc::new(new);
         let old = self.state.replace(Arc::clone(&new));
-        let first = old.is_none();
+        // What this actor sees first may have been served by one that forgot.
+        let remembers = old.is_some();
         let old = old.unwrap_or_default();
         let diff = Diff::between(&old, &new);
         for seq in &diff.over {
@@ -39,7 +40,7 @@ impl Actor {
                 }
             }
         }
-        self.adopt_holder(run, &old, &new, first);
+        self.adopt_holder(run, &old, &new, remembers);
         if old.head != new.head {
             // The turn of the new head has come, and so has that of any that was passed over.
             for turn in self.wakes.remove(&new.head).unwrap_or_default() {
@@ -50,7 +51,7 @@ impl Actor {
         self.tell_positions(&new);
     }
 
-    fn adopt_holder(&mut self, run: &Run, old: &State, new: &State, first: bool) {
+    fn adopt_holder(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
         let Some(entry) = new.holder() else {
             self.drop_holding();
             return;
@@ -73,18 +74,29 @@ impl Actor {
         }
         self.drop_holding();
         let mine = entry.home == run.inner.replica;
-        if mine && !first {
+        // Nobody can have served a grant that is newer than what this actor remembers.
+        if mine && remembers && old.grant != new.grant {
             let mut holding = Holding::new(entry, new.grant, new.width, new.unsynced);
             // One that was the holder before was taken over: it counts as claimed (I5).
             holding.claimed = old.head == entry.seq && old.holder().is_some();
             self.holding = Some(holding);
-        } else if mine || run.inner.store.is_exclusive() {
-            // Either this home lacks its memory of the fence, so it may serve the holder only under a
-            // new one; or the old home is proved down (I10).
+        } else {
+            self.ask_take_over(run);
+        }
+    }
+
+    /// Takes over a holder that this actor has no memory of: either this home lacks it, so it may serve
+    /// the holder only under a new fence; or the old home is proved down (I10).
+    pub(super) fn ask_take_over(&mut self, run: &Run) {
+        let Some((state, entry)) = self.state.as_ref().and_then(|s| Some((s, s.holder()?))) else {
+            return;
+        };
+        let may = entry.home == run.inner.replica || run.inner.store.is_exclusive();
+        if may && !self.is_taking_over(entry.seq) {
             self.pending.push_back(Intent::TakeOver {
                 seq: entry.seq,
                 from_home: entry.home,
-                from_fence: new.fence,
+                from_fence: state.fence,
             });
         }
     }
@@ -112,22 +124,26 @@ impl Actor {
     /// Begins, or goes on, to vouch for a place that is served here.
     fn keep_lease(&mut self, run: &Run, entry: &Entry) {
         let place = self.place(entry.seq);
-        match entry.liveness {
+        let (kept, evidence) = match entry.liveness {
             Liveness::Own { ttl_ms } => {
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
-                run.inner.leases.add_place(place, ttl);
+                let kept = run.inner.leases.add_place(place, ttl);
+                (kept, Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {
-                if run.inner.leases.attach(session, place).is_err() {
-                    // It was closed while this place was being made.
-                    self.pending.push_back(Intent::Evict {
-                        seq: entry.seq,
-                        tag: entry.tag(),
-                        evidence: Evidence::SessionOver(session),
-                        reply: EvictReply::None,
-                    });
-                }
+                let kept = run.inner.leases.attach(session, place);
+                (kept, Evidence::SessionOver(session))
             }
+        };
+        if kept.is_err() {
+            // Its session was closed while this place was being made; or it expired, and the actor that
+            // was to evict it died, or has taken it over since: the evidence needs its present epoch.
+            self.pending.push_back(Intent::Evict {
+                seq: entry.seq,
+                tag: entry.tag(),
+                evidence,
+                reply: EvictReply::None,
+            });
         }
     }
 
@@ -149,15 +165,7 @@ impl Actor {
         if let Some(watch) = self.watches.remove(&seq) {
             watch.send_replace(Watched::Lost(over.clone()));
         }
-        let mut kept = Vec::with_capacity(self.let_ins.len());
-        for let_in in self.let_ins.drain(..) {
-            if let_in.seq == seq {
-                drop(let_in.reply.send(Err(EngineError::Over(over.clone()))));
-            } else {
-                kept.push(let_in);
-            }
-        }
-        self.let_ins = kept;
+        self.fail_let_ins(seq, &EngineError::Over(over));
     }
 
     /// Tells the watches where their places stand. That a place holds the key they hear once it is let

@@ -165,7 +165,7 @@ impl Actor {
         while batch.len() < BATCH_MAX
             && let Some(intent) = self.pending.pop_front()
         {
-            if !intent.is_wanted() {
+            if !intent.is_wanted() || self.was_claimed(&intent) {
                 continue;
             }
             if let Intent::Release { place, .. } = &intent
@@ -182,6 +182,24 @@ impl Actor {
         later.append(&mut self.pending);
         self.pending = later;
         (batch, commands)
+    }
+
+    /// Whether a holder that nobody had come for was claimed after all: that evidence stands no longer.
+    fn was_claimed(&self, intent: &Intent) -> bool {
+        let Intent::Evict {
+            evidence: Evidence::Unclaimed { grant, .. },
+            ..
+        } = intent
+        else {
+            return false;
+        };
+        let holding = self.holding.as_ref();
+        holding.is_some_and(|h| h.grant == *grant && h.claimed)
+    }
+
+    fn is_releasing(&self, of: PlaceRef) -> bool {
+        let same = |i: &Intent| matches!(i, Intent::Release { place, .. } if *place == of);
+        self.pending.iter().any(same)
     }
 
     /// Whether a TakeOver of this place is asked for.
@@ -314,6 +332,7 @@ impl Actor {
     /// Tells those who wait that the store did not do it. What cleans up stays, and is tried again.
     fn fail_callers(&mut self, error: &StoreError) {
         let failed = || EngineError::Unavailable(error.to_string());
+        self.fail_holder_calls(&failed());
         for msg in std::mem::take(&mut self.backlog) {
             if let Some(kept) = msg.fail(failed()) {
                 self.backlog.push_back(kept);
@@ -325,8 +344,10 @@ impl Actor {
                 // Its caller hears of it and may ask again; the place goes on being released.
                 Intent::Release { place, reply } => {
                     drop(reply.send(Err(failed())));
-                    let (reply, _) = oneshot::channel();
-                    self.pending.push_back(Intent::Release { place, reply });
+                    if !self.is_releasing(place) {
+                        let (reply, _) = oneshot::channel();
+                        self.pending.push_back(Intent::Release { place, reply });
+                    }
                 }
                 Intent::Evict {
                     seq,
@@ -388,9 +409,14 @@ impl Actor {
                 Intent::TakeOver { seq, .. } => {
                     if let Some(Outcome::Refused(refusal)) = outcome {
                         tracing::warn!(key = %self.id, %seq, ?refusal, "a take-over was refused");
+                        if self.holding.as_ref().is_none_or(|h| h.seq != seq) {
+                            // Whoever waits for it would wait for ever; it is tried again when asked for.
+                            let error = unexpected(Some(Outcome::Refused(refusal)));
+                            self.fail_let_ins(seq, &error);
+                        }
                     }
                 }
-                Intent::Extend { .. } => self.extended(run, outcome),
+                Intent::Extend { seq, fence, .. } => self.extended(run, seq, fence, outcome),
                 Intent::Settle(reply) => drop(reply.send(())),
             }
         }

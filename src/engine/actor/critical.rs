@@ -9,7 +9,7 @@ use super::commit::{Intent, unexpected};
 use super::holding::Holding;
 use super::msg::{HeldReply, PlaceRef, Reply};
 use super::{Actor, Run};
-use crate::lock::{Fence, Outcome};
+use crate::lock::{Fence, Outcome, Seq};
 use crate::store::{Cell, StoreError, Written};
 
 /// What a critical call does, and who hears of it.
@@ -74,6 +74,9 @@ impl Actor {
     ) {
         match self.accept(run, place, call_no) {
             Ok(valid_for) => {
+                if let Some(holding) = &mut self.holding {
+                    holding.last_put |= matches!(kind, CriticalKind::Release(..));
+                }
                 let call = Critical {
                     place,
                     valid_for,
@@ -105,7 +108,7 @@ impl Actor {
         let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
             return Err(EngineError::GrantSuperseded);
         };
-        if holding.releasing {
+        if holding.releasing || holding.last_put {
             return Err(EngineError::Releasing);
         }
         let calls_max = run.inner.limits.critical_calls_per_lock_ref_max;
@@ -135,7 +138,8 @@ impl Actor {
             let error = self.why_over(call.place.seq, call.place.tag);
             return call.fail(error);
         };
-        if !holding.is_open() {
+        if !holding.is_open() || holding.extending {
+            // In their order: what waits for timestamps is not overtaken by what comes after it.
             return holding.put_off.push_back(call);
         }
         let id = Arc::clone(&self.id);
@@ -180,10 +184,6 @@ impl Actor {
                 kind,
             });
         };
-        if matches!(reply, WriteReply::Release(_)) {
-            // Nothing may be written after the last put (I11).
-            holding.releasing = true;
-        }
         holding.writing.insert(timestamp);
         let cell = Cell {
             value: match mutation {
@@ -205,8 +205,16 @@ impl Actor {
     }
 
     /// An Extend was decided: what waited for timestamps goes on in `let_in`.
-    pub(super) fn extended(&mut self, run: &mut Run, outcome: Option<Outcome>) {
-        let Some(holding) = &mut self.holding else {
+    pub(super) fn extended(
+        &mut self,
+        run: &mut Run,
+        seq: Seq,
+        fence: Fence,
+        outcome: Option<Outcome>,
+    ) {
+        // The fence may have ended, and what is remembered be of the holder after it.
+        let asked = |h: &&mut Holding| h.seq == seq && h.grant <= fence;
+        let Some(holding) = self.holding.as_mut().filter(asked) else {
             return;
         };
         holding.extending = false;
@@ -221,12 +229,28 @@ impl Actor {
         for let_in in std::mem::take(&mut self.let_ins) {
             drop(let_in.reply.send(Err(error.clone())));
         }
-        if let Some(holding) = &mut self.holding {
-            let put_off = std::mem::take(&mut holding.put_off);
-            holding.calls = holding.calls.saturating_sub(put_off.len());
-            for call in put_off {
-                call.fail(error.clone());
+        self.fail_put_off(error);
+    }
+
+    /// Fails who waits for this place to be let in.
+    pub(super) fn fail_let_ins(&mut self, seq: Seq, error: &EngineError) {
+        for let_in in self.let_ins.extract_if(.., |l| l.seq == seq) {
+            drop(let_in.reply.send(Err(error.clone())));
+        }
+    }
+
+    /// Fails the critical calls that were accepted and not begun.
+    pub(super) fn fail_put_off(&mut self, error: &EngineError) {
+        let Some(holding) = &mut self.holding else {
+            return;
+        };
+        let put_off = std::mem::take(&mut holding.put_off);
+        holding.calls = holding.calls.saturating_sub(put_off.len());
+        for call in put_off {
+            if matches!(call.kind, CriticalKind::Release(..)) {
+                holding.last_put = false;
             }
+            call.fail(error.clone());
         }
     }
 
@@ -318,7 +342,7 @@ impl Actor {
             (WriteReply::Release(reply), Ok(())) => self.push_release(place, reply),
             (WriteReply::Release(reply), Err(error)) => {
                 // Not released: the caller may repeat it.
-                holding.releasing = false;
+                holding.last_put = false;
                 drop(reply.send(Err(error)));
             }
         }

@@ -35,8 +35,10 @@ pub(super) struct Holding {
     pub claimed: bool,
     /// The claim is being watched.
     pub claim_watched: bool,
-    /// A release was accepted: nothing more is taken.
+    /// A release was accepted: nothing more is taken, and nothing more is begun.
     pub releasing: bool,
+    /// A release was accepted whose put is not acknowledged yet: nothing more is taken unless it fails.
+    pub last_put: bool,
     /// An Extend is asked for.
     pub extending: bool,
     /// The highest timestamp seen in the data that this fence did not give out (I2).
@@ -72,6 +74,7 @@ impl Holding {
             claimed: false,
             claim_watched: false,
             releasing: false,
+            last_put: false,
             extending: false,
             past: None,
             last_call_no: 0,

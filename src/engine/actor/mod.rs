@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
-use super::leases::{LeaseKey, PlaceId};
+use super::leases::{LeaseKey, OpenCall, PlaceId};
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
 use commit::{Intent, StoreDone};
 use critical::IoDone;
@@ -54,6 +54,8 @@ pub(super) struct LetIn {
     pub read_value: bool,
     pub existed: bool,
     pub reply: HeldReply,
+    /// Keeps the place alive.
+    pub _open: OpenCall,
 }
 
 /// The actor of one key. Parked between two pieces of work.
@@ -153,8 +155,8 @@ impl Actor {
             let known = self.state.is_some() && !self.stale;
             let idle = run.store_op.is_none() && run.pause.is_none();
             // While the state is being read there is nothing to check a call against: calls wait in the
-            // channel. The first of a new actor only makes it read.
-            let taking = known || idle;
+            // backlog, and fail if it cannot be read. The first of a new actor makes it read.
+            let taking = known || self.backlog.len() < run.inner.limits.calls_per_key_max;
             tokio::select! {
                 biased;
                 done = next_of(&mut run.store_op) => {

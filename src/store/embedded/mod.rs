@@ -98,7 +98,7 @@ impl Drop for WriterThread {
 
 impl EmbeddedStore {
     /// Takes the directory for this process and opens the store in it, or makes one if there is none.
-    /// Blocks, for about a second for each GiB after a crash.
+    /// Blocks, after a crash for about three seconds a GiB.
     pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
         let medium = Medium {
             cache_bytes: options.cache_bytes,

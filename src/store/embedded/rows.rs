@@ -31,22 +31,21 @@ const SEQ_BYTES: usize = 8;
 
 /// The row of a key in LOCKS and DATA.
 pub(super) fn key_row(id: &KeyId) -> Vec<u8> {
-    joined(&id.table, Some(&id.key), SEPARATOR, false)
+    row_of(&id.table, &id.key)
 }
 
-/// `table 0 key`, and a last byte if asked for.
-fn joined(table: &TableName, key: Option<&Key>, last: u8, add_last: bool) -> Vec<u8> {
-    let key = key.map_or("", Key::as_str);
-    let mut row = Vec::with_capacity(table.as_str().len() + key.len() + 2 + SEQ_BYTES);
-    row.extend_from_slice(table.as_str().as_bytes());
-    if !key.is_empty() {
-        row.push(SEPARATOR);
-        row.extend_from_slice(key.as_bytes());
-    }
-    if add_last {
-        row.push(last);
-    }
+fn row_of(table: &TableName, key: &Key) -> Vec<u8> {
+    let mut row = ending(table.as_str().as_bytes(), SEPARATOR);
+    row.extend_from_slice(key.as_str().as_bytes());
     row
+}
+
+/// These bytes and one more.
+fn ending(row: &[u8], last: u8) -> Vec<u8> {
+    let mut longer = Vec::with_capacity(row.len() + 1);
+    longer.extend_from_slice(row);
+    longer.push(last);
+    longer
 }
 
 /// The row of a place in PLACES, from the row of its key.
@@ -60,21 +59,17 @@ pub(super) fn place_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
 
 /// The places of one key: from the first up to, and without, the second.
 pub(super) fn places_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let with = |last| {
-        let mut row = key_row.to_vec();
-        row.push(last);
-        row
-    };
-    (with(SEPARATOR), with(ABOVE_SEPARATOR))
+    (ending(key_row, SEPARATOR), ending(key_row, ABOVE_SEPARATOR))
 }
 
 /// The places of a table whose keys come after `after`: from the first up to, and without, the second.
 pub(super) fn places_after(table: &TableName, after: Option<&Key>) -> (Vec<u8>, Vec<u8>) {
+    let name = table.as_str().as_bytes();
     let from = match after {
-        None => joined(table, None, SEPARATOR, true),
-        Some(key) => joined(table, Some(key), ABOVE_SEPARATOR, true),
+        None => ending(name, SEPARATOR),
+        Some(key) => places_of(&row_of(table, key)).1,
     };
-    (from, joined(table, None, ABOVE_SEPARATOR, true))
+    (from, ending(name, ABOVE_SEPARATOR))
 }
 
 /// Takes the row of a place apart: the row of its key, and its seq.

@@ -108,13 +108,12 @@ fn every_reason_is_remembered_as_it_was() {
 #[test]
 fn an_evict_decided_again_ends_nobody_else() {
     let (state, _) = one(&queue(&[A, B]), evict(1, forced()));
-    let evidence = Evidence::Silent { epoch: 0 };
-    again(&state, evict(1, evidence), {
-        gone(EndReason::Forced {
-            by: "root".into(),
-            why: "stuck".into(),
-        })
+    let remembered = gone(EndReason::Forced {
+        by: "root".into(),
+        why: "stuck".into(),
     });
+    let silent = evict(1, Evidence::Silent { epoch: 0 });
+    again(&state, silent, remembered);
 }
 
 #[test]

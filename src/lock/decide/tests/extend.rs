@@ -1,4 +1,5 @@
 use super::*;
+use crate::lock::FenceError;
 
 fn extend(home: ReplicaId, fence: Fence, past: Option<u64>) -> Command {
     Command::Extend {
@@ -108,4 +109,18 @@ fn limits_that_contradict_each_other_stop_nothing() {
     let decision = decide(&queue(&[A]), &[extend(A, G1, None)], LATER, &upside_down);
     assert_eq!(decision.outcomes, [Outcome::Extended]);
     assert_eq!(decision.state.width, 8);
+}
+
+#[test]
+fn extend_is_refused_where_its_wider_slot_would_pass_the_last_timestamp() {
+    let near_the_end = State {
+        grant: Fence(Fence::MAX - 100),
+        fence: Fence(Fence::MAX - 100),
+        ..queue(&[A])
+    };
+    refused(
+        &near_the_end,
+        extend(A, near_the_end.fence, None),
+        Refusal::Fence(FenceError::UsedUp),
+    );
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lock::FenceError;
 
 /// A Release of place `seq` from its own home, which let it in with `grant`.
 fn release(seq: u64, home: ReplicaId, grant: Option<Fence>) -> Command {
@@ -195,4 +196,21 @@ fn nobody_that_was_never_let_in_clears_unsynced() {
     let decision = all(&queue(&[A, B, C]), &batch);
     assert_eq!(decision.state.entries.len(), 0);
     assert!(decision.state.unsynced);
+}
+
+#[test]
+fn a_foreign_release_that_can_get_no_fence_for_the_next_holder_changes_nothing() {
+    let last_slot = State {
+        grant: Fence(Fence::MAX - 16),
+        fence: Fence(Fence::MAX - 16),
+        ..queue(&[A, B])
+    };
+    let why = Refusal::Fence(FenceError::UsedUp);
+    refused(&last_slot, release(1, C, None), why.clone());
+    refused(&last_slot, release(1, A, Some(last_slot.grant)), why);
+    let (state, outcome) = one(&last_slot, release(2, C, None));
+    assert_eq!(outcome, released(false, true));
+    let (state, outcome) = one(&state, release(1, A, Some(last_slot.grant)));
+    assert_eq!(outcome, released(true, true));
+    assert_eq!(state.entries.len(), 0);
 }

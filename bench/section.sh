@@ -1,0 +1,54 @@
+#!/bin/sh
+# Builds a release, starts a server on an empty embedded store and a free port, and measures whole
+# sections with 1, 16 and 64 workers: on a key for each, then on one key for all. The disk is probed in
+# the same runs. The server is stopped and its data removed in the end.
+#
+#   bench/section.sh                      the usual
+#   bench/section.sh --short              the same in two calls a section
+#   bench/section.sh --duration 30s       any other flag of `fermata bench section`
+#   DATA=/mnt/disk bench/section.sh       data on another disk (it must not be a tmpfs)
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+cargo build --release --locked
+fermata=${CARGO_TARGET_DIR:-target}/release/fermata
+
+data=$(mktemp -d "${DATA:-$root/target}/bench.XXXXXX")
+server=
+clean_up() {
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+    fi
+    rm -rf "$data"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+"$fermata" serve --listen 127.0.0.1:0 --data-dir "$data/store" >"$data/greeting" 2>"$data/log" &
+server=$!
+endpoint=
+for _ in $(seq 100); do
+    endpoint=$(sed -n 's/^listening on //p' "$data/greeting" | head -n 1)
+    [ -n "$endpoint" ] && break
+    if ! kill -0 "$server" 2>/dev/null; then
+        break
+    fi
+    sleep 0.1
+done
+if [ -z "$endpoint" ]; then
+    echo "the server did not start:" >&2
+    cat "$data/log" >&2
+    exit 1
+fi
+
+uname -srm
+nproc | sed 's/$/ cores/'
+git log -1 --format='commit %h of %cs' 2>/dev/null || true
+for keys in own one; do
+    echo
+    "$fermata" bench section --endpoint "$endpoint" --workers 1,16,64 --keys "$keys" \
+        --disk-probe "$data" "$@"
+done

@@ -1,0 +1,253 @@
+//! The flags of `fermata bench`, and the plan that they make.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::counters::VALUE_BYTES_MIN;
+use super::keys::KeyChoice;
+use super::load;
+use super::workload::Form;
+use crate::cli::output::Format;
+use crate::cli::remote::Remote;
+use crate::config::Span;
+
+/// How long a call may take unless asked otherwise.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
+
+/// Measure a running server
+///
+/// Workers lock, read, write and release over real connections as fast as they are answered, and each
+/// kind of call is timed. `fermata bench section --workers 1,16,64` is a good start.
+///
+/// Every section increments a counter under its lock. Afterwards the counters are read: an increment
+/// that was acknowledged and is missing is reported as lost. Errors are counted by status code and never
+/// left out. Ctrl-C ends early with the report of what was measured; a second one does not wait for
+/// calls under way.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
+    sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
+    probed."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Benchmark {
+    Section(SectionArgs),
+    Lock(LockArgs),
+}
+
+/// Whole critical sections: lock, read, write, release
+///
+/// Each section is CreateLockRef, AcquireLock if the answer says WAITING, CriticalGet, CriticalPut of the
+/// number that was read plus one, and ReleaseLock.
+#[derive(Debug, Clone, clap::Args)]
+struct SectionArgs {
+    /// The same in two calls: the create reads the value, and the release writes it
+    #[arg(long)]
+    short: bool,
+
+    /// The size of a value, in bytes; the first 8 of them are the counter
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_value_size)]
+    value_size: usize,
+
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// Locks alone: nothing is read or written under them
+///
+/// Each round is CreateLockRef, AcquireLock if the answer says WAITING, and ReleaseLock.
+#[derive(Debug, Clone, clap::Args)]
+struct LockArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct LoadArgs {
+    /// How many sections are under way at once; several numbers run one after the other
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    workers: Vec<usize>,
+
+    /// Which keys: own for each worker, one for all, or drawn by a Zipf distribution
+    #[arg(long, value_enum, default_value_t = KeyChoice::Own)]
+    keys: KeyChoice,
+
+    /// How many keys --keys zipf draws from
+    #[arg(long, value_name = "N", default_value = "1000",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
+    key_count: usize,
+
+    /// How uneven --keys zipf draws: 0 is even
+    #[arg(long, value_name = "S", default_value = "0.99", value_parser = parse_skew)]
+    zipf_skew: f64,
+
+    /// How the keys begin. Two benchmarks at once need different ones for exact counters
+    #[arg(long, value_name = "TEXT", default_value = "bench")]
+    key_prefix: String,
+
+    /// The TTL of each lockRef
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    ttl: Span,
+
+    /// How long to measure
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    duration: Span,
+
+    /// How long to run before that
+    #[arg(long, value_name = "SPAN", default_value = "2s")]
+    warm_up: Span,
+
+    /// How many HTTP/2 connections the workers share [default: one for 16 workers]
+    #[arg(long, value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    connections: Option<usize>,
+
+    /// Also time fdatasync in this directory, before and after: name one on the disk of the server
+    #[arg(long, value_name = "DIR")]
+    disk_probe: Option<PathBuf>,
+
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) form: Form,
+    pub(super) endpoints: Vec<String>,
+    pub(super) workers: Vec<usize>,
+    pub(super) connections: Option<usize>,
+    pub(super) keys: KeyChoice,
+    pub(super) key_count: usize,
+    pub(super) zipf_skew: f64,
+    pub(super) key_prefix: String,
+    pub(super) table: String,
+    pub(super) call_within: Duration,
+    pub(super) ttl: Duration,
+    pub(super) value_bytes: usize,
+    pub(super) span: load::Span,
+    pub(super) disk_probe: Option<PathBuf>,
+}
+
+impl Args {
+    /// What to do, and how to print. `before` are the options before the command.
+    pub(super) fn plan(self, before: &Remote) -> (Plan, Format) {
+        let (form, value_bytes, load) = match self.benchmark {
+            Benchmark::Section(SectionArgs {
+                short,
+                value_size,
+                load,
+            }) => {
+                let form = if short { Form::Short } else { Form::Full };
+                (form, value_size, load)
+            }
+            Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, load),
+        };
+        let remote = load.remote.or(before);
+        let plan = Plan {
+            form,
+            endpoints: remote.endpoints(),
+            workers: load.workers,
+            connections: load.connections,
+            keys: load.keys,
+            key_count: load.key_count,
+            zipf_skew: load.zipf_skew,
+            key_prefix: load.key_prefix,
+            table: remote.table(),
+            call_within: remote.timeout().unwrap_or(CALL_WITHIN),
+            ttl: load.ttl.duration(),
+            value_bytes,
+            span: load::Span {
+                warm_up: load.warm_up.duration(),
+                duration: load.duration.duration(),
+            },
+            disk_probe: load.disk_probe,
+        };
+        (plan, remote.format())
+    }
+}
+
+fn parse_value_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if bytes >= VALUE_BYTES_MIN => Ok(bytes),
+        _ => Err(format!(
+            "it must be a number of bytes, {VALUE_BYTES_MIN} or more"
+        )),
+    }
+}
+
+fn parse_skew(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(skew) if (0.0..=10.0).contains(&skew) => Ok(skew),
+        _ => Err("it must be a number from 0 to 10".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Bench {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<(Plan, Format), String> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok(bench.args.plan(&Remote::default()))
+    }
+
+    #[test]
+    fn flags_make_a_plan() {
+        let (plan, output) = parse(
+            "section --short --endpoint a:1 --endpoint http://b:2 --workers 1,8 --keys zipf --key-count 50 \
+             --zipf-skew 1.2 --value-size 100 --duration 1m --warm-up 500ms --ttl 5s --output json",
+        )
+        .unwrap();
+        assert_eq!(output, Format::Json);
+        assert_eq!(plan.form, Form::Short);
+        assert_eq!(plan.endpoints, ["a:1", "http://b:2"]);
+        assert_eq!(plan.workers, [1, 8]);
+        assert_eq!((plan.key_count, plan.zipf_skew), (50, 1.2));
+        assert_eq!(plan.value_bytes, 100);
+        assert_eq!(plan.span.duration, Duration::from_secs(60));
+        assert_eq!(plan.span.warm_up, Duration::from_millis(500));
+        assert_eq!(plan.ttl, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn everything_has_a_default() {
+        let (plan, output) = parse("section").unwrap();
+        assert_eq!((plan.form, output), (Form::Full, Format::Text));
+        assert_eq!(plan.workers, [1, 16, 64]);
+        assert_eq!(plan.endpoints, ["http://127.0.0.1:7450"]);
+        assert_eq!(parse("lock").unwrap().0.form, Form::Lock);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "",
+            "section --workers 0",
+            "section --workers 1,x",
+            "section --value-size 7",
+            "section --zipf-skew -1",
+            "section --zipf-skew nan",
+            "section --duration 10",
+            "section --connections 0",
+            "lock --value-size 10",
+        ] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+}

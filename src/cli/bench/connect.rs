@@ -1,0 +1,93 @@
+//! The connections that the workers share.
+
+use std::time::Duration;
+
+use tonic::transport::Channel;
+
+use crate::client::parse_endpoint;
+use crate::proto::clients::lock_service_client::LockServiceClient;
+
+/// How long a server may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How much a server may send unasked for one call: a value of any configured size in one go.
+const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// How many workers share a connection, unless asked otherwise.
+const WORKERS_PER_CONNECTION: usize = 16;
+
+/// A client of one connection. Clones share it.
+pub(super) type Client = LockServiceClient<Channel>;
+
+/// No connection to an endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Correct it.
+    #[error(transparent)]
+    Endpoint(#[from] crate::client::ConnectError),
+    /// Start the server, or name another endpoint.
+    #[error("cannot connect to {endpoint}: {reason}. Is `fermata serve` running there?")]
+    Unreachable {
+        /// Where to.
+        endpoint: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// How many connections to open for so many workers, where not asked for a number.
+pub(super) fn connections_for(workers: usize) -> usize {
+    workers.div_ceil(WORKERS_PER_CONNECTION)
+}
+
+/// Opens connections, at least one to each endpoint, and the same number to each if it divides.
+pub(super) async fn connect(
+    endpoints: &[String],
+    connections: usize,
+) -> Result<Vec<Client>, ConnectError> {
+    let mut clients = Vec::new();
+    for endpoint in endpoints
+        .iter()
+        .cycle()
+        .take(connections.max(endpoints.len()))
+    {
+        let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
+            endpoint: endpoint.clone(),
+            reason: innermost(&error),
+        };
+        let channel = parse_endpoint(endpoint)?
+            .connect_timeout(CONNECT_WITHIN)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .connect()
+            .await
+            .map_err(failed)?;
+        clients.push(LockServiceClient::new(channel).max_decoding_message_size(usize::MAX));
+    }
+    Ok(clients)
+}
+
+/// What is at the bottom of an error: the transport's own words only say that there was one.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_named_with_the_reason() {
+        let error = connect(&["http://127.0.0.1:1".to_owned()], 1)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("127.0.0.1:1") && error.contains("refused"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! One run: so many workers, for so long.
+//!
+//! The load is a closed loop: a worker begins a section when its last one is over. What is measured is
+//! every section that began after the warm-up, to its end, however late: a stall of the server shows in
+//! the highest latencies and in the rate, but as no more slow sections than there are workers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use hdrhistogram::CreationError;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+
+use super::connect::Client;
+use super::counters::CounterCheck;
+use super::interrupt::Interrupt;
+use super::measure::{Failure, Measured};
+use super::progress::Progress;
+use super::workload::{Form, Worker, Workload};
+
+/// How long a worker leaves the server alone after an error.
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
+/// How often the progress is shown.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+/// How many counters are read at once after the run.
+const READERS: usize = 64;
+
+/// How long a run takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) warm_up: Duration,
+    pub(super) duration: Duration,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// From the end of the warm-up to the end of the last section.
+    pub(super) elapsed: Duration,
+    pub(super) measured: Measured,
+    /// Workers whose last section did not end in time.
+    pub(super) unfinished: usize,
+    /// `None` where there are no counters, or they were not read.
+    pub(super) check: Option<CounterCheck>,
+    /// Ended early by Ctrl-C.
+    pub(super) interrupted: bool,
+}
+
+/// What the workers of a run share with whoever watches it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    stop: AtomicBool,
+    pub(super) sections: AtomicU64,
+    pub(super) errors: AtomicU64,
+}
+
+/// Runs a worker for each of `workers`, on the clients in turn.
+pub(super) async fn run(
+    workload: Arc<Workload>,
+    clients: &[Client],
+    workers: usize,
+    span: Span,
+    interrupt: &mut Interrupt,
+) -> Result<Outcome, CreationError> {
+    let start = Instant::now();
+    let measure_from = start + span.warm_up;
+    let end = measure_from + span.duration;
+    // A lock that was left behind is free again after its TTL.
+    let patience = workload.ttl + workload.call_within;
+
+    let seen = Arc::new(Seen::default());
+    let mut tasks = JoinSet::new();
+    let mut measured = Vec::new();
+    for (number, client) in clients.iter().cycle().take(workers).enumerate() {
+        let worker = Worker::new(client.clone(), Arc::clone(&workload));
+        let own = Arc::new(Mutex::new(Measured::new()?));
+        measured.push(Arc::clone(&own));
+        tasks.spawn(work(
+            worker,
+            number,
+            own,
+            Arc::clone(&seen),
+            measure_from..end,
+        ));
+    }
+
+    let mut progress = Progress::new(workers, start, end);
+    let mut show = interval(SHOW_EVERY);
+    show.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut give_up_at = end + patience;
+    let mut ended = 0;
+    loop {
+        tokio::select! {
+            joined = tasks.join_next() => match joined {
+                Some(Ok(())) => ended += 1,
+                Some(Err(_cut_off)) => {}
+                None => break,
+            },
+            _ = show.tick() => progress.show(&seen),
+            () = sleep_until(give_up_at) => tasks.abort_all(),
+            () = interrupt.pressed() => {
+                // The second one does not wait for what is under way.
+                if seen.stop.swap(true, Relaxed) {
+                    tasks.abort_all();
+                }
+                give_up_at = give_up_at.min(Instant::now() + patience);
+            }
+        }
+    }
+    let elapsed = Instant::now().saturating_duration_since(measure_from);
+    progress.clear();
+
+    let mut all = Measured::new()?;
+    for own in measured {
+        all.add(&own.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    let unfinished = workers - ended;
+    let mut check = None;
+    if workload.form != Form::Lock && unfinished == 0 {
+        check = check_counters(&workload, clients, &mut all, interrupt).await;
+    }
+    Ok(Outcome {
+        elapsed,
+        measured: all,
+        unfinished,
+        check,
+        interrupted: seen.stop.load(Relaxed),
+    })
+}
+
+/// Section after section until the end. Errors count from the beginning, times after the warm-up.
+async fn work(
+    mut worker: Worker,
+    number: usize,
+    measured: Arc<Mutex<Measured>>,
+    seen: Arc<Seen>,
+    measure: std::ops::Range<Instant>,
+) {
+    loop {
+        let begun = Instant::now();
+        if begun >= measure.end || seen.stop.load(Relaxed) {
+            return;
+        }
+        let key = worker.pick(number);
+        let done = worker.section(key).await;
+        {
+            let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            if begun >= measure.start {
+                for (phase, took) in &worker.times {
+                    measured.record(*phase, *took);
+                }
+            }
+            if let Err(failure) = &done {
+                measured.fail(failure);
+            }
+        }
+        match done {
+            Ok(()) => drop(seen.sections.fetch_add(1, Relaxed)),
+            Err(_) => {
+                seen.errors.fetch_add(1, Relaxed);
+                sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Reads every counter that was incremented, under its lock, and compares. `None` if interrupted.
+async fn check_counters(
+    workload: &Arc<Workload>,
+    clients: &[Client],
+    measured: &mut Measured,
+    interrupt: &mut Interrupt,
+) -> Option<CounterCheck> {
+    let touched = workload.counters.touched();
+    let read = stream::iter(touched.into_iter().zip(clients.iter().cycle()))
+        .map(|(key, client)| {
+            let mut worker = Worker::new(client.clone(), Arc::clone(workload));
+            async move { (key, worker.read(key).await) }
+        })
+        .buffer_unordered(READERS)
+        .collect::<Vec<(usize, Result<u64, Failure>)>>();
+    let read = tokio::select! {
+        read = read => read,
+        () = interrupt.pressed() => return None,
+    };
+    let stored: Vec<_> = read
+        .into_iter()
+        .map(|(key, counter)| (key, counter.map_err(|failure| measured.fail(&failure)).ok()))
+        .collect();
+    Some(workload.counters.check(&stored))
+}

@@ -1,0 +1,276 @@
+//! The report as text: a table that aligns, and below it what one must know to read it.
+
+use std::fmt::Write as _;
+
+use super::disk::Disk;
+use super::keys::KeyChoice;
+use super::report::{Report, Run, Settings};
+use super::workload::Form;
+use crate::config::Span;
+
+const HEAD: [&str; 11] = [
+    "workers",
+    "conns",
+    "sections/s",
+    "phase",
+    "count",
+    "mean",
+    "p50",
+    "p90",
+    "p99",
+    "p99.9",
+    "max",
+];
+/// The column of names; all others are numbers.
+const PHASE: usize = 3;
+
+/// The whole report.
+pub(super) fn text(report: &Report) -> String {
+    let mut out = settings(&report.settings);
+    out.push('\n');
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for run in &report.runs {
+        rows.extend(phases(run));
+    }
+    out.push_str(&aligned(&rows));
+    out.push_str("Times in ms, of calls that succeeded.\n\n");
+    for run in &report.runs {
+        out.push_str(&verdict(run, &report.settings));
+    }
+    if let Some(disk) = &report.disk {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(out, "disk: 4 KiB appended and synced in {}", disk.directory);
+        for (when, disk) in [("before", &disk.before), ("after", &disk.after)] {
+            let _ = writeln!(out, "  {when}: {}", probed(disk));
+        }
+    }
+    out.push_str(
+        "Closed loop: a worker begins a section when its last one is over. So a stall of the server shows\n\
+         in the highest latencies and in the rate, but as no more slow sections than there are workers.\n",
+    );
+    out
+}
+
+fn settings(settings: &Settings) -> String {
+    let calls = match settings.form {
+        Form::Full => "section: create, acquire if waiting, get, put, release",
+        Form::Short => "section: create with the value, acquire if waiting, release with the put",
+        Form::Lock => "lock: create, acquire if waiting, release",
+    };
+    let keys = match (settings.keys, settings.key_count, settings.zipf_skew) {
+        (KeyChoice::Own, ..) => "a key for each worker".to_owned(),
+        (KeyChoice::One, ..) => "one key for all".to_owned(),
+        (KeyChoice::Zipf, count, skew) => format!(
+            "{} keys, Zipf {}",
+            count.unwrap_or_default(),
+            skew.unwrap_or_default()
+        ),
+    };
+    let value = match settings.value_bytes {
+        Some(bytes) => format!(", values of {bytes} bytes"),
+        None => String::new(),
+    };
+    format!(
+        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}, at {}\n",
+        span(settings.ttl_ms),
+        span(settings.duration_ms),
+        span(settings.warm_up_ms),
+        settings.endpoints.join(", "),
+    )
+}
+
+fn span(ms: u64) -> Span {
+    Span::from_millis(ms)
+}
+
+fn phases(run: &Run) -> Vec<[String; HEAD.len()]> {
+    let mut first = [
+        run.workers.to_string(),
+        run.connections.to_string(),
+        format!("{:.1}", run.sections_per_s),
+    ];
+    if run.phases.is_empty() {
+        let [workers, connections, rate] = first;
+        let none = || "-".to_owned();
+        let zero = "0".to_owned();
+        return vec![[
+            workers,
+            connections,
+            rate,
+            none(),
+            zero,
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+        ]];
+    }
+    let rows = run.phases.iter().map(|row| {
+        let [workers, connections, rate] = std::mem::take(&mut first);
+        [
+            workers,
+            connections,
+            rate,
+            row.phase.to_owned(),
+            row.count.to_string(),
+            format!("{:.3}", row.mean_us / 1000.0),
+            ms(row.p50_us),
+            ms(row.p90_us),
+            ms(row.p99_us),
+            ms(row.p999_us),
+            ms(row.max_us),
+        ]
+    });
+    rows.collect()
+}
+
+fn ms(us: u64) -> String {
+    format!("{}.{:03}", us / 1000, us % 1000)
+}
+
+/// Errors and counters of one run.
+fn verdict(run: &Run, settings: &Settings) -> String {
+    let mut out = String::new();
+    let plural = if run.workers == 1 { "" } else { "s" };
+    let _ = write!(out, "{} worker{plural}: ", run.workers);
+    if run.interrupted {
+        out.push_str("interrupted; ");
+    }
+    if run.unfinished > 0 {
+        let _ = write!(out, "{} sections cut off; ", run.unfinished);
+    }
+    let _ = write!(out, "errors: {}; ", run.errors);
+    match &run.counter_check {
+        _ if settings.form == Form::Lock => out.push_str("nothing was written\n"),
+        None => out.push_str("counter check: NOT DONE\n"),
+        Some(check) if check.is_exact() => {
+            let unknown = match check.unknown {
+                0 => String::new(),
+                unknown => format!(", {unknown} of unknown outcome"),
+            };
+            let _ = writeln!(
+                out,
+                "counter check: exact ({} increments acknowledged{unknown}, {} stored, 0 lost)",
+                check.acknowledged, check.stored,
+            );
+        }
+        Some(check) => {
+            let _ = writeln!(
+                out,
+                "counter check: NOT EXACT ({} increments acknowledged, {} of unknown outcome, {} stored; \
+                 {} LOST, {} too many, {} of {} counters not read)",
+                check.acknowledged,
+                check.unknown,
+                check.stored,
+                check.lost,
+                check.surplus,
+                check.unread,
+                check.keys,
+            );
+        }
+    }
+    for row in &run.errors_by_code {
+        let _ = writeln!(
+            out,
+            "  {} x {} {}: {}",
+            row.count, row.phase, row.code, row.message
+        );
+    }
+    out
+}
+
+fn probed(disk: &Disk) -> String {
+    format!(
+        "p50 {} ms, p99 {} ms, max {} ms ({} syncs)",
+        ms(disk.p50_us),
+        ms(disk.p99_us),
+        ms(disk.max_us),
+        disk.syncs
+    )
+}
+
+/// Rows under each other: numbers to the right, names to the left.
+fn aligned(rows: &[[String; HEAD.len()]]) -> String {
+    let mut widths = [0; HEAD.len()];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            PHASE => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counters::CounterCheck;
+    use super::super::report::tests::outcome;
+    use super::*;
+
+    fn report(runs: Vec<Run>) -> Report {
+        Report {
+            settings: Settings {
+                version: "0",
+                form: Form::Full,
+                endpoints: vec!["http://here:1".to_owned()],
+                table: String::new(),
+                keys: KeyChoice::Own,
+                key_count: None,
+                zipf_skew: None,
+                value_bytes: Some(64),
+                ttl_ms: 30_000,
+                warm_up_ms: 500,
+                duration_ms: 10_000,
+                load_loop: "closed",
+            },
+            runs,
+            disk: None,
+            clean: false,
+        }
+    }
+
+    #[test]
+    fn the_columns_of_all_runs_align() {
+        let text = text(&report(vec![
+            Run::new(1, 1, outcome()),
+            Run::new(64, 4, outcome()),
+        ]));
+        let table: Vec<&str> = text.lines().skip(3).take(3).collect();
+        assert_eq!(
+            table,
+            [
+                "workers  conns  sections/s  phase    count     mean      p50      p90      p99    p99.9       max",
+                "      1      1       100.0  section   1000  500.505  500.223  900.095  990.207  999.423  1000.447",
+                "     64      4       100.0  section   1000  500.505  500.223  900.095  990.207  999.423  1000.447",
+            ]
+        );
+    }
+
+    #[test]
+    fn errors_and_lost_increments_are_seen() {
+        let mut run = Run::new(2, 1, outcome());
+        run.counter_check = Some(CounterCheck {
+            lost: 3,
+            ..CounterCheck::default()
+        });
+        let text = text(&report(vec![run]));
+        assert!(text.contains("errors: 1;"), "{text}");
+        assert!(text.contains("1 x put UNAVAILABLE: gone"), "{text}");
+        assert!(
+            text.contains("NOT EXACT") && text.contains("3 LOST"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Short runs against a server in this process, over real sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::args::Plan;
+use super::keys::KeyChoice;
+use super::report::Report;
+use super::workload::Form;
+use super::{load, measure};
+use crate::engine::{Engine, EngineOptions, SystemClock, SystemIds};
+use crate::limits::Limits;
+use crate::server::{Server, bind};
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+
+/// A running server; it ends when this is dropped.
+struct Running {
+    endpoint: String,
+    _stop: oneshot::Sender<()>,
+    _directory: tempfile::TempDir,
+}
+
+async fn server() -> Running {
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let engine = Engine::start(EngineOptions {
+        store: Arc::new(store),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        tables: Vec::new(),
+        limits: Limits::default(),
+        address: address.clone(),
+    })
+    .await
+    .unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(
+        Server::new(engine, Arc::new(SystemIds)).serve_tcp(vec![listener], async move {
+            drop(stopped.await);
+        }),
+    );
+    Running {
+        endpoint: format!("http://{address}"),
+        _stop: stop,
+        _directory: directory,
+    }
+}
+
+/// A short run of four workers.
+async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
+    let mut plan = Plan {
+        form: Form::Full,
+        endpoints: vec![server.endpoint.clone()],
+        workers: vec![4],
+        connections: None,
+        keys: KeyChoice::One,
+        key_count: 10,
+        zipf_skew: 1.0,
+        key_prefix: "bench".to_owned(),
+        table: String::new(),
+        call_within: Duration::from_secs(10),
+        ttl: Duration::from_secs(30),
+        value_bytes: 64,
+        span: load::Span {
+            warm_up: Duration::from_millis(50),
+            duration: Duration::from_millis(250),
+        },
+        disk_probe: None,
+    };
+    change(&mut plan);
+    measure(&plan).await.unwrap()
+}
+
+fn phases(report: &Report) -> Vec<&'static str> {
+    let run = report.runs.last().unwrap();
+    run.phases.iter().map(|row| row.phase).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
+    let server = server().await;
+    for keys in [KeyChoice::One, KeyChoice::Own, KeyChoice::Zipf] {
+        for form in [Form::Full, Form::Short] {
+            let report = bench(&server, |plan| {
+                plan.keys = keys;
+                plan.form = form;
+            })
+            .await;
+            assert!(report.clean, "{report:?}");
+            let run = &report.runs[0];
+            let check = run.counter_check.as_ref().unwrap();
+            assert!(run.sections > 0 && check.acknowledged >= run.sections);
+            assert_eq!(check.stored, check.acknowledged);
+            let waited = phases(&report).contains(&"acquire");
+            match (keys, form) {
+                (KeyChoice::One, _) => assert!(waited),
+                (KeyChoice::Own, _) => assert!(!waited),
+                (KeyChoice::Zipf, _) => {}
+            }
+            assert_eq!(phases(&report).contains(&"put"), form == Form::Full);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_alone_write_nothing_and_runs_follow_each_other() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.form = Form::Lock;
+        plan.workers = vec![1, 2];
+    })
+    .await;
+    assert!(report.clean, "{report:?}");
+    assert_eq!(report.runs.len(), 2);
+    assert!(report.runs.iter().all(|run| run.sections > 0));
+    assert!(report.runs.iter().all(|run| run.counter_check.is_none()));
+    assert_eq!(phases(&report).last(), Some(&"section"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_are_counted_and_make_a_run_unclean() {
+    let server = server().await;
+    let report = bench(&server, |plan| plan.table = "none".to_owned()).await;
+    assert!(!report.clean);
+    let run = &report.runs[0];
+    assert_eq!((run.sections, run.phases.len()), (0, 0));
+    let [errors] = run.errors_by_code.as_slice() else {
+        panic!("{:?}", run.errors_by_code)
+    };
+    assert_eq!((errors.phase, errors.code), ("create", "NOT_FOUND"));
+    assert!(errors.count >= 4 && errors.message.contains("none"));
+}

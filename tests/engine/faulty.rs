@@ -1,0 +1,352 @@
+//! The embedded store with faults on command, or at random from a seed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fermata::lock::{Command, CoreLimits, Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::lock::{Fence, decide};
+use fermata::store::embedded::EmbeddedStore;
+use fermata::store::{
+    Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+};
+use tokio::sync::watch;
+
+use super::rng::Rng;
+
+/// What goes wrong with one operation.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// Nothing, for once.
+    None,
+    /// It is not done, and the store knows it. A read fails.
+    NotStarted,
+    /// It is done, but the store does not know.
+    UnknownDone,
+    /// It is not done, and the store does not know.
+    UnknownLost,
+    /// The store does not know, and it is done this much later.
+    UnknownLate(Duration),
+    /// It takes this much longer.
+    Slow(Duration),
+    /// Another writer does this to the key first.
+    Overtaken(Vec<Command>),
+    /// The task that asked panics.
+    Panic,
+}
+
+/// What the store was asked, in order.
+#[derive(Default)]
+pub struct Log {
+    /// Every write of data that was tried.
+    pub writes: Vec<Cell>,
+    /// How many reads of data were tried.
+    pub reads: usize,
+    /// Every state that was to be swapped in.
+    pub swaps: Vec<State>,
+}
+
+#[derive(Default)]
+struct Plan {
+    swaps: VecDeque<Fault>,
+    writes: VecDeque<Fault>,
+    reads: VecDeque<Fault>,
+    loads: VecDeque<Fault>,
+    sessions: VecDeque<Fault>,
+    random: Option<(Rng, u64)>,
+}
+
+impl Plan {
+    fn random(&mut self, may_be_late: bool) -> Fault {
+        let Some((rng, percent)) = &mut self.random else {
+            return Fault::None;
+        };
+        if rng.below(100) >= *percent {
+            return Fault::None;
+        }
+        let ms = Duration::from_millis(rng.below(20));
+        match rng.below(5) {
+            0 => Fault::NotStarted,
+            1 => Fault::UnknownDone,
+            2 => Fault::UnknownLost,
+            3 if may_be_late => Fault::UnknownLate(ms),
+            _ => Fault::Slow(ms),
+        }
+    }
+}
+
+/// What is held back until it is let go.
+#[derive(Clone, Copy, Default)]
+struct Holds {
+    swaps: bool,
+    writes: bool,
+    reads: bool,
+}
+
+/// A [`Store`] that fails when told to.
+pub struct FaultyStore {
+    store: Mutex<Option<Arc<EmbeddedStore>>>,
+    plan: Mutex<Plan>,
+    log: Mutex<Log>,
+    holds: watch::Sender<Holds>,
+}
+
+fn broken() -> StoreError {
+    StoreError::Unavailable("a fault on command".to_owned())
+}
+
+impl FaultyStore {
+    pub fn over(store: EmbeddedStore) -> Arc<FaultyStore> {
+        Arc::new(FaultyStore {
+            store: Mutex::new(Some(Arc::new(store))),
+            plan: Mutex::default(),
+            log: Mutex::default(),
+            holds: watch::Sender::new(Holds::default()),
+        })
+    }
+
+    /// As the death of the process: from here on nothing reaches the disk. The directory is free once
+    /// what had reached the store is done.
+    pub fn cut(&self) {
+        self.store.lock().unwrap().take();
+        self.plan().random = None;
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap()
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap()
+    }
+
+    pub fn fail_swaps(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().swaps.extend(faults);
+    }
+
+    pub fn fail_writes(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().writes.extend(faults);
+    }
+
+    pub fn fail_reads(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().reads.extend(faults);
+    }
+
+    pub fn fail_loads(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().loads.extend(faults);
+    }
+
+    pub fn fail_sessions(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().sessions.extend(faults);
+    }
+
+    /// From now on this many of a hundred operations fail.
+    pub fn fail_randomly(&self, seed: u64, percent: u64) {
+        self.plan().random = Some((Rng::new(seed), percent));
+    }
+
+    pub fn hold_swaps(&self, hold: bool) {
+        self.holds.send_modify(|h| h.swaps = hold);
+    }
+
+    pub fn hold_writes(&self, hold: bool) {
+        self.holds.send_modify(|h| h.writes = hold);
+    }
+
+    pub fn hold_reads(&self, hold: bool) {
+        self.holds.send_modify(|h| h.reads = hold);
+    }
+
+    async fn until(&self, free: impl FnMut(&Holds) -> bool) {
+        self.holds.subscribe().wait_for(free).await.unwrap();
+    }
+
+    /// The store below, which never fails.
+    pub fn real(&self) -> Result<Arc<EmbeddedStore>, StoreError> {
+        let store = self.store.lock().unwrap().clone();
+        store.ok_or_else(|| StoreError::Closed("the process is dead".to_owned()))
+    }
+
+    /// What another writer does to a key.
+    pub async fn meddle(&self, id: &KeyId, commands: &[Command]) {
+        let store = self.real().unwrap();
+        let old = store.load(id).await.unwrap().unwrap_or_default();
+        let new = decide(&old, commands, 0, &CoreLimits::default()).state;
+        assert!(new.version > old.version, "the other writer had no effect");
+        assert!(matches!(
+            store.compare_and_swap(id, &old, &new).await,
+            Swap::Applied
+        ));
+    }
+
+    /// Where the key's writes are, by timestamp, from a fence on.
+    pub fn writes_from(&self, fence: Fence) -> Vec<Cell> {
+        let log = self.log();
+        let from = |c: &&Cell| c.timestamp >= fence.0;
+        log.writes.iter().filter(from).cloned().collect()
+    }
+}
+
+async fn read_fault(fault: Fault) -> Result<(), StoreError> {
+    match fault {
+        Fault::None => Ok(()),
+        Fault::Slow(span) => {
+            tokio::time::sleep(span).await;
+            Ok(())
+        }
+        Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
+        _ => Err(broken()),
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    fn kind(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn ready(&self) -> Result<(), StoreError> {
+        self.real()?.ready()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        let fault = self.plan().loads.pop_front();
+        let fault = fault.unwrap_or_else(|| self.plan().random(false));
+        read_fault(fault).await?;
+        self.real()?.load(id).await
+    }
+
+    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+        self.log().swaps.push(new.clone());
+        let fault = self.plan().swaps.pop_front();
+        let fault = fault.unwrap_or_else(|| self.plan().random(true));
+        self.until(|h| !h.swaps).await;
+        let store = match self.real() {
+            Ok(store) => store,
+            Err(error) => return Swap::NotStarted(error),
+        };
+        match fault {
+            Fault::None => {}
+            Fault::NotStarted => return Swap::NotStarted(broken()),
+            Fault::UnknownLost => return Swap::Unknown(broken()),
+            Fault::UnknownDone => {
+                store.compare_and_swap(id, old, new).await;
+                return Swap::Unknown(broken());
+            }
+            Fault::UnknownLate(span) => {
+                let (id, old, new) = (id.clone(), old.clone(), new.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(span).await;
+                    store.compare_and_swap(&id, &old, &new).await;
+                });
+                return Swap::Unknown(broken());
+            }
+            Fault::Slow(span) => tokio::time::sleep(span).await,
+            Fault::Overtaken(commands) => self.meddle(id, &commands).await,
+            Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
+        }
+        store.compare_and_swap(id, old, new).await
+    }
+
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        self.log().reads += 1;
+        let fault = self.plan().reads.pop_front();
+        let fault = fault.unwrap_or_else(|| self.plan().random(false));
+        self.until(|h| !h.reads).await;
+        read_fault(fault).await?;
+        self.real()?.read_data(id).await
+    }
+
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        self.log().writes.push(cell.clone());
+        let fault = self.plan().writes.pop_front();
+        let fault = fault.unwrap_or_else(|| self.plan().random(true));
+        self.until(|h| !h.writes).await;
+        let store = match self.real() {
+            Ok(store) => store,
+            Err(error) => return Written::NotStarted(error),
+        };
+        match fault {
+            Fault::None => {}
+            Fault::NotStarted => return Written::NotStarted(broken()),
+            Fault::UnknownLost => return Written::Unknown(broken()),
+            Fault::UnknownDone => {
+                store.write_data(id, cell).await;
+                return Written::Unknown(broken());
+            }
+            Fault::UnknownLate(span) => {
+                let id = id.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(span).await;
+                    store.write_data(&id, cell).await;
+                });
+                return Written::Unknown(broken());
+            }
+            Fault::Slow(span) => tokio::time::sleep(span).await,
+            Fault::Overtaken(_) => panic!("data has one writer"),
+            Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
+        }
+        store.write_data(id, cell).await
+    }
+
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        self.real()?.list_live(table, after, limit).await
+    }
+
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.real()?.load_session(id).await
+    }
+
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        let fault = self.plan().sessions.pop_front();
+        let store = match self.real() {
+            Ok(store) => store,
+            Err(error) => return SessionSwap::NotStarted(error),
+        };
+        match fault.unwrap_or(Fault::None) {
+            Fault::None => {}
+            Fault::NotStarted => return SessionSwap::NotStarted(broken()),
+            Fault::UnknownLost => return SessionSwap::Unknown(broken()),
+            Fault::UnknownDone => {
+                store.swap_session(expected, row).await;
+                return SessionSwap::Unknown(broken());
+            }
+            other => panic!("not for sessions: {other:?}"),
+        }
+        store.swap_session(expected, row).await
+    }
+
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
+        self.real()?.forget_session(id).await
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError> {
+        self.real()?.list_sessions(after, limit).await
+    }
+
+    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
+        self.real()?.announce_replica(row).await
+    }
+
+    async fn list_replicas(
+        &self,
+        after: Option<ReplicaId>,
+        limit: usize,
+    ) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.real()?.list_replicas(after, limit).await
+    }
+}

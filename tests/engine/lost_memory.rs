@@ -1,0 +1,67 @@
+//! The task of a key panics: what it remembered of a fence is gone (I10).
+
+use fermata::engine::EngineError;
+use fermata::lock::Command;
+
+use super::faulty::Fault;
+use super::world::{World, call, until};
+
+/// A holder with three acknowledged writes, whose home has just lost its memory of them.
+async fn forgetful() -> (World, fermata::lock::LockRef) {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    for value in ["one", "two", "three"] {
+        world.put(&held, value).await.unwrap();
+    }
+    world.store.fail_reads([Fault::Panic]);
+    let interrupted = world.get(&held).await;
+    assert!(matches!(interrupted, Err(EngineError::Unavailable(_))));
+    (world, held)
+}
+
+#[tokio::test]
+async fn a_home_without_its_memory_takes_a_new_fence_before_it_serves_again() {
+    let (world, held) = forgetful().await;
+    let superseded = Err(EngineError::GrantSuperseded);
+    assert_eq!(world.put(&held, "late").await, superseded);
+    let again = world.acquire(&held).await;
+    assert!(again.grant > held.grant);
+    assert_eq!(world.get(&again).await, Ok(Some("three".to_owned())));
+    world.put(&again, "four").await.unwrap();
+    assert_eq!(world.get(&again).await, Ok(Some("four".to_owned())));
+}
+
+#[tokio::test]
+async fn a_home_without_its_memory_does_not_serve_while_its_take_over_is_overtaken_or_lost() {
+    for fault in [
+        Fault::UnknownLost,
+        Fault::UnknownDone,
+        Fault::NotStarted,
+        Fault::Overtaken(vec![Command::Create(super::faults::stranger())]),
+    ] {
+        let (world, held) = forgetful().await;
+        world.store.fail_swaps([fault.clone()]);
+        let again = world.acquire_patiently(&held).await;
+        assert!(again.grant > held.grant, "{fault:?}");
+        world.put(&again, "four").await.unwrap();
+        let read = world.get(&again).await;
+        assert_eq!(read, Ok(Some("four".to_owned())), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_expired_while_its_memory_was_lost_is_still_evicted() {
+    let world = World::new().await;
+    let gone = world.engine.create(call("k", 1_000)).await.unwrap();
+    let next = world.create("k").await;
+    // The task dies with the eviction in its hands.
+    world.store.fail_swaps([Fault::Panic]);
+    until("the eviction was tried", || async {
+        world.store.log().swaps.len() > 2
+    })
+    .await;
+    let held = world.acquire(&next.lock_ref).await;
+    world.put(&held, "next").await.unwrap();
+    let over = world.put(&gone.lock_ref, "late").await;
+    assert!(matches!(over, Err(EngineError::Over(_))), "{over:?}");
+}

@@ -1,0 +1,72 @@
+//! What is logged of a call, and what never is.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use fermata::proto::*;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::world::{World, hold};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("fermata=trace")
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "orders-42").await;
+    let put = CriticalPutRequest {
+        lock_ref: held.lock_ref.clone(),
+        value: "swordfish".into(),
+        call_no: 0,
+    };
+    client.critical_put(put).await.unwrap();
+    let release = ReleaseLockRequest {
+        lock_ref: held.lock_ref.clone(),
+        put: Some(Mutation {
+            value: "swordfish".into(),
+            delete: false,
+        }),
+        call_no: 0,
+    };
+    client.release_lock(release).await.unwrap();
+
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let place = held.lock_ref.split('@').next().unwrap();
+    let put = log
+        .lines()
+        .find(|line| line.contains("CriticalPut"))
+        .unwrap();
+    assert!(
+        put.contains("fermata.v1.LockService") && put.contains(place),
+        "{put}"
+    );
+    assert!(!log.contains("swordfish"), "{log}");
+    assert!(!put.contains(&held.lock_ref), "{put}");
+}

@@ -1,0 +1,206 @@
+//! How `serve` starts, refuses to start, and ends.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata::proto::{AcquireLockRequest, CreateLockRefRequest};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+
+use super::process::client;
+
+/// A `serve` on these arguments that has not said anything yet.
+fn serve(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
+    command
+        .arg("serve")
+        .args(args)
+        .env("FERMATA_CFG_LOG__FILTER", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// One that runs; killed when dropped.
+struct Running {
+    child: Child,
+    greeting: Vec<String>,
+}
+
+impl Running {
+    fn start(data: &Path, more: &[&str]) -> Running {
+        let data = data.to_str().unwrap();
+        let args = [&["--listen", "127.0.0.1:0", "--data-dir", data], more].concat();
+        let mut child = serve(&args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let greeting = lines.by_ref().take(5).map(Result::unwrap).collect();
+        Running { child, greeting }
+    }
+
+    fn address(&self) -> &str {
+        self.greeting[0].strip_prefix("listening on ").unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// How it ended, which must be within this time.
+    async fn ended_within(&mut self, span: Duration) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < span, "still running after {span:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A call that waits for a lock, under way.
+    async fn waiting_call(&self) -> JoinHandle<Status> {
+        let mut client = client(&format!("http://{}", self.address()));
+        let create = CreateLockRefRequest {
+            key: "k".to_owned(),
+            ..CreateLockRefRequest::default()
+        };
+        client.create_lock_ref(create.clone()).await.unwrap();
+        let waiter = client.create_lock_ref(create).await.unwrap().into_inner();
+        let wait = AcquireLockRequest {
+            lock_ref: waiter.lock_ref,
+            wait: Some(prost_types::Duration {
+                seconds: 20,
+                nanos: 0,
+            }),
+            ..AcquireLockRequest::default()
+        };
+        let call = tokio::spawn(async move { client.acquire_lock(wait).await.unwrap_err() });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        call
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The exit status and the words of one that refuses to start.
+fn refusal(args: &[&str]) -> (i32, String) {
+    let output = serve(args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.stdout, b"", "nothing is promised on stdout");
+    (output.status.code().unwrap(), said)
+}
+
+#[test]
+fn the_greeting_says_where_everything_is_and_what_to_try() {
+    let data = tempfile::tempdir().unwrap();
+    let running = Running::start(data.path(), &[]);
+    let [listening, place, replica, lock, grpcurl] = &running.greeting[..] else {
+        panic!("{:?}", running.greeting);
+    };
+    let address = listening.strip_prefix("listening on ").unwrap();
+    assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"));
+    assert!(place.contains(data.path().to_str().unwrap()), "{place}");
+    assert!(replica.starts_with("replica "), "{replica}");
+    assert!(lock.ends_with(&format!(
+        "lock --endpoint http://{address} demo -- echo hello"
+    )));
+    assert!(grpcurl.contains(address), "{grpcurl}");
+}
+
+#[test]
+fn a_taken_port_is_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let data = tempfile::tempdir().unwrap();
+    let data_dir = data.path().to_str().unwrap();
+    let (code, said) = refusal(&["--listen", &address, "--data-dir", data_dir]);
+    assert_eq!(code, 71);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(&address), "{said}");
+}
+
+#[test]
+fn a_second_process_on_the_same_data_is_one_clear_line() {
+    let data = tempfile::tempdir().unwrap();
+    let running = Running::start(data.path(), &[]);
+    let data_dir = data.path().to_str().unwrap();
+    let (code, said) = refusal(&["--listen", "127.0.0.1:0", "--data-dir", data_dir]);
+    assert_eq!(code, 69);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(&running.child.id().to_string()), "{said}");
+}
+
+#[test]
+fn a_configuration_that_is_not_valid_is_refused_with_every_reason() {
+    let (code, said) = refusal(&["--listen", "0.0.0.0:0", "--log-format", "xml"]);
+    assert_eq!(code, 78);
+    assert!(said.contains("flag --log-format"), "{said}");
+    assert!(said.contains("insecure"), "{said}");
+}
+
+#[test]
+fn without_a_home_the_data_directory_must_be_named() {
+    let output = serve(&["--listen", "127.0.0.1:0"])
+        .env_remove("HOME")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("--data-dir") && said.contains("HOME"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_signal_answers_those_who_wait_and_ends_well() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let data = tempfile::tempdir().unwrap();
+        let mut running = Running::start(data.path(), &[]);
+        let call = running.waiting_call().await;
+        running.signal(signal);
+        let status = running.ended_within(Duration::from_secs(5)).await;
+        assert_eq!(status.code(), Some(0), "{signal}");
+        assert_eq!(call.await.unwrap().code(), Code::Unavailable, "{signal}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_cut_off_after_the_grace() {
+    let data = tempfile::tempdir().unwrap();
+    let mut running = Running::start(data.path(), &["--shutdown-grace", "500ms"]);
+    let mut silent = std::net::TcpStream::connect(running.address()).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    running.signal(Signal::SIGTERM);
+    let status = running.ended_within(Duration::from_secs(5)).await;
+    assert_eq!(status.code(), Some(0));
+    // Whatever the server said before, there is no more.
+    let _ = silent.read(&mut [0; 256]);
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let mut running = Running::start(data.path(), &["--shutdown-grace", "1m"]);
+    // Keeps the server within its grace.
+    let _silent = std::net::TcpStream::connect(running.address()).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    running.signal(Signal::SIGTERM);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(running.child.try_wait().unwrap().is_none(), "no grace");
+    running.signal(Signal::SIGINT);
+    let status = running.ended_within(Duration::from_secs(2)).await;
+    assert_eq!(status.code(), Some(130));
+}
