@@ -33,7 +33,7 @@ use crate::lock::{
 use crate::store::{ReplicaRow, SessionRow, Store, StoreError};
 use actor::{Held, Msg, PlaceRef};
 use inner::{Counters, Inner};
-use leases::{LeaseKey, Leases, NoLease};
+use leases::{LeaseKey, Leases};
 
 /// What an engine is made of.
 pub struct EngineOptions {
@@ -201,7 +201,9 @@ impl Engine {
         let liveness = match call.live_by {
             LiveBy::Ttl(ttl_ms) => Liveness::Own { ttl_ms },
             LiveBy::Session(session) => {
-                self.check_session(session)?;
+                let key = LeaseKey::Session(session);
+                let renewed = self.inner.leases.renew(&key);
+                renewed.map_err(|_| EngineError::SessionOver)?;
                 Liveness::Session(session)
             }
         };
@@ -224,21 +226,6 @@ impl Engine {
             })
             .await?;
         Ok(created(&id, held))
-    }
-
-    fn check_session(&self, session: SessionId) -> Result<(), EngineError> {
-        match self.inner.leases.session(session) {
-            Ok((places, _)) if places >= self.inner.limits.lock_refs_per_session_max => {
-                Err(EngineError::Exhausted {
-                    what: "lock_refs_per_session_max",
-                    limit: self.inner.limits.lock_refs_per_session_max as u64,
-                })
-            }
-            Ok(_) => Ok(()),
-            Err(NoLease::Over | NoLease::Unknown | NoLease::TooMany) => {
-                Err(EngineError::SessionOver)
-            }
-        }
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -395,7 +382,12 @@ impl Engine {
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         self.serving()?;
-        if self.inner.leases.session(session).is_err() {
+        if self
+            .inner
+            .leases
+            .renew(&LeaseKey::Session(session))
+            .is_err()
+        {
             return Ok(true);
         }
         tokio::spawn(sessions::end(Arc::clone(&self.inner), session))

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::super::api::{EngineError, ForceReleased};
 use super::super::inner::{Counters, Inner};
+use super::super::leases::Room;
 use super::holding::Holding;
 use super::msg::{HeldReply, PlaceRef, Reply};
 use super::{Actor, Run};
@@ -37,6 +38,8 @@ pub(super) enum Intent {
         create: Box<Create>,
         read_value: bool,
         reply: HeldReply,
+        /// Kept until it is decided.
+        _room: Option<Room>,
     },
     Release {
         place: PlaceRef,
@@ -374,6 +377,7 @@ impl Actor {
                     read_value,
                     reply,
                     create: _,
+                    _room,
                 } => match outcome {
                     Some(Outcome::Created(created)) => {
                         self.created(run, created, read_value, reply);
