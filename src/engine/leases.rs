@@ -314,6 +314,9 @@ impl Leases {
         if table.places.capacity() > 1_024 && table.places.len() < table.places.capacity() / 8 {
             table.places.shrink_to_fit();
         }
+        if table.claims.capacity() > 1_024 && table.claims.len() < table.claims.capacity() / 8 {
+            table.claims.shrink_to_fit();
+        }
         rang
     }
 

@@ -109,7 +109,10 @@ impl Engine {
             .map_err(unavailable)?;
         tokio::spawn(alarms::run(Arc::clone(&inner)));
         if inner.store.is_exclusive() {
-            let recovered = recover::recover(&inner).await?;
+            let recovered = recover::recover(&inner).await.inspect_err(|_| {
+                // Nobody gets this engine, so nobody else can end its tasks.
+                inner.stopping.send_replace(true);
+            })?;
             tracing::info!(
                 keys = recovered.keys,
                 sessions = recovered.sessions,

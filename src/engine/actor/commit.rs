@@ -197,6 +197,11 @@ impl Actor {
         holding.is_some_and(|h| h.grant == *grant && h.claimed)
     }
 
+    fn is_releasing(&self, of: PlaceRef) -> bool {
+        let same = |i: &Intent| matches!(i, Intent::Release { place, .. } if *place == of);
+        self.pending.iter().any(same)
+    }
+
     /// Whether a TakeOver of this place is asked for.
     pub(super) fn is_taking_over(&self, place: Seq) -> bool {
         let of_place = |i: &Intent| matches!(i, Intent::TakeOver { seq, .. } if *seq == place);
@@ -327,6 +332,7 @@ impl Actor {
     /// Tells those who wait that the store did not do it. What cleans up stays, and is tried again.
     fn fail_callers(&mut self, error: &StoreError) {
         let failed = || EngineError::Unavailable(error.to_string());
+        self.fail_holder_calls(&failed());
         for msg in std::mem::take(&mut self.backlog) {
             if let Some(kept) = msg.fail(failed()) {
                 self.backlog.push_back(kept);
@@ -338,8 +344,10 @@ impl Actor {
                 // Its caller hears of it and may ask again; the place goes on being released.
                 Intent::Release { place, reply } => {
                     drop(reply.send(Err(failed())));
-                    let (reply, _) = oneshot::channel();
-                    self.pending.push_back(Intent::Release { place, reply });
+                    if !self.is_releasing(place) {
+                        let (reply, _) = oneshot::channel();
+                        self.pending.push_back(Intent::Release { place, reply });
+                    }
                 }
                 Intent::Evict {
                     seq,
@@ -401,6 +409,11 @@ impl Actor {
                 Intent::TakeOver { seq, .. } => {
                     if let Some(Outcome::Refused(refusal)) = outcome {
                         tracing::warn!(key = %self.id, %seq, ?refusal, "a take-over was refused");
+                        if self.holding.as_ref().is_none_or(|h| h.seq != seq) {
+                            // Whoever waits for it would wait for ever; it is tried again when asked for.
+                            let error = unexpected(Some(Outcome::Refused(refusal)));
+                            self.fail_let_ins(seq, &error);
+                        }
                     }
                 }
                 Intent::Extend { seq, fence, .. } => self.extended(run, seq, fence, outcome),

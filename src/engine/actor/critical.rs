@@ -232,6 +232,13 @@ impl Actor {
         self.fail_put_off(error);
     }
 
+    /// Fails who waits for this place to be let in.
+    pub(super) fn fail_let_ins(&mut self, seq: Seq, error: &EngineError) {
+        for let_in in self.let_ins.extract_if(.., |l| l.seq == seq) {
+            drop(let_in.reply.send(Err(error.clone())));
+        }
+    }
+
     /// Fails the critical calls that were accepted and not begun.
     pub(super) fn fail_put_off(&mut self, error: &EngineError) {
         let Some(holding) = &mut self.holding else {

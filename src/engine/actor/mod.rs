@@ -155,8 +155,8 @@ impl Actor {
             let known = self.state.is_some() && !self.stale;
             let idle = run.store_op.is_none() && run.pause.is_none();
             // While the state is being read there is nothing to check a call against: calls wait in the
-            // channel. The first of a new actor only makes it read.
-            let taking = known || idle;
+            // backlog, and fail if it cannot be read. The first of a new actor makes it read.
+            let taking = known || self.backlog.len() < run.inner.limits.calls_per_key_max;
             tokio::select! {
                 biased;
                 done = next_of(&mut run.store_op) => {

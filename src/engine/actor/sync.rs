@@ -17,6 +17,10 @@ impl Actor {
             return;
         }
         let Some(holding) = &mut self.holding else {
+            // An earlier take-over was refused. It is tried again for as long as somebody asks.
+            if !self.let_ins.is_empty() && run.store_op.is_none() && run.pause.is_none() {
+                self.ask_take_over(run);
+            }
             return;
         };
         let (seq, grant) = (holding.seq, holding.grant);
