@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::actor::Msg;
 use super::api::{EngineError, Renewed};
 use super::inner::Inner;
-use super::leases::{NoLease, PlaceId};
+use super::leases::{LeaseKey, NoLease, PlaceId};
 use crate::lock::SessionId;
 use crate::store::{SessionRow, SessionSwap, StoreError};
 
@@ -33,7 +33,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
     let mut tries = 0;
     let mut may_be_written = false;
     loop {
-        if inner.leases.session(row.id).is_err()
+        if inner.leases.renew(&LeaseKey::Session(row.id)).is_err()
             && inner.leases.counts().0 >= inner.limits.sessions_max
         {
             return Err(too_many(&inner));

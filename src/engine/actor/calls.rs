@@ -1,16 +1,19 @@
 //! What comes in, checked against the state that is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
-use super::super::leases::{LeaseKey, NoLease};
-use super::commit::{EvictReply, Intent};
+use super::super::leases::{LeaseKey, NoLease, Room};
 use super::critical::{Critical, CriticalKind};
+use super::intent::{EvictReply, Intent};
 use super::msg::{Held, HeldReply, Msg, PlaceRef, Reply, Wake, WatchHandle};
 use super::{Actor, LetIn, Run};
-use crate::lock::{Created, EndReason, Entry, Evidence, Fence, Lookup, Over, Seq};
+use crate::lock::{
+    Create, Created, EndReason, Entry, Evidence, Fence, Liveness, Lookup, Over, Seq,
+};
 
 impl Actor {
     /// Takes one message. The state is known.
@@ -24,10 +27,15 @@ impl Actor {
                 if let Err(full) = self.has_room(run) {
                     return drop(reply.send(Err(full)));
                 }
+                let room = match self.room(run, &create) {
+                    Ok(room) => room,
+                    Err(error) => return drop(reply.send(Err(error))),
+                };
                 self.pending.push_back(Intent::Create {
                     create,
                     read_value,
                     reply,
+                    _room: room,
                 });
             }
             Msg::Acquire {
@@ -98,6 +106,32 @@ impl Actor {
                 });
             }
             Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
+        }
+    }
+
+    /// Room in the session that a new place shall live by. One that was made before needs none (I5).
+    fn room(&self, run: &Run, create: &Create) -> Result<Option<Room>, EngineError> {
+        let Liveness::Session(session) = create.liveness else {
+            return Ok(None);
+        };
+        let most = run.inner.limits.lock_refs_per_session_max;
+        match run.inner.leases.room(session, most) {
+            Ok(room) => Ok(Some(room)),
+            Err(NoLease::TooMany) => {
+                let same = |e: &Arc<Entry>| e.request_id == create.request_id;
+                if self
+                    .state
+                    .as_ref()
+                    .is_some_and(|s| s.entries.iter().any(same))
+                {
+                    return Ok(None);
+                }
+                Err(EngineError::Exhausted {
+                    what: "lock_refs_per_session_max",
+                    limit: most as u64,
+                })
+            }
+            Err(NoLease::Over | NoLease::Unknown) => Err(EngineError::SessionOver),
         }
     }
 
