@@ -37,6 +37,27 @@ fn every_link_inside_the_project_leads_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+#[test]
+fn each_invariant_stands_in_a_file_that_is_said_to_keep_it() {
+    let page = files::text("docs/architecture.md");
+    for number in 1..=11 {
+        let name = format!("I{number}");
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} |")))
+            .unwrap_or_else(|| panic!("docs/architecture.md has no row for {name}"));
+        let kept = links(row)
+            .iter()
+            .filter_map(|link| link.strip_prefix("../"))
+            .any(|path| {
+                let text = files::text(path);
+                let mut words = text.split(|c: char| !c.is_alphanumeric());
+                words.any(|word| word == name)
+            });
+        assert!(kept, "no file in the row of {name} names it");
+    }
+}
+
 /// What stands in `](…)`, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
