@@ -33,7 +33,7 @@ use crate::lock::{
 use crate::store::{ReplicaRow, SessionRow, Store, StoreError};
 use actor::{Held, Msg, PlaceRef};
 use inner::{Counters, Inner};
-use leases::{LeaseKey, Leases};
+use leases::{LeaseKey, Leases, NoLease};
 
 /// What an engine is made of.
 pub struct EngineOptions {
@@ -382,18 +382,18 @@ impl Engine {
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         self.serving()?;
-        if self
-            .inner
-            .leases
-            .renew(&LeaseKey::Session(session))
-            .is_err()
-        {
+        let renewed = self.inner.leases.renew(&LeaseKey::Session(session));
+        if renewed == Err(NoLease::Unknown) {
             return Ok(true);
         }
-        tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
+        // Also where it is over: then another call, or its expiry, may not have written that down yet.
+        let ended = tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
             .await
             .map_err(|_| actor::no_answer())?;
-        Ok(false)
+        if !ended {
+            return Err(EngineError::Stopping);
+        }
+        Ok(renewed.is_err())
     }
 
     /// Reads without a lock.
