@@ -34,7 +34,7 @@ use crate::store::SessionRow;
 use actor::{Held, Msg, PlaceRef};
 use answer::{acquired, created};
 use inner::Inner;
-use leases::LeaseKey;
+use leases::{LeaseKey, NoLease};
 
 /// What the engine counted since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,18 +320,18 @@ impl Engine {
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         self.serving()?;
-        if self
-            .inner
-            .leases
-            .renew(&LeaseKey::Session(session))
-            .is_err()
-        {
+        let renewed = self.inner.leases.renew(&LeaseKey::Session(session));
+        if renewed == Err(NoLease::Unknown) {
             return Ok(true);
         }
-        tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
+        // Also where it is over: then another call, or its expiry, may not have written that down yet.
+        let ended = tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
             .await
             .map_err(|_| actor::no_answer())?;
-        Ok(false)
+        if !ended {
+            return Err(EngineError::Stopping);
+        }
+        Ok(renewed.is_err())
     }
 
     /// Reads without a lock.
