@@ -1,6 +1,6 @@
 //! Fermata: a distributed lock service with fencing tokens, first come first served, over gRPC.
 //!
-//! The rooms, and which may use which (`tests/project/rooms.rs` checks it):
+//! Programs want [`client`]; the rest is the server. The rooms, and which may use which (`tests/project/rooms.rs` checks it):
 //!
 //! | room | what lives there | uses |
 //! |---|---|---|
@@ -30,3 +30,8 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod telemetry;
+
+/// Compiles what the README shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

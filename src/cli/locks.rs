@@ -109,7 +109,7 @@ struct ReleaseArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Who; kept, and told to the former holder [default: user@host]
+    /// Who; kept, and told to the former holder (default: user@host)
     #[arg(long, value_name = "TEXT")]
     by: Option<String>,
 

@@ -40,7 +40,7 @@ pub struct Taking {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// A label for people who look at the locks [default: user@host]
+    /// A label for people who look at the locks (default: user@host)
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
 }

@@ -20,6 +20,11 @@ use super::session::Session;
 use super::validity::Validity;
 use super::watch::{Seen, Watcher};
 
+/// The reason of a lockRef whose release is under way (`google.rpc.ErrorInfo`).
+const RELEASING: &str = "RELEASING";
+/// Between two looks at a release that is under way.
+const RELEASING_PAUSE: Duration = Duration::from_millis(50);
+
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
 ///
 /// **Hand [`LockGuard::fencing_token`] to whatever the lock protects**, and let that refuse a token below
@@ -244,10 +249,11 @@ impl LockGuard {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }
-        let timeout = shared.client.options().timeout;
+        let end = shared.client.now().after(shared.client.options().timeout);
         let mut regranted = false;
+        let mut attempts = 0u32;
         loop {
-            let mut attempts = 0u32;
+            let timeout = shared.client.now().until(end);
             let call_no = || {
                 attempts += 1;
                 shared.grants.next_call_no()
@@ -276,9 +282,17 @@ impl LockGuard {
                 }
                 Err(Fault::Superseded(error)) if !regranted => {
                     regranted = true;
+                    // None of these attempts took effect.
+                    attempts = 0;
                     if shared.regrant().await.is_err() {
                         return Err(ReleaseError::Other(error));
                     }
+                }
+                // An attempt before this one is still at it; its outcome is what counts.
+                Err(Fault::Other(error))
+                    if error.reason == RELEASING && shared.client.now() < end =>
+                {
+                    tokio::time::sleep(RELEASING_PAUSE).await;
                 }
                 Err(fault) => return Err(fault.into()),
             }

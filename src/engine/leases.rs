@@ -48,7 +48,7 @@ pub(super) enum NoLease {
     Over,
     /// This replica keeps no such lease.
     Unknown,
-    /// As many sessions are open as may be.
+    /// As many sessions are open, or as many places live by this one, as may be.
     TooMany,
 }
 
@@ -63,6 +63,8 @@ struct SessionLease {
     lease: Lease,
     alarm: AlarmAt,
     places: BTreeSet<PlaceId>,
+    /// Places that are being made.
+    creating: usize,
 }
 
 struct Table {
@@ -92,6 +94,21 @@ impl Drop for OpenCall {
         let (mut table, now) = self.leases.look();
         if let Some(lease) = table.lease(&self.key) {
             lease.close_call(now);
+        }
+    }
+}
+
+/// Room for one more place of a session, until the place is made or is not.
+pub(super) struct Room {
+    leases: Arc<Leases>,
+    session: SessionId,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let (mut table, _) = self.leases.look();
+        if let Some(known) = table.sessions.get_mut(&self.session) {
+            known.creating = known.creating.saturating_sub(1);
         }
     }
 }
@@ -164,6 +181,7 @@ impl Leases {
             lease: Lease::new(ttl, now),
             alarm,
             places: BTreeSet::new(),
+            creating: 0,
         };
         table.sessions.insert(session, known);
         Ok(())
@@ -218,15 +236,22 @@ impl Leases {
         }
     }
 
-    /// How many places live by an open session, and its TTL.
-    pub fn session(&self, session: SessionId) -> Result<(usize, Duration), NoLease> {
-        let (mut table, now) = self.look();
+    /// Keeps room for one more place of an open session, of which `most` may live by it.
+    pub fn room(self: &Arc<Self>, session: SessionId, most: usize) -> Result<Room, NoLease> {
+        let (mut table, _) = self.look();
         let known = table.sessions.get_mut(&session).ok_or(NoLease::Unknown)?;
         if known.lease.is_over() {
             return Err(NoLease::Over);
         }
-        known.lease.renew(now);
-        Ok((known.places.len(), known.lease.ttl()))
+        if known.places.len().saturating_add(known.creating) >= most {
+            return Err(NoLease::TooMany);
+        }
+        known.creating += 1;
+        drop(table);
+        Ok(Room {
+            leases: Arc::clone(self),
+            session,
+        })
     }
 
     /// A sign of life: how long the client is safe from when it sent that sign, which is the TTL.
@@ -313,6 +338,9 @@ impl Leases {
         }
         if table.places.capacity() > 1_024 && table.places.len() < table.places.capacity() / 8 {
             table.places.shrink_to_fit();
+        }
+        if table.claims.capacity() > 1_024 && table.claims.len() < table.claims.capacity() / 8 {
+            table.claims.shrink_to_fit();
         }
         rang
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::actor::Msg;
 use super::api::{EngineError, Renewed};
 use super::inner::Inner;
-use super::leases::{NoLease, PlaceId};
+use super::leases::{LeaseKey, NoLease, PlaceId};
 use crate::lock::SessionId;
 use crate::store::{SessionRow, SessionSwap, StoreError};
 
@@ -31,13 +31,16 @@ fn too_many(inner: &Inner) -> EngineError {
 /// Opens a session, or finds the open one with this id.
 pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, EngineError> {
     let mut tries = 0;
+    let mut may_be_written = false;
     loop {
-        if inner.leases.session(row.id).is_err()
+        if inner.leases.renew(&LeaseKey::Session(row.id)).is_err()
             && inner.leases.counts().0 >= inner.limits.sessions_max
         {
             return Err(too_many(&inner));
         }
-        let found = match inner.store.swap_session(0, &row).await {
+        let swap = inner.store.swap_session(0, &row).await;
+        may_be_written |= matches!(swap, SessionSwap::Unknown(_));
+        let found = match swap {
             SessionSwap::Applied => row.clone(),
             SessionSwap::Conflict(Some(found)) => found,
             SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < 8 => {
@@ -52,6 +55,10 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
                 ));
             }
             SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
+                if may_be_written {
+                    // If nobody asks for it again it expires, and its row is closed then.
+                    drop(inner.leases.add_session(row.id, ttl_of(&row)));
+                }
                 return Err(EngineError::Unavailable(error.to_string()));
             }
         };

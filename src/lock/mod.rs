@@ -1,6 +1,6 @@
 //! The core: what a key's queue is, and what each command does to it.
 //!
-//! [`decide`] is the only place where the rules of the lock live. This module knows no clock, no
+//! [`decide()`] is the only place where the rules of the lock live. This module knows no clock, no
 //! store, no randomness, no async and nothing else of this crate: time, ids and limits are
 //! arguments, so a model checker, a property test and the engine all call the same code.
 

@@ -1,5 +1,5 @@
 //! What the command line promises, with the real binary against a real `fermata serve`, in a
-//! pseudo-terminal where a person would sit at one.
+//! pseudo-terminal where a person would sit at one; and the Rust client against the same server.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,6 +10,7 @@
 
 mod bench;
 mod json;
+mod library;
 mod lock;
 mod loss;
 mod signals;

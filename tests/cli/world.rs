@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,28 +16,25 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct World {
     server: Child,
     pub endpoint: String,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl World {
     pub fn new() -> World {
         let data = tempfile::tempdir().unwrap();
-        let mut server = Command::new(FERMATA)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])
-            .arg("--data-dir")
-            .arg(data.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut stdout = BufReader::new(server.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").unwrap();
+        let (server, address) = serve(data.path(), "127.0.0.1:0");
         World {
             endpoint: format!("http://{address}"),
             server,
-            _data: data,
+            data,
         }
+    }
+
+    /// SIGKILL, and a new process on the same data and port.
+    pub fn restart_server(&mut self) {
+        self.kill_server();
+        let address = self.endpoint.strip_prefix("http://").unwrap();
+        self.server = serve(self.data.path(), address).0;
     }
 
     /// SIGKILL, and nobody serves any more.
@@ -100,6 +98,22 @@ impl World {
     }
 }
 
+/// Starts a server; where it listens.
+fn serve(data: &Path, listen: &str) -> (Child, String) {
+    let mut server = Command::new(FERMATA)
+        .args(["serve", "--listen", listen, "--log-filter", "error"])
+        .arg("--data-dir")
+        .arg(data)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(server.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap();
+    (server, address.to_owned())
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         let _ = self.server.kill();
@@ -109,7 +123,7 @@ impl Drop for World {
 
 /// The search path with the binary under test first.
 pub fn path() -> OsString {
-    let folder = std::path::Path::new(FERMATA).parent().unwrap().to_owned();
+    let folder = Path::new(FERMATA).parent().unwrap().to_owned();
     let rest = std::env::var_os("PATH").unwrap_or_default();
     let all = std::iter::once(folder).chain(std::env::split_paths(&rest));
     std::env::join_paths(all).unwrap()

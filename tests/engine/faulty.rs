@@ -121,6 +121,10 @@ impl FaultyStore {
         self.log.lock().unwrap()
     }
 
+    pub fn forget_log(&self) {
+        *self.log() = Log::default();
+    }
+
     pub fn fail_swaps(&self, faults: impl IntoIterator<Item = Fault>) {
         self.plan().swaps.extend(faults);
     }

@@ -29,6 +29,41 @@ fn every_dependency_says_what_it_is_for() {
     );
 }
 
+/// Where the code of each kind of dependency stands.
+const USED_IN: &[(&str, &[&str])] = &[
+    ("dependencies", &["src/"]),
+    ("build-dependencies", &["build.rs"]),
+    ("dev-dependencies", &["src/", "tests/"]),
+];
+
+#[test]
+fn every_dependency_is_used() {
+    let manifest = toml_file("Cargo.toml");
+    let sources = files::ending(".rs");
+    let mut unused = Vec::new();
+    for (section, places) in USED_IN {
+        let code: String = sources
+            .iter()
+            .filter(|path| places.iter().any(|place| path.starts_with(place)))
+            .map(|path| files::text(path))
+            .collect();
+        let names = manifest[*section].as_table().unwrap().keys();
+        unused.extend(names.filter(|name| !is_named(&code, &name.replace('-', "_"))));
+    }
+    assert!(unused.is_empty(), "in Cargo.toml in vain: {unused:?}");
+}
+
+/// Whether the code says `name::`, or `name;` as in a plain `use`.
+fn is_named(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        let before = code[..at].chars().next_back().unwrap_or(' ');
+        let after = &code[at + name.len()..];
+        !before.is_alphanumeric()
+            && before != '_'
+            && (after.starts_with("::") || after.starts_with(';'))
+    })
+}
+
 /// The names in the first column of the tables.
 fn documented(text: &str) -> BTreeSet<String> {
     text.lines()

@@ -77,6 +77,22 @@ async fn a_slow_answer_counts_from_when_it_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slow_sign_of_life_counts_from_when_it_was_given() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let start = tokio::time::Instant::now();
+    world.fake.next("keep_alive", Act::Late(secs(4)));
+    away(&world);
+    guard.lost().await;
+    // Given after 10 s.
+    assert!(
+        (secs(36)..=secs(37)).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_is_not_believed_in_after_a_suspend() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();

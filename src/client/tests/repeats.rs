@@ -4,7 +4,7 @@ use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::client::{CreateError, CriticalError, LockError, Mutation};
+use crate::client::{CreateError, CriticalError, LockError, Mutation, ReleaseError};
 
 fn unavailable() -> Act {
     Act::Refuse(Status::unavailable("no majority"))
@@ -40,6 +40,22 @@ async fn a_place_whose_create_is_given_up_is_given_back() {
     let creating = world.client.place("k");
     assert!(tokio::time::timeout(secs(1), creating).await.is_err());
     assert_eq!(world.fake.state().queue.len(), 1);
+    while !world.fake.state().queue.is_empty() {
+        tokio::time::sleep(secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_whose_create_never_was_answered_is_given_back() {
+    let world = World::new();
+    world.fake.always("create", Act::LoseAnswer);
+    let error = world.client.lock("k").await.unwrap_err();
+    assert!(matches!(
+        error,
+        LockError::Create(CreateError::Unavailable(_))
+    ));
+    assert_eq!(world.fake.state().queue.len(), 1);
+    world.fake.state().always.clear();
     while !world.fake.state().queue.is_empty() {
         tokio::time::sleep(secs(1)).await;
     }
@@ -112,6 +128,33 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
     world.fake.next("release", Act::LoseAnswer);
     guard.release_with(Mutation::Put("v".into())).await.unwrap();
     assert_eq!(world.fake.count("release"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_release_waits_for_the_one_under_way() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.next("release", Act::LoseAnswer);
+    let under_way = refusal(
+        Code::FailedPrecondition,
+        "RELEASING",
+        "a release is under way",
+    );
+    world.fake.next("release", Act::Refuse(under_way));
+    guard.release_with(Mutation::Put("v".into())).await.unwrap();
+    assert_eq!(world.fake.count("release"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_found_its_lock_released_is_no_success() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.end(&guard.lock_ref(), "RELEASED", "");
+    let released = guard.release_with(Mutation::Put("v".into())).await;
+    assert!(
+        matches!(released, Err(ReleaseError::Lost(_))),
+        "{released:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

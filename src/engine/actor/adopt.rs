@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::api::{EngineError, Watched};
-use super::commit::{EvictReply, Intent};
 use super::holding::Holding;
+use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
 use crate::lock::{Diff, Entry, Evidence, Fence, Liveness, Lookup, Seq, State, Tag};
 
@@ -80,13 +80,23 @@ impl Actor {
             // One that was the holder before was taken over: it counts as claimed (I5).
             holding.claimed = old.head == entry.seq && old.holder().is_some();
             self.holding = Some(holding);
-        } else if (mine || run.inner.store.is_exclusive()) && !self.is_taking_over(entry.seq) {
-            // Either this home lacks its memory of the fence, so it may serve the holder only under a
-            // new one; or the old home is proved down (I10).
+        } else {
+            self.ask_take_over(run);
+        }
+    }
+
+    /// Takes over a holder that this actor has no memory of: either this home lacks it, so it may serve
+    /// the holder only under a new fence; or the old home is proved down (I10).
+    pub(super) fn ask_take_over(&mut self, run: &Run) {
+        let Some((state, entry)) = self.state.as_ref().and_then(|s| Some((s, s.holder()?))) else {
+            return;
+        };
+        let may = entry.home == run.inner.replica || run.inner.store.is_exclusive();
+        if may && !self.is_taking_over(entry.seq) {
             self.pending.push_back(Intent::TakeOver {
                 seq: entry.seq,
                 from_home: entry.home,
-                from_fence: new.fence,
+                from_fence: state.fence,
             });
         }
     }
@@ -155,15 +165,7 @@ impl Actor {
         if let Some(watch) = self.watches.remove(&seq) {
             watch.send_replace(Watched::Lost(over.clone()));
         }
-        let mut kept = Vec::with_capacity(self.let_ins.len());
-        for let_in in self.let_ins.drain(..) {
-            if let_in.seq == seq {
-                drop(let_in.reply.send(Err(EngineError::Over(over.clone()))));
-            } else {
-                kept.push(let_in);
-            }
-        }
-        self.let_ins = kept;
+        self.fail_let_ins(seq, &EngineError::Over(over));
     }
 
     /// Tells the watches where their places stand. That a place holds the key they hear once it is let

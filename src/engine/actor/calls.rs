@@ -1,16 +1,19 @@
 //! What comes in, checked against the state that is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
-use super::super::leases::{LeaseKey, NoLease};
-use super::commit::{EvictReply, Intent};
+use super::super::leases::{LeaseKey, NoLease, Room};
 use super::critical::{Critical, CriticalKind};
+use super::intent::{EvictReply, Intent};
 use super::msg::{Held, HeldReply, Msg, PlaceRef, Reply, Wake, WatchHandle};
 use super::{Actor, LetIn, Run};
-use crate::lock::{Created, EndReason, Entry, Evidence, Fence, Lookup, Over, Seq};
+use crate::lock::{
+    Create, Created, EndReason, Entry, Evidence, Fence, Liveness, Lookup, Over, Seq,
+};
 
 impl Actor {
     /// Takes one message. The state is known.
@@ -21,17 +24,18 @@ impl Actor {
                 read_value,
                 reply,
             } => {
-                if self.pending.len() >= run.inner.limits.calls_per_key_max {
-                    drop(reply.send(Err(EngineError::Exhausted {
-                        what: "calls_per_key_max",
-                        limit: run.inner.limits.calls_per_key_max as u64,
-                    })));
-                    return;
+                if let Err(full) = self.has_room(run) {
+                    return drop(reply.send(Err(full)));
                 }
+                let room = match self.room(run, &create) {
+                    Ok(room) => room,
+                    Err(error) => return drop(reply.send(Err(error))),
+                };
                 self.pending.push_back(Intent::Create {
                     create,
                     read_value,
                     reply,
+                    _room: room,
                 });
             }
             Msg::Acquire {
@@ -90,14 +94,57 @@ impl Actor {
                 by,
                 why,
                 reply,
-            } => self.pending.push_back(Intent::Evict {
-                seq: place.seq,
-                tag: place.tag,
-                evidence: Evidence::Forced { by, why },
-                reply: EvictReply::Force(reply),
-            }),
+            } => {
+                if let Err(full) = self.has_room(run) {
+                    return drop(reply.send(Err(full)));
+                }
+                self.pending.push_back(Intent::Evict {
+                    seq: place.seq,
+                    tag: place.tag,
+                    evidence: Evidence::Forced { by, why },
+                    reply: EvictReply::Force(reply),
+                });
+            }
             Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
         }
+    }
+
+    /// Room in the session that a new place shall live by. One that was made before needs none (I5).
+    fn room(&self, run: &Run, create: &Create) -> Result<Option<Room>, EngineError> {
+        let Liveness::Session(session) = create.liveness else {
+            return Ok(None);
+        };
+        let most = run.inner.limits.lock_refs_per_session_max;
+        match run.inner.leases.room(session, most) {
+            Ok(room) => Ok(Some(room)),
+            Err(NoLease::TooMany) => {
+                let same = |e: &Arc<Entry>| e.request_id == create.request_id;
+                if self
+                    .state
+                    .as_ref()
+                    .is_some_and(|s| s.entries.iter().any(same))
+                {
+                    return Ok(None);
+                }
+                Err(EngineError::Exhausted {
+                    what: "lock_refs_per_session_max",
+                    limit: most as u64,
+                })
+            }
+            Err(NoLease::Over | NoLease::Unknown) => Err(EngineError::SessionOver),
+        }
+    }
+
+    /// Whether a caller may add to what the next compare-and-swaps shall do.
+    fn has_room(&self, run: &Run) -> Result<(), EngineError> {
+        let calls_max = run.inner.limits.calls_per_key_max;
+        if self.pending.len() < calls_max {
+            return Ok(());
+        }
+        Err(EngineError::Exhausted {
+            what: "calls_per_key_max",
+            limit: calls_max as u64,
+        })
     }
 
     /// A live place of this home, its position, and its TTL, renewed by this call.
@@ -118,17 +165,21 @@ impl Actor {
         let key = self.lease_key(entry);
         match run.inner.leases.renew(&key) {
             Ok(ttl) => Ok((at, key, ttl)),
-            Err(why) => Err(self.no_lease(entry, why)),
+            Err(why) => Err(self.no_lease(run, entry, why)),
         }
     }
 
     /// What to tell a client whose lease is over while its place is still being evicted.
-    fn no_lease(&self, entry: &Entry, why: NoLease) -> EngineError {
+    fn no_lease(&self, run: &Run, entry: &Entry, why: NoLease) -> EngineError {
         match (why, self.lease_key(entry)) {
             (NoLease::Over, LeaseKey::Place(_)) => {
                 EngineError::Over(Over::Ended(EndReason::Expired))
             }
             (NoLease::Over, LeaseKey::Session(_)) => {
+                EngineError::Over(Over::Ended(EndReason::SessionClosed))
+            }
+            // Closed, and forgotten before this place came to live by it.
+            (NoLease::Unknown, LeaseKey::Session(_)) if entry.home == run.inner.replica => {
                 EngineError::Over(Over::Ended(EndReason::SessionClosed))
             }
             // The place is being taken over from a home that is gone.
@@ -234,6 +285,9 @@ impl Actor {
     }
 
     fn release(&mut self, run: &Run, place: PlaceRef, reply: Reply<bool>) {
+        if let Err(full) = self.has_room(run) {
+            return drop(reply.send(Err(full)));
+        }
         match self.live(run, place) {
             Ok(_) => self.push_release(place, reply),
             Err(EngineError::Over(Over::Released)) => drop(reply.send(Ok(true))),

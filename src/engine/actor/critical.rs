@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::api::{Done, EngineError, Mutation, Value};
-use super::commit::{Intent, unexpected};
 use super::holding::Holding;
+use super::intent::Intent;
 use super::msg::{HeldReply, PlaceRef, Reply};
+use super::outcome::unexpected;
 use super::{Actor, Run};
 use crate::lock::{Fence, Outcome, Seq};
 use crate::store::{Cell, StoreError, Written};
@@ -230,6 +231,13 @@ impl Actor {
             drop(let_in.reply.send(Err(error.clone())));
         }
         self.fail_put_off(error);
+    }
+
+    /// Fails who waits for this place to be let in.
+    pub(super) fn fail_let_ins(&mut self, seq: Seq, error: &EngineError) {
+        for let_in in self.let_ins.extract_if(.., |l| l.seq == seq) {
+            drop(let_in.reply.send(Err(error.clone())));
+        }
     }
 
     /// Fails the critical calls that were accepted and not begun.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::api::{EngineError, Watched};
-use super::commit::Intent;
 use super::critical::{IoDone, value_of};
 use super::holding::Entrance;
+use super::intent::Intent;
 use super::{Actor, LetIn, Run};
 use crate::lock::Fence;
 use crate::store::{Cell, StoreError, Written};
@@ -17,6 +17,10 @@ impl Actor {
             return;
         }
         let Some(holding) = &mut self.holding else {
+            // An earlier take-over was refused. It is tried again for as long as somebody asks.
+            if !self.let_ins.is_empty() && run.store_op.is_none() && run.pause.is_none() {
+                self.ask_take_over(run);
+            }
             return;
         };
         let (seq, grant) = (holding.seq, holding.grant);

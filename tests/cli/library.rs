@@ -1,0 +1,72 @@
+//! The Rust client against a real server.
+
+use std::time::Duration;
+
+use fermata::client::{Client, CriticalError, LockRequest, LostReason, Mutation, SessionRequest};
+
+use super::world::World;
+
+const TTL: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_session_has_many_locks_and_loses_only_the_one_that_is_ended() {
+    let world = World::new();
+    let client = Client::connect([&world.endpoint]).unwrap();
+    let session = client
+        .open_session(SessionRequest::new().ttl(TTL).owner("a test"))
+        .await
+        .unwrap();
+    let first = session.lock("first").await.unwrap();
+    let second = session.lock("second").await.unwrap();
+    assert!(session.try_lock("first").await.unwrap().is_none());
+    second.put("kept").await.unwrap();
+
+    client
+        .force_release(&first.lock_ref(), "on fire", "ops")
+        .await
+        .unwrap();
+    let lost = first.lost().await;
+    assert_eq!(lost.reason, LostReason::Forced);
+    assert!(lost.detail.contains("on fire"), "{lost}");
+    assert!(matches!(first.get().await, Err(CriticalError::Lost(_))));
+
+    assert!(second.is_valid());
+    assert_eq!(second.get().await.unwrap().unwrap(), "kept");
+    assert!(!session.close().await.unwrap());
+    assert!(!second.is_valid());
+    assert_eq!(second.lost().await.reason, LostReason::Released);
+    assert_eq!(world.queue("second"), (0, 0));
+}
+
+#[tokio::test]
+async fn a_lock_outlives_the_crash_of_its_server_with_a_new_fencing_token() {
+    let mut world = World::new();
+    let client = Client::connect([&world.endpoint]).unwrap();
+    let guard = client.lock(LockRequest::new("k").ttl(TTL)).await.unwrap();
+    guard.put("before").await.unwrap();
+    let token = guard.fencing_token();
+    world.restart_server();
+    assert_eq!(guard.get().await.unwrap().unwrap(), "before");
+    assert!(guard.fencing_token() > token);
+    guard
+        .release_with(Mutation::Put("after".into()))
+        .await
+        .unwrap();
+    assert_eq!(client.get("", "k").await.unwrap().unwrap(), "after");
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_after_the_crash_of_the_server() {
+    let mut world = World::new();
+    let client = Client::connect([&world.endpoint]).unwrap();
+    let holder = client.lock(LockRequest::new("k").ttl(TTL)).await.unwrap();
+    let mut place = client.place(LockRequest::new("k").ttl(TTL)).await.unwrap();
+    let lock_ref = place.lock_ref().to_owned();
+    let waiting = tokio::spawn(async move { place.wait(None).await });
+    world.restart_server();
+    assert_eq!(world.queue("k"), (1, 1));
+    holder.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.lock_ref().starts_with(&lock_ref));
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,318 @@
+//! Sessions: what lives by them, and how they end (design §6, I9).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata::engine::{EngineError, LeaseId};
+use fermata::limits::Limits;
+use fermata::lock::{EndReason, Over, SessionId};
+use fermata::store::Store;
+use uuid::Uuid;
+
+use super::faulty::Fault;
+use super::manual_clock::ManualClock;
+use super::world::{World, call_of, until};
+
+const TTL: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(200);
+
+fn closed() -> EngineError {
+    EngineError::Over(Over::Ended(EndReason::SessionClosed))
+}
+
+async fn rows(world: &World) -> usize {
+    let store = world.store.real().unwrap();
+    store.list_sessions(None, 100).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn what_lives_by_a_session_ends_with_it_and_its_holder_hears_why() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    let held = world
+        .engine
+        .create(call_of(session, "a"))
+        .await
+        .unwrap()
+        .lock_ref;
+    let other = world
+        .engine
+        .create(call_of(session, "b"))
+        .await
+        .unwrap()
+        .lock_ref;
+    let next = world.create("a").await.lock_ref;
+    world.put(&held, "v").await.unwrap();
+    assert_eq!(world.engine.close_session(session).await, Ok(false));
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    assert_eq!(world.release(&other).await, Err(closed()));
+    let next = world.acquire(&next).await;
+    assert_eq!(world.get(&next).await, Ok(Some("v".to_owned())));
+    assert_eq!(world.engine.close_session(session).await, Ok(true));
+    assert_eq!(world.engine.counts().sessions, 0);
+    until("the row is gone", || async { rows(&world).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_closed_can_be_used_for_nothing() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.engine.close_session(session).await.unwrap();
+    let create = world.engine.create(call_of(session, "k")).await;
+    assert_eq!(create.unwrap_err(), EngineError::SessionOver);
+    let renew = world.engine.renew(&LeaseId::Session(session)).await;
+    assert_eq!(renew.unwrap_err(), EngineError::SessionOver);
+}
+
+#[tokio::test]
+async fn a_session_expires_after_its_ttl_and_not_before() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let held = world
+        .engine
+        .create(call_of(session, "k"))
+        .await
+        .unwrap()
+        .lock_ref;
+    clock.advance(TTL - STEP).await;
+    let renewed = world
+        .engine
+        .renew(&LeaseId::Session(session))
+        .await
+        .unwrap();
+    assert_eq!(renewed.valid_for, TTL);
+    clock.advance(TTL - STEP).await;
+    world.put(&held, "still here").await.unwrap();
+    clock.advance(TTL - STEP).await;
+    assert_eq!(world.engine.counts().sessions, 1);
+    clock.advance(2 * STEP).await;
+    let renew = world.engine.renew(&LeaseId::Session(session)).await;
+    assert_eq!(renew.unwrap_err(), EngineError::SessionOver);
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    until("its place ended", || async {
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
+    until("the row is gone", || async { rows(&world).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn nobody_expires_for_the_time_that_the_replica_slept() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    clock.advance(TTL / 2).await;
+    clock.jump(10 * TTL).await;
+    clock.advance(TTL / 2 - STEP).await;
+    assert!(world.engine.renew(&LeaseId::Session(session)).await.is_ok());
+    assert_eq!(world.engine.time_missed(), 10 * TTL);
+}
+
+#[tokio::test]
+async fn the_same_request_finds_the_same_session() {
+    let world = World::new().await;
+    let id = Uuid::new_v4();
+    let open = |ttl, owner: &str| world.engine.open_session(id, ttl, owner.into(), "".into());
+    assert_eq!(open(10_000, "me").await.unwrap().0, SessionId(id));
+    assert_eq!(open(10_000, "me").await.unwrap().0, SessionId(id));
+    let ttl = Err(EngineError::RequestMismatch { field: "ttl" });
+    assert_eq!(open(11_000, "me").await.map(|_| ()), ttl);
+    let owner = Err(EngineError::RequestMismatch { field: "owner" });
+    assert_eq!(open(10_000, "you").await.map(|_| ()), owner);
+    assert_eq!(world.engine.counts().sessions, 1);
+}
+
+#[tokio::test]
+async fn an_opening_of_unknown_outcome_is_resolved() {
+    for fault in [Fault::UnknownDone, Fault::UnknownLost] {
+        let world = World::new().await;
+        world.store.fail_sessions([fault.clone(), fault]);
+        let session = world.open_session(10_000).await;
+        assert!(world.engine.renew(&LeaseId::Session(session)).await.is_ok());
+        assert_eq!(rows(&world).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn an_opening_that_nobody_learned_of_expires() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    world
+        .store
+        .fail_sessions([Fault::UnknownDone, Fault::NotStarted]);
+    let (engine, id) = (world.engine.clone(), Uuid::new_v4());
+    let opened = tokio::spawn(async move {
+        engine
+            .open_session(id, 10_000, String::new(), String::new())
+            .await
+    });
+    until("it gave up", || async {
+        clock.advance(STEP).await;
+        opened.is_finished()
+    })
+    .await;
+    assert!(matches!(
+        opened.await.unwrap(),
+        Err(EngineError::Unavailable(_))
+    ));
+    assert_eq!(rows(&world).await, 1);
+    clock.advance(TTL + STEP).await;
+    until("the row is gone", || async { rows(&world).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn a_closing_that_fails_is_tried_until_it_is_done() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    let held = world
+        .engine
+        .create(call_of(session, "k"))
+        .await
+        .unwrap()
+        .lock_ref;
+    world
+        .store
+        .fail_sessions([Fault::NotStarted, Fault::UnknownLost, Fault::UnknownDone]);
+    world
+        .store
+        .fail_swaps([Fault::NotStarted, Fault::UnknownLost, Fault::UnknownDone]);
+    world.engine.close_session(session).await.unwrap();
+    assert!(world.state("k").await.entries.is_empty());
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    until("the row is gone", || async { rows(&world).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
+    let limits = Limits {
+        sessions_max: 2,
+        lock_refs_per_session_max: 2,
+        ..Limits::default()
+    };
+    let world = World::with(limits).await;
+    let one = world.open_session(10_000).await;
+    let two = world.open_session(10_000).await;
+    let id = Uuid::new_v4();
+    let open = || {
+        world
+            .engine
+            .open_session(id, 10_000, String::new(), String::new())
+    };
+    let full = EngineError::Exhausted {
+        what: "sessions_max",
+        limit: 2,
+    };
+    assert_eq!(open().await.unwrap_err(), full);
+    world.engine.close_session(two).await.unwrap();
+    open().await.unwrap();
+
+    let a = call_of(one, "a");
+    let first = world.engine.create(a.clone()).await.unwrap();
+    world.engine.create(call_of(one, "b")).await.unwrap();
+    let what = "lock_refs_per_session_max";
+    let full = EngineError::Exhausted { what, limit: 2 };
+    assert_eq!(
+        world.engine.create(call_of(one, "c")).await.unwrap_err(),
+        full
+    );
+    // Not a new one: the call that made it is repeated (I5).
+    assert_eq!(
+        world.engine.create(a).await.unwrap().lock_ref,
+        first.lock_ref
+    );
+    world.release(&first.lock_ref).await.unwrap();
+    world.engine.create(call_of(one, "c")).await.unwrap();
+}
+
+#[tokio::test]
+async fn many_creates_at_once_do_not_pass_the_limit_of_their_session() {
+    let limits = Limits {
+        lock_refs_per_session_max: 3,
+        ..Limits::default()
+    };
+    let world = World::with(limits).await;
+    let session = world.open_session(10_000).await;
+    let creates = (0..20).map(|n| world.engine.create(call_of(session, &n.to_string())));
+    let made = futures_util::future::join_all(creates).await;
+    assert_eq!(made.iter().filter(|r| r.is_ok()).count(), 3);
+}
+
+#[tokio::test]
+async fn a_create_that_commits_while_its_session_closes_leaves_nothing() {
+    let world = World::new().await;
+    for n in 0..30u64 {
+        let session = world.open_session(10_000).await;
+        world
+            .store
+            .fail_swaps([Fault::Slow(Duration::from_millis(n % 5))]);
+        let name = n.to_string();
+        let (created, closed) = tokio::join!(world.engine.create(call_of(session, &name)), async {
+            tokio::time::sleep(Duration::from_millis(n % 4)).await;
+            world.engine.close_session(session).await
+        });
+        closed.unwrap();
+        match created {
+            Ok(_) | Err(EngineError::SessionOver | EngineError::Over(Over::Ended(_))) => {}
+            Err(error) => panic!("{error}"),
+        }
+        until("nothing is left", || async {
+            world.state(&name).await.entries.is_empty()
+        })
+        .await;
+    }
+    assert_eq!(world.engine.counts().sessions, 0);
+    until("the rows are gone", || async { rows(&world).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let held = world
+        .engine
+        .create(call_of(session, "k"))
+        .await
+        .unwrap()
+        .lock_ref;
+    let waiting = world
+        .engine
+        .create(call_of(session, "k"))
+        .await
+        .unwrap()
+        .lock_ref;
+    clock.advance(TTL - STEP).await;
+    let world = world.restart().await;
+    clock.advance(TTL - STEP).await;
+    let held = world.acquire(&held).await;
+    world.put(&held, "v").await.unwrap();
+    clock.advance(TTL - STEP).await;
+    world.release(&held).await.unwrap();
+    let waiting = world.acquire(&waiting).await;
+    assert_eq!(world.get(&waiting).await, Ok(Some("v".to_owned())));
+    clock.advance(TTL + STEP).await;
+    assert_eq!(world.get(&waiting).await, Err(closed()));
+}
+
+#[tokio::test]
+async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.engine.create(call_of(session, "k")).await.unwrap();
+    world.store.hold_swaps(true);
+    let engine = world.engine.clone();
+    let closing = tokio::spawn(async move { engine.close_session(session).await });
+    until("the row is closed", || async {
+        let row = world.store.real().unwrap().load_session(session).await;
+        !row.unwrap().unwrap().open
+    })
+    .await;
+    let world = world.restart().await;
+    closing.abort();
+    until("nothing is left", || async {
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
+    assert_eq!(rows(&world).await, 0);
+}
