@@ -111,6 +111,7 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
 
 async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     let mut tries = 0;
+    let mut stopping = inner.stopping.subscribe();
     while !*inner.stopping.borrow() {
         let (reply, done) = oneshot::channel();
         let msg = Msg::SessionOver {
@@ -118,8 +119,15 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
             session,
             reply,
         };
-        if inner.keys.send(&inner, &place.id, msg).is_ok() && done.await.is_ok() {
-            return;
+        if inner.keys.send(&inner, &place.id, msg).is_ok() {
+            tokio::select! {
+                biased;
+                done = done => if done.is_ok() {
+                    return;
+                },
+                // The actor goes on trying; the next start does it if this one cannot.
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
         }
         inner.clock.sleep(inner.backoff(tries)).await;
         tries += 1;

@@ -342,3 +342,20 @@ async fn a_second_close_is_answered_only_once_the_first_is_written() {
         .unwrap();
     assert!(row.is_none_or(|row| !row.open));
 }
+
+#[tokio::test]
+async fn a_close_does_not_outlast_its_replica() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.engine.create(call_of(session, "k")).await.unwrap();
+    world.store.hold_swaps(true);
+    let (engine, close) = (world.engine.clone(), world.engine.clone());
+    let closing = tokio::spawn(async move { close.close_session(session).await });
+    until("the eviction is under way", || async {
+        world.store.log().swaps.len() == 2
+    })
+    .await;
+    engine.stop();
+    let stopped = tokio::time::timeout(Duration::from_secs(1), closing).await;
+    assert_eq!(stopped.unwrap().unwrap(), Err(EngineError::Stopping));
+}
