@@ -132,10 +132,10 @@ impl Server {
             limits.connections_max,
             cut,
         );
-        let mut accepting = stopping;
+        let mut accepting = stopping.clone();
         let mut serving = pin!(
             http2(&limits)
-                .layer(CallLayer::new(limits.message_bytes_max))
+                .layer(CallLayer::new(&limits, stopping.clone()))
                 .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                     accepting.stopped().await;
                 })

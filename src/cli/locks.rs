@@ -153,7 +153,7 @@ async fn ls(args: LsArgs) -> Result<(), Failure> {
 }
 
 fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&["KEY", "HOLDER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
+    let mut table = Table::new(&["KEY", "OWNER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
     for lock in locks {
         let holder = lock.holder.clone().unwrap_or_default();
         table.row(vec![
@@ -344,7 +344,7 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(190);
         assert_eq!(
             list(&locks, now, false),
-            "KEY  HOLDER   AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
+            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
              a    billing  1m30s  27.2s       2        default/a#1.00000000\n"
         );
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fermata::engine::SystemIds;
 use fermata::limits::Limits;
-use fermata::server::Server;
+use fermata::server::{Server, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
@@ -245,4 +245,54 @@ async fn calls_given_up_before_they_were_seen_do_not_cost_the_connection() {
     burst.extend(frame(PING, 0, 0, b"thereyet"));
     client.write_all(&burst).await.unwrap();
     while next_frame(&mut client).await != (PING, 1) {}
+}
+
+/// Announces a message of which only the first bytes come.
+fn announced_and_never_sent() -> Vec<u8> {
+    let mut sent = hello();
+    sent.extend(frame(HEADERS, 4, 1, &get_headers()));
+    sent.extend(frame(DATA, 0, 1, &[0, 0]));
+    sent
+}
+
+#[tokio::test]
+async fn a_call_whose_message_never_comes_is_answered_and_gone() {
+    let world = World::with(Limits {
+        call_max_ms: 100,
+        ..Limits::default()
+    })
+    .await;
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+    client.write_all(&announced_and_never_sent()).await.unwrap();
+    // An answer without a message: its headers end the stream.
+    while next_frame(&mut client).await != (HEADERS, 5) {}
+}
+
+#[tokio::test]
+async fn a_call_whose_message_never_comes_does_not_hold_up_the_end() {
+    let world = World::new().await;
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(
+        Server::new(world.engine.clone(), Arc::new(SystemIds))
+            .with_grace(Duration::from_secs(60))
+            .serve(connections, async move {
+                let _ = stopping.await;
+            }),
+    );
+    client.write_all(&announced_and_never_sent()).await.unwrap();
+    client
+        .write_all(&frame(PING, 0, 0, b"thereyet"))
+        .await
+        .unwrap();
+    while next_frame(&mut client).await != (PING, 1) {}
+    stop.send(()).unwrap();
+    // Read what comes, so that nothing waits for us; the connection ends when all is said.
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await;
+    assert_eq!(serving.await.unwrap().unwrap(), Stopped::Clean);
 }

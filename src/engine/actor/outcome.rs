@@ -1,9 +1,9 @@
 //! What callers hear of a batch whose outcomes stand.
 
-use super::super::api::{EngineError, ForceReleased};
+use super::super::api::{EngineError, ForceReleased, describe_over};
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
-use crate::lock::{Outcome, Over, Refusal};
+use crate::lock::{Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
 
 impl Actor {
     /// Answers a batch whose outcomes stand.
@@ -29,9 +29,18 @@ impl Actor {
                     };
                     drop(reply.send(answer));
                 }
-                Intent::Evict { reply, .. } => match reply {
-                    EvictReply::None => {}
-                    EvictReply::Settled(reply) => drop(reply.send(())),
+                Intent::Evict {
+                    seq,
+                    tag,
+                    evidence,
+                    reply,
+                } => match reply {
+                    EvictReply::None => self.log_eviction(seq, tag, &evidence, outcome.as_ref()),
+                    EvictReply::Settled(reply) => {
+                        self.log_eviction(seq, tag, &evidence, outcome.as_ref());
+                        // Nobody listens where the session's end is tried again.
+                        let _ = reply.send(());
+                    }
                     EvictReply::Force(reply) => {
                         let answer = match outcome {
                             Some(Outcome::Evicted { was_holder }) => Ok(ForceReleased {
@@ -60,6 +69,28 @@ impl Actor {
                 Intent::Extend { seq, fence, .. } => self.extended(run, seq, fence, outcome),
                 Intent::Settle(reply) => drop(reply.send(())),
             }
+        }
+    }
+}
+
+impl Actor {
+    /// Says that a lockRef was taken away: why a job lost its lock must be found in the log.
+    fn log_eviction(&self, seq: Seq, tag: Tag, evidence: &Evidence, outcome: Option<&Outcome>) {
+        let Some(Outcome::Evicted { was_holder }) = outcome else {
+            return;
+        };
+        let lock_ref = LockRef {
+            table: self.id.table.clone(),
+            key: self.id.key.clone(),
+            seq,
+            tag,
+            grant: None,
+        };
+        let why = describe_over(&Over::Ended(evidence.reason()));
+        if *was_holder {
+            tracing::info!(%lock_ref, why, "a holder lost its lock");
+        } else {
+            tracing::debug!(%lock_ref, why, "a waiter lost its place");
         }
     }
 }
