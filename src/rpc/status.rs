@@ -180,8 +180,7 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         Problem::Missing => "MISSING",
         Problem::TooLong { .. } => "TOO_LARGE",
         Problem::Negative | Problem::TtlOutOfRange { .. } => "OUT_OF_RANGE",
-        Problem::Key(_)
-        | Problem::Table(_)
+        Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }
         | Problem::NotUuid
@@ -200,7 +199,6 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         }
         Problem::Missing
         | Problem::Negative
-        | Problem::Key(_)
         | Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }
