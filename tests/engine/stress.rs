@@ -11,7 +11,7 @@ use fermata::lock::{Fence, LockRef, Over, SessionId};
 use uuid::Uuid;
 
 use super::rng::{Rng, seed};
-use super::world::{World, call_of, key, put, until};
+use super::world::{World, call_of, key, put, soon, until};
 
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 4;
@@ -66,7 +66,7 @@ impl Client {
         call: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
         if self.rng.below(100) < 85 {
-            return call.await;
+            return soon(call).await;
         }
         let patience = Duration::from_micros(self.rng.below(4_000));
         let answer = tokio::time::timeout(patience, call).await;

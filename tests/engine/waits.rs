@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Acquired, EngineError, LeaseId, Standing, Watched};
+use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, Standing, Watched};
 use fermata::lock::{EndReason, LockRef, Over, Seq};
 use tokio::task::JoinHandle;
 
 use super::faulty::Fault;
 use super::manual_clock::ManualClock;
-use super::world::{World, call, call_of, grant, until};
+use super::world::{World, call, call_of, grant, soon, until};
 
 const TTL: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ async fn a_holder_that_came_but_cannot_be_let_in_yet_is_not_evicted_for_not_comi
     until("the sync reads", || async { world.store.log().reads > 1 }).await;
     clock.advance(3 * TTL).await;
     world.store.hold_reads(false);
-    let held = acquire.await.unwrap().unwrap().lock_ref;
+    let held = soon(acquire).await.unwrap().unwrap().lock_ref;
     assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
 }
 
@@ -82,7 +82,7 @@ async fn a_wait_that_runs_out_tells_the_position() {
     clock.advance(TTL / 2 - STEP).await;
     assert!(!waiting.is_finished());
     clock.advance(2 * STEP).await;
-    let standing = waiting.await.unwrap().unwrap().standing;
+    let standing = soon(waiting).await.unwrap().unwrap().standing;
     assert_eq!(standing, Standing::Waiting { position: 2 });
 }
 
@@ -114,7 +114,7 @@ async fn a_wait_ends_when_the_one_ahead_is_released_forced_or_expires() {
                 clock.advance(2 * STEP).await;
             }
         }
-        let held = waiting.await.unwrap().unwrap();
+        let held = soon(waiting).await.unwrap().unwrap();
         assert!(matches!(held.standing, Standing::Held { .. }), "{end}");
     }
 }
@@ -204,7 +204,7 @@ async fn a_place_that_is_given_up_leaves_the_queue() {
     let waiting = wait_for(&world, &second, TTL);
     tokio::task::yield_now().await;
     assert_eq!(world.release(&second).await, Ok(false));
-    let over = waiting.await.unwrap();
+    let over = soon(waiting).await.unwrap();
     assert_eq!(over.unwrap_err(), EngineError::Over(Over::Released));
     let moved = world
         .engine
@@ -264,7 +264,7 @@ async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_sessio
     }
     assert!(!waiting.is_finished());
     clock.advance(3 * STEP).await;
-    waiting.await.unwrap().unwrap();
+    soon(waiting).await.unwrap().unwrap();
     let late = world
         .engine
         .acquire(&forgotten.lock_ref, Duration::ZERO, false)
@@ -312,6 +312,42 @@ async fn an_answer_whose_caller_was_gone_is_no_claim() {
     }
     until("it is evicted", || async {
         world.state("k").await.entries.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let create = CreateCall {
+        read_value: true,
+        ..call_of(session, "other")
+    };
+    // So that the data need not be looked at for its timestamp.
+    let first = world.create("other").await.lock_ref;
+    world.release(&first).await.unwrap();
+    world.store.hold_reads(true);
+    let reads = world.store.log().reads;
+    let gone = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.create(create).await }
+    });
+    until("the value is read", || async {
+        world.store.log().reads > reads
+    })
+    .await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    world.store.hold_reads(false);
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(4)).await;
+        let lease = LeaseId::Session(session);
+        world.engine.renew(&lease).await.unwrap();
+    }
+    until("it is evicted", || async {
+        world.state("other").await.entries.is_empty()
     })
     .await;
 }
