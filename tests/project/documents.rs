@@ -38,6 +38,17 @@ fn every_link_inside_the_project_leads_somewhere() {
 }
 
 #[test]
+fn the_readme_names_the_command_that_tests_a_change() {
+    let shown = files::text("README.md")
+        .lines()
+        .any(|line| line.split(" #").next().unwrap().trim_end() == "$ cargo test");
+    assert!(shown, "README.md does not show `cargo test`");
+    let run = files::text(".ci/run");
+    let step = run.lines().find(|line| line.starts_with("step test "));
+    assert_eq!(step, Some("step test cargo test || true"), ".ci/run");
+}
+
+#[test]
 fn each_invariant_stands_in_a_file_that_is_said_to_keep_it() {
     let page = files::text("docs/architecture.md");
     for number in 1..=11 {
