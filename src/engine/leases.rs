@@ -66,6 +66,8 @@ struct SessionLease {
     places: BTreeSet<PlaceId>,
     /// Places that are being made.
     creating: usize,
+    /// That it is over stands in its row.
+    closed: bool,
 }
 
 struct Table {
@@ -183,6 +185,7 @@ impl Leases {
             alarm,
             places: BTreeSet::new(),
             creating: 0,
+            closed: false,
         };
         table.sessions.insert(session, known);
         Ok(())
@@ -199,13 +202,21 @@ impl Leases {
         Some(places)
     }
 
-    /// Forgets a session that is over, once nothing lives by it.
+    /// Notes that the row of a session says that it is over.
+    pub fn note_closed(&self, session: SessionId) {
+        let (mut table, _) = self.look();
+        if let Some(known) = table.sessions.get_mut(&session) {
+            known.closed = true;
+        }
+    }
+
+    /// Forgets a session that is over, once its row says so and nothing lives by it.
     pub fn forget_session(&self, session: SessionId) -> bool {
         let (mut table, _) = self.look();
         let done = table
             .sessions
             .get(&session)
-            .is_some_and(|s| s.lease.is_over() && s.places.is_empty());
+            .is_some_and(|s| s.lease.is_over() && s.closed && s.places.is_empty());
         if done {
             table.sessions.remove(&session);
             if table.sessions.capacity() > 64

@@ -100,6 +100,8 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
     if !write_closed(&inner, session).await {
         return false;
     }
+    // Not before: a row that is still open is not forgotten, and nobody would come back for it.
+    inner.leases.note_closed(session);
     futures_util::stream::iter(places)
         .for_each_concurrent(EVICTS_AT_ONCE, |place| {
             evict(Arc::clone(&inner), place, session)

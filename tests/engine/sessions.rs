@@ -359,3 +359,19 @@ async fn a_close_does_not_outlast_its_replica() {
     let stopped = tokio::time::timeout(Duration::from_secs(1), closing).await;
     assert_eq!(stopped.unwrap().unwrap(), Err(EngineError::Stopping));
 }
+
+#[tokio::test]
+async fn a_session_whose_last_place_ends_before_its_close_is_written_leaves_no_row() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    let created = world.engine.create(call_of(session, "k")).await.unwrap();
+    world
+        .store
+        .fail_sessions(std::iter::repeat_n(Fault::NotStarted, 4));
+    let (closed, _) = tokio::join!(
+        world.engine.close_session(session),
+        world.engine.release(&created.lock_ref, None, 0)
+    );
+    assert_eq!(closed, Ok(false));
+    until("the row is gone", || async { rows(&world).await == 0 }).await;
+}
