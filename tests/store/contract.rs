@@ -48,14 +48,18 @@ pub struct Fresh<G> {
     pub _guard: G,
 }
 
-pub async fn with_store<G, E, T>(
+/// Without a store there is nothing to keep: a kind of store that this machine cannot run says so itself.
+pub async fn with_store<G, E, M, T>(
     empty_store: impl FnOnce() -> E,
     promise: impl FnOnce(Arc<dyn Store>) -> T,
 ) where
-    E: Future<Output = Fresh<G>>,
+    E: Future<Output = M>,
+    M: Into<Option<Fresh<G>>>,
     T: Future<Output = ()>,
 {
-    let fresh = empty_store().await;
+    let Some(fresh) = empty_store().await.into() else {
+        return;
+    };
     assert!(fresh.store.ready().is_ok());
     promise(Arc::clone(&fresh.store)).await;
 }

@@ -1,0 +1,1 @@
+//! Queues under load: races, long ones, torn pages, many cycles.
