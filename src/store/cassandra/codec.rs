@@ -165,10 +165,12 @@ impl First {
     pub(super) fn with_places(self, rows: Vec<Row>) -> Result<State, StoreError> {
         let mut state = self.state;
         let mut due = state.next.0;
-        for row in rows {
-            let Some((seq, entry)) = place(row)? else {
+        for mut row in rows {
+            let seq = present(row.bigint("seq")?, "seq")?;
+            if seq == SEQ_ABOVE {
                 continue;
-            };
+            }
+            let seq = number(seq)?;
             if seq < state.head.0 || self.runs.iter().any(|run| run.contains(seq)) {
                 continue;
             }
@@ -178,7 +180,7 @@ impl First {
                     "a row is at place {seq} where {due} is due"
                 )));
             }
-            if let Some(entry) = entry {
+            if let Some(entry) = place(seq, row)? {
                 state.entries.push_front(entry);
             }
         }
@@ -202,16 +204,11 @@ fn before(seq: u64, runs: &[Run]) -> u64 {
     }
 }
 
-/// The seq of a row and, where it is live, its place. `None` for the row above all places.
-fn place(mut row: Row) -> Result<Option<(u64, Option<Arc<Entry>>)>, StoreError> {
-    let seq = present(row.bigint("seq")?, "seq")?;
-    if seq == SEQ_ABOVE {
-        return Ok(None);
-    }
-    let seq = number(seq)?;
+/// The place in a row; `None` where it is over.
+fn place(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
     let mode = match row.tinyint("mode")? {
         Some(MODE_EXCLUSIVE) => Mode::Exclusive,
-        Some(MODE_OVER) => return Ok(Some((seq, None))),
+        Some(MODE_OVER) => return Ok(None),
         Some(_) | None => return Err(damaged(format!("place {seq} has no known mode"))),
     };
     let liveness = match (row.uuid("session")?, row.int("ttl")?) {
@@ -232,7 +229,7 @@ fn place(mut row: Row) -> Result<Option<(u64, Option<Arc<Entry>>)>, StoreError> 
         owner: present(row.text("owner")?, "owner")?.into(),
         created_at_ms: present(row.timestamp("created_at")?, "created_at")?,
     };
-    Ok(Some((seq, Some(Arc::new(entry)))))
+    Ok(Some(Arc::new(entry)))
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -27,7 +27,7 @@ impl CassandraStore {
         let mut guess = before.head;
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
-            let (first, places) = if before.in_doubt() {
+            let (first, places) = if before.in_doubt {
                 (self.first(id, before).await?, None)
             } else {
                 // With a head to begin at, both at once.
@@ -41,7 +41,6 @@ impl CassandraStore {
                 (first?, places?)
             };
             let Some(first) = first else {
-                self.memory.settled(id, before);
                 return Ok(None);
             };
             let (head, next) = (first.state.head.0, first.state.next.0);
@@ -57,8 +56,7 @@ impl CassandraStore {
                 let state = first
                     .with_places(places.rows)
                     .map_err(|error| naming(id, error))?;
-                self.memory.settled(id, before);
-                self.memory.saw_head(id, head);
+                self.memory.saw(id, state.version, head);
                 return Ok(Some(state));
             }
             // Torn: again, and the places in one page, which is of one version.
@@ -73,7 +71,7 @@ impl CassandraStore {
     }
 
     async fn first(&self, id: &KeyId, before: Before) -> Result<Option<First>, StoreError> {
-        let ask = match before.in_doubt() {
+        let ask = match before.in_doubt {
             true => Ask::FirstSettled(id.table.clone()),
             false => Ask::First(id.table.clone()),
         };

@@ -12,11 +12,12 @@ const KEYS_MAX: usize = 100_000;
 struct Known {
     /// The highest head seen.
     head: u64,
-    /// Of how many swaps the outcome is not known.
-    doubts: u64,
+    /// The highest version that a swap named of which nobody knows what became. While the key still has that
+    /// version the swap may apply, however late; once it has a higher one, never.
+    doubt: Option<u64>,
 }
 
-/// Heads, and swaps of which nobody knows what became.
+/// Heads, and swaps of unknown outcome.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     keys: Mutex<HashMap<KeyId, Known>>,
@@ -27,14 +28,8 @@ pub(super) struct Memory {
 pub(super) struct Before {
     /// The highest head seen; `None` for a key not seen yet.
     pub(super) head: Option<u64>,
-    doubts: u64,
-}
-
-impl Before {
-    /// Whether an open proposal may still apply: only a SERIAL read is then sure to show it.
-    pub(super) fn in_doubt(&self) -> bool {
-        self.doubts > 0
-    }
+    /// An open proposal may still apply: only a SERIAL read is then sure to show it.
+    pub(super) in_doubt: bool,
 }
 
 impl Memory {
@@ -44,46 +39,40 @@ impl Memory {
             return change(known);
         }
         if keys.len() >= KEYS_MAX {
-            keys.retain(|_, known| known.doubts > 0);
+            keys.retain(|_, known| known.doubt.is_some());
         }
         change(keys.entry(id.clone()).or_default())
     }
 
     pub(super) fn before(&self, id: &KeyId) -> Before {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        match keys.get(id) {
-            Some(known) => Before {
-                head: (known.head > 0).then_some(known.head),
-                doubts: known.doubts,
-            },
-            None => Before {
-                head: None,
-                doubts: 0,
-            },
+        let known = keys.get(id).copied().unwrap_or_default();
+        Before {
+            head: (known.head > 0).then_some(known.head),
+            in_doubt: known.doubt.is_some(),
         }
     }
 
-    pub(super) fn saw_head(&self, id: &KeyId, head: u64) {
-        self.with(id, |known| known.head = known.head.max(head));
-    }
-
-    /// A SERIAL read that began after `before` was taken has settled what was open then.
-    pub(super) fn settled(&self, id: &KeyId, before: Before) {
+    /// The key has this version and head.
+    pub(super) fn saw(&self, id: &KeyId, version: u64, head: u64) {
         self.with(id, |known| {
-            known.doubts = known.doubts.saturating_sub(before.doubts);
+            known.head = known.head.max(head);
+            known.doubt = known.doubt.filter(|doubt| *doubt >= version);
         });
     }
 
-    pub(super) fn doubt(&self, id: &KeyId) {
-        self.with(id, |known| known.doubts += 1);
+    /// What became of a swap that named this version is not known.
+    pub(super) fn doubt(&self, id: &KeyId, version: u64) {
+        self.with(id, |known| known.doubt = known.doubt.max(Some(version)));
     }
 
-    /// A swap begins. If what comes of it is never said, because its future was dropped or got no answer, the
-    /// key is in doubt.
-    pub(super) fn open<'a>(&'a self, id: &'a KeyId) -> Open<'a> {
+    /// A swap that names this version begins. If what comes of it is never said, because its future was
+    /// dropped or got no answer, the key is in doubt.
+    pub(super) fn open<'a>(&'a self, id: &'a KeyId, version: u64) -> Open<'a> {
         Open {
             memory: self,
             id,
+            version,
             known: false,
         }
     }
@@ -93,6 +82,7 @@ impl Memory {
 pub(super) struct Open<'a> {
     memory: &'a Memory,
     id: &'a KeyId,
+    version: u64,
     known: bool,
 }
 
@@ -106,7 +96,7 @@ impl Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.known {
-            self.memory.doubt(self.id);
+            self.memory.doubt(self.id, self.version);
         }
     }
 }
@@ -116,38 +106,32 @@ mod tests {
     use super::*;
     use crate::lock::{Key, TableName};
 
-    #[test]
-    fn a_dropped_swap_leaves_a_doubt_that_only_a_later_load_settles() {
-        let id = KeyId {
+    fn id() -> KeyId {
+        KeyId {
             table: TableName::default_table(),
             key: Key::parse("k", 9).unwrap(),
-        };
-        let memory = Memory::default();
-        memory.open(&id).close();
-        assert!(!memory.before(&id).in_doubt());
-        drop(memory.open(&id));
-        let load = memory.before(&id);
-        assert!(load.in_doubt());
-        drop(memory.open(&id));
-        memory.settled(&id, load);
-        assert!(
-            memory.before(&id).in_doubt(),
-            "the second came after the load began"
-        );
-        memory.settled(&id, memory.before(&id));
-        assert!(!memory.before(&id).in_doubt());
+        }
+    }
+
+    #[test]
+    fn a_dropped_swap_leaves_a_doubt_until_its_version_is_past() {
+        let (id, memory) = (id(), Memory::default());
+        memory.open(&id, 3).close();
+        assert!(!memory.before(&id).in_doubt);
+        drop(memory.open(&id, 3));
+        assert!(memory.before(&id).in_doubt);
+        memory.saw(&id, 3, 1);
+        assert!(memory.before(&id).in_doubt, "it may still apply");
+        memory.saw(&id, 4, 1);
+        assert!(!memory.before(&id).in_doubt);
     }
 
     #[test]
     fn heads_only_rise() {
-        let id = KeyId {
-            table: TableName::default_table(),
-            key: Key::parse("k", 9).unwrap(),
-        };
-        let memory = Memory::default();
+        let (id, memory) = (id(), Memory::default());
         assert_eq!(memory.before(&id).head, None);
-        memory.saw_head(&id, 7);
-        memory.saw_head(&id, 3);
+        memory.saw(&id, 9, 7);
+        memory.saw(&id, 5, 3);
         assert_eq!(memory.before(&id).head, Some(7));
     }
 }

@@ -159,7 +159,7 @@ impl CassandraStore {
             return Ok(found);
         }
         // A majority does not show yet what the transaction saw.
-        self.memory.doubt(id);
+        self.memory.doubt(id, named);
         self.state(id).await
     }
 }
@@ -207,11 +207,11 @@ impl Store for CassandraStore {
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
         debug_assert_eq!(new.version, old.version + 1, "one version a change");
         debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        let open = self.memory.open(id);
+        let open = self.memory.open(id, old.version);
         match self.swap(id, old, new).await {
             Ok(true) => {
                 open.close();
-                self.memory.saw_head(id, new.head.0);
+                self.memory.saw(id, new.version, new.head.0);
                 Swap::Applied
             }
             Ok(false) => {
