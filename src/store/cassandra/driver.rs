@@ -234,6 +234,24 @@ impl Driver {
         refreshed.map_err(|error| unknown(&error))
     }
 
+    /// A setting as each connected node has it; `None` from one that does not know it.
+    pub(super) async fn setting_of_each_node(&self, name: &str) -> Vec<(String, Option<String>)> {
+        let state = self.session.get_cluster_state();
+        let mut settings = Vec::new();
+        for node in state.get_nodes_info().iter().filter(|n| n.is_connected()) {
+            let mut statement =
+                Unprepared::new("SELECT value FROM system_views.settings WHERE name = ?");
+            statement.set_consistency(Consistency::One);
+            statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
+            let answer = self.session.query_unpaged(statement, (name,)).await;
+            let rows = answer.ok().and_then(|answer| rows(answer).ok());
+            let first = rows.and_then(|rows| rows.into_iter().next());
+            let value = first.and_then(|mut row| row.text("value").ok().flatten());
+            settings.push((node.address.to_string(), value));
+        }
+        settings
+    }
+
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
     /// writes to a key prefers the same node, which spares them contention.
     async fn coordinated(
@@ -345,6 +363,12 @@ fn bound(value: &Value) -> MaybeUnset<CqlValue> {
         Value::Boolean(truth) => CqlValue::Boolean(*truth),
         Value::Uuid(id) => CqlValue::Uuid(*id),
         Value::Timestamp(ms) => CqlValue::Timestamp(CqlTimestamp(*ms)),
+        Value::Map(pairs) => CqlValue::Map(
+            pairs
+                .iter()
+                .map(|(one, other)| (CqlValue::Text(one.clone()), CqlValue::Text(other.clone())))
+                .collect(),
+        ),
     })
 }
 
@@ -390,6 +414,15 @@ fn read(value: CqlValue) -> Result<Value, Fault> {
         CqlValue::Boolean(truth) => Value::Boolean(truth),
         CqlValue::Uuid(id) => Value::Uuid(id),
         CqlValue::Timestamp(CqlTimestamp(ms)) => Value::Timestamp(ms),
+        CqlValue::Map(pairs) => Value::Map(
+            pairs
+                .into_iter()
+                .filter_map(|pair| match pair {
+                    (CqlValue::Text(one), CqlValue::Text(other)) => Some((one, other)),
+                    _ => None,
+                })
+                .collect(),
+        ),
         _ => {
             return Err(Fault::Unknown(
                 "a column has a type that no table of ours has".to_owned(),

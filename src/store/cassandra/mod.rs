@@ -9,6 +9,7 @@ mod change;
 mod codec;
 mod driver;
 mod fault;
+pub mod health;
 mod load;
 mod memory;
 mod options;

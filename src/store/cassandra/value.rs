@@ -20,6 +20,8 @@ pub(super) enum Value {
     Uuid(Uuid),
     /// Milliseconds since 1970.
     Timestamp(i64),
+    /// Read only: text by text.
+    Map(Vec<(String, String)>),
 }
 
 impl Value {
@@ -39,6 +41,7 @@ impl Value {
             Value::Boolean(_) => "boolean",
             Value::Uuid(_) => "uuid",
             Value::Timestamp(_) => "timestamp",
+            Value::Map(_) => "map",
         }
     }
 }
@@ -83,6 +86,7 @@ impl Row {
         boolean: Boolean -> bool,
         uuid: Uuid -> Uuid,
         timestamp: Timestamp -> i64,
+        map: Map -> Vec<(String, String)>,
     }
 }
 
