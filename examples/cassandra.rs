@@ -79,13 +79,13 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
             println!("down");
         }
         Action::Status => {
-            for (node, address, pid, up) in cassandra::status()? {
-                let state = match (pid, up) {
+            for node in cassandra::status()? {
+                let state = match (node.pid, node.answers_clients) {
                     (None, _) => "down".to_owned(),
                     (Some(pid), true) => format!("up, pid {pid}"),
                     (Some(pid), false) => format!("accepts no clients, pid {pid}"),
                 };
-                println!("node {node}  {address}:9042  {state}");
+                println!("node {}  {}:9042  {state}", node.number, node.address);
             }
         }
         Action::Kill { node } => cassandra::signal(node, Signal::SIGKILL)?,
@@ -108,10 +108,7 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
 fn hold(nodes: u8) -> Result<(), ClusterError> {
     let _cluster = Cluster::up(nodes.into(), &say)?;
     say(HELD);
-    while cassandra::status()?
-        .iter()
-        .any(|(_, _, pid, _)| pid.is_some())
-    {
+    while cassandra::status()?.iter().any(|node| node.pid.is_some()) {
         thread::sleep(Duration::from_millis(500));
     }
     Ok(())

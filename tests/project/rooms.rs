@@ -14,7 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &["lock"]),
     ("store::embedded", &["store", "store::ends", "lock"]),
     ("store::cassandra", &["store", "store::ends", "lock"]),
-    ("store::ends", &["lock"]),
+    ("store::ends", &["store", "lock"]),
     ("engine", &["lock", "session", "store", "limits"]),
     ("proto", &["rpc::codec"]),
     // The engine hands this row on as it is.

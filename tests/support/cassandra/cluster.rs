@@ -252,18 +252,27 @@ pub fn nodetool(number: usize, words: &[String]) -> Result<Output, ClusterError>
     output.map_err(ClusterError::io("nodetool"))
 }
 
-/// What runs: number, address, pid, whether it accepts clients.
-pub fn status() -> Result<Vec<(usize, String, Option<i32>, bool)>, ClusterError> {
+/// A node as it is now.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// From 1.
+    pub number: usize,
+    pub address: String,
+    /// While it runs.
+    pub pid: Option<i32>,
+    pub answers_clients: bool,
+}
+
+/// What runs.
+pub fn status() -> Result<Vec<NodeStatus>, ClusterError> {
     let made = all_nodes()?
         .into_iter()
         .filter(|node| node.directory.is_dir());
-    let told = made.map(|node| {
-        (
-            node.number,
-            node.address(),
-            node.pid(),
-            node.answers_clients(),
-        )
+    let told = made.map(|node| NodeStatus {
+        number: node.number,
+        address: node.address(),
+        pid: node.pid(),
+        answers_clients: node.answers_clients(),
     });
     Ok(told.collect())
 }

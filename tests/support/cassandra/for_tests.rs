@@ -1,4 +1,5 @@
 //! The cluster as tests take it: started when the first one wants it, and the rules for leaving it out.
+#![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock};

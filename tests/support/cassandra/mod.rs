@@ -5,6 +5,7 @@
 //! speaks no CQL. A test takes [`for_tests::cluster`].
 #![allow(
     dead_code,
+    unused_imports,
     reason = "each program that includes this uses a part of it"
 )]
 
@@ -13,7 +14,7 @@ pub mod for_tests;
 mod node;
 mod tools;
 
-pub use cluster::{Cluster, down, nodetool, signal, start_node, status};
+pub use cluster::{Cluster, NodeStatus, down, nodetool, signal, start_node, status};
 pub use nix::sys::signal::Signal;
 pub use tools::{Tools, cache_directory};
 
