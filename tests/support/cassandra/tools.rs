@@ -125,7 +125,7 @@ fn jars(say: &dyn Fn(&str)) -> Result<PathBuf, ClusterError> {
         ));
     }
     say(&format!(
-        "fetching Cassandra {VERSION} by Maven into {} (once, about 90 MB)",
+        "fetching Cassandra {VERSION} by Maven into {} (once, about 70 MB)",
         home.display()
     ));
     let partial = home.join("jars.partial");
