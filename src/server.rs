@@ -132,10 +132,10 @@ impl Server {
             limits.connections_max,
             cut,
         );
-        let mut accepting = stopping;
+        let mut accepting = stopping.clone();
         let mut serving = pin!(
             http2(&limits)
-                .layer(CallLayer::new(limits.message_bytes_max))
+                .layer(CallLayer::new(&limits, stopping.clone()))
                 .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
                     accepting.stopped().await;
                 })
@@ -214,10 +214,14 @@ fn http2(limits: &Limits) -> tonic::transport::Server {
     let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
         .max(calls_window)
         .min(CONNECTION_WINDOW_MAX);
+    let calls = usize::try_from(limits.streams_per_connection_max).unwrap_or(usize::MAX);
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(limits.streams_per_connection_max)
+        // All calls of a connection may be given up while this process is paused or busy; h2's own limit
+        // of 20 would then cost the connection, and its keep-alives with it.
+        .http2_max_pending_accept_reset_streams(Some(calls))
         .http2_max_header_list_size(HEADERS_BYTES_MAX)
         .initial_stream_window_size(stream_window)
         .initial_connection_window_size(connection_window)

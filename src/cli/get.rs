@@ -9,14 +9,18 @@ use super::remote::Remote;
 use super::{value, views};
 
 const HELP: &str = "\
-Without --lock-ref the value is the one that some recent holder left; a holder may be about to overwrite it.
-With --lock-ref it is the latest one, as the holder of that lockRef sees it.
+Without --lock-ref the value is the one that some recent holder left; a holder
+may be about to overwrite it. With --lock-ref it is the latest one, as the
+holder of that lockRef sees it.
 
-The value is written as it is (on a terminal with an end of line). With --output json: {\"exists\", \"value\"
-(null if it is not UTF-8), \"value_base64\"}, and \"table\" and \"key\", or \"lock_ref\" and \"fencing_token\".
+The value is written as it is (on a terminal with an end of line). With
+--output json: {\"exists\", \"value\" (null if it is not UTF-8),
+\"value_base64\"}, and \"table\" and \"key\", or \"lock_ref\" and
+\"fencing_token\".
 
-Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or lockRef; 69 no server; 70 the lock
-is lost; 75 the lockRef does not hold its key yet; 77 not allowed.
+Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or
+lockRef; 69 no server; 70 the lock is lost; 75 the lockRef does not hold its
+key yet; 77 not allowed.
 
 Examples:
   fermata get orders-42

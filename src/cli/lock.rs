@@ -54,22 +54,27 @@ pub struct Args {
 
 const HELP: &str = "\
 Environment of the command:
-  FERMATA_LOCK_REF       the lockRef: `fermata get --lock-ref` and `fermata put --lock-ref` use it
-  FERMATA_FENCING_TOKEN  the fencing token: give it to whatever the lock protects; that must refuse a
-                         token below the highest one it has seen
+  FERMATA_LOCK_REF       the lockRef: `fermata get --lock-ref` and
+                         `fermata put --lock-ref` use it
+  FERMATA_FENCING_TOKEN  the fencing token: give it to whatever the lock
+                         protects; that must refuse a token below the highest
+                         one it has seen
   FERMATA_KEY, FERMATA_TABLE, FERMATA_ENDPOINT
 
 Signals:
-  SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to the command, SIGINT and SIGQUIT as well unless they
-  can come from the keys of the terminal: the command shares terminal and process group, so Ctrl-C and
-  Ctrl-\\ reach it by themselves and are not sent a second time. (So in the foreground of a terminal
-  `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops both, signs of life too: a command
-  that is stopped for longer than the TTL is ended when it goes on.
+  SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to the command, SIGINT and
+  SIGQUIT as well unless they can come from the keys of the terminal: the
+  command shares terminal and process group, so Ctrl-C and Ctrl-\\ reach it by
+  themselves and are not sent a second time. (So in the foreground of a
+  terminal `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops
+  both, signs of life too: a command that is stopped for longer than the TTL is
+  ended when it goes on.
 
 When the lock is lost:
-  The command and all processes below it get SIGTERM, after --grace SIGKILL, and stderr says why. Where it
-  can be foreseen (no server answers), SIGTERM comes early: --grace, or a third of the TTL if that is
-  less, before the end of the time in which nobody else can have the lock, and SIGKILL at its end.
+  The command and all processes below it get SIGTERM, after --grace SIGKILL,
+  and stderr says why. Where it can be foreseen (no server answers), SIGTERM
+  comes early: --grace, or a third of the TTL if that is less, before the end
+  of the time in which nobody else can have the lock, and SIGKILL at its end.
 
 Exit status:
   that of the command, or 128+n if signal n ended it (130 is Ctrl-C), and:
@@ -87,7 +92,8 @@ Exit status:
 Examples:
   fermata lock orders-42 -- ./charge.sh 42
   fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
-  fermata lock --wait 30s --ttl 10s deploy -- sh -c 'fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
+  fermata lock --wait 30s --ttl 10s deploy -- \\
+    sh -c './deploy.sh && fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {

@@ -34,7 +34,8 @@ Examples:
   fermata locks ls orders/ --contended
   fermata locks ls --output json | jq -r '.locks[].holder.owner'
 
-With --output json the fields are those of ListLocksResponse in the protobuf contract.";
+With --output json the fields are those of ListLocksResponse in the protobuf
+contract.";
 
 /// List the keys that somebody holds or waits for
 #[derive(Debug, Clone, clap::Args)]
@@ -57,14 +58,15 @@ struct LsArgs {
 }
 
 const SHOW_HELP: &str = "\
-Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such table; 69 no server; 77 not
-allowed.
+Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
+table; 69 no server; 77 not allowed.
 
 Examples:
   fermata locks show orders-42
   fermata locks show orders-42 --output json | jq .waiter_count
 
-With --output json the fields are those of DescribeLockResponse in the protobuf contract.";
+With --output json the fields are those of DescribeLockResponse in the
+protobuf contract.";
 
 /// Show the queue of one key: its holder, who waits, and the latest ends
 #[derive(Debug, Clone, clap::Args)]
@@ -83,15 +85,16 @@ struct ShowArgs {
 }
 
 const RELEASE_HELP: &str = "\
-The former holder's calls fail from then on and are told the reason; `fermata lock` stops its command. Until
-it has heard of it the former holder may still act on other systems: there only fencing tokens help.
+The former holder's calls fail from then on and are told the reason; `fermata
+lock` stops its command. Until it has heard of it the former holder may still
+act on other systems: there only fencing tokens help.
 
-Exit status: 0 (also if it was over before); 64 malformed; 66 no such lockRef, or nobody holds the key; 69
-no server; 77 not allowed.
+Exit status: 0 (also if it was over before); 64 malformed; 66 no such lockRef,
+or nobody holds the key; 69 no server; 77 not allowed.
 
 Examples:
-  fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'host-7 is on fire'
-  fermata locks release --key orders-42 --reason 'stuck since noon'";
+  fermata locks release --key orders-42 --reason 'stuck since noon'
+  fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'gave up'";
 
 /// End a lock, or a place in a queue, by force
 #[derive(Debug, Clone, clap::Args)]
@@ -150,7 +153,7 @@ async fn ls(args: LsArgs) -> Result<(), Failure> {
 }
 
 fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&["KEY", "HOLDER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
+    let mut table = Table::new(&["KEY", "OWNER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
     for lock in locks {
         let holder = lock.holder.clone().unwrap_or_default();
         table.row(vec![
@@ -341,7 +344,7 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(190);
         assert_eq!(
             list(&locks, now, false),
-            "KEY  HOLDER   AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
+            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
              a    billing  1m30s  27.2s       2        default/a#1.00000000\n"
         );
     }

@@ -32,7 +32,7 @@ use remote::Remote;
 
 const HELP: &str = "\
 Examples:
-  fermata serve                             # on this machine, with its data in a directory of yours
+  fermata serve                             # on this machine
   fermata lock orders-42 -- ./charge.sh 42  # one at a time
   fermata locks ls                          # who holds what
   fermata put greeting hello && fermata get greeting
@@ -141,6 +141,27 @@ mod tests {
     #[test]
     fn the_tree_of_commands_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Text that is wrapped by hand is wrapped once more where the terminal is narrower.
+    #[test]
+    fn hand_wrapped_help_fits_80_columns() {
+        fn see(command: &clap::Command) {
+            for text in [command.get_after_help(), command.get_after_long_help()]
+                .into_iter()
+                .flatten()
+            {
+                // A paragraph of one line is wrapped by clap alone.
+                for paragraph in text.to_string().split("\n\n") {
+                    for line in paragraph.lines().filter(|_| paragraph.contains('\n')) {
+                        let width = line.chars().count();
+                        assert!(width < 80, "{}: {width}: {line}", command.get_name());
+                    }
+                }
+            }
+            command.get_subcommands().for_each(see);
+        }
+        see(&Cli::command());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What commands print: tables for people, JSON for programs.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::RangeInclusive;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -34,11 +35,21 @@ pub fn colour() -> bool {
         && super::remote::variable("TERM").as_deref() != Some("dumb")
 }
 
+/// Characters without a shape of their own that change how others are shown: a key or a label with them
+/// could look like another one.
+const REORDERING: [RangeInclusive<char>; 5] = [
+    '\u{200b}'..='\u{200b}',
+    '\u{200e}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{2069}',
+    '\u{feff}'..='\u{feff}',
+];
+
 /// Text that is shown as one line, whatever is in it.
 pub fn one_line(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
-            let hidden = c.is_control();
+            let hidden = c.is_control() || REORDERING.iter().any(|range| range.contains(&c));
             let shown = (!hidden).then_some(c);
             let escaped = hidden.then(|| c.escape_default()).into_iter().flatten();
             shown.into_iter().chain(escaped)
@@ -126,5 +137,6 @@ mod tests {
     #[test]
     fn a_label_cannot_play_with_the_terminal() {
         assert_eq!(one_line("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(one_line("pay\u{202e}nac"), "pay\\u{202e}nac");
     }
 }

@@ -13,21 +13,24 @@ use super::waiting::Taking;
 use crate::client::{Client, Mutation};
 
 const HELP: &str = "\
-Without --lock-ref this is a whole section of its own: it takes the lock on the key, writes, and releases it.
-With --lock-ref it writes as the holder of that lockRef, and the lock stays as it is.
+Without --lock-ref this is a whole section of its own: it takes the lock on the
+key, writes, and releases it. With --lock-ref it writes as the holder of that
+lockRef, and the lock stays as it is.
 
-With --output json: {\"lock_ref\", \"fencing_token\"} of the lock that the value was written under.
+With --output json: {\"lock_ref\", \"fencing_token\"} of the lock that the
+value was written under.
 
-Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef; 69 no server (the outcome is
-unknown); 70 the lock is lost (the outcome is unknown); 74 the value cannot be read; 75 --try, and others hold
-the lock; 77 not allowed; 124 the wait timed out; 128+n ended by signal n.
+Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef;
+69 no server (the outcome is unknown); 70 the lock is lost (the outcome is
+unknown); 74 the value cannot be read; 75 --try, and others hold the lock; 77
+not allowed; 124 the wait timed out; 128+n ended by signal n.
 
 Examples:
   fermata put orders-42 charged
   date | fermata put orders-42 -
   fermata put orders-42 --file order.json --wait 10s
   fermata lock orders-42 -- sh -c 'fermata put --lock-ref charged'
-  fermata put --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000' charged";
+  fermata put --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000' done";
 
 /// Write the value of a key
 #[derive(Debug, Clone, clap::Args)]

@@ -1,8 +1,10 @@
 //! Which service to talk to, and how to print: the options that all client commands have. They may stand
 //! before the command or after it.
 
-use std::env;
 use std::time::Duration;
+use std::{env, io};
+
+use tokio::net::TcpStream;
 
 use super::failure::Failure;
 use super::output::Format;
@@ -92,8 +94,29 @@ impl Remote {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
-        Ok(Client::connect_with(self.endpoints(), options)?)
+        let endpoints = self.endpoints();
+        let client = Client::connect_with(endpoints.clone(), options.clone())?;
+        tokio::spawn(say_if_nobody_listens(endpoints, options.timeout));
+        Ok(client)
     }
+}
+
+/// The client goes on trying for its whole timeout, since a server may be just starting: whoever waits
+/// for that is told at once.
+async fn say_if_nobody_listens(endpoints: Vec<String>, timeout: Duration) {
+    for endpoint in &endpoints {
+        let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+        match TcpStream::connect(address).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            // It answers, or what is wrong takes its time to show.
+            Ok(_) | Err(_) => return,
+        }
+    }
+    eprintln!(
+        "fermata: nobody listens on {} (is `fermata serve` running there?); trying for {}",
+        endpoints.join(", "),
+        Span::from_duration(timeout)
+    );
 }
 
 /// An environment variable that is set to something.

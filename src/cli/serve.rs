@@ -25,7 +25,7 @@ const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM or SIGINT, and keeps its data in one directory. Without any setting it
+/// Serves gRPC until SIGTERM, SIGINT or SIGHUP, and keeps its data in one directory. Without any setting it
 /// listens on 127.0.0.1:7450. Every setting can also stand in a file (--config) or in an environment
 /// variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what is
 /// in force.
@@ -35,8 +35,8 @@ const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \
-    while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 130 or 143 \
-    ended at once by a second SIGINT or SIGTERM."
+    while it ran; 71 an address cannot be listened on; 78 the configuration is not valid; 129, 130 or 143 \
+    ended at once by a second signal."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -222,6 +222,7 @@ fn greet(listeners: &[TcpListener], data_dir: &Path, engine: &Engine) -> Result<
 
 /// The signals that end the service.
 struct Signals {
+    hangup: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -235,6 +236,7 @@ impl Signals {
             })
         };
         Ok(Signals {
+            hangup: hear(SignalKind::hangup())?,
             interrupt: hear(SignalKind::interrupt())?,
             terminate: hear(SignalKind::terminate())?,
         })
@@ -246,6 +248,8 @@ impl Signals {
             biased;
             _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
             _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+            // The terminal that it was started from is gone.
+            _ = self.hangup.recv() => SignalKind::hangup().as_raw_value(),
         }
     }
 }

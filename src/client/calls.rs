@@ -4,109 +4,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use tonic::Status;
 use uuid::Uuid;
 
-use super::clock::Moment;
+use super::answer::{Acquired, Created, Mutation, Renewed, Standing, Value};
 use super::connect::{Answer, Client};
 use super::error::{CreateError, CriticalError, GetError, ReleaseError, SessionError, WaitError};
 use super::fault::{Fault, ServerError};
 use super::request::{LockRequest, SessionRequest};
 use super::validity::Validity;
 use crate::proto;
-
-/// Where a lockRef stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It holds its key.
-    Held {
-        /// Strictly greater for each later holder of the key.
-        fencing_token: u64,
-    },
-    /// It waits.
-    Waiting {
-        /// How many are ahead in the queue.
-        position: u32,
-    },
-}
-
-/// A value as read: `None` where the key has none.
-pub type Value = Option<Bytes>;
-
-/// What a write leaves.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Mutation {
-    /// This value.
-    Put(Bytes),
-    /// No value.
-    Delete,
-}
-
-impl Mutation {
-    fn to_wire(&self) -> proto::Mutation {
-        match self {
-            Mutation::Put(value) => proto::Mutation {
-                value: value.clone(),
-                delete: false,
-            },
-            Mutation::Delete => proto::Mutation {
-                value: Bytes::new(),
-                delete: true,
-            },
-        }
-    }
-}
-
-impl std::fmt::Debug for Mutation {
-    /// Values are never shown: they may be secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Mutation::Put(value) => write!(f, "Put({} bytes)", value.len()),
-            Mutation::Delete => f.write_str("Delete"),
-        }
-    }
-}
-
-/// The answer to CreateLockRef.
-#[derive(Clone, Debug)]
-pub struct Created {
-    /// All that later calls need; with its grant when held.
-    pub lock_ref: String,
-    /// Where it stands.
-    pub standing: Standing,
-    /// What keeps it alive.
-    pub session: String,
-    /// The TTL in force.
-    pub ttl: Duration,
-    /// Until when the lockRef is safe from expiry.
-    pub valid_until: Moment,
-    pub(super) validity: Validity,
-}
-
-/// The answer to AcquireLock.
-#[derive(Clone, Debug)]
-pub struct Acquired {
-    /// The lockRef to use from now on; with its grant when held.
-    pub lock_ref: String,
-    /// Where it stands.
-    pub standing: Standing,
-    /// Until when the lockRef is safe from expiry.
-    pub valid_until: Moment,
-    pub(super) validity: Validity,
-}
-
-/// The answer to OpenSession and RenewSession.
-#[derive(Clone, Debug)]
-pub struct Renewed {
-    /// The session.
-    pub session: String,
-    /// The TTL in force.
-    pub ttl: Duration,
-    /// Until when the session is safe from expiry.
-    pub valid_until: Moment,
-    pub(super) validity: Validity,
-}
 
 impl Client {
     /// Takes a place in the queue of a key. Keep the `request_id` for repeats: the same id never takes a

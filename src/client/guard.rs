@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-use super::calls::{Mutation, Standing, Value};
+use super::answer::{Mutation, Standing, Value};
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError, WaitError};

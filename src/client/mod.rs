@@ -34,6 +34,7 @@
 //! the text of a lockRef are shared with it.
 
 mod admin;
+mod answer;
 mod calls;
 mod clock;
 mod connect;
@@ -53,7 +54,7 @@ mod validity;
 mod wait;
 mod watch;
 
-pub use calls::{Acquired, Created, Mutation, Renewed, Standing, Value};
+pub use answer::{Acquired, Created, Mutation, Renewed, Standing, Value};
 pub use clock::{BootClock, Clock, Moment};
 pub(crate) use connect::parse_endpoint;
 pub use connect::{Client, ClientOptions};

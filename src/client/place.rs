@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::calls::Standing;
+use super::answer::Standing;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
 use super::guard::{LockGuard, release_in_background};

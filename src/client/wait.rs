@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::calls::{Acquired, Standing};
+use super::answer::{Acquired, Standing};
 use super::clock::Moment;
 use super::error::{SessionError, WaitError};
 use super::fault::Fault;

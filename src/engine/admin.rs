@@ -102,14 +102,19 @@ impl Engine {
     ) -> Result<ForceReleased, EngineError> {
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        tracing::warn!(lock_ref = %lock_ref.without_grant(), by, why, "an operator ends a lockRef");
-        self.ask(&id, |reply| Msg::Force {
-            place,
-            by: by.into(),
-            why: why.into(),
-            reply,
-        })
-        .await
+        let ended = self
+            .ask(&id, |reply| Msg::Force {
+                place,
+                by: by.into(),
+                why: why.into(),
+                reply,
+            })
+            .await?;
+        if !ended.already_released {
+            let was_holder = ended.was_holder;
+            tracing::warn!(by, why, was_holder, "an operator ended a lockRef");
+        }
+        Ok(ended)
     }
 
     /// Lists open sessions, `limit` at most, from the first above `after`.

@@ -1,7 +1,8 @@
 //! The leases that this replica keeps: sessions, and places that live by themselves (design §6).
 //!
-//! One table under one mutex that is never held across an await. Each lease has one alarm; a renewal
-//! does not move it: when it rings early it is set again. So a sign of life costs a look-up.
+//! One table under one mutex that is never held across an await. Each lease has one alarm, whether
+//! anybody waits behind it or not (I8); a renewal does not move it: when it rings early it is set again.
+//! So a sign of life costs a look-up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,12 @@
 //! The engine: one actor a key, group commit, waiting, sync, leases (design §4, §6, §7).
 //!
-//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`] to keep what
+//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep what
 //! they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
 
 mod actor;
 mod admin;
 mod alarms;
+mod answer;
 mod api;
 mod clock;
 mod inner;
@@ -13,9 +14,9 @@ mod keys;
 mod leases;
 mod recover;
 mod sessions;
+mod start;
 mod watch;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,32 +25,16 @@ use uuid::Uuid;
 
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
+pub use start::EngineOptions;
 pub use watch::Watch;
 
 use crate::limits::Limits;
-use crate::lock::{
-    Create, Fence, KeyId, Liveness, LockRef, ReplicaId, Seq, SessionId, TableName, Tag,
-};
-use crate::store::{ReplicaRow, SessionRow, Store, StoreError};
+use crate::lock::{Create, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::store::SessionRow;
 use actor::{Held, Msg, PlaceRef};
-use inner::{Counters, Inner};
-use leases::{LeaseKey, Leases};
-
-/// What an engine is made of.
-pub struct EngineOptions {
-    /// Where states and data are kept.
-    pub store: Arc<dyn Store>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Ids.
-    pub ids: Arc<dyn Ids>,
-    /// The tables besides `default`.
-    pub tables: Vec<TableName>,
-    /// The limits in force.
-    pub limits: Limits,
-    /// Where this replica serves gRPC, for operators.
-    pub address: String,
-}
+use answer::{acquired, created};
+use inner::Inner;
+use leases::{LeaseKey, NoLease};
 
 /// What the engine counted since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,53 +60,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts a replica: announces it, takes over what older ones left, and begins to watch leases.
-    /// What went wrong is of the store; nothing is served then.
-    pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
-        let replica = ReplicaId(options.ids.uuid());
-        let mut tables: BTreeSet<TableName> = options.tables.into_iter().collect();
-        tables.insert(TableName::default_table());
-        let leases = Leases::new(Arc::clone(&options.clock), options.limits.sessions_max);
-        let inner = Arc::new(Inner {
-            replica,
-            tables,
-            core: options.limits.core(),
-            keys: keys::Keys::new(),
-            leases: Arc::new(leases),
-            stopping: tokio::sync::watch::Sender::new(false),
-            counters: Counters::default(),
-            store: options.store,
-            clock: options.clock,
-            ids: options.ids,
-            limits: options.limits,
-        });
-        let row = ReplicaRow {
-            id: replica,
-            address: options.address,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at_ms: wall_ms(&inner),
-        };
-        let unavailable = |error: StoreError| EngineError::Unavailable(error.to_string());
-        inner
-            .store
-            .announce_replica(&row)
-            .await
-            .map_err(unavailable)?;
-        tokio::spawn(alarms::run(Arc::clone(&inner)));
-        if inner.store.is_exclusive() {
-            let recovered = recover::recover(&inner).await.inspect_err(|_| {
-                // Nobody gets this engine, so nobody else can end its tasks.
-                inner.stopping.send_replace(true);
-            })?;
-            tracing::info!(
-                keys = recovered.keys,
-                sessions = recovered.sessions,
-                "took over what the last process left"
-            );
-        }
-        Ok(Engine { inner })
-    }
-
     /// This replica.
     pub fn replica(&self) -> ReplicaId {
         self.inner.replica
@@ -382,18 +320,18 @@ impl Engine {
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         self.serving()?;
-        if self
-            .inner
-            .leases
-            .renew(&LeaseKey::Session(session))
-            .is_err()
-        {
+        let renewed = self.inner.leases.renew(&LeaseKey::Session(session));
+        if renewed == Err(NoLease::Unknown) {
             return Ok(true);
         }
-        tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
+        // Also where it is over: then another call, or its expiry, may not have written that down yet.
+        let ended = tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
             .await
             .map_err(|_| actor::no_answer())?;
-        Ok(false)
+        if !ended {
+            return Err(EngineError::Stopping);
+        }
+        Ok(renewed.is_err())
     }
 
     /// Reads without a lock.
@@ -414,79 +352,4 @@ impl Engine {
 
 fn wall_ms(inner: &Inner) -> i64 {
     i64::try_from(inner.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
-}
-
-fn lock_ref(id: &KeyId, seq: Seq, tag: Tag, grant: Option<Fence>) -> LockRef {
-    LockRef {
-        table: id.table.clone(),
-        key: id.key.clone(),
-        seq,
-        tag,
-        grant,
-    }
-}
-
-fn created(id: &KeyId, held: Held) -> CreatedLockRef {
-    let (seq, tag, grant, standing, lease, valid_for, existed) = match held {
-        Held::Held {
-            seq,
-            tag,
-            grant,
-            value,
-            lease,
-            valid_for,
-            existed,
-        } => {
-            let standing = Standing::Held { grant, value };
-            (seq, tag, Some(grant), standing, lease, valid_for, existed)
-        }
-        Held::Waiting {
-            seq,
-            tag,
-            position,
-            lease,
-            valid_for,
-            existed,
-            wake: _,
-        } => {
-            let standing = Standing::Waiting { position };
-            (seq, tag, None, standing, lease, valid_for, existed)
-        }
-    };
-    let lease = match lease {
-        LeaseKey::Session(session) => LeaseId::Session(session),
-        LeaseKey::Place(_) => LeaseId::LockRef(lock_ref(id, seq, tag, None)),
-    };
-    CreatedLockRef {
-        lock_ref: lock_ref(id, seq, tag, grant),
-        standing,
-        lease,
-        ttl: valid_for,
-        valid_for,
-        existed,
-    }
-}
-
-fn acquired(asked: &LockRef, held: Held) -> Acquired {
-    match held {
-        Held::Held {
-            grant,
-            value,
-            valid_for,
-            ..
-        } => Acquired {
-            lock_ref: asked.with_grant(grant),
-            standing: Standing::Held { grant, value },
-            valid_for,
-        },
-        Held::Waiting {
-            position,
-            valid_for,
-            ..
-        } => Acquired {
-            lock_ref: asked.without_grant(),
-            standing: Standing::Waiting { position },
-            valid_for,
-        },
-    }
 }

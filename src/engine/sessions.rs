@@ -57,7 +57,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
                 if may_be_written {
                     // If nobody asks for it again it expires, and its row is closed then.
-                    drop(inner.leases.add_session(row.id, ttl_of(&row)));
+                    let _ = inner.leases.add_session(row.id, ttl_of(&row));
                 }
                 return Err(EngineError::Unavailable(error.to_string()));
             }
@@ -92,13 +92,13 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
 }
 
 /// Ends a session: first its lease here, then its row, then what lives by it. Returns when all of that is
-/// committed, however long the store takes. Safe to run twice.
-pub(super) async fn end(inner: Arc<Inner>, session: SessionId) {
+/// committed, however long the store takes: true; or once this replica stops. Safe to run twice.
+pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
     let Some(places) = inner.leases.end_session(session) else {
-        return;
+        return true;
     };
     if !write_closed(&inner, session).await {
-        return;
+        return false;
     }
     futures_util::stream::iter(places)
         .for_each_concurrent(EVICTS_AT_ONCE, |place| {
@@ -106,10 +106,12 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) {
         })
         .await;
     forget_if_done(&inner, session);
+    !*inner.stopping.borrow()
 }
 
 async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     let mut tries = 0;
+    let mut stopping = inner.stopping.subscribe();
     while !*inner.stopping.borrow() {
         let (reply, done) = oneshot::channel();
         let msg = Msg::SessionOver {
@@ -117,8 +119,15 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
             session,
             reply,
         };
-        if inner.keys.send(&inner, &place.id, msg).is_ok() && done.await.is_ok() {
-            return;
+        if inner.keys.send(&inner, &place.id, msg).is_ok() {
+            tokio::select! {
+                biased;
+                done = done => if done.is_ok() {
+                    return;
+                },
+                // The actor goes on trying; the next start does it if this one cannot.
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
         }
         inner.clock.sleep(inner.backoff(tries)).await;
         tries += 1;

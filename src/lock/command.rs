@@ -76,7 +76,8 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    pub(super) fn reason(&self) -> EndReason {
+    /// The reason that is kept of a place that it ends.
+    pub fn reason(&self) -> EndReason {
         match self {
             Evidence::Silent { .. } => EndReason::Expired,
             Evidence::SessionOver(_) => EndReason::SessionClosed,

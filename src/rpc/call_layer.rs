@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use tokio::time::timeout_at;
@@ -15,20 +16,35 @@ use tracing::field::Empty;
 
 use super::deadline::Deadline;
 use super::status;
+use super::stopping::Stopping;
+use super::timely_body::TimelyBody;
+use crate::limits::Limits;
 
 /// The path of what this layer speaks for: other services keep their own statuses.
 const OURS: &str = "/fermata.";
 
+/// The one method whose messages come in as its caller likes.
+const KEEP_ALIVE: &str = "/KeepAlive";
+
 /// Wraps a server in [`Calls`].
 #[derive(Clone, Debug)]
 pub struct CallLayer {
+    /// Named in the status of a message that is too large.
     message_bytes_max: usize,
+    /// How long a message may take to come in where its caller set no deadline.
+    call_max: Duration,
+    stopping: Stopping,
 }
 
 impl CallLayer {
-    /// `message_bytes_max` is named in the status of a message that is too large.
-    pub fn new(message_bytes_max: usize) -> Self {
-        CallLayer { message_bytes_max }
+    /// The layer of a server with these limits. Messages that are still coming in are not waited for once
+    /// it stops.
+    pub fn new(limits: &Limits, stopping: Stopping) -> Self {
+        CallLayer {
+            message_bytes_max: limits.message_bytes_max,
+            call_max: limits.call_max(),
+            stopping,
+        }
     }
 }
 
@@ -38,7 +54,7 @@ impl<S> Layer<S> for CallLayer {
     fn layer(&self, inner: S) -> Calls<S> {
         Calls {
             inner,
-            message_bytes_max: self.message_bytes_max,
+            layer: self.clone(),
         }
     }
 }
@@ -47,7 +63,7 @@ impl<S> Layer<S> for CallLayer {
 #[derive(Clone, Debug)]
 pub struct Calls<S> {
     inner: S,
-    message_bytes_max: usize,
+    layer: CallLayer,
 }
 
 impl<S> Service<Request<Body>> for Calls<S>
@@ -70,7 +86,12 @@ where
         let path = request.uri().path();
         let ours = path.starts_with(OURS);
         let span = span_of(path);
-        let message_bytes_max = self.message_bytes_max;
+        let message_bytes_max = self.layer.message_bytes_max;
+        if ours && !path.ends_with(KEEP_ALIVE) {
+            let by = deadline.answer_by_or(self.layer.call_max);
+            let stopping = self.layer.stopping.clone();
+            request = request.map(|body| Body::new(TimelyBody::new(body, by, stopping)));
+        }
         let call = self.inner.call(request);
         let answered = async move {
             // tonic's own timer sits outside of this layer, starts later and is polled after it: a call

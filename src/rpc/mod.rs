@@ -15,4 +15,5 @@ pub mod page;
 pub mod parse;
 pub mod status;
 pub mod stopping;
+mod timely_body;
 pub mod watch;

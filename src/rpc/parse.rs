@@ -45,9 +45,6 @@ pub enum Problem {
         /// Where, counted in bytes from 0.
         at: usize,
     },
-    /// It is no key.
-    #[error("{0}")]
-    Key(KeyError),
     /// It is no table name.
     #[error("{0}")]
     Table(TableNameError),
@@ -113,11 +110,21 @@ pub fn table(text: &str) -> Result<TableName, Invalid> {
 /// `key` and `table`.
 pub fn key_id(key: &str, table_name: &str, limits: &Limits) -> Result<KeyId, Invalid> {
     let table = table(table_name)?;
-    let key = at(
-        "key",
-        Key::parse(key, limits.key_bytes_max).map_err(Problem::Key),
-    )?;
+    let key = at("key", key_text(key, limits))?;
     Ok(KeyId { table, key })
+}
+
+/// In the words, and under the names of limits, that all fields share.
+fn key_text(text: &str, limits: &Limits) -> Result<Key, Problem> {
+    Key::parse(text, limits.key_bytes_max).map_err(|error| match error {
+        KeyError::Empty { .. } => Problem::Missing,
+        KeyError::TooLong { bytes, max } => Problem::TooLong {
+            bytes,
+            max,
+            limit: "limits.key_bytes_max",
+        },
+        KeyError::Control { at, .. } => Problem::Control { at },
+    })
 }
 
 /// `lock_ref`.

@@ -26,8 +26,14 @@ fn refused<T: std::fmt::Debug>(parsed: Result<T, Invalid>) -> (&'static str, Pro
 fn a_key_goes_to_the_default_table_unless_told_otherwise() {
     assert_eq!(key_id("a", "", &limits()).unwrap().to_string(), "default/a");
     assert_eq!(key_id("a", "t", &limits()).unwrap().to_string(), "t/a");
-    assert_eq!(refused(key_id("", "t", &limits())).0, "key");
-    assert_eq!(refused(key_id("a\n", "t", &limits())).0, "key");
+    assert_eq!(
+        refused(key_id("", "t", &limits())),
+        ("key", Problem::Missing)
+    );
+    assert_eq!(
+        refused(key_id("a\n", "t", &limits())),
+        ("key", Problem::Control { at: 1 })
+    );
     assert_eq!(refused(key_id("a", "no-table", &limits())).0, "table");
     let long = refused(key_id(&"x".repeat(1025), "", &limits()));
     assert!(long.1.to_string().contains("1024"), "{}", long.1);

@@ -180,8 +180,7 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         Problem::Missing => "MISSING",
         Problem::TooLong { .. } => "TOO_LARGE",
         Problem::Negative | Problem::TtlOutOfRange { .. } => "OUT_OF_RANGE",
-        Problem::Key(_)
-        | Problem::Table(_)
+        Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }
         | Problem::NotUuid
@@ -200,7 +199,6 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         }
         Problem::Missing
         | Problem::Negative
-        | Problem::Key(_)
         | Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }
@@ -267,6 +265,18 @@ pub fn outcome_unknown() -> Status {
     .status()
 }
 
+/// The message of a call did not come in.
+pub fn message_late() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "the message of this call did not arrive within its deadline, or limits.call_max_ms; nothing was \
+         done",
+        "MESSAGE_LATE",
+    )
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
 /// The deadline of a call that changes nothing and is not ours (health, reflection).
 pub fn deadline_exceeded() -> Status {
     Told::new(
@@ -303,7 +313,8 @@ pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option
         Code::Internal
             if message.contains("Missing request message")
                 || message.contains("Unexpected EOF decoding stream")
-                || message.contains("invalid compression flag") =>
+                || message.contains("invalid compression flag")
+                || message.contains("compressed-flag") =>
         {
             Some(
                 Told::new(

@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::*;
-use crate::lock::{KeyError, TableNameError};
+use crate::lock::TableNameError;
 
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -184,7 +184,7 @@ fn a_limit_is_named_with_its_number() {
 fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     for (problem, name) in [
         (Problem::Missing, "MISSING"),
-        (Problem::Key(KeyError::Empty { max: 1024 }), "MALFORMED"),
+        (Problem::Control { at: 3 }, "MALFORMED"),
         (Problem::Table(TableNameError), "MALFORMED"),
         (Problem::Negative, "OUT_OF_RANGE"),
         (Problem::TogetherWith("session"), "CONFLICTING"),

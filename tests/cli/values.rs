@@ -51,3 +51,17 @@ fn under_a_lock_that_is_over_nothing_is_written() {
     let without = world.run(&["put", "--lock-ref", "v"]);
     assert_eq!(without.status.code(), Some(64), "{without:?}");
 }
+
+#[test]
+fn whoever_waits_for_a_server_that_is_not_there_is_told_at_once() {
+    let mut world = World::new();
+    world.kill_server();
+    let output = world.run(&["locks", "ls", "--timeout", "1s"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{stderr}");
+    let told = format!(
+        "fermata: nobody listens on {} (is `fermata serve` running there?); trying for 1s\n",
+        world.endpoint
+    );
+    assert!(stderr.starts_with(&told), "{stderr}");
+}

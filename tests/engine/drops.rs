@@ -5,7 +5,8 @@ use std::time::Duration;
 use fermata::engine::EngineError;
 
 use super::faulty::Fault;
-use super::world::{World, put, until};
+use super::rng::{Rng, seed};
+use super::world::{World, call, put, until};
 
 #[tokio::test]
 async fn nothing_is_taken_after_a_release_whose_put_still_waits_for_timestamps() {
@@ -81,4 +82,94 @@ async fn writes_that_wait_for_timestamps_are_not_overtaken_by_later_ones() {
     a.unwrap();
     b.unwrap();
     assert_eq!(world.get(&held).await, Ok(Some("b".to_owned())));
+}
+
+#[tokio::test]
+async fn a_call_no_that_is_not_above_the_last_is_refused() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    let write = |no, value: &str| world.engine.critical_write(&held, put(value), no);
+    write(1, "a").await.unwrap();
+    write(5, "b").await.unwrap();
+    for given in [5, 4, 1] {
+        let refused = EngineError::CallNoNotAbove { given, last: 5 };
+        assert_eq!(write(given, "late").await.unwrap_err(), refused);
+        assert_eq!(
+            world.engine.critical_get(&held, given).await.unwrap_err(),
+            refused
+        );
+        let released = world.engine.release(&held, Some(put("late")), given).await;
+        assert_eq!(released, Err(refused));
+    }
+    assert_eq!(world.get(&held).await, Ok(Some("b".to_owned())));
+}
+
+#[tokio::test]
+async fn a_release_comes_after_the_acknowledgement_of_the_put_that_it_carries() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    let next = world.create("k").await.lock_ref;
+    world.store.hold_writes(true);
+    let (engine, lock_ref) = (world.engine.clone(), held.clone());
+    let release =
+        tokio::spawn(async move { engine.release(&lock_ref, Some(put("last")), 1).await });
+    until("the put is under way", || async {
+        world.store.log().writes.len() == 1
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(world.state("k").await.entries.len(), 2);
+    world.store.hold_writes(false);
+    assert_eq!(release.await.unwrap(), Ok(false));
+    let next = world.acquire(&next).await;
+    assert!(!world.state("k").await.unsynced);
+    assert_eq!(world.get(&next).await, Ok(Some("last".to_owned())));
+    // Repeated: it is not written twice.
+    assert_eq!(
+        world.engine.release(&held, Some(put("last")), 2).await,
+        Ok(true)
+    );
+    assert_eq!(world.store.log().writes.len(), 1);
+}
+
+#[tokio::test]
+async fn calls_that_are_dropped_anywhere_leave_no_place_beyond_its_lease() {
+    let mut rng = Rng::new(seed(7));
+    let world = World::new().await;
+    for round in 0..150 {
+        let name = format!("k{}", round % 3);
+        let mut create = call(&name, 1_000);
+        create.read_value = rng.below(2) == 0;
+        world.store.fail_randomly(rng.next(), 10);
+        let patience = Duration::from_micros(rng.below(3_000));
+        let _ = tokio::time::timeout(patience, async {
+            let place = world.engine.create(create).await?.lock_ref;
+            let held = world
+                .engine
+                .acquire(&place, Duration::from_secs(1), true)
+                .await?
+                .lock_ref;
+            world.put(&held, "v").await?;
+            world.engine.release(&held, Some(put("w")), 0).await
+        })
+        .await;
+    }
+    world.store.fail_randomly(0, 0);
+    for name in ["k0", "k1", "k2"] {
+        // Each place that was left has a second from its last sign of life; they run out together.
+        let begun = std::time::Instant::now();
+        let last = world.create(name).await.lock_ref;
+        let held = world.acquire_patiently(&last).await;
+        assert!(
+            begun.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            begun.elapsed()
+        );
+        world.release(&held).await.unwrap();
+        assert!(world.state(name).await.entries.is_empty());
+    }
+    until("all keys are idle", || async {
+        world.engine.counts().active_keys == 0
+    })
+    .await;
 }

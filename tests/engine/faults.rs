@@ -1,13 +1,17 @@
 //! A store that fails: outcomes that are not known, other writers, and nothing at all (I6).
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use fermata::engine::{EngineError, Standing};
-use fermata::lock::{Command, Create, Evidence, Liveness, Mode, Over, ReplicaId};
+use fermata::engine::{Clock, CreateCall, EngineError, Standing, SystemClock};
+use fermata::lock::{
+    Command, Create, Entry, Evidence, Fence, Liveness, LockRef, Mode, Over, ReplicaId,
+};
+use fermata::store::{Cell, Store, Written};
 use uuid::Uuid;
 
 use super::faulty::Fault;
-use super::world::World;
+use super::world::{World, call, key, until};
 
 /// A place that another replica takes.
 pub fn stranger() -> Create {
@@ -59,4 +63,336 @@ async fn the_next_holder_does_not_hear_how_the_one_before_it_ended() {
         "{put:?}"
     );
     assert!(matches!(held.unwrap().standing, Standing::Held { .. }));
+}
+
+/// The outcomes that a change may have without being simply done.
+fn outcomes() -> Vec<Fault> {
+    vec![
+        Fault::NotStarted,
+        Fault::UnknownDone,
+        Fault::UnknownLost,
+        Fault::UnknownLate(Duration::from_millis(3)),
+        Fault::Slow(Duration::from_millis(3)),
+        Fault::Overtaken(vec![Command::Create(stranger())]),
+    ]
+}
+
+async fn create_patiently(world: &World, create: CreateCall) -> LockRef {
+    loop {
+        match world.engine.create(create.clone()).await {
+            Ok(created) => break created.lock_ref,
+            Err(EngineError::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn release_patiently(world: &World, lock_ref: &LockRef) {
+    loop {
+        match world.release(lock_ref).await {
+            Ok(_) => break,
+            Err(EngineError::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_call_has_one_place_whatever_became_of_its_change() {
+    for first in outcomes() {
+        for second in outcomes() {
+            let world = World::new().await;
+            world.create("k").await;
+            world.store.fail_swaps([first.clone(), second.clone()]);
+            let create = call("k", 30_000);
+            let place = create_patiently(&world, create.clone()).await;
+            let again = world.engine.create(create.clone()).await.unwrap();
+            assert!(again.existed);
+            assert_eq!(again.lock_ref, place);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let state = world.state("k").await;
+            let same = |e: &&Arc<Entry>| e.request_id == create.request_id;
+            assert_eq!(
+                state.entries.iter().filter(same).count(),
+                1,
+                "{first:?}, {second:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_of_unknown_outcome_is_resolved_and_counts_once() {
+    for first in outcomes() {
+        for second in outcomes() {
+            let world = World::new().await;
+            let held = world.create("k").await.lock_ref;
+            let next = world.create("k").await.lock_ref;
+            world.put(&held, "v").await.unwrap();
+            world.store.fail_swaps([first.clone(), second.clone()]);
+            release_patiently(&world, &held).await;
+            let next = world.acquire_patiently(&next).await;
+            assert_eq!(
+                world.get(&next).await,
+                Ok(Some("v".to_owned())),
+                "{first:?}, {second:?}"
+            );
+            assert_eq!(world.release(&held).await, Ok(true));
+            world.put(&next, "w").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_is_done_although_its_caller_heard_of_a_failure_and_went_away() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.store.fail_swaps([Fault::NotStarted]);
+    let failed = world.release(&held).await;
+    assert!(
+        matches!(failed, Err(EngineError::Unavailable(_))),
+        "{failed:?}"
+    );
+    until("it is released", || async {
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
+    assert!(!world.state("k").await.unsynced);
+}
+
+#[tokio::test]
+async fn callers_hear_that_the_state_cannot_be_read_and_may_repeat() {
+    let world = World::new().await;
+    world.store.fail_loads(vec![Fault::NotStarted; 3]);
+    for _ in 0..3 {
+        let failed = world.engine.create(call("k", 30_000)).await;
+        assert!(
+            matches!(failed, Err(EngineError::Unavailable(_))),
+            "{failed:?}"
+        );
+    }
+    world.create("k").await;
+}
+
+#[tokio::test]
+async fn all_callers_fail_with_the_read_that_fails_not_one_by_one() {
+    let world = World::new().await;
+    world.store.fail_loads(vec![Fault::NotStarted; 4]);
+    let creates = (0..50).map(|_| world.engine.create(call("k", 30_000)));
+    let begun = Instant::now();
+    let all = futures_util::future::join_all(creates).await;
+    assert!(all.iter().any(|r| r.is_err()));
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_put_of_unknown_outcome_makes_the_next_holder_sync_at_the_first_timestamp() {
+    for fault in [
+        Fault::UnknownDone,
+        Fault::UnknownLost,
+        Fault::UnknownLate(Duration::from_millis(40)),
+    ] {
+        let world = World::new().await;
+        let held = world.create("k").await.lock_ref;
+        let next = world.create("k").await.lock_ref;
+        world.put(&held, "sure").await.unwrap();
+        world.store.fail_writes([fault.clone()]);
+        let unknown = world.put(&held, "maybe").await;
+        assert!(
+            matches!(unknown, Err(EngineError::Unavailable(_))),
+            "{unknown:?}"
+        );
+        world.release(&held).await.unwrap();
+        assert!(world.state("k").await.unsynced, "{fault:?}");
+        let next = world.acquire(&next).await;
+        let grant = next.grant.unwrap();
+        let rewrites = world.store.writes_from(grant);
+        assert_eq!(rewrites.len(), 1, "{fault:?}");
+        assert_eq!(rewrites[0].timestamp, grant.0);
+        let value = world.get(&next).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        // A write that lands late does not show any more.
+        assert_eq!(world.get(&next).await, Ok(value));
+        assert!(world.state("k").await.unsynced, "until a clean release");
+        world.release(&next).await.unwrap();
+        assert!(!world.state("k").await.unsynced);
+    }
+}
+
+#[tokio::test]
+async fn a_put_of_unknown_outcome_is_covered_by_a_later_one_and_one_that_never_began_is_none() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.store.fail_writes([
+        Fault::UnknownLate(Duration::from_millis(20)),
+        Fault::None,
+        Fault::NotStarted,
+    ]);
+    assert!(world.put(&held, "maybe").await.is_err());
+    world.put(&held, "sure").await.unwrap();
+    assert!(world.put(&held, "never").await.is_err());
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    assert_eq!(world.get(&held).await, Ok(Some("sure".to_owned())));
+    world.release(&held).await.unwrap();
+    assert!(!world.state("k").await.unsynced);
+}
+
+#[tokio::test]
+async fn a_put_that_is_given_up_makes_the_next_holder_sync() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.store.hold_writes(true);
+    let given_up = tokio::time::timeout(Duration::from_millis(20), world.put(&held, "maybe")).await;
+    assert!(given_up.is_err());
+    world.release(&held).await.unwrap();
+    assert!(world.state("k").await.unsynced);
+}
+
+#[tokio::test]
+async fn a_rewrite_of_unknown_outcome_is_repeated_with_what_was_read_once() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    let next = world.create("k").await.lock_ref;
+    world.put(&held, "v").await.unwrap();
+    world
+        .engine
+        .force_release(&held, "op", "why")
+        .await
+        .unwrap();
+    let reads = world.store.log().reads;
+    world
+        .store
+        .fail_writes([Fault::UnknownLost, Fault::UnknownDone, Fault::NotStarted]);
+    // What another writer does in between must not be taken up by a second read.
+    let next = world.acquire_patiently(&next).await;
+    assert_eq!(world.store.log().reads, reads + 1);
+    let rewrites = world.store.writes_from(next.grant.unwrap());
+    assert_eq!(rewrites.len(), 4);
+    assert!(rewrites.iter().all(|cell| *cell == rewrites[0]));
+    assert_eq!(world.get(&next).await, Ok(Some("v".to_owned())));
+}
+
+#[tokio::test]
+async fn a_sync_read_that_fails_is_repeated_and_nobody_is_let_in_before() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    let next = world.create("k").await.lock_ref;
+    world.put(&held, "v").await.unwrap();
+    world
+        .engine
+        .force_release(&held, "op", "why")
+        .await
+        .unwrap();
+    world
+        .store
+        .fail_reads([Fault::NotStarted, Fault::NotStarted]);
+    for _ in 0..2 {
+        let tried = world.engine.acquire(&next, Duration::ZERO, false).await;
+        assert!(
+            matches!(tried, Err(EngineError::Unavailable(_))),
+            "{tried:?}"
+        );
+    }
+    let next = world.acquire(&next).await;
+    assert_eq!(world.get(&next).await, Ok(Some("v".to_owned())));
+}
+
+/// A value that was written with a timestamp an hour ahead of the clock.
+async fn ahead(world: &World, id: &str) -> u64 {
+    let timestamp = SystemClock.wall_us() + 3_600_000_000;
+    let cell = Cell {
+        value: Some("ahead".into()),
+        timestamp,
+    };
+    let store = world.store.real().unwrap();
+    assert!(matches!(
+        store.write_data(&key(id), cell).await,
+        Written::Done
+    ));
+    timestamp
+}
+
+#[tokio::test]
+async fn a_value_from_ahead_of_the_clock_is_met_by_the_first_create() {
+    let world = World::new().await;
+    let timestamp = ahead(&world, "k").await;
+    let held = world.create("k").await.lock_ref;
+    assert!(held.grant > Some(Fence(timestamp)));
+    assert_eq!(world.get(&held).await, Ok(Some("ahead".to_owned())));
+    world.put(&held, "over it").await.unwrap();
+    assert_eq!(world.get(&held).await, Ok(Some("over it".to_owned())));
+}
+
+#[tokio::test]
+async fn a_value_from_ahead_of_the_clock_is_met_by_a_read_and_written_over() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    ahead(&world, "k").await;
+    assert_eq!(world.get(&held).await, Ok(Some("ahead".to_owned())));
+    world.put(&held, "over it").await.unwrap();
+    assert_eq!(world.get(&held).await, Ok(Some("over it".to_owned())));
+    world.release(&held).await.unwrap();
+    let next = world.create("k").await.lock_ref;
+    assert!(next.grant > held.grant);
+    world.put(&next, "and again").await.unwrap();
+    assert_eq!(world.get(&next).await, Ok(Some("and again".to_owned())));
+}
+
+#[tokio::test]
+async fn a_value_from_ahead_of_the_clock_is_synced_under_a_fence_above_it() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    let next = world.create("k").await.lock_ref;
+    let timestamp = ahead(&world, "k").await;
+    world
+        .engine
+        .force_release(&held, "op", "why")
+        .await
+        .unwrap();
+    let next = world.acquire(&next).await;
+    let rewrites = world.store.writes_from(Fence(timestamp + 1));
+    assert_eq!(rewrites.len(), 1);
+    assert_eq!(rewrites[0].timestamp, world.state("k").await.fence.0);
+    assert_eq!(world.get(&next).await, Ok(Some("ahead".to_owned())));
+    world.put(&next, "over it").await.unwrap();
+    assert_eq!(world.get(&next).await, Ok(Some("over it".to_owned())));
+}
+
+#[tokio::test]
+async fn timestamps_of_one_holder_rise_through_every_extend() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    for n in 0..200 {
+        if n % 50 == 17 {
+            world.store.fail_swaps([Fault::UnknownDone]);
+        }
+        world.put(&held, &n.to_string()).await.unwrap();
+    }
+    let writes = world.store.writes_from(held.grant.unwrap());
+    assert_eq!(writes.len(), 200);
+    assert!(writes.is_sorted_by(|a, b| a.timestamp < b.timestamp));
+    assert_eq!(world.get(&held).await, Ok(Some("199".to_owned())));
+}
+
+#[tokio::test]
+async fn releases_that_are_repeated_in_an_outage_are_kept_once() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.store.fail_swaps(vec![Fault::NotStarted; 6]);
+    let releases = (0..40).map(|_| world.release(&held));
+    futures_util::future::join_all(releases).await;
+    until("it is released", || async {
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
+    until("the answers are in", || async {
+        world.engine.counts().commands >= 2
+    })
+    .await;
+    // The create and one release: the others were not kept.
+    assert_eq!(world.engine.counts().commands, 2);
 }

@@ -65,3 +65,18 @@ async fn a_place_that_expired_while_its_memory_was_lost_is_still_evicted() {
     let over = world.put(&gone.lock_ref, "late").await;
     assert!(matches!(over, Err(EngineError::Over(_))), "{over:?}");
 }
+
+#[tokio::test]
+async fn a_home_remembers_what_its_fence_gave_out_while_nothing_happens() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    for value in ["one", "two", "three"] {
+        world.put(&held, value).await.unwrap();
+    }
+    // Longer than the task of a key stays.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    world.put(&held, "four").await.unwrap();
+    assert_eq!(world.get(&held).await, Ok(Some("four".to_owned())));
+    let writes = world.store.writes_from(held.grant.unwrap());
+    assert!(writes.is_sorted_by(|a, b| a.timestamp < b.timestamp));
+}

@@ -16,5 +16,6 @@ mod memory;
 mod rng;
 mod sections;
 mod sessions;
+mod stress;
 mod waits;
 mod world;

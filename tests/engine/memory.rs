@@ -27,8 +27,26 @@ async fn use_once(world: &World, keys: std::ops::Range<usize>) {
     until("all keys are idle", idle).await;
 }
 
+/// Set in the process that measures.
+const ALONE: &str = "FERMATA_TEST_ALONE";
+
+/// Measured in a process of its own: the memory of this one is that of all tests that run beside.
+#[test]
+fn keys_that_were_used_once_leave_no_memory_behind() {
+    let ended = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "memory::measured_alone", "--nocapture"])
+        .env(ALONE, "1")
+        .status()
+        .unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+/// Not a test by itself: what the one above runs.
 #[tokio::test]
-async fn keys_that_were_used_once_leave_no_memory_behind() {
+async fn measured_alone() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
     let keys = std::env::var("FERMATA_KEYS").map_or(100_000, |n| n.parse().unwrap());
     let world = World::new().await;
     use_once(&world, 0..5_000).await;

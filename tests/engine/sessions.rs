@@ -316,3 +316,46 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     .await;
     assert_eq!(rows(&world).await, 0);
 }
+
+#[tokio::test]
+async fn a_second_close_is_answered_only_once_the_first_is_written() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.store.fail_sessions(vec![Fault::NotStarted; 3]);
+    let first = tokio::time::timeout(Duration::ZERO, world.engine.close_session(session)).await;
+    assert!(first.is_err(), "given up");
+    until("it is over here", || async {
+        world
+            .engine
+            .renew(&LeaseId::Session(session))
+            .await
+            .is_err()
+    })
+    .await;
+    assert_eq!(world.engine.close_session(session).await, Ok(true));
+    let row = world
+        .store
+        .real()
+        .unwrap()
+        .load_session(session)
+        .await
+        .unwrap();
+    assert!(row.is_none_or(|row| !row.open));
+}
+
+#[tokio::test]
+async fn a_close_does_not_outlast_its_replica() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.engine.create(call_of(session, "k")).await.unwrap();
+    world.store.hold_swaps(true);
+    let (engine, close) = (world.engine.clone(), world.engine.clone());
+    let closing = tokio::spawn(async move { close.close_session(session).await });
+    until("the eviction is under way", || async {
+        world.store.log().swaps.len() == 2
+    })
+    .await;
+    engine.stop();
+    let stopped = tokio::time::timeout(Duration::from_secs(1), closing).await;
+    assert_eq!(stopped.unwrap().unwrap(), Err(EngineError::Stopping));
+}

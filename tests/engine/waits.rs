@@ -1,14 +1,15 @@
 //! Waiting for a turn, being called, and not coming (design §7, I5, I8).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{EngineError, Standing, Watched};
-use fermata::lock::{EndReason, Over};
+use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, Standing, Watched};
+use fermata::lock::{EndReason, LockRef, Over, Seq};
+use tokio::task::JoinHandle;
 
 use super::faulty::Fault;
 use super::manual_clock::ManualClock;
-use super::world::{World, call, call_of, until};
+use super::world::{World, call, call_of, grant, soon, until};
 
 const TTL: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(200);
@@ -33,7 +34,7 @@ async fn a_holder_that_came_but_cannot_be_let_in_yet_is_not_evicted_for_not_comi
     until("the sync reads", || async { world.store.log().reads > 1 }).await;
     clock.advance(3 * TTL).await;
     world.store.hold_reads(false);
-    let held = acquire.await.unwrap().unwrap().lock_ref;
+    let held = soon(acquire).await.unwrap().unwrap().lock_ref;
     assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
 }
 
@@ -56,4 +57,297 @@ async fn an_eviction_for_not_coming_is_dropped_when_somebody_comes_before_it_tak
     let held = world.acquire(&second.lock_ref).await;
     clock.advance(TTL).await;
     world.put(&held, "here").await.unwrap();
+}
+
+/// An acquire that waits, in a task of its own.
+fn wait_for(
+    world: &World,
+    lock_ref: &LockRef,
+    wait: Duration,
+) -> JoinHandle<Result<Acquired, EngineError>> {
+    let (engine, lock_ref) = (world.engine.clone(), lock_ref.clone());
+    tokio::spawn(async move { engine.acquire(&lock_ref, wait, false).await })
+}
+
+#[tokio::test]
+async fn a_wait_that_runs_out_tells_the_position() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    world.create("k").await;
+    world.create("k").await;
+    let third = world.create("k").await.lock_ref;
+    let tried = world.engine.acquire(&third, Duration::ZERO, false).await;
+    assert_eq!(tried.unwrap().standing, Standing::Waiting { position: 2 });
+    let waiting = wait_for(&world, &third, TTL / 2);
+    clock.advance(TTL / 2 - STEP).await;
+    assert!(!waiting.is_finished());
+    clock.advance(2 * STEP).await;
+    let standing = soon(waiting).await.unwrap().unwrap().standing;
+    assert_eq!(standing, Standing::Waiting { position: 2 });
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_the_one_ahead_is_released_forced_or_expires() {
+    for end in ["release", "force", "expiry"] {
+        let clock = ManualClock::new();
+        let world = World::at(Arc::clone(&clock) as _).await;
+        let first = world
+            .engine
+            .create(call("k", 10_000))
+            .await
+            .unwrap()
+            .lock_ref;
+        let second = world.create("k").await.lock_ref;
+        let waiting = wait_for(&world, &second, TTL);
+        match end {
+            "release" => drop(world.release(&first).await.unwrap()),
+            "force" => drop(
+                world
+                    .engine
+                    .force_release(&first, "op", "why")
+                    .await
+                    .unwrap(),
+            ),
+            _ => {
+                clock.advance(Duration::from_secs(10) - STEP).await;
+                assert!(!waiting.is_finished());
+                clock.advance(2 * STEP).await;
+            }
+        }
+        let held = soon(waiting).await.unwrap().unwrap();
+        assert!(matches!(held.standing, Standing::Held { .. }), "{end}");
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_waiters_get_their_turn_in_order() {
+    let world = World::new().await;
+    let first = world.create("k").await.lock_ref;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for _ in 0..200 {
+        let lock_ref = world.create("k").await.lock_ref;
+        let (engine, order) = (world.engine.clone(), Arc::clone(&order));
+        waiting.push(tokio::spawn(async move {
+            let held = engine.acquire(&lock_ref, TTL, false).await.unwrap();
+            order.lock().unwrap().push(grant(&held.standing));
+            engine.release(&held.lock_ref, None, 0).await.unwrap();
+            held.lock_ref.seq
+        }));
+    }
+    world.release(&first).await.unwrap();
+    for (n, turn) in waiting.into_iter().enumerate() {
+        assert_eq!(turn.await.unwrap(), Seq(first.seq.0 + 1 + n as u64));
+    }
+    let order = order.lock().unwrap();
+    assert!(
+        order.is_sorted_by(|a, b| a < b),
+        "fences rise in the order of the queue"
+    );
+    assert_eq!(order.len(), 200);
+}
+
+#[tokio::test]
+async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(3_600_000).await;
+    let holder = world
+        .engine
+        .create(call_of(session, "k"))
+        .await
+        .unwrap()
+        .lock_ref;
+    let waiter = world
+        .engine
+        .create(call("k", 10_000))
+        .await
+        .unwrap()
+        .lock_ref;
+    let abandoned = world
+        .engine
+        .create(call("k", 10_000))
+        .await
+        .unwrap()
+        .lock_ref;
+    let waiting = wait_for(&world, &waiter, Duration::from_secs(1_000));
+    clock.advance(Duration::from_secs(10) + STEP).await;
+    let expired = EngineError::Over(Over::Ended(EndReason::Expired));
+    let late = world
+        .engine
+        .acquire(&abandoned, Duration::ZERO, false)
+        .await;
+    assert_eq!(late.unwrap_err(), expired);
+    clock.advance(Duration::from_secs(50)).await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    clock.advance(Duration::from_secs(10) - STEP).await;
+    let alive = world
+        .engine
+        .acquire(&waiter, Duration::ZERO, false)
+        .await
+        .unwrap();
+    assert_eq!(alive.standing, Standing::Waiting { position: 1 });
+    clock.advance(Duration::from_secs(10) + STEP).await;
+    let late = world.engine.acquire(&waiter, Duration::ZERO, false).await;
+    assert_eq!(late.unwrap_err(), expired);
+    world.put(&holder, "still here").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_place_that_is_given_up_leaves_the_queue() {
+    let world = World::new().await;
+    let first = world.create("k").await.lock_ref;
+    let second = world.create("k").await.lock_ref;
+    let third = world.create("k").await.lock_ref;
+    let waiting = wait_for(&world, &second, TTL);
+    tokio::task::yield_now().await;
+    assert_eq!(world.release(&second).await, Ok(false));
+    let over = soon(waiting).await.unwrap();
+    assert_eq!(over.unwrap_err(), EngineError::Over(Over::Released));
+    let moved = world
+        .engine
+        .acquire(&third, Duration::ZERO, false)
+        .await
+        .unwrap();
+    assert_eq!(moved.standing, Standing::Waiting { position: 1 });
+    world.release(&first).await.unwrap();
+    world.acquire(&third).await;
+}
+
+#[tokio::test]
+async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
+    let world = World::new().await;
+    let first = world.create("k").await.lock_ref;
+    let second = world.create("k").await.lock_ref;
+    let third = world.create("k").await.lock_ref;
+    let mut watch = world.engine.watch(&third).await.unwrap();
+    assert_eq!(watch.next().await, Some(Watched::Waiting { position: 2 }));
+    world.release(&second).await.unwrap();
+    assert_eq!(watch.next().await, Some(Watched::Waiting { position: 1 }));
+    world
+        .engine
+        .force_release(&first, "op", "stuck")
+        .await
+        .unwrap();
+    let held = watch.next().await;
+    let Some(Watched::Held { grant }) = held else {
+        panic!("{held:?}");
+    };
+    world.put(&third.with_grant(grant), "v").await.unwrap();
+    world
+        .engine
+        .force_release(&third, "op", "stuck")
+        .await
+        .unwrap();
+    let (by, why) = ("op".into(), "stuck".into());
+    let forced = Over::Ended(EndReason::Forced { by, why });
+    assert_eq!(watch.next().await, Some(Watched::Lost(forced)));
+    assert_eq!(watch.next().await, None);
+}
+
+#[tokio::test]
+async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_session_lives() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let first = world.create("k").await.lock_ref;
+    let forgotten = world.engine.create(call_of(session, "k")).await.unwrap();
+    let next = world.create("k").await.lock_ref;
+    let waiting = wait_for(&world, &next, Duration::from_secs(1_000));
+    world.release(&first).await.unwrap();
+    let renew = || world.engine.renew(&forgotten.lease);
+    for _ in 0..2 {
+        clock.advance(Duration::from_secs(5) - STEP).await;
+        renew().await.unwrap();
+    }
+    assert!(!waiting.is_finished());
+    clock.advance(3 * STEP).await;
+    soon(waiting).await.unwrap().unwrap();
+    let late = world
+        .engine
+        .acquire(&forgotten.lock_ref, Duration::ZERO, false)
+        .await;
+    let unclaimed = EngineError::Over(Over::Ended(EndReason::Unclaimed));
+    assert_eq!(late.unwrap_err(), unclaimed);
+    renew().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_that_was_told_is_not_evicted_for_not_coming() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let told = world.engine.create(call_of(session, "k")).await.unwrap();
+    for _ in 0..10 {
+        clock.advance(Duration::from_secs(5)).await;
+        world.engine.renew(&told.lease).await.unwrap();
+    }
+    world.put(&told.lock_ref, "here").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_whose_caller_was_gone_is_no_claim() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    // The create makes the holder, but its caller goes away while that is committed.
+    world.store.hold_swaps(true);
+    let create = call_of(session, "k");
+    let gone = tokio::time::timeout(STEP, world.engine.create(create)).await;
+    assert!(gone.is_err());
+    world.store.hold_swaps(false);
+    until("it is the holder", || async {
+        !world.state("k").await.entries.is_empty()
+    })
+    .await;
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(4)).await;
+        world
+            .engine
+            .renew(&LeaseId::Session(session))
+            .await
+            .unwrap();
+    }
+    until("it is evicted", || async {
+        world.state("k").await.entries.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let create = CreateCall {
+        read_value: true,
+        ..call_of(session, "other")
+    };
+    // So that the data need not be looked at for its timestamp.
+    let first = world.create("other").await.lock_ref;
+    world.release(&first).await.unwrap();
+    world.store.hold_reads(true);
+    let reads = world.store.log().reads;
+    let gone = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.create(create).await }
+    });
+    until("the value is read", || async {
+        world.store.log().reads > reads
+    })
+    .await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    world.store.hold_reads(false);
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(4)).await;
+        let lease = LeaseId::Session(session);
+        world.engine.renew(&lease).await.unwrap();
+    }
+    until("it is evicted", || async {
+        world.state("other").await.entries.is_empty()
+    })
+    .await;
 }

@@ -59,6 +59,12 @@ pub fn put(value: &str) -> Mutation {
     Mutation::Put(Bytes::copy_from_slice(value.as_bytes()))
 }
 
+/// What must not take long, whatever the clock of the world says.
+pub async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await;
+    answer.expect("no answer for 10 seconds")
+}
+
 /// Waits until something is so. Gives up after some seconds.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     for _ in 0..2_000 {
@@ -133,16 +139,16 @@ impl World {
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
-        self.engine.create(call(id, 30_000)).await.unwrap()
+        soon(self.engine.create(call(id, 30_000))).await.unwrap()
     }
 
     pub async fn put(&self, held: &LockRef, value: &str) -> Result<(), EngineError> {
-        let done = self.engine.critical_write(held, put(value), 0).await;
+        let done = soon(self.engine.critical_write(held, put(value), 0)).await;
         done.map(|_| ())
     }
 
     pub async fn get(&self, held: &LockRef) -> Result<Option<String>, EngineError> {
-        let done = self.engine.critical_get(held, 0).await?;
+        let done = soon(self.engine.critical_get(held, 0)).await?;
         Ok(done
             .value
             .bytes
@@ -150,16 +156,14 @@ impl World {
     }
 
     pub async fn release(&self, lock_ref: &LockRef) -> Result<bool, EngineError> {
-        self.engine.release(lock_ref, None, 0).await
+        soon(self.engine.release(lock_ref, None, 0)).await
     }
 
     /// Waits for the lock; the lockRef with its grant.
     pub async fn acquire(&self, lock_ref: &LockRef) -> LockRef {
-        let acquired = self
-            .engine
-            .acquire(lock_ref, Duration::from_secs(60), false)
-            .await
-            .unwrap();
+        let wait = Duration::from_secs(60);
+        let acquired = soon(self.engine.acquire(lock_ref, wait, false)).await;
+        let acquired = acquired.unwrap();
         assert!(matches!(acquired.standing, Standing::Held { .. }));
         acquired.lock_ref
     }
@@ -168,7 +172,7 @@ impl World {
     pub async fn acquire_patiently(&self, lock_ref: &LockRef) -> LockRef {
         loop {
             let wait = Duration::from_secs(60);
-            match self.engine.acquire(lock_ref, wait, false).await {
+            match soon(self.engine.acquire(lock_ref, wait, false)).await {
                 Ok(acquired) => break acquired.lock_ref,
                 Err(EngineError::Unavailable(_)) => {
                     tokio::time::sleep(Duration::from_millis(2)).await;

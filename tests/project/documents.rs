@@ -37,6 +37,38 @@ fn every_link_inside_the_project_leads_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+#[test]
+fn the_readme_names_the_command_that_tests_a_change() {
+    let shown = files::text("README.md")
+        .lines()
+        .any(|line| line.split(" #").next().unwrap().trim_end() == "$ cargo test");
+    assert!(shown, "README.md does not show `cargo test`");
+    let run = files::text(".ci/run");
+    let step = run.lines().find(|line| line.starts_with("step test "));
+    assert_eq!(step, Some("step test cargo test || true"), ".ci/run");
+}
+
+#[test]
+fn each_invariant_stands_in_a_file_that_is_said_to_keep_it() {
+    let page = files::text("docs/architecture.md");
+    for number in 1..=11 {
+        let name = format!("I{number}");
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} |")))
+            .unwrap_or_else(|| panic!("docs/architecture.md has no row for {name}"));
+        let kept = links(row)
+            .iter()
+            .filter_map(|link| link.strip_prefix("../"))
+            .any(|path| {
+                let text = files::text(path);
+                let mut words = text.split(|c: char| !c.is_alphanumeric());
+                words.any(|word| word == name)
+            });
+        assert!(kept, "no file in the row of {name} names it");
+    }
+}
+
 /// What stands in `](…)`, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();

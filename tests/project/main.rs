@@ -1,5 +1,6 @@
 //! What this project promises about itself: which room may use which, that the contract only grows, that
-//! dependencies and settings are documented, and that nothing stands here that should not.
+//! dependencies and settings are documented, that the chart is for this service, and that nothing stands
+//! here that should not.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod chart;
 mod contract;
 mod dependencies;
 mod documents;

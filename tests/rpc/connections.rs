@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fermata::engine::SystemIds;
 use fermata::limits::Limits;
-use fermata::server::Server;
+use fermata::server::{Server, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tokio_stream::StreamExt;
@@ -155,6 +155,42 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+/// What a connection begins with.
+fn hello() -> Vec<u8> {
+    let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    hello.extend(frame(SETTINGS, 0, 0, &[]));
+    hello
+}
+
+/// The headers of a Get: :method POST, :scheme http, and literals for :path and content-type.
+fn get_headers() -> Vec<u8> {
+    let path = b"/fermata.v1.LockService/Get";
+    let content = b"application/grpc";
+    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+    block.extend(path);
+    block.extend([0x0f, 0x10, u8::try_from(content.len()).unwrap()]);
+    block.extend(content);
+    block
+}
+
+/// The kind and the flags of the next frame, which is no GOAWAY.
+async fn next_frame(client: &mut tokio::io::DuplexStream) -> (u8, u8) {
+    let mut head = [0; 9];
+    client.read_exact(&mut head).await.unwrap();
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; length as usize];
+    client.read_exact(&mut payload).await.unwrap();
+    assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
+    (head[3], head[4])
+}
+
 #[tokio::test]
 async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
     // With small messages, the windows would be small too.
@@ -169,18 +205,8 @@ async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
     let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
     tokio::spawn(server_of_one.serve(connections, std::future::pending()));
 
-    const DATA: u8 = 0;
-    const HEADERS: u8 = 1;
-    const GOAWAY: u8 = 7;
-    // :method POST, :scheme http, and literals for :path and content-type.
-    let path = b"/fermata.v1.LockService/Get";
-    let content = b"application/grpc";
-    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
-    block.extend(path);
-    block.extend([0x0f, 0x10, u8::try_from(content.len()).unwrap()]);
-    block.extend(content);
-    let mut burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    burst.extend(frame(4, 0, 0, &[]));
+    let block = get_headers();
+    let mut burst = hello();
     let streams: Vec<u32> = (0..2_000).map(|n| 2 * n + 1).collect();
     for stream in &streams {
         burst.extend(frame(HEADERS, 4, *stream, &block));
@@ -195,14 +221,78 @@ async fn as_many_calls_as_are_allowed_may_come_in_one_burst() {
 
     let mut answered = 0;
     while answered < 2 * streams.len() {
-        let mut head = [0; 9];
-        client.read_exact(&mut head).await.unwrap();
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; length as usize];
-        client.read_exact(&mut payload).await.unwrap();
-        assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
-        if head[3] == HEADERS {
+        if next_frame(&mut client).await.0 == HEADERS {
             answered += 1;
         }
     }
+}
+
+/// As after a pause of the server: the calls and their ends arrive together.
+#[tokio::test]
+async fn calls_given_up_before_they_were_seen_do_not_cost_the_connection() {
+    let world = World::new().await;
+    let (mut client, server) = tokio::io::duplex(1024 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+
+    const CANCEL: [u8; 4] = [0, 0, 0, 8];
+    let mut burst = hello();
+    for stream in (1..2_000).step_by(2) {
+        burst.extend(frame(HEADERS, 4, stream, &get_headers()));
+        burst.extend(frame(RST_STREAM, 0, stream, &CANCEL));
+    }
+    burst.extend(frame(PING, 0, 0, b"thereyet"));
+    client.write_all(&burst).await.unwrap();
+    while next_frame(&mut client).await != (PING, 1) {}
+}
+
+/// Announces a message of which only the first bytes come.
+fn announced_and_never_sent() -> Vec<u8> {
+    let mut sent = hello();
+    sent.extend(frame(HEADERS, 4, 1, &get_headers()));
+    sent.extend(frame(DATA, 0, 1, &[0, 0]));
+    sent
+}
+
+#[tokio::test]
+async fn a_call_whose_message_never_comes_is_answered_and_gone() {
+    let world = World::with(Limits {
+        call_max_ms: 100,
+        ..Limits::default()
+    })
+    .await;
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let server_of_one = Server::new(world.engine.clone(), Arc::new(SystemIds));
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    tokio::spawn(server_of_one.serve(connections, std::future::pending()));
+    client.write_all(&announced_and_never_sent()).await.unwrap();
+    // An answer without a message: its headers end the stream.
+    while next_frame(&mut client).await != (HEADERS, 5) {}
+}
+
+#[tokio::test]
+async fn a_call_whose_message_never_comes_does_not_hold_up_the_end() {
+    let world = World::new().await;
+    let (mut client, server) = tokio::io::duplex(64 * 1024);
+    let connections = tokio_stream::iter([Ok::<_, std::io::Error>(server)]);
+    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(
+        Server::new(world.engine.clone(), Arc::new(SystemIds))
+            .with_grace(Duration::from_secs(60))
+            .serve(connections, async move {
+                let _ = stopping.await;
+            }),
+    );
+    client.write_all(&announced_and_never_sent()).await.unwrap();
+    client
+        .write_all(&frame(PING, 0, 0, b"thereyet"))
+        .await
+        .unwrap();
+    while next_frame(&mut client).await != (PING, 1) {}
+    stop.send(()).unwrap();
+    // Read what comes, so that nothing waits for us; the connection ends when all is said.
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await;
+    assert_eq!(serving.await.unwrap().unwrap(), Stopped::Clean);
 }

@@ -35,7 +35,7 @@ pub async fn call(
 }
 
 /// A message with a flag, as gRPC frames it.
-fn framed(flag: u8, length: usize, message: &[u8]) -> Bytes {
+pub fn framed(flag: u8, length: usize, message: &[u8]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(flag);
     frame.put_u32(u32::try_from(length).unwrap());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fermata::engine::{Engine, EngineOptions, SystemClock, SystemIds};
 use fermata::limits::Limits;
+use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
 use fermata::proto::clients::lock_service_client::LockServiceClient;
 use fermata::proto::{CreateLockRefRequest, CreateLockRefResponse, LockState};
@@ -41,6 +42,16 @@ impl World {
     }
 
     pub async fn with_grace(limits: Limits, grace: Duration) -> World {
+        World::start(limits, grace, Vec::new()).await
+    }
+
+    /// With a table besides `default`.
+    pub async fn with_table(name: &str) -> World {
+        let tables = vec![TableName::parse(name).unwrap()];
+        World::start(Limits::default(), Duration::from_secs(10), tables).await
+    }
+
+    async fn start(limits: Limits, grace: Duration, tables: Vec<TableName>) -> World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
@@ -51,7 +62,7 @@ impl World {
             store,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
-            tables: Vec::new(),
+            tables,
             limits,
             address: addr.to_string(),
         })

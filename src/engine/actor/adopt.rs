@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::api::{EngineError, Watched};
-use super::commit::{EvictReply, Intent};
 use super::holding::Holding;
+use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
 use crate::lock::{Diff, Entry, Evidence, Fence, Liveness, Lookup, Seq, State, Tag};
 

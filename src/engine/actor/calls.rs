@@ -7,8 +7,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
 use super::super::leases::{LeaseKey, NoLease, Room};
-use super::commit::{EvictReply, Intent};
 use super::critical::{Critical, CriticalKind};
+use super::intent::{EvictReply, Intent};
 use super::msg::{Held, HeldReply, Msg, PlaceRef, Reply, Wake, WatchHandle};
 use super::{Actor, LetIn, Run};
 use crate::lock::{

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::api::{Done, EngineError, Mutation, Value};
-use super::commit::{Intent, unexpected};
 use super::holding::Holding;
+use super::intent::Intent;
 use super::msg::{HeldReply, PlaceRef, Reply};
+use super::outcome::unexpected;
 use super::{Actor, Run};
 use crate::lock::{Fence, Outcome, Seq};
 use crate::store::{Cell, StoreError, Written};

@@ -5,7 +5,10 @@
 //! whoever waits. What the rules are it asks [`crate::lock::decide`].
 //!
 //! - `calls`: what comes in, checked against the state
-//! - `commit`: batches, compare-and-swap, and what to do with each outcome
+//! - `intent`: what the next compare-and-swap shall do, and how it becomes commands
+//! - `commit`: the load or compare-and-swap under way, and what comes of it
+//! - `outcome`: what callers hear of a batch whose outcomes stand
+//! - `holding`: what the home of a holder remembers of its fence
 //! - `adopt`: what a new committed state means for leases, holder, waits and watches
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
@@ -15,7 +18,9 @@ mod calls;
 mod commit;
 mod critical;
 mod holding;
+mod intent;
 mod msg;
+mod outcome;
 mod sync;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,10 +38,11 @@ use super::clock::Sleep;
 use super::inner::Inner;
 use super::leases::{LeaseKey, OpenCall, PlaceId};
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
-use commit::{Intent, StoreDone};
+use commit::StoreDone;
 use critical::IoDone;
 pub(super) use critical::value_of;
 use holding::Holding;
+use intent::Intent;
 pub(super) use msg::{Held, HeldReply, Msg, PlaceRef, WatchHandle};
 
 /// How long the task of a key stays after the last piece of work, so that the next one finds the state

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::api::{EngineError, Watched};
-use super::commit::Intent;
 use super::critical::{IoDone, value_of};
 use super::holding::Entrance;
+use super::intent::Intent;
 use super::{Actor, LetIn, Run};
 use crate::lock::Fence;
 use crate::store::{Cell, StoreError, Written};

@@ -1,0 +1,177 @@
+//! What the next compare-and-swap shall do, and how that becomes commands.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use super::super::api::ForceReleased;
+use super::super::leases::Room;
+use super::Actor;
+use super::holding::Holding;
+use super::msg::{HeldReply, PlaceRef, Reply};
+use crate::lock::{Command, Create, Evidence, Fence, ReplicaId, Seq, State, Tag};
+
+/// How many commands go into one compare-and-swap.
+const BATCH_MAX: usize = 256;
+
+/// Who hears of an Evict.
+pub(super) enum EvictReply {
+    /// Nobody.
+    None,
+    /// Whoever closes a session.
+    Settled(oneshot::Sender<()>),
+    /// An operator.
+    Force(Reply<ForceReleased>),
+}
+
+/// What the next compare-and-swap shall do. It becomes a command only when it is decided, from what is
+/// known then; so after a Conflict nothing of the old state is left in it.
+pub(super) enum Intent {
+    Create {
+        create: Box<Create>,
+        read_value: bool,
+        reply: HeldReply,
+        /// Kept until it is decided.
+        _room: Option<Room>,
+    },
+    Release {
+        place: PlaceRef,
+        reply: Reply<bool>,
+    },
+    Evict {
+        seq: Seq,
+        tag: Tag,
+        evidence: Evidence,
+        reply: EvictReply,
+    },
+    TakeOver {
+        seq: Seq,
+        from_home: ReplicaId,
+        from_fence: Fence,
+    },
+    Extend {
+        seq: Seq,
+        fence: Fence,
+        past: Option<u64>,
+    },
+    /// Nothing; answered when all before it is done.
+    Settle(oneshot::Sender<()>),
+}
+
+impl Intent {
+    /// Whether it is to be done although nobody waits for it any longer: because it cleans up.
+    fn is_wanted(&self) -> bool {
+        match self {
+            Intent::Create { reply, .. } => !reply.is_closed(),
+            Intent::Evict { .. }
+            | Intent::Release { .. }
+            | Intent::TakeOver { .. }
+            | Intent::Extend { .. }
+            | Intent::Settle(_) => true,
+        }
+    }
+}
+
+impl Actor {
+    /// The next intents, each with whether it made a command, and their commands.
+    pub(super) fn next_batch(
+        &mut self,
+        state: &State,
+        replica: ReplicaId,
+    ) -> (Vec<(Intent, bool)>, Vec<Command>) {
+        let mut batch = Vec::new();
+        let mut commands = Vec::new();
+        let mut later = VecDeque::new();
+        // A holder that is being taken over is released in a later batch, by the home it has then.
+        let taken_over = self.is_taking_over(state.head).then_some(state.head);
+        while batch.len() < BATCH_MAX
+            && let Some(intent) = self.pending.pop_front()
+        {
+            if !intent.is_wanted() || self.was_claimed(&intent) {
+                continue;
+            }
+            if let Intent::Release { place, .. } = &intent
+                && Some(place.seq) == taken_over
+            {
+                later.push_back(intent);
+                continue;
+            }
+            let command = self.command(state, &intent, replica);
+            let has_command = command.is_some();
+            commands.extend(command);
+            batch.push((intent, has_command));
+        }
+        later.append(&mut self.pending);
+        self.pending = later;
+        (batch, commands)
+    }
+
+    /// Whether a holder that nobody had come for was claimed after all: that evidence stands no longer.
+    fn was_claimed(&self, intent: &Intent) -> bool {
+        let Intent::Evict {
+            evidence: Evidence::Unclaimed { grant, .. },
+            ..
+        } = intent
+        else {
+            return false;
+        };
+        let holding = self.holding.as_ref();
+        holding.is_some_and(|h| h.grant == *grant && h.claimed)
+    }
+
+    pub(super) fn is_releasing(&self, of: PlaceRef) -> bool {
+        let same = |i: &Intent| matches!(i, Intent::Release { place, .. } if *place == of);
+        self.pending.iter().any(same)
+    }
+
+    /// Whether a TakeOver of this place is asked for.
+    pub(super) fn is_taking_over(&self, place: Seq) -> bool {
+        let of_place = |i: &Intent| matches!(i, Intent::TakeOver { seq, .. } if *seq == place);
+        self.pending.iter().any(of_place)
+    }
+
+    fn command(&self, state: &State, intent: &Intent, replica: ReplicaId) -> Option<Command> {
+        Some(match intent {
+            Intent::Create { create, .. } => {
+                let mut create = Create::clone(create);
+                create.past = if state.version == 0 { self.past } else { None };
+                Command::Create(create)
+            }
+            Intent::Release { place, .. } => {
+                let holding = self.holding.as_ref().filter(|h| h.seq == place.seq);
+                Command::Release {
+                    seq: place.seq,
+                    tag: place.tag,
+                    home: replica,
+                    grant: holding.map(|h| h.grant),
+                    synced: holding.is_some_and(|h| h.synced),
+                    open_write: holding.is_some_and(Holding::has_open_write),
+                }
+            }
+            Intent::Evict {
+                seq, tag, evidence, ..
+            } => Command::Evict {
+                seq: *seq,
+                tag: *tag,
+                evidence: evidence.clone(),
+            },
+            Intent::TakeOver {
+                seq,
+                from_home,
+                from_fence,
+            } => Command::TakeOver {
+                seq: *seq,
+                from_home: *from_home,
+                from_fence: *from_fence,
+                to_home: replica,
+            },
+            Intent::Extend { seq, fence, past } => Command::Extend {
+                seq: *seq,
+                home: replica,
+                fence: *fence,
+                past: *past,
+            },
+            Intent::Settle(_) => return None,
+        })
+    }
+}

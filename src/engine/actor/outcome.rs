@@ -1,0 +1,126 @@
+//! What callers hear of a batch whose outcomes stand.
+
+use super::super::api::{EngineError, ForceReleased, describe_over};
+use super::intent::{EvictReply, Intent};
+use super::{Actor, Run};
+use crate::lock::{Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
+
+impl Actor {
+    /// Answers a batch whose outcomes stand.
+    pub(super) fn deliver(&mut self, run: &mut Run, batch: Vec<(Intent, Option<Outcome>)>) {
+        for (intent, outcome) in batch {
+            match intent {
+                Intent::Create {
+                    read_value,
+                    reply,
+                    create: _,
+                    _room,
+                } => match outcome {
+                    Some(Outcome::Created(created)) => {
+                        self.created(run, created, read_value, reply);
+                    }
+                    other => drop(reply.send(Err(unexpected(other)))),
+                },
+                Intent::Release { reply, .. } => {
+                    let answer = match outcome {
+                        Some(Outcome::Released(_)) => Ok(false),
+                        Some(Outcome::Gone(Over::Released)) => Ok(true),
+                        other => Err(unexpected(other)),
+                    };
+                    drop(reply.send(answer));
+                }
+                Intent::Evict {
+                    seq,
+                    tag,
+                    evidence,
+                    reply,
+                } => match reply {
+                    EvictReply::None => self.log_eviction(seq, tag, &evidence, outcome.as_ref()),
+                    EvictReply::Settled(reply) => {
+                        self.log_eviction(seq, tag, &evidence, outcome.as_ref());
+                        // Nobody listens where the session's end is tried again.
+                        let _ = reply.send(());
+                    }
+                    EvictReply::Force(reply) => {
+                        let answer = match outcome {
+                            Some(Outcome::Evicted { was_holder }) => Ok(ForceReleased {
+                                already_released: false,
+                                was_holder,
+                            }),
+                            Some(Outcome::Gone(_)) => Ok(ForceReleased {
+                                already_released: true,
+                                was_holder: false,
+                            }),
+                            other => Err(unexpected(other)),
+                        };
+                        drop(reply.send(answer));
+                    }
+                },
+                Intent::TakeOver { seq, .. } => {
+                    if let Some(Outcome::Refused(refusal)) = outcome {
+                        tracing::warn!(key = %self.id, %seq, ?refusal, "a take-over was refused");
+                        if self.holding.as_ref().is_none_or(|h| h.seq != seq) {
+                            // Whoever waits for it would wait for ever; it is tried again when asked for.
+                            let error = unexpected(Some(Outcome::Refused(refusal)));
+                            self.fail_let_ins(seq, &error);
+                        }
+                    }
+                }
+                Intent::Extend { seq, fence, .. } => self.extended(run, seq, fence, outcome),
+                Intent::Settle(reply) => drop(reply.send(())),
+            }
+        }
+    }
+}
+
+impl Actor {
+    /// Says that a lockRef was taken away: why a job lost its lock must be found in the log.
+    fn log_eviction(&self, seq: Seq, tag: Tag, evidence: &Evidence, outcome: Option<&Outcome>) {
+        let Some(Outcome::Evicted { was_holder }) = outcome else {
+            return;
+        };
+        let lock_ref = LockRef {
+            table: self.id.table.clone(),
+            key: self.id.key.clone(),
+            seq,
+            tag,
+            grant: None,
+        };
+        let why = describe_over(&Over::Ended(evidence.reason()));
+        if *was_holder {
+            tracing::info!(%lock_ref, why, "a holder lost its lock");
+        } else {
+            tracing::debug!(%lock_ref, why, "a waiter lost its place");
+        }
+    }
+}
+
+/// What a caller hears of an outcome that is no success.
+pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
+    match outcome {
+        Some(Outcome::Gone(over)) => EngineError::Over(over),
+        Some(Outcome::Refused(refusal)) => match refusal {
+            Refusal::QueueFull { places_max } => EngineError::Exhausted {
+                what: "places_per_key_max",
+                limit: places_max as u64,
+            },
+            Refusal::SeqUsedUp => {
+                EngineError::KeyUsedUp("the numbers of this key are used up".to_owned())
+            }
+            Refusal::Fence(error) => EngineError::KeyUsedUp(error.to_string()),
+            Refusal::RequestMismatch { field } => EngineError::RequestMismatch { field },
+            Refusal::NeverIssued => EngineError::NeverIssued,
+            Refusal::EvidenceGone | Refusal::Overtaken | Refusal::IsHolder | Refusal::NotHolder => {
+                EngineError::Unavailable("the lock changed hands meanwhile".to_owned())
+            }
+        },
+        Some(
+            Outcome::Created(_)
+            | Outcome::Released(_)
+            | Outcome::Evicted { .. }
+            | Outcome::TakenOver
+            | Outcome::Extended,
+        )
+        | None => EngineError::Unavailable("internal: an outcome of another command".to_owned()),
+    }
+}

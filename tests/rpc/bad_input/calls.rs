@@ -1,0 +1,191 @@
+//! The calls that rows make.
+
+use bytes::Bytes;
+use fermata::proto::*;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tonic::Status;
+use tonic::body::Body;
+
+use super::stage::Stage;
+use crate::malformed::{call, framed};
+use crate::world::World;
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Create(CreateLockRefRequest),
+    Acquire(AcquireLockRequest),
+    Release(ReleaseLockRequest),
+    CriticalGet(CriticalGetRequest),
+    CriticalPut(CriticalPutRequest),
+    CriticalDelete(CriticalDeleteRequest),
+    Watch(WatchLockRequest),
+    Open(OpenSessionRequest),
+    Renew(RenewSessionRequest),
+    KeepAlive(KeepAliveRequest),
+    Close(CloseSessionRequest),
+    Get(GetRequest),
+    ListLocks(ListLocksRequest),
+    Describe(DescribeLockRequest),
+    Force(ForceReleaseRequest),
+    /// This message to a method of LockService, whatever it means there.
+    Bytes(&'static str, Vec<u8>),
+    /// The headers of a call with a deadline, and no message.
+    NoMessage,
+    /// A connection, and nothing on it.
+    Silence,
+}
+
+impl Call {
+    /// Makes the call; the answer as its fields show.
+    pub async fn made(self, stage: &Stage) -> Result<String, Status> {
+        fn shown<T: std::fmt::Debug>(answer: tonic::Response<T>) -> String {
+            format!("{:?}", answer.into_inner())
+        }
+        let world = &stage.world;
+        let (mut client, mut admin) = (stage.client.clone(), stage.admin.clone());
+        match self {
+            Call::Create(ask) => client.create_lock_ref(ask).await.map(shown),
+            Call::Acquire(ask) => client.acquire_lock(ask).await.map(shown),
+            Call::Release(ask) => client.release_lock(ask).await.map(shown),
+            Call::CriticalGet(ask) => client.critical_get(ask).await.map(shown),
+            Call::CriticalPut(ask) => client.critical_put(ask).await.map(shown),
+            Call::CriticalDelete(ask) => client.critical_delete(ask).await.map(shown),
+            Call::Watch(ask) => {
+                let mut stream = client.watch_lock(ask).await?.into_inner();
+                Ok(format!("{:?}", stream.message().await?))
+            }
+            Call::Open(ask) => client.open_session(ask).await.map(shown),
+            Call::Renew(ask) => client.renew_session(ask).await.map(shown),
+            Call::KeepAlive(ask) => {
+                let asks = tokio_stream::iter([ask]);
+                let mut stream = client.keep_alive(asks).await?.into_inner();
+                Ok(format!("{:?}", stream.message().await?))
+            }
+            Call::Close(ask) => client.close_session(ask).await.map(shown),
+            Call::Get(ask) => client.get(ask).await.map(shown),
+            Call::ListLocks(ask) => admin.list_locks(ask).await.map(shown),
+            Call::Describe(ask) => admin.describe_lock(ask).await.map(shown),
+            Call::Force(ask) => admin.force_release(ask).await.map(shown),
+            Call::Bytes(method, message) => {
+                let body = Body::new(Full::new(framed(0, message.len(), &message)));
+                let path = format!("/fermata.v1.LockService/{method}");
+                Err(call(&mut world.channel().await, &path, body, &[]).await)
+            }
+            Call::NoMessage => {
+                let nothing = tokio_stream::pending::<Result<Frame<Bytes>, Status>>();
+                let path = "/fermata.v1.LockService/CreateLockRef";
+                let body = Body::new(StreamBody::new(nothing));
+                let deadline = [("grpc-timeout", "300m")];
+                Err(call(&mut world.channel().await, path, body, &deadline).await)
+            }
+            Call::Silence => Ok(silence(world).await),
+        }
+    }
+}
+
+/// What a client sees that connects and says nothing, on a clock that does not make it wait.
+async fn silence(world: &World) -> String {
+    let mut socket = TcpStream::connect(world.addr).await.unwrap();
+    tokio::time::pause();
+    let started = tokio::time::Instant::now();
+    let mut received = Vec::new();
+    // An abrupt end is an end.
+    let _ = socket.read_to_end(&mut received).await;
+    let closed = started.elapsed();
+    tokio::time::resume();
+    format!("closed after {} s", closed.as_secs())
+}
+
+/// The calls that only a holder may make, with this lockRef. None of their numbers is ever taken.
+pub fn critical_calls(lock_ref: &str) -> Vec<(&'static str, Call)> {
+    let lock_ref = lock_ref.to_owned();
+    let value = Bytes::from_static(b"stolen");
+    let call_no = 7;
+    let put = CriticalPutRequest {
+        lock_ref: lock_ref.clone(),
+        value: value.clone(),
+        call_no,
+    };
+    let last = ReleaseLockRequest {
+        lock_ref: lock_ref.clone(),
+        put: Some(Mutation {
+            value,
+            delete: false,
+        }),
+        call_no,
+    };
+    let get = CriticalGetRequest {
+        lock_ref: lock_ref.clone(),
+        call_no,
+    };
+    let delete = CriticalDeleteRequest { lock_ref, call_no };
+    vec![
+        ("CriticalPut", Call::CriticalPut(put)),
+        ("CriticalGet", Call::CriticalGet(get)),
+        ("CriticalDelete", Call::CriticalDelete(delete)),
+        ("ReleaseLock with a put", Call::Release(last)),
+    ]
+}
+
+/// All calls that take a lockRef, with this one, and the field it stands in.
+pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)> {
+    let text = || lock_ref.to_owned();
+    let critical = critical_calls(lock_ref);
+    let mut calls: Vec<_> = critical
+        .into_iter()
+        .map(|(name, call)| (name, "lock_ref", call))
+        .collect();
+    let acquire = AcquireLockRequest {
+        lock_ref: text(),
+        ..Default::default()
+    };
+    let release = ReleaseLockRequest {
+        lock_ref: text(),
+        ..Default::default()
+    };
+    let force = ForceReleaseRequest {
+        lock_ref: text(),
+        reason: "wedged".to_owned(),
+        ..Default::default()
+    };
+    let watch = WatchLockRequest { lock_ref: text() };
+    let renew = RenewSessionRequest { session: text() };
+    let keep_alive = KeepAliveRequest { session: text() };
+    calls.extend([
+        ("AcquireLock", "lock_ref", Call::Acquire(acquire)),
+        ("ReleaseLock", "lock_ref", Call::Release(release)),
+        ("ForceRelease", "lock_ref", Call::Force(force)),
+        ("WatchLock", "lock_ref", Call::Watch(watch)),
+        ("RenewSession", "session", Call::Renew(renew)),
+        ("KeepAlive", "session", Call::KeepAlive(keep_alive)),
+    ]);
+    calls
+}
+
+/// The calls that take a key and a table.
+pub fn key_calls(key: &str, table: &str) -> Vec<(&'static str, Call)> {
+    let (key, table) = (key.to_owned(), table.to_owned());
+    let get = GetRequest {
+        key: key.clone(),
+        table: table.clone(),
+    };
+    let describe = DescribeLockRequest {
+        key: key.clone(),
+        table: table.clone(),
+        ..Default::default()
+    };
+    let create = CreateLockRefRequest {
+        key,
+        table,
+        ..Default::default()
+    };
+    vec![
+        ("CreateLockRef", Call::Create(create)),
+        ("Get", Call::Get(get)),
+        ("DescribeLock", Call::Describe(describe)),
+    ]
+}

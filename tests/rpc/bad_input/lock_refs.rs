@@ -1,0 +1,253 @@
+//! LockRefs that are broken, or not this caller's to use.
+
+use fermata::proto::*;
+use tonic::Code;
+
+use super::calls::{Call, critical_calls, lock_ref_calls};
+use super::stage::{KEY, Stage, release};
+use super::{Row, answered, invalid, not_found, precondition, row};
+
+pub fn lock_refs(stage: &Stage) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let full = stage.held.lock_ref.as_str();
+    let (place, grant) = full.split_once('@').unwrap();
+    let (key, tag) = place.rsplit_once('.').unwrap();
+    let (key, seq) = key.rsplit_once('#').unwrap();
+    assert_eq!((key, seq), ("default/orders%2042", "1"));
+
+    let never = || not_found("NEVER_ISSUED", "this lockRef was never issued");
+    let broken = |words: &str| (Code::InvalidArgument, format!("not a lockRef: {words}"));
+    let unissued = || (Code::NotFound, String::new());
+    let wrong_tag = if tag == "k3vt9p2q" {
+        "k3vt9p2r"
+    } else {
+        "k3vt9p2q"
+    };
+    let waiting_tag = stage.waiter.lock_ref.rsplit_once('.').unwrap().1;
+    for (what, text, (code, words)) in [
+        (
+            "cut after the table",
+            "default/".to_owned(),
+            broken("it has no '#'"),
+        ),
+        ("cut in the key", key.to_owned(), broken("it has no '#'")),
+        (
+            "cut after the key",
+            format!("{key}#"),
+            broken("it has no '.'"),
+        ),
+        (
+            "cut in the number",
+            format!("{key}#1"),
+            broken("it has no '.'"),
+        ),
+        ("cut before the tag", format!("{key}#1."), broken("its tag")),
+        (
+            "cut in the tag",
+            format!("{key}#1.{}", &tag[..7]),
+            broken("its tag"),
+        ),
+        (
+            "cut before the grant",
+            format!("{place}@"),
+            broken("its grant"),
+        ),
+        (
+            "a tag that is too long",
+            format!("{place}0"),
+            broken("its tag"),
+        ),
+        (
+            "a tag of other letters",
+            format!("{key}#1.ilou0000"),
+            broken("its tag"),
+        ),
+        (
+            "an empty key",
+            format!("default/#1.{tag}"),
+            broken("its key is malformed"),
+        ),
+        (
+            "a key that is no UTF-8",
+            format!("default/%ff#1.{tag}"),
+            broken("its key is not UTF-8"),
+        ),
+        (
+            "a malformed table",
+            format!("no-table/a#1.{tag}"),
+            broken("its table name"),
+        ),
+        (
+            "longer than any",
+            format!("{place}@{}", "1".repeat(4_000)),
+            broken("it is too long"),
+        ),
+        ("number 0", format!("{key}#0.{tag}"), broken("its number")),
+        (
+            "a number too large",
+            format!("{key}#{}.{tag}", u64::MAX),
+            broken("its number"),
+        ),
+        (
+            "a grant too large",
+            format!("{place}@{}", u64::MAX),
+            broken("its grant"),
+        ),
+        // Two spellings of one lockRef would be two lockRefs to whoever compares them.
+        (
+            "a plain space",
+            format!("default/{KEY}#1.{tag}"),
+            broken("its key is not in the canonical"),
+        ),
+        (
+            "more encoded",
+            format!("default/orders%20%342#1.{tag}"),
+            broken("its key is not in the canonical"),
+        ),
+        (
+            "a leading zero",
+            format!("{key}#01.{tag}"),
+            broken("its number"),
+        ),
+        ("a sign", format!("{key}#+1.{tag}"), broken("its number")),
+        (
+            "a grant with a leading zero",
+            format!("{place}@0{grant}"),
+            broken("its grant"),
+        ),
+        ("a space behind", format!("{place} "), broken("its tag")),
+        (
+            "a wrong tag",
+            format!("{key}#1.{wrong_tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "the tag of the waiter",
+            format!("{key}#1.{waiting_tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "the number of the waiter",
+            format!("{key}#2.{tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "from the future",
+            format!("{key}#3.{tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "of another locked key",
+            format!("default/other#1.{tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "of a key never locked",
+            format!("default/fresh#1.{tag}@{grant}"),
+            unissued(),
+        ),
+        (
+            "of another table",
+            format!("archive/orders%2042#1.{tag}@{grant}"),
+            unissued(),
+        ),
+    ] {
+        for (call, field, ask) in lock_ref_calls(&text) {
+            let expected = match (code, &ask) {
+                (Code::InvalidArgument, _) => invalid(field, "MALFORMED", words.clone()),
+                // On a stream of many sessions one that is over is an answer.
+                (_, Call::KeepAlive(_)) => answered(&["reason: NoLongerKept", "seconds: 0"]),
+                _ => never(),
+            };
+            rows.push(row(format!("a lockRef {what}: {call}"), ask, expected));
+        }
+    }
+    for (call, _, ask) in lock_ref_calls(&format!("nowhere/orders%2042#1.{tag}@{grant}")) {
+        let expected = not_found("UNKNOWN_TABLE", "there is no table \"nowhere\"");
+        rows.push(row(format!("a lockRef of no table: {call}"), ask, expected));
+    }
+    for (call, field, ask) in lock_ref_calls("") {
+        let expected = invalid(field, "MISSING", "it is needed and empty");
+        rows.push(row(format!("no lockRef: {call}"), ask, expected));
+    }
+    for (call, field, ask) in lock_ref_calls("default") {
+        let words = match field {
+            "session" => "neither a session (a UUID, from OpenSession) nor a lockRef",
+            _ => "not a lockRef: it has no '/' after the table",
+        };
+        let expected = invalid(field, "MALFORMED", words);
+        rows.push(row(format!("a table as a lockRef: {call}"), ask, expected));
+    }
+    // No cut of a lockRef is another one, down to its last character.
+    for cut in 1..place.len() {
+        let (call, ask) = critical_calls(&full[..cut]).remove(0);
+        let expected = invalid("lock_ref", "MALFORMED", "not a lockRef");
+        rows.push(row(format!("the first {cut} bytes: {call}"), ask, expected));
+    }
+    rows
+}
+
+pub fn holders_only(stage: &Stage) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let token = stage.held.fencing_token;
+    let (place, _) = stage.held.lock_ref.split_once('@').unwrap();
+    let waiter = &stage.waiter.lock_ref;
+    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock gives it");
+    let no_grant = || precondition("NO_GRANT", "this lockRef has no grant");
+    for (what, text, expected) in [
+        (
+            "an older grant",
+            format!("{place}@{}", token - 1),
+            superseded(),
+        ),
+        (
+            "a grant from the future",
+            format!("{place}@{}", token + 1),
+            superseded(),
+        ),
+        ("no grant", place.to_owned(), no_grant()),
+        ("a waiter", waiter.clone(), no_grant()),
+        (
+            "a waiter with the grant of another",
+            format!("{waiter}@{token}"),
+            no_grant(),
+        ),
+        (
+            "a released lockRef",
+            stage.over.lock_ref.clone(),
+            precondition("RELEASED", "it was released"),
+        ),
+    ] {
+        for (call, ask) in critical_calls(&text) {
+            if matches!((what, &ask), ("a released lockRef", Call::Release(_))) {
+                continue;
+            }
+            rows.push(row(format!("{what}: {call}"), ask, expected.clone()));
+        }
+    }
+    let acquire = AcquireLockRequest {
+        lock_ref: stage.over.lock_ref.clone(),
+        ..Default::default()
+    };
+    let expected = precondition("RELEASED", "it was released");
+    rows.push(row(
+        "a released lockRef: AcquireLock",
+        Call::Acquire(acquire),
+        expected,
+    ));
+    for (what, again) in [
+        ("a release twice", release(&stage.over, None)),
+        (
+            "a release twice, with its put",
+            release(&stage.over, Some(b"last")),
+        ),
+        (
+            "a release twice, with another put",
+            release(&stage.over, Some(b"stolen")),
+        ),
+    ] {
+        let expected = answered(&["already_released: true"]);
+        rows.push(row(what, Call::Release(again), expected));
+    }
+    rows
+}

@@ -1,0 +1,144 @@
+//! What there is before the first row and after each.
+
+use bytes::Bytes;
+use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use fermata::proto::*;
+use tonic::transport::Channel;
+
+use crate::world::{Client, World};
+
+pub const KEY: &str = "orders 42";
+pub const REQUEST_ID: &str = "2c1743a3-91b6-4a36-a1a0-4f4a1ac8b7a1";
+pub const HOUR: i64 = 3_600;
+pub const YEAR: i64 = 365 * 24 * HOUR;
+
+pub fn span(seconds: i64, nanos: i32) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos }
+}
+
+/// What there is before the first row.
+pub struct Stage {
+    pub world: World,
+    pub client: Client,
+    pub admin: LockAdminClient<Channel>,
+    /// Holds [`KEY`], whose value is `kept`; with its grant.
+    pub held: CreateLockRefResponse,
+    /// Waits behind it.
+    pub waiter: CreateLockRefResponse,
+    /// Was made with the request_id [`REQUEST_ID`] and a TTL of an hour.
+    pub once: CreateLockRefResponse,
+    /// Released, with `last` as its value.
+    pub over: CreateLockRefResponse,
+    pub session: String,
+}
+
+impl Stage {
+    pub async fn new() -> Stage {
+        let world = World::with_table("archive").await;
+        let mut client = world.client().await;
+        let mut create = async |key: &str, table: &str, request_id: &str| {
+            let ask = CreateLockRefRequest {
+                key: key.to_owned(),
+                table: table.to_owned(),
+                request_id: request_id.to_owned(),
+                ttl: Some(span(HOUR, 0)),
+                ..Default::default()
+            };
+            client.create_lock_ref(ask).await.unwrap().into_inner()
+        };
+        let held = create(KEY, "", "").await;
+        let waiter = create(KEY, "", "").await;
+        create(KEY, "archive", "").await;
+        create("other", "", "").await;
+        let once = create("once", "", REQUEST_ID).await;
+        let over = create("over", "", "").await;
+        client.critical_put(put(&held, b"kept")).await.unwrap();
+        client
+            .release_lock(release(&over, Some(b"last")))
+            .await
+            .unwrap();
+        let open = OpenSessionRequest {
+            ttl: Some(span(HOUR, 0)),
+            request_id: REQUEST_ID.to_owned(),
+            ..Default::default()
+        };
+        let session = client
+            .open_session(open)
+            .await
+            .unwrap()
+            .into_inner()
+            .session;
+        Stage {
+            admin: world.admin().await,
+            world,
+            client,
+            held,
+            waiter,
+            once,
+            over,
+            session,
+        }
+    }
+
+    /// All that may not change: each key as operators see it, its value, and the listings. What is left of
+    /// a lease does.
+    pub async fn facts(&self) -> Vec<String> {
+        let (mut client, mut admin) = (self.client.clone(), self.admin.clone());
+        let mut facts = Vec::new();
+        let without_lease = |place: &mut Place| place.lease_left = None;
+        for table in ["default", "archive"] {
+            let keys: &[&str] = match table {
+                "default" => &[KEY, "other", "once", "over", "fresh"],
+                _ => &[KEY],
+            };
+            for key in keys {
+                let ask = DescribeLockRequest {
+                    key: (*key).to_owned(),
+                    table: table.to_owned(),
+                    ..Default::default()
+                };
+                let mut described = admin.describe_lock(ask).await.unwrap().into_inner();
+                described.holders.iter_mut().for_each(without_lease);
+                described.waiters.iter_mut().for_each(without_lease);
+                let ask = GetRequest {
+                    key: (*key).to_owned(),
+                    table: table.to_owned(),
+                };
+                let value = client.get(ask).await.unwrap().into_inner();
+                facts.push(format!("{described:?} {value:?}"));
+            }
+            let ask = ListLocksRequest {
+                table: table.to_owned(),
+                ..Default::default()
+            };
+            let mut listed = admin.list_locks(ask).await.unwrap().into_inner();
+            let holders = listed.locks.iter_mut().filter_map(|l| l.holder.as_mut());
+            holders.for_each(without_lease);
+            facts.push(format!("{} locks: {listed:?}", listed.locks.len()));
+        }
+        let ask = ListSessionsRequest::default();
+        let mut listed = admin.list_sessions(ask).await.unwrap().into_inner();
+        listed.sessions.iter_mut().for_each(|s| s.lease_left = None);
+        facts.push(format!("{} sessions: {listed:?}", listed.sessions.len()));
+        facts
+    }
+}
+
+pub fn put(of: &CreateLockRefResponse, value: &'static [u8]) -> CriticalPutRequest {
+    CriticalPutRequest {
+        lock_ref: of.lock_ref.clone(),
+        value: Bytes::from_static(value),
+        call_no: 0,
+    }
+}
+
+pub fn release(of: &CreateLockRefResponse, value: Option<&'static [u8]>) -> ReleaseLockRequest {
+    ReleaseLockRequest {
+        lock_ref: of.lock_ref.clone(),
+        put: value.map(|value| Mutation {
+            value: Bytes::from_static(value),
+            delete: false,
+        }),
+        call_no: 0,
+    }
+}
