@@ -13,6 +13,7 @@ mod locks;
 mod output;
 mod put;
 mod remote;
+mod schema;
 pub mod serve;
 mod settings;
 mod signals;
@@ -53,6 +54,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Schema(schema::Args),
     Lock(lock::Args),
     Locks(locks::Args),
     Get(get::Args),
@@ -91,8 +93,12 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
                 ExitCode::FAILURE
             });
         }
+        Command::Schema(args) if before.is_empty() => schema::run(args).await,
         Command::Completions { shell } if before.is_empty() => completions(shell),
-        Command::Serve(_) | Command::Check(_) | Command::Completions { .. } => Err(Failure::usage(
+        Command::Serve(_)
+        | Command::Check(_)
+        | Command::Schema(_)
+        | Command::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
         Command::Bench(args) => bench::run(args, &before).await,

@@ -3,7 +3,9 @@
 //! Nothing here knows the rules of the lock; those are in [`crate::lock`]. A store only compares and
 //! swaps, and keeps one value a key with the timestamp it was written at.
 
+pub mod cassandra;
 pub mod embedded;
+mod ends;
 
 use std::fmt;
 

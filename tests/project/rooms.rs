@@ -12,7 +12,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("session", &["lock"]),
     ("limits", &["lock"]),
     ("store", &["lock"]),
-    ("store::embedded", &["store", "lock"]),
+    ("store::embedded", &["store", "store::ends", "lock"]),
+    ("store::cassandra", &["store", "store::ends", "lock"]),
+    ("store::ends", &["store", "lock"]),
     ("engine", &["lock", "session", "store", "limits"]),
     ("proto", &["rpc::codec"]),
     // The engine hands this row on as it is.
@@ -35,6 +37,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "proto",
             "server",
             "store",
+            "store::cassandra",
             "store::embedded",
             "telemetry",
         ],

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod cassandra;
 mod contract;
 mod embedded;
 mod world;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::contract::{Fresh, keeps_its_promises};
 use crate::world::{id, with_place};
 
-async fn empty_store() -> Fresh<TempDir> {
+async fn empty_store(_promise: &str) -> Fresh<TempDir> {
     let directory = TempDir::new().unwrap();
     Fresh {
         store: Arc::new(open(directory.path()).unwrap()),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::{RecordError, decode, encode, uuid};
 use crate::lock::{
-    EndReason, Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
-    Tag,
+    Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
 };
+use crate::store::ends::End;
 
 /// All of a state but its live places.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -40,33 +40,6 @@ struct Counters {
 struct Version {
     #[prost(uint64, tag = "1")]
     version: u64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct End {
-    #[prost(uint64, tag = "1")]
-    seq: u64,
-    #[prost(fixed64, tag = "2")]
-    tag: u64,
-    #[prost(enumeration = "Reason", tag = "3")]
-    reason: i32,
-    /// Of a forced end: who.
-    #[prost(string, tag = "4")]
-    by: String,
-    /// Of a forced end: why.
-    #[prost(string, tag = "5")]
-    why: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
-#[repr(i32)]
-enum Reason {
-    None = 0,
-    Expired = 1,
-    SessionClosed = 2,
-    Unclaimed = 3,
-    Forced = 4,
-    Foreign = 5,
 }
 
 /// A live place; its seq is in the row's key.
@@ -113,7 +86,7 @@ impl LockRow {
         let places = row
             .ended
             .into_iter()
-            .map(ended_place)
+            .map(|end| EndedPlace::try_from(end).map_err(RecordError::new))
             .collect::<Result<VecDeque<_>, _>>()?;
         Ok(LockRow {
             state: State {
@@ -174,7 +147,7 @@ pub(in crate::store::embedded) fn encode_lock(state: &State) -> Vec<u8> {
         unsynced: state.unsynced,
         places: state.entries.len() as u64,
         complete_from: state.ended.complete_from.0,
-        ended: state.ended.places.iter().map(end).collect(),
+        ended: state.ended.places.iter().map(End::from).collect(),
     })
 }
 
@@ -184,42 +157,6 @@ pub(in crate::store::embedded) fn version_of(row: &[u8]) -> Result<u64, RecordEr
         Version { version: 0 } => Err(RecordError::new("its version is 0")),
         Version { version } => Ok(version),
     }
-}
-
-fn end(place: &EndedPlace) -> End {
-    let (reason, by, why) = match &place.reason {
-        EndReason::Expired => (Reason::Expired, "", ""),
-        EndReason::SessionClosed => (Reason::SessionClosed, "", ""),
-        EndReason::Unclaimed => (Reason::Unclaimed, "", ""),
-        EndReason::Forced { by, why } => (Reason::Forced, &**by, &**why),
-        EndReason::Foreign => (Reason::Foreign, "", ""),
-    };
-    End {
-        seq: place.seq.0,
-        tag: place.tag.bits(),
-        reason: reason.into(),
-        by: by.to_owned(),
-        why: why.to_owned(),
-    }
-}
-
-fn ended_place(end: End) -> Result<EndedPlace, RecordError> {
-    let reason = match Reason::try_from(end.reason) {
-        Ok(Reason::Expired) => EndReason::Expired,
-        Ok(Reason::SessionClosed) => EndReason::SessionClosed,
-        Ok(Reason::Unclaimed) => EndReason::Unclaimed,
-        Ok(Reason::Forced) => EndReason::Forced {
-            by: end.by.into(),
-            why: end.why.into(),
-        },
-        Ok(Reason::Foreign) => EndReason::Foreign,
-        Ok(Reason::None) | Err(_) => return Err(RecordError::new("an end has an unknown reason")),
-    };
-    Ok(EndedPlace {
-        seq: Seq(end.seq),
-        tag: Tag::from_bits(end.tag).ok_or_else(|| RecordError::new("an end has no tag"))?,
-        reason,
-    })
 }
 
 pub(in crate::store::embedded) fn encode_place(entry: &Entry) -> Vec<u8> {
@@ -272,6 +209,7 @@ pub(in crate::store::embedded) fn decode_place(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::{EndReason, Tag};
     use uuid::Uuid;
 
     fn entry(seq: u64, liveness: Liveness) -> Arc<Entry> {

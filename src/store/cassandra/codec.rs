@@ -1,0 +1,266 @@
+//! What the rows of a key hold: a state as values to write, and as it is read back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::skip::{self, Run};
+use super::value::{Row, Value, present};
+use crate::lock::{
+    Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+};
+use crate::store::StoreError;
+use crate::store::ends::End;
+
+/// The format of every row so far.
+const FORMAT: i8 = 1;
+/// The format of the ends.
+const ENDS_FORMAT: u8 = 1;
+const MODE_OVER: i8 = 0;
+const MODE_EXCLUSIVE: i8 = 1;
+
+/// The seq of the row that is always there, below all places.
+pub(super) const SEQ_BELOW: i64 = 0;
+/// The seq of the row that is always there, above all places.
+pub(super) const SEQ_ABOVE: i64 = i64::MAX;
+
+fn damaged(what: impl Into<String>) -> StoreError {
+    StoreError::Damaged(what.into())
+}
+
+/// A number of ours as a `bigint`.
+pub(super) fn bigint(number: u64) -> Result<i64, StoreError> {
+    i64::try_from(number).map_err(|_| damaged(format!("{number} does not fit a bigint")))
+}
+
+/// A `bigint` as a number of ours.
+pub(super) fn number(bigint: i64) -> Result<u64, StoreError> {
+    u64::try_from(bigint).map_err(|_| damaged(format!("{bigint} is below 0")))
+}
+
+/// What all rows of a key share, in the order of `SHARED_COLUMNS`.
+pub(super) fn shared(state: &State) -> Result<Vec<Value>, StoreError> {
+    Ok(vec![
+        Value::TinyInt(FORMAT),
+        Value::BigInt(bigint(state.version)?),
+        Value::BigInt(bigint(state.next.0)?),
+        Value::BigInt(bigint(state.head.0)?),
+        Value::BigInt(bigint(state.grant.0)?),
+        Value::BigInt(bigint(state.fence.0)?),
+        Value::Int(state.width.cast_signed()),
+        Value::Boolean(state.unsynced),
+    ])
+}
+
+/// A row with nothing in it but its key, in the order of `ROW_COLUMNS`.
+fn bare(seq: i64) -> Vec<Value> {
+    let mut row = vec![Value::Unset; super::statements::ROW_COLUMNS.len()];
+    if let Some(first) = row.first_mut() {
+        *first = Value::BigInt(seq);
+    }
+    row
+}
+
+/// The row above all places.
+pub(super) fn above() -> Vec<Value> {
+    bare(SEQ_ABOVE)
+}
+
+/// The row below all places, with what is rarely changed.
+pub(super) fn below(ended: &Ended, runs: &[Run]) -> Vec<Value> {
+    let mut row = bare(SEQ_BELOW);
+    if let [.., ends, skip] = row.as_mut_slice() {
+        *ends = Value::Blob(encode_ends(ended));
+        *skip = Value::Blob(skip::encode(runs));
+    }
+    row
+}
+
+/// A place that is over.
+pub(super) fn over(seq: Seq) -> Result<Vec<Value>, StoreError> {
+    let mut row = bare(bigint(seq.0)?);
+    if let Some(mode) = row.get_mut(1) {
+        *mode = Value::TinyInt(MODE_OVER);
+    }
+    Ok(row)
+}
+
+/// A live place.
+pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
+    let mode = match entry.mode {
+        Mode::Exclusive => MODE_EXCLUSIVE,
+    };
+    let (session, ttl) = match entry.liveness {
+        Liveness::Own { ttl_ms } => (Value::Unset, Value::Int(ttl_ms.cast_signed())),
+        Liveness::Session(session) => (Value::Uuid(session.0), Value::Unset),
+    };
+    Ok(vec![
+        Value::BigInt(bigint(entry.seq.0)?),
+        Value::TinyInt(mode),
+        Value::Uuid(entry.request_id),
+        session,
+        ttl,
+        Value::Int(entry.epoch.cast_signed()),
+        Value::Uuid(entry.home.0),
+        Value::text(&entry.identity),
+        Value::text(&entry.owner),
+        Value::Timestamp(entry.created_at_ms),
+        Value::Unset,
+        Value::Unset,
+    ])
+}
+
+/// The row below all places as it was read: everything but the places.
+#[derive(Clone, Debug)]
+pub(super) struct First {
+    /// The state, without its places.
+    pub(super) state: State,
+    /// Which seqs are ignored, whatever stands there.
+    pub(super) runs: Vec<Run>,
+}
+
+impl First {
+    pub(super) fn decode(mut row: Row) -> Result<First, StoreError> {
+        match row.tinyint("format")? {
+            Some(FORMAT) => {}
+            Some(format) => {
+                return Err(damaged(format!(
+                    "its format is {format}, which this program does not know"
+                )));
+            }
+            None => return Err(damaged("its format is not there")),
+        }
+        let mut counter = |column: &str| number(present(row.bigint(column)?, column)?);
+        let version = counter("version")?;
+        let next = Seq(counter("next")?);
+        let head = Seq(counter("head")?);
+        let grant = Fence(counter("grant")?);
+        let fence = Fence(counter("fence")?);
+        let width = present(row.int("width")?, "width")?.cast_unsigned();
+        let unsynced = present(row.boolean("unsynced")?, "unsynced")?;
+        let ended = decode_ends(&present(row.blob("ended")?, "ended")?)?;
+        let runs = present(row.blob("skip")?, "skip")?;
+        let runs = skip::decode(&runs).ok_or_else(|| damaged("its skip cannot be read"))?;
+        if version == 0 {
+            return Err(damaged("its version is 0"));
+        }
+        Ok(First {
+            state: State {
+                version,
+                next,
+                head,
+                grant,
+                fence,
+                width,
+                unsynced,
+                entries: VecDeque::new(),
+                ended,
+            },
+            runs,
+        })
+    }
+
+    /// Puts the places in, given newest first; checks that every seq from head to next is accounted for.
+    pub(super) fn with_places(self, rows: Vec<Row>) -> Result<State, StoreError> {
+        let mut state = self.state;
+        let mut due = state.next.0;
+        for mut row in rows {
+            let seq = present(row.bigint("seq")?, "seq")?;
+            if seq == SEQ_ABOVE {
+                continue;
+            }
+            let seq = number(seq)?;
+            if seq < state.head.0 || self.runs.iter().any(|run| run.contains(seq)) {
+                continue;
+            }
+            due = before(due, &self.runs);
+            if seq != due {
+                return Err(damaged(format!(
+                    "a row is at place {seq} where {due} is due"
+                )));
+            }
+            if let Some(entry) = place(seq, row)? {
+                state.entries.push_front(entry);
+            }
+        }
+        if state.head < state.next && due != state.head.0 {
+            return Err(damaged(format!(
+                "place {} is missing",
+                before(due, &self.runs)
+            )));
+        }
+        state.check().map_err(damaged)?;
+        Ok(state)
+    }
+}
+
+/// The seq below this one that must have a row.
+fn before(seq: u64, runs: &[Run]) -> u64 {
+    let below = seq.saturating_sub(1);
+    match runs.iter().find(|run| run.contains(below)) {
+        Some(run) => run.first.saturating_sub(1),
+        None => below,
+    }
+}
+
+/// The place in a row; `None` where it is over.
+fn place(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
+    let mode = match row.tinyint("mode")? {
+        Some(MODE_EXCLUSIVE) => Mode::Exclusive,
+        Some(MODE_OVER) => return Ok(None),
+        Some(_) | None => return Err(damaged(format!("place {seq} has no known mode"))),
+    };
+    let liveness = match (row.uuid("session")?, row.int("ttl")?) {
+        (Some(session), _) => Liveness::Session(SessionId(session)),
+        (None, Some(ttl)) => Liveness::Own {
+            ttl_ms: ttl.cast_unsigned(),
+        },
+        (None, None) => return Err(damaged(format!("place {seq} lives by nothing"))),
+    };
+    let entry = Entry {
+        seq: Seq(seq),
+        mode,
+        request_id: present(row.uuid("request_id")?, "request_id")?,
+        liveness,
+        epoch: present(row.int("epoch")?, "epoch")?.cast_unsigned(),
+        home: ReplicaId(present(row.uuid("home")?, "home")?),
+        identity: present(row.text("identity")?, "identity")?.into(),
+        owner: present(row.text("owner")?, "owner")?.into(),
+        created_at_ms: present(row.timestamp("created_at")?, "created_at")?,
+    };
+    Ok(Some(Arc::new(entry)))
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Ends {
+    #[prost(uint64, tag = "1")]
+    complete_from: u64,
+    #[prost(message, repeated, tag = "2")]
+    places: Vec<End>,
+}
+
+fn encode_ends(ended: &Ended) -> Vec<u8> {
+    let message = Ends {
+        complete_from: ended.complete_from.0,
+        places: ended.places.iter().map(End::from).collect(),
+    };
+    let mut bytes = vec![ENDS_FORMAT];
+    // A Vec grows, so there is always room.
+    message.encode_raw(&mut bytes);
+    bytes
+}
+
+fn decode_ends(bytes: &[u8]) -> Result<Ended, StoreError> {
+    let Some((&ENDS_FORMAT, message)) = bytes.split_first() else {
+        return Err(damaged(
+            "its ends have a format that this program does not know",
+        ));
+    };
+    let message = Ends::decode(message).map_err(|error| damaged(error.to_string()))?;
+    let places = message.places.into_iter().map(EndedPlace::try_from);
+    Ok(Ended {
+        places: places.collect::<Result<_, _>>().map_err(damaged)?,
+        complete_from: Seq(message.complete_from),
+    })
+}

@@ -1,0 +1,528 @@
+//! The driver: the only file that knows which one it is.
+//!
+//! It prepares, executes, pages, and says what became of a request that got no result. What is asked, and
+//! what the rows mean, is not known here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use scylla::client::PoolSize;
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::cluster::Node;
+use scylla::errors::{DbError, ExecutionError, NewSessionError, PrepareError, RequestAttemptError};
+use scylla::policies::load_balancing::{
+    DefaultPolicy, NodeIdentifier, SingleTargetLoadBalancingPolicy,
+};
+use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
+use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
+use scylla::response::query_result::QueryResult;
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::routing::Shard;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
+use scylla::value::{CqlTimestamp, CqlValue, MaybeUnset};
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::options::{CassandraOptions, Majority};
+use super::value::{Row, Value};
+
+/// After how long without an answer a read or a put is sent to another node as well.
+const SPECULATE_AFTER: Duration = Duration::from_millis(200);
+/// A coordinator that let this many requests in a row time out …
+const TIMEOUTS_MAX: u32 = 2;
+/// … is asked last for this long: a node that hangs keeps its connections.
+const AVOIDED_FOR: Duration = Duration::from_secs(10);
+/// How long the nodes may take to agree on the schema.
+const AGREEMENT_MAX: Duration = Duration::from_secs(60);
+
+/// How a statement is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A lightweight transaction: never repeated by the driver, which could not know what became of it.
+    Cas,
+    /// A read that first settles the transactions that are under way.
+    SerialRead,
+    /// A read of what a majority has. May be sent twice.
+    Read,
+    /// A write with its own timestamp, so that sending it twice changes nothing.
+    Write,
+}
+
+/// A prepared statement.
+#[derive(Clone, Debug)]
+pub(super) struct Statement {
+    prepared: PreparedStatement,
+    usage: Use,
+}
+
+/// Where a listing goes on.
+#[derive(Clone, Debug)]
+pub(super) struct NextPage(PagingState);
+
+/// A coordinator that did not answer.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    timeouts: u32,
+    avoided_until: Option<Instant>,
+}
+
+/// A connected cluster.
+#[derive(Debug)]
+pub(super) struct Driver {
+    session: Session,
+    majority: Majority,
+    datacenter: Option<String>,
+    request_timeout: Duration,
+    suspects: Mutex<HashMap<Uuid, Suspect>>,
+}
+
+impl Driver {
+    pub(super) async fn connect(options: &CassandraOptions) -> Result<Driver, Fault> {
+        let mut policy = DefaultPolicy::builder().token_aware(true);
+        if let Some(datacenter) = &options.datacenter {
+            policy = policy
+                .prefer_datacenter(datacenter.clone())
+                .permit_dc_failover(true);
+        }
+        let (quorum, serial) = match options.majority {
+            Majority::Everywhere => (Consistency::Quorum, SerialConsistency::Serial),
+            Majority::OneDatacenter => (Consistency::LocalQuorum, SerialConsistency::LocalSerial),
+        };
+        // What a statement does not say for itself. The driver's own default is LocalSerial.
+        let profile = ExecutionProfile::builder()
+            .consistency(quorum)
+            .serial_consistency(Some(serial))
+            .request_timeout(Some(options.request_timeout))
+            .load_balancing_policy(policy.build())
+            .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+            // Only where a statement says that it is idempotent.
+            .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
+                max_retry_count: 1,
+                retry_interval: SPECULATE_AFTER,
+            })))
+            .build();
+        let mut builder = SessionBuilder::new()
+            .known_nodes(&options.contact_points)
+            .default_execution_profile_handle(profile.into_handle())
+            .pool_size(PoolSize::PerHost(options.connections_per_node))
+            .connection_timeout(options.connect_timeout)
+            .schema_agreement_timeout(AGREEMENT_MAX)
+            .auto_await_schema_agreement(false)
+            .keyspaces_to_fetch([options.keyspace.as_str()]);
+        if let Some(credentials) = &options.credentials {
+            builder = builder.user(&credentials.user, &credentials.password);
+        }
+        let session = builder.build().await.map_err(not_connected)?;
+        Ok(Driver {
+            session,
+            majority: options.majority,
+            datacenter: options.datacenter.clone(),
+            request_timeout: options.request_timeout,
+            suspects: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// Whether there is a connection to any node.
+    pub(super) fn is_connected(&self) -> bool {
+        let state = self.session.get_cluster_state();
+        state
+            .get_nodes_info()
+            .iter()
+            .any(|node| node.is_connected())
+    }
+
+    pub(super) async fn prepare(&self, usage: Use, text: &str) -> Result<Statement, Fault> {
+        let preparing = self.session.prepare(text);
+        let mut prepared = match tokio::time::timeout(self.request_timeout, preparing).await {
+            Ok(prepared) => prepared.map_err(not_prepared)?,
+            Err(_) => {
+                return Err(Fault::NotStarted(
+                    "preparing a statement timed out".to_owned(),
+                ));
+            }
+        };
+        match usage {
+            Use::Cas => prepared.set_is_idempotent(false),
+            Use::SerialRead => {
+                prepared.set_is_idempotent(false);
+                prepared.set_consistency(match self.majority {
+                    Majority::Everywhere => Consistency::Serial,
+                    Majority::OneDatacenter => Consistency::LocalSerial,
+                });
+            }
+            Use::Read | Use::Write => {
+                prepared.set_is_idempotent(true);
+                prepared.set_retry_policy(Some(Arc::new(DefaultRetryPolicy::new())));
+            }
+        }
+        Ok(Statement { prepared, usage })
+    }
+
+    /// Executes a statement whose answer is one page.
+    pub(super) async fn execute(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Row>, Fault> {
+        let values: Vec<_> = values.iter().map(bound).collect();
+        let answer = match statement.usage {
+            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, &values).await?,
+            Use::Read => {
+                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                answer.await.map_err(fault)?
+            }
+            Use::Write => {
+                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                answer.await.map_err(fault_of_repeated)?
+            }
+        };
+        rows(answer)
+    }
+
+    /// Executes a read, and answers with one page of it and where it goes on.
+    pub(super) async fn page(
+        &self,
+        statement: &Statement,
+        values: &[Value],
+        page_rows: i32,
+        from: Option<NextPage>,
+    ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
+        let values: Vec<_> = values.iter().map(bound).collect();
+        let mut prepared = statement.prepared.clone();
+        prepared.set_page_size(page_rows.max(1));
+        let from = from.map_or_else(PagingState::start, |next| next.0);
+        let (answer, next) = self
+            .session
+            .execute_single_page(&prepared, &values, from)
+            .await
+            .map_err(fault)?;
+        let next = match next {
+            PagingStateResponse::HasMorePages { state } => Some(NextPage(state)),
+            PagingStateResponse::NoMorePages => None,
+        };
+        Ok((rows(answer)?, next))
+    }
+
+    /// Executes what changes the schema. All of these go to one node, the same for every client that is
+    /// connected to it: there they come one after the other, so that two clients that create a table at once
+    /// do not make two of it.
+    pub(super) async fn change_schema(&self, text: &str) -> Result<(), Fault> {
+        let mut statement = Unprepared::new(text);
+        statement.set_request_timeout(Some(AGREEMENT_MAX));
+        let state = self.session.get_cluster_state();
+        let connected = state.get_nodes_info().iter().filter(|n| n.is_connected());
+        if let Some(node) = connected.min_by_key(|node| node.host_id) {
+            statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
+        }
+        self.session
+            .query_unpaged(statement, &[])
+            .await
+            .map(drop)
+            .map_err(fault)
+    }
+
+    /// Waits until all nodes have the same schema.
+    pub(super) async fn agree_on_schema(&self) -> Result<(), Fault> {
+        let unknown = |error: &dyn std::fmt::Display| Fault::Unknown(error.to_string());
+        let agreed = self.session.await_schema_agreement().await;
+        agreed.map_err(|error| unknown(&error))?;
+        let refreshed = self.session.refresh_metadata().await;
+        refreshed.map_err(|error| unknown(&error))
+    }
+
+    /// A setting as each connected node has it; `None` from one that does not know it.
+    pub(super) async fn setting_of_each_node(&self, name: &str) -> Vec<(String, Option<String>)> {
+        let state = self.session.get_cluster_state();
+        let mut settings = Vec::new();
+        for node in state.get_nodes_info().iter().filter(|n| n.is_connected()) {
+            let mut statement =
+                Unprepared::new("SELECT value FROM system_views.settings WHERE name = ?");
+            statement.set_consistency(Consistency::One);
+            statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
+            let answer = self.session.query_unpaged(statement, (name,)).await;
+            let rows = answer.ok().and_then(|answer| rows(answer).ok());
+            let first = rows.and_then(|rows| rows.into_iter().next());
+            let value = first.and_then(|mut row| row.text("value").ok().flatten());
+            settings.push((node.address.to_string(), value));
+        }
+        settings
+    }
+
+    /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
+    /// writes to a key prefers the same node, which spares them contention.
+    async fn coordinated(
+        &self,
+        prepared: &PreparedStatement,
+        values: &Vec<MaybeUnset<CqlValue>>,
+    ) -> Result<QueryResult, Fault> {
+        let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
+        for (node, shard) in self.coordinators(prepared, values)? {
+            let mut there = prepared.clone();
+            let id = node.host_id;
+            there.set_load_balancing_policy(Some(only(node, Some(shard))));
+            match self.session.execute_unpaged(&there, values).await {
+                Ok(answer) => {
+                    self.answered(id);
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    let unreached = matches!(
+                        error,
+                        ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan
+                    );
+                    match error {
+                        ExecutionError::RequestTimeout(_) => self.timed_out(id),
+                        _ => self.answered(id),
+                    }
+                    refused = fault(error);
+                    if !unreached {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(refused)
+    }
+
+    /// The connected replicas of a key: those of the preferred datacenter first, those that hang last, else
+    /// in the order of the ring.
+    fn coordinators(
+        &self,
+        prepared: &PreparedStatement,
+        values: &Vec<MaybeUnset<CqlValue>>,
+    ) -> Result<Vec<(Arc<Node>, Shard)>, Fault> {
+        let no_token = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
+        let token = prepared.calculate_token(values);
+        let token = token.map_err(|error| no_token(&error))?;
+        let (Some(token), Some(table)) = (token, prepared.get_table_spec()) else {
+            return Err(no_token(&"the statement names no partition"));
+        };
+        let state = self.session.get_cluster_state();
+        let Some(keyspace) = state.get_keyspace(table.ks_name()) else {
+            return Err(no_token(&"the keyspace is not known yet"));
+        };
+        let replicas =
+            state
+                .replica_locator()
+                .replicas_for_token(token, &keyspace.strategy, None, table);
+        let mut replicas: Vec<_> = replicas
+            .into_replicas_ordered()
+            .into_iter()
+            .filter(|(node, _)| node.is_connected())
+            .map(|(node, shard)| (Arc::clone(node), shard))
+            .collect();
+        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        replicas.sort_by_key(|(node, _)| {
+            let suspect = suspects.get(&node.host_id);
+            let avoided = suspect.and_then(|suspect| suspect.avoided_until);
+            let far = self.datacenter.is_some() && node.datacenter != self.datacenter;
+            (avoided.is_some_and(|until| until > now), far)
+        });
+        Ok(replicas)
+    }
+
+    fn answered(&self, node: Uuid) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.remove(&node);
+    }
+
+    fn timed_out(&self, node: Uuid) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let suspect = suspects.entry(node).or_insert(Suspect {
+            timeouts: 0,
+            avoided_until: None,
+        });
+        suspect.timeouts += 1;
+        if suspect.timeouts >= TIMEOUTS_MAX {
+            suspect.avoided_until = Some(Instant::now() + AVOIDED_FOR);
+            tracing::warn!(%node, "a coordinator does not answer; others are asked for 10 s");
+        }
+    }
+}
+
+fn only(
+    node: Arc<Node>,
+    shard: Option<Shard>,
+) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
+    SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
+}
+
+fn bound(value: &Value) -> MaybeUnset<CqlValue> {
+    MaybeUnset::Set(match value {
+        Value::Unset => return MaybeUnset::Unset,
+        Value::Text(text) => CqlValue::Text(text.clone()),
+        Value::Blob(bytes) => CqlValue::Blob(bytes.clone()),
+        Value::BigInt(number) => CqlValue::BigInt(*number),
+        Value::Int(number) => CqlValue::Int(*number),
+        Value::TinyInt(number) => CqlValue::TinyInt(*number),
+        Value::Boolean(truth) => CqlValue::Boolean(*truth),
+        Value::Uuid(id) => CqlValue::Uuid(*id),
+        Value::Timestamp(ms) => CqlValue::Timestamp(CqlTimestamp(*ms)),
+        Value::Map(pairs) => CqlValue::Map(
+            pairs
+                .iter()
+                .map(|(one, other)| (CqlValue::Text(one.clone()), CqlValue::Text(other.clone())))
+                .collect(),
+        ),
+    })
+}
+
+fn rows(answer: QueryResult) -> Result<Vec<Row>, Fault> {
+    if !answer.is_rows() {
+        return Ok(Vec::new());
+    }
+    // It was executed; only the answer cannot be read.
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Fault::Unknown(format!("an answer cannot be read: {error}"))
+    };
+    let rows = answer.into_rows_result().map_err(|e| unreadable(&e))?;
+    let columns: Arc<[String]> = rows
+        .column_specs()
+        .iter()
+        .map(|column| column.name().to_owned())
+        .collect();
+    let typed = rows
+        .rows::<scylla::value::Row>()
+        .map_err(|e| unreadable(&e))?;
+    typed
+        .map(|row| {
+            let row = row.map_err(|e| unreadable(&e))?;
+            let values = row
+                .columns
+                .into_iter()
+                .map(|cell| cell.map(read).transpose());
+            Ok(Row {
+                columns: Arc::clone(&columns),
+                values: values.collect::<Result<_, _>>()?,
+            })
+        })
+        .collect()
+}
+
+fn read(value: CqlValue) -> Result<Value, Fault> {
+    Ok(match value {
+        CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
+        CqlValue::Blob(bytes) => Value::Blob(bytes),
+        CqlValue::BigInt(number) => Value::BigInt(number),
+        CqlValue::Int(number) => Value::Int(number),
+        CqlValue::TinyInt(number) => Value::TinyInt(number),
+        CqlValue::Boolean(truth) => Value::Boolean(truth),
+        CqlValue::Uuid(id) => Value::Uuid(id),
+        CqlValue::Timestamp(CqlTimestamp(ms)) => Value::Timestamp(ms),
+        CqlValue::Map(pairs) => Value::Map(
+            pairs
+                .into_iter()
+                .filter_map(|pair| match pair {
+                    (CqlValue::Text(one), CqlValue::Text(other)) => Some((one, other)),
+                    _ => None,
+                })
+                .collect(),
+        ),
+        _ => {
+            return Err(Fault::Unknown(
+                "a column has a type that no table of ours has".to_owned(),
+            ));
+        }
+    })
+}
+
+fn not_connected(error: NewSessionError) -> Fault {
+    Fault::NotStarted(error.to_string())
+}
+
+fn not_prepared(error: PrepareError) -> Fault {
+    Fault::NotStarted(error.to_string())
+}
+
+/// What became of a request that was sent once.
+fn fault(error: ExecutionError) -> Fault {
+    let what = error.to_string();
+    match may_have_happened(&error) {
+        true => Fault::Unknown(what),
+        false => Fault::NotStarted(what),
+    }
+}
+
+/// What became of a request that may have been sent more than once: the error is that of the last try only.
+fn fault_of_repeated(error: ExecutionError) -> Fault {
+    let what = error.to_string();
+    match error {
+        ExecutionError::BadQuery(_)
+        | ExecutionError::EmptyPlan
+        | ExecutionError::PrepareError(_) => Fault::NotStarted(what),
+        ExecutionError::ConnectionPoolError(_)
+        | ExecutionError::LastAttemptError(_)
+        | ExecutionError::RequestTimeout(_)
+        | ExecutionError::UseKeyspaceError(_)
+        | ExecutionError::SchemaAgreementError(_)
+        | ExecutionError::MetadataError(_) => Fault::Unknown(what),
+        // One that a later driver brings.
+        _ => Fault::Unknown(what),
+    }
+}
+
+/// Whether a request that ended so may have taken effect, or may yet. Every error is named; the last arms
+/// are for those that a later driver brings, which may be anything.
+fn may_have_happened(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::BadQuery(_)
+        | ExecutionError::EmptyPlan
+        | ExecutionError::PrepareError(_)
+        | ExecutionError::ConnectionPoolError(_) => false,
+        ExecutionError::RequestTimeout(_)
+        | ExecutionError::UseKeyspaceError(_)
+        | ExecutionError::SchemaAgreementError(_)
+        | ExecutionError::MetadataError(_) => true,
+        ExecutionError::LastAttemptError(attempt) => match attempt {
+            RequestAttemptError::SerializationError(_)
+            | RequestAttemptError::CqlRequestSerialization(_)
+            | RequestAttemptError::UnableToAllocStreamId
+            | RequestAttemptError::RepreparedIdChanged { .. }
+            | RequestAttemptError::RepreparedIdMissingInBatch => false,
+            RequestAttemptError::BrokenConnectionError(_)
+            | RequestAttemptError::BodyExtensionsParseError(_)
+            | RequestAttemptError::CqlResultParseError(_)
+            | RequestAttemptError::CqlErrorParseError(_)
+            | RequestAttemptError::UnexpectedResponse(_)
+            | RequestAttemptError::NonfinishedPagingState => true,
+            RequestAttemptError::DbError(said, _) => node_may_have_done_it(said),
+            _ => true,
+        },
+        _ => true,
+    }
+}
+
+fn node_may_have_done_it(said: &DbError) -> bool {
+    match said {
+        // Refused before anything was sent to a replica.
+        DbError::SyntaxError
+        | DbError::Invalid
+        | DbError::AlreadyExists { .. }
+        | DbError::FunctionFailure { .. }
+        | DbError::AuthenticationError
+        | DbError::Unauthorized
+        | DbError::ConfigError
+        | DbError::Unavailable { .. }
+        | DbError::Overloaded
+        | DbError::IsBootstrapping
+        | DbError::Unprepared { .. }
+        | DbError::ProtocolError => false,
+        // Write type CAS: accepted or not. Another: decided, and not everywhere yet, so a read of a majority
+        // may miss it.
+        DbError::WriteTimeout { .. } | DbError::WriteFailure { .. } => true,
+        // The reading phase of a CAS: nothing was proposed; what was under way before may be.
+        DbError::ReadTimeout { .. } | DbError::ReadFailure { .. } => true,
+        DbError::RateLimitReached {
+            rejected_by_coordinator,
+            ..
+        } => !rejected_by_coordinator,
+        // 0x1700, CAS_WRITE_UNKNOWN, is among the others.
+        DbError::TruncateError | DbError::ServerError | DbError::Other(_) => true,
+        _ => true,
+    }
+}

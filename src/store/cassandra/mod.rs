@@ -1,0 +1,320 @@
+//! The store on Apache Cassandra (and ScyllaDB, which speaks the same protocol).
+//!
+//! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
+//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL,
+//! `driver` all there is of the driver; `codec` and `change` turn states into rows, `load` rows into states.
+//! No rules of the lock live here.
+
+mod change;
+mod codec;
+mod driver;
+mod fault;
+pub mod health;
+mod load;
+mod memory;
+mod options;
+mod scan;
+pub mod schema;
+mod sessions;
+mod skip;
+mod statements;
+mod value;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use self::change::Change;
+use self::driver::{Driver, Statement, Use};
+use self::fault::Fault;
+use self::memory::Memory;
+pub use self::options::{CassandraOptions, Credentials, Keyspace, KeyspaceError, Majority};
+use self::statements::Ask;
+use self::value::{Row, Value, present};
+use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+
+/// Why the store could not be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpenError {
+    /// No node could be reached, or none let us in. Repeat later.
+    #[error("Cassandra cannot be reached: {0}")]
+    Unreachable(String),
+    /// The keyspace has no tables of ours.
+    #[error(
+        "the keyspace {keyspace} has no tables of Fermata ({why}); make them: fermata schema apply"
+    )]
+    NoSchema {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// What the cluster said.
+        why: String,
+    },
+    /// The tables are those of another version of this program.
+    #[error("the keyspace {keyspace} has schema version {found}; this program knows {known}")]
+    OtherSchema {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// What is there.
+        found: i32,
+        /// What this program works with.
+        known: i32,
+    },
+}
+
+/// A [`Store`] in a keyspace of a cluster, shared by any number of processes.
+#[derive(Debug)]
+pub struct CassandraStore {
+    driver: Driver,
+    keyspace: Keyspace,
+    page_rows: u16,
+    memory: Memory,
+    statements: Mutex<HashMap<Ask, Statement>>,
+}
+
+impl CassandraStore {
+    /// Connects, and sees that the schema is the one that this program works with.
+    pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
+        let unreachable = |fault: Fault| OpenError::Unreachable(fault.to_string());
+        let driver = Driver::connect(&options).await.map_err(unreachable)?;
+        let keyspace = options.keyspace.clone();
+        let store = CassandraStore {
+            driver,
+            keyspace: options.keyspace,
+            page_rows: options.page_rows,
+            memory: Memory::default(),
+            statements: Mutex::new(HashMap::new()),
+        };
+        match schema::version(&store.driver, &keyspace).await {
+            Ok(Some(schema::VERSION)) => Ok(store),
+            Ok(Some(found)) => Err(OpenError::OtherSchema {
+                keyspace,
+                found,
+                known: schema::VERSION,
+            }),
+            Ok(None) => Err(OpenError::NoSchema {
+                keyspace,
+                why: "no version is noted".to_owned(),
+            }),
+            Err(Fault::NotStarted(why)) => Err(OpenError::NoSchema { keyspace, why }),
+            Err(fault @ Fault::Unknown(_)) => Err(unreachable(fault)),
+        }
+    }
+
+    /// The prepared statement of what is asked.
+    async fn statement(&self, ask: Ask) -> Result<Statement, Fault> {
+        let known = {
+            let statements = self.statements.lock();
+            let statements = statements.unwrap_or_else(PoisonError::into_inner);
+            statements.get(&ask).cloned()
+        };
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let text = ask.text(&self.keyspace);
+        let statement = self.driver.prepare(usage(&ask), &text).await?;
+        let mut statements = self
+            .statements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        statements.insert(ask, statement.clone());
+        Ok(statement)
+    }
+
+    /// Asks what has one page for an answer.
+    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+        let statement = self.statement(ask).await?;
+        self.driver.execute(&statement, values).await
+    }
+
+    /// Asks for a lightweight transaction; whether its condition held.
+    async fn ask_if(&self, ask: Ask, values: &[Value]) -> Result<bool, Fault> {
+        let rows = self.ask(ask, values).await?;
+        let applied = rows
+            .into_iter()
+            .next()
+            .map(|mut row| row.boolean("[applied]"));
+        match applied {
+            Some(Ok(Some(applied))) => Ok(applied),
+            _ => Err(Fault::Unknown(
+                "the answer to a transaction does not say whether it was applied".to_owned(),
+            )),
+        }
+    }
+
+    async fn swap(&self, id: &KeyId, old: &State, new: &State) -> Result<bool, Fault> {
+        let change = Change::between(old, new);
+        let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
+        let shape = change.shape();
+        let values = change.values(id.key.as_str(), shape);
+        self.ask_if(Ask::Swap(id.table.clone(), shape), &values)
+            .await
+    }
+
+    /// The state that a swap met instead of the one it named.
+    async fn met(&self, id: &KeyId, named: u64) -> Result<Option<State>, StoreError> {
+        let found = self.state(id).await?;
+        if found.as_ref().map_or(0, |state| state.version) != named {
+            return Ok(found);
+        }
+        // A majority does not show yet what the transaction saw.
+        self.memory.doubt(id, named);
+        self.state(id).await
+    }
+}
+
+fn usage(ask: &Ask) -> Use {
+    match ask {
+        Ask::Swap(..)
+        | Ask::OpenSession
+        | Ask::SwapSession
+        | Ask::ForgetSession
+        | Ask::NoteSchemaVersion => Use::Cas,
+        Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
+        Ask::First(_)
+        | Ask::Places(_)
+        | Ask::Keys(_)
+        | Ask::ReadData(_)
+        | Ask::Sessions
+        | Ask::Replicas
+        | Ask::SchemaVersion => Use::Read,
+        Ask::WriteData(_) | Ask::Announce => Use::Write,
+    }
+}
+
+#[async_trait]
+impl Store for CassandraStore {
+    fn kind(&self) -> &'static str {
+        "cassandra"
+    }
+
+    fn ready(&self) -> Result<(), StoreError> {
+        match self.driver.is_connected() {
+            true => Ok(()),
+            false => Err(StoreError::Unavailable("no node is connected".to_owned())),
+        }
+    }
+
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        self.state(id).await
+    }
+
+    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+        debug_assert_eq!(new.version, old.version + 1, "one version a change");
+        debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
+        let open = self.memory.open(id, old.version);
+        match self.swap(id, old, new).await {
+            Ok(true) => {
+                open.close();
+                self.memory.saw(id, new.version, new.head.0);
+                Swap::Applied
+            }
+            Ok(false) => {
+                open.close();
+                match self.met(id, old.version).await {
+                    Ok(state) => Swap::Conflict(state),
+                    Err(error) => Swap::NotStarted(error),
+                }
+            }
+            Err(fault @ Fault::NotStarted(_)) => {
+                open.close();
+                Swap::NotStarted(fault.into())
+            }
+            Err(fault @ Fault::Unknown(_)) => Swap::Unknown(fault.into()),
+        }
+    }
+
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        let values = [Value::text(id.key.as_str())];
+        let rows = self.ask(Ask::ReadData(id.table.clone()), &values).await?;
+        let Some(mut row) = rows.into_iter().next() else {
+            return Ok(None);
+        };
+        let value = row.blob("value")?;
+        let deleted = row.boolean("deleted")?.unwrap_or(false);
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let timestamp = codec::number(present(row.bigint("written")?, "written")?)?;
+        Ok(Some(Cell {
+            value: (!deleted).then(|| Bytes::from(value)),
+            timestamp,
+        }))
+    }
+
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        let timestamp = match codec::bigint(cell.timestamp) {
+            Ok(timestamp) => timestamp,
+            Err(error) => return Written::NotStarted(error),
+        };
+        // A deleted value is a live marker: no purged tombstone can bring the old value back.
+        let values = [
+            Value::text(id.key.as_str()),
+            Value::Blob(cell.value.as_deref().unwrap_or_default().to_vec()),
+            Value::Boolean(cell.value.is_none()),
+            Value::BigInt(timestamp),
+        ];
+        match self.ask(Ask::WriteData(id.table.clone()), &values).await {
+            Ok(_) => Written::Done,
+            Err(fault @ Fault::NotStarted(_)) => Written::NotStarted(fault.into()),
+            Err(fault @ Fault::Unknown(_)) => Written::Unknown(fault.into()),
+        }
+    }
+
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        self.live(table, after, limit).await
+    }
+
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.session(id).await
+    }
+
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        match self.change_session(expected, row).await {
+            Ok(true) => SessionSwap::Applied,
+            Ok(false) => match self.session(row.id).await {
+                Ok(session) => SessionSwap::Conflict(session),
+                Err(error) => SessionSwap::NotStarted(error),
+            },
+            Err(fault @ Fault::NotStarted(_)) => SessionSwap::NotStarted(fault.into()),
+            Err(fault @ Fault::Unknown(_)) => SessionSwap::Unknown(fault.into()),
+        }
+    }
+
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
+        let values = [Value::Uuid(id.0), Value::Boolean(false)];
+        self.ask_if(Ask::ForgetSession, &values).await?;
+        Ok(())
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError> {
+        self.sessions(after, limit).await
+    }
+
+    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
+        self.announce(row).await
+    }
+
+    async fn list_replicas(
+        &self,
+        after: Option<ReplicaId>,
+        limit: usize,
+    ) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.replicas(after, limit).await
+    }
+}

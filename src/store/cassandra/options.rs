@@ -1,0 +1,138 @@
+//! How to reach a cluster, and how sure to be.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// The name of a keyspace: 1 to 48 ASCII letters, digits or `_`, a letter first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyspace(String);
+
+/// Why a text names no keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a keyspace is 1 to 48 ASCII letters, digits or '_', a letter first")]
+pub struct KeyspaceError;
+
+impl Keyspace {
+    /// Checks a text.
+    pub fn parse(text: &str) -> Result<Keyspace, KeyspaceError> {
+        let first_ok = text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+        let rest_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        match first_ok && rest_ok && text.len() <= 48 {
+            true => Ok(Keyspace(text.to_owned())),
+            false => Err(KeyspaceError),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for Keyspace {
+    type Err = KeyspaceError;
+
+    fn from_str(text: &str) -> Result<Keyspace, KeyspaceError> {
+        Keyspace::parse(text)
+    }
+}
+
+impl fmt::Display for Keyspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whose majority must agree. Nothing weaker can be chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Majority {
+    /// Of all replicas, wherever they are: QUORUM and SERIAL.
+    #[default]
+    Everywhere,
+    /// Of those of one datacenter, LOCAL_QUORUM and LOCAL_SERIAL: only for a keyspace that lives in one. With
+    /// more, each would lock on its own.
+    OneDatacenter,
+}
+
+/// A user of the cluster.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The name.
+    pub user: String,
+    /// The password; shown nowhere.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a cluster is reached.
+#[derive(Clone, Debug)]
+pub struct CassandraOptions {
+    /// Nodes to ask first, as `host` or `host:port` (9042).
+    pub contact_points: Vec<String>,
+    /// Where the tables are.
+    pub keyspace: Keyspace,
+    /// Who to be; `None` where the cluster asks nobody.
+    pub credentials: Option<Credentials>,
+    /// The datacenter whose nodes are asked before others.
+    pub datacenter: Option<String>,
+    /// Whose majority must agree.
+    pub majority: Majority,
+    /// Connections to each node.
+    pub connections_per_node: NonZeroUsize,
+    /// How long a connection may take to be made.
+    pub connect_timeout: Duration,
+    /// How long a request may take. Must be more than the cluster's `cas_contention_timeout` and
+    /// `write_request_timeout` together (3.8 s as shipped), so that the cluster gives up first.
+    pub request_timeout: Duration,
+    /// How many rows one answer may have.
+    pub page_rows: u16,
+}
+
+impl CassandraOptions {
+    /// The usual ones, for these nodes and this keyspace.
+    pub fn new(contact_points: Vec<String>, keyspace: Keyspace) -> CassandraOptions {
+        CassandraOptions {
+            contact_points,
+            keyspace,
+            credentials: None,
+            datacenter: None,
+            majority: Majority::default(),
+            connections_per_node: NonZeroUsize::MIN,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(6),
+            page_rows: 2_000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyspace_cannot_carry_cql() {
+        for good in ["fermata", "F", "a_1", &"k".repeat(48)] {
+            assert!(Keyspace::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "_a", "a-b", "a\"b", "a b", "ü", &"k".repeat(49)] {
+            assert!(Keyspace::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let credentials = Credentials {
+            user: "u".to_owned(),
+            password: "secret".to_owned(),
+        };
+        assert!(!format!("{credentials:?}").contains("secret"));
+    }
+}

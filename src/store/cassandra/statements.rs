@@ -1,0 +1,241 @@
+//! Every statement of the service: CQL is written here and in `schema`, nowhere else.
+//!
+//! Names come from types that cannot carry CQL, and are quoted; values are always bound.
+
+use super::options::Keyspace;
+use crate::lock::TableName;
+
+/// Columns of a row of a lock table, in the order in which they are bound.
+pub(super) const ROW_COLUMNS: [&str; 12] = [
+    "seq",
+    "mode",
+    "request_id",
+    "session",
+    "ttl",
+    "epoch",
+    "home",
+    "identity",
+    "owner",
+    "created_at",
+    "ended",
+    "skip",
+];
+
+/// Columns that all rows of a key share, in the order in which they are bound.
+pub(super) const SHARED_COLUMNS: [&str; 8] = [
+    "format", "version", "next", "head", "grant", "fence", "width", "unsynced",
+];
+
+/// The columns of a session, its id last.
+pub(super) const SESSION_COLUMNS: [&str; 8] = [
+    "ttl",
+    "replica",
+    "epoch",
+    "open",
+    "identity",
+    "owner",
+    "created_at",
+    "id",
+];
+
+/// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
+/// left is filled with repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    /// The key is new.
+    pub(super) new: bool,
+    /// Rows written.
+    pub(super) rows: usize,
+    /// Ranges deleted.
+    pub(super) ranges: usize,
+}
+
+impl Shape {
+    /// The smallest that holds this much.
+    pub(super) fn holding(new: bool, rows: usize, ranges: usize) -> Shape {
+        let size = |wanted: usize| match wanted {
+            0 => 0,
+            some => some.next_power_of_two(),
+        };
+        Shape {
+            new,
+            rows: size(rows),
+            ranges: size(ranges),
+        }
+    }
+}
+
+/// What is asked of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Ask {
+    /// Compare-and-swap of a state.
+    Swap(TableName, Shape),
+    /// The row at seq 0 of a key, and what its rows share, as a majority has it.
+    First(TableName),
+    /// The same, after what is under way was settled.
+    FirstSettled(TableName),
+    /// The rows of a key from a seq on, the newest first.
+    Places(TableName),
+    /// Of every key: what its rows share.
+    Keys(TableName),
+    /// The value of a key.
+    ReadData(TableName),
+    /// Write of a value with its timestamp.
+    WriteData(TableName),
+    LoadSession,
+    OpenSession,
+    SwapSession,
+    ForgetSession,
+    Sessions,
+    Announce,
+    Replicas,
+    SchemaVersion,
+    NoteSchemaVersion,
+}
+
+/// `"keyspace"."prefix_table"`.
+pub(super) fn lock_table(keyspace: &Keyspace, table: &TableName) -> String {
+    format!("\"{keyspace}\".\"lock_{table}\"")
+}
+
+/// `"keyspace"."prefix_table"`.
+pub(super) fn data_table(keyspace: &Keyspace, table: &TableName) -> String {
+    format!("\"{keyspace}\".\"data_{table}\"")
+}
+
+/// A table there is one of.
+pub(super) fn single_table(keyspace: &Keyspace, name: &str) -> String {
+    format!("\"{keyspace}\".\"{name}\"")
+}
+
+fn quoted(columns: &[&str]) -> String {
+    let quoted: Vec<_> = columns.iter().map(|c| format!("\"{c}\"")).collect();
+    quoted.join(", ")
+}
+
+fn assigned(columns: &[&str]) -> String {
+    let assigned: Vec<_> = columns.iter().map(|c| format!("\"{c}\" = ?")).collect();
+    assigned.join(", ")
+}
+
+fn marks(count: usize) -> String {
+    vec!["?"; count].join(", ")
+}
+
+impl Ask {
+    /// Its text.
+    pub(super) fn text(&self, keyspace: &Keyspace) -> String {
+        let sessions = single_table(keyspace, "sessions");
+        let replicas = single_table(keyspace, "replicas");
+        let shared = quoted(&SHARED_COLUMNS);
+        match self {
+            Ask::Swap(table, shape) => swap(&lock_table(keyspace, table), *shape),
+            Ask::First(table) | Ask::FirstSettled(table) => format!(
+                "SELECT {shared}, \"ended\", \"skip\" FROM {} WHERE \"key\" = ? AND \"seq\" = ?",
+                lock_table(keyspace, table)
+            ),
+            Ask::Places(table) => format!(
+                "SELECT \"version\", {} FROM {} WHERE \"key\" = ? AND \"seq\" >= ? ORDER BY \"seq\" DESC",
+                quoted(&ROW_COLUMNS[..10]),
+                lock_table(keyspace, table)
+            ),
+            Ask::Keys(table) => format!(
+                "SELECT DISTINCT \"key\", \"head\", \"next\" FROM {}",
+                lock_table(keyspace, table)
+            ),
+            Ask::ReadData(table) => format!(
+                "SELECT \"value\", \"deleted\", WRITETIME(\"value\") AS \"written\" FROM {} WHERE \"key\" = ?",
+                data_table(keyspace, table)
+            ),
+            Ask::WriteData(table) => format!(
+                "INSERT INTO {} (\"key\", \"value\", \"deleted\") VALUES (?, ?, ?) USING TIMESTAMP ?",
+                data_table(keyspace, table)
+            ),
+            Ask::LoadSession => format!(
+                "SELECT {} FROM {sessions} WHERE \"id\" = ?",
+                quoted(&SESSION_COLUMNS)
+            ),
+            Ask::OpenSession => format!(
+                "INSERT INTO {sessions} ({}) VALUES ({}) IF NOT EXISTS",
+                quoted(&SESSION_COLUMNS),
+                marks(SESSION_COLUMNS.len())
+            ),
+            Ask::SwapSession => format!(
+                "UPDATE {sessions} SET {} WHERE \"id\" = ? IF \"epoch\" = ?",
+                assigned(&SESSION_COLUMNS[..7])
+            ),
+            Ask::ForgetSession => {
+                format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")
+            }
+            Ask::Sessions => format!("SELECT {} FROM {sessions}", quoted(&SESSION_COLUMNS)),
+            Ask::Announce => format!(
+                "INSERT INTO {replicas} (\"id\", \"address\", \"version\", \"started_at\") VALUES (?, ?, ?, ?)"
+            ),
+            Ask::Replicas => {
+                format!("SELECT \"id\", \"address\", \"version\", \"started_at\" FROM {replicas}")
+            }
+            Ask::SchemaVersion => format!(
+                "SELECT \"version\" FROM {} WHERE \"part\" = ?",
+                single_table(keyspace, "schema_version")
+            ),
+            Ask::NoteSchemaVersion => format!(
+                "INSERT INTO {} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS",
+                single_table(keyspace, "schema_version")
+            ),
+        }
+    }
+}
+
+/// One statement for the whole batch, so that it goes to a node that has the key.
+fn swap(table: &str, shape: Shape) -> String {
+    let condition = match shape.new {
+        true => "null",
+        false => "?",
+    };
+    let mut text = format!(
+        "BEGIN BATCH UPDATE {table} SET {} WHERE \"key\" = ? IF \"version\" = {condition};",
+        assigned(&SHARED_COLUMNS)
+    );
+    for _ in 0..shape.rows {
+        text.push_str(&format!(
+            " INSERT INTO {table} (\"key\", {}) VALUES ({});",
+            quoted(&ROW_COLUMNS),
+            marks(1 + ROW_COLUMNS.len())
+        ));
+    }
+    for _ in 0..shape.ranges {
+        text.push_str(&format!(
+            " DELETE FROM {table} WHERE \"key\" = ? AND \"seq\" > ? AND \"seq\" < ?;"
+        ));
+    }
+    text.push_str(" APPLY BATCH");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_has_a_mark_for_every_value_and_no_value() {
+        for (new, rows, ranges) in [(true, 3, 0), (false, 0, 1), (false, 256, 2)] {
+            let shape = Shape::holding(new, rows, ranges);
+            let table = TableName::default_table();
+            let keyspace = Keyspace::parse("k").unwrap();
+            let text = Ask::Swap(table, shape).text(&keyspace);
+            let values = SHARED_COLUMNS.len() + 1 + usize::from(!new);
+            let rows = shape.rows * (1 + ROW_COLUMNS.len());
+            let marks = text.matches('?').count();
+            assert_eq!(marks, values + rows + shape.ranges * 3, "{text}");
+            assert!(!text.contains('\''), "{text}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_few() {
+        let shapes: std::collections::HashSet<_> = (0..=256)
+            .map(|rows| Shape::holding(false, rows, 0))
+            .collect();
+        assert_eq!(shapes.len(), 10);
+    }
+}

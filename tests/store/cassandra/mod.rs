@@ -1,0 +1,76 @@
+//! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
+
+mod queue;
+mod raw;
+mod rows;
+#[path = "../../support/cassandra/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fermata::store::cassandra::schema::{self, Replication, Schema};
+use fermata::store::cassandra::{CassandraOptions, CassandraStore, Keyspace};
+use tokio::sync::Mutex;
+
+use crate::contract::{Fresh, keeps_its_promises};
+use crate::world::table;
+use support::Cluster;
+
+/// The tables that a promise of the contract speaks of; making one takes a while.
+fn tables_of(promise: &str) -> &'static [&'static str] {
+    match promise {
+        "keys_and_tables_do_not_touch_each_other" => &["default", "d", "default_2"],
+        "live_keys_are_listed_in_order_and_by_page" => &["default", "d", "default_2", "other"],
+        _ => &["default"],
+    }
+}
+
+/// A keyspace of its own on the cluster that all tests of this program share.
+struct World {
+    cluster: Arc<Cluster>,
+    keyspace: Keyspace,
+}
+
+impl World {
+    /// `None` where Cassandra is left out.
+    async fn make(tables: &[&str]) -> Option<World> {
+        // Nodes that make tables one at a time do not agree faster when they are asked for many at once.
+        static MAKING: Mutex<()> = Mutex::const_new(());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
+        let cluster = cluster.await.unwrap()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{}_{number}", std::process::id());
+        let keyspace = Keyspace::parse(&name).unwrap();
+        let world = World { cluster, keyspace };
+        let schema = Schema {
+            keyspace: world.keyspace.clone(),
+            replication: Some(Replication::Simple(3)),
+            tables: tables.iter().map(|name| table(name)).collect(),
+        };
+        let _one = MAKING.lock().await;
+        schema::apply(&world.options(), &schema, &|_| {})
+            .await
+            .unwrap();
+        Some(world)
+    }
+
+    fn options(&self) -> CassandraOptions {
+        CassandraOptions::new(self.cluster.contact_points(), self.keyspace.clone())
+    }
+
+    async fn store(&self) -> CassandraStore {
+        CassandraStore::open(self.options()).await.unwrap()
+    }
+}
+
+async fn empty_store(promise: &str) -> Option<Fresh<World>> {
+    let world = World::make(tables_of(promise)).await?;
+    Some(Fresh {
+        store: Arc::new(world.store().await),
+        _guard: world,
+    })
+}
+
+keeps_its_promises!(empty_store);

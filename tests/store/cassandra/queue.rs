@@ -1,0 +1,185 @@
+//! Queues under load: races, long ones, torn pages.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fermata::lock::State;
+use fermata::store::cassandra::{CassandraOptions, CassandraStore};
+use fermata::store::{Store, Swap};
+use uuid::Uuid;
+
+use super::World;
+use crate::world::{id, with_place, without_holder};
+
+/// Puts a place in the queue, however often others are faster; the versions that were acknowledged.
+async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
+    let key = id("k");
+    let wanted = Uuid::from_u128(request);
+    let mut state = store.load(&key).await.unwrap().unwrap_or_default();
+    loop {
+        // What became of an unknown one shows in the state.
+        if state.entries.iter().any(|entry| entry.request_id == wanted) {
+            return None;
+        }
+        let new = with_place(&state, request);
+        match store.compare_and_swap(&key, &state, &new).await {
+            Swap::Applied => return Some(new.version),
+            Swap::Conflict(found) => state = found.unwrap_or_default(),
+            Swap::Unknown(_) | Swap::NotStarted(_) => loop {
+                match store.load(&key).await {
+                    Ok(found) => break state = found.unwrap_or_default(),
+                    Err(error) => println!("{request}: {error}"),
+                }
+            },
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_place_and_one_version() {
+    const WRITERS: u128 = 100;
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let stores = [Arc::new(world.store().await), Arc::new(world.store().await)];
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            let store = Arc::clone(&stores[number as usize % 2]);
+            tokio::spawn(async move { join(&store, number).await })
+        })
+        .collect();
+    let mut versions = Vec::new();
+    for writer in writers {
+        versions.extend(writer.await.unwrap());
+    }
+    let distinct: BTreeSet<u64> = versions.iter().copied().collect();
+    assert_eq!(
+        distinct.len(),
+        versions.len(),
+        "a version was acknowledged twice"
+    );
+    let state = stores[0].load(&id("k")).await.unwrap().unwrap();
+    assert_eq!(state.version, WRITERS as u64, "one version a place");
+    assert_eq!(state.entries.len(), WRITERS as usize);
+    let requests: BTreeSet<_> = state.entries.iter().map(|entry| entry.request_id).collect();
+    assert_eq!(requests.len(), WRITERS as usize);
+    println!(
+        "{} of {WRITERS} were acknowledged as applied",
+        versions.len()
+    );
+}
+
+/// A queue of so many places.
+async fn fill(store: &CassandraStore, places: u128) -> State {
+    let mut state = State::default();
+    for request in 0..places {
+        state = State {
+            version: 0,
+            ..with_place(&state, request)
+        };
+    }
+    state.version = 1;
+    let swap = store
+        .compare_and_swap(&id("k"), &State::default(), &state)
+        .await;
+    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    state
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waiters_load_whole_in_small_pages_and_large() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let state = fill(&world.store().await, 1_000).await;
+    for page_rows in [7, 1_001, 2_000] {
+        let options = CassandraOptions {
+            page_rows,
+            ..world.options()
+        };
+        let store = CassandraStore::open(options).await.unwrap();
+        // The second time it knows the head.
+        for _ in 0..2 {
+            assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let writer = Arc::new(world.store().await);
+    let mut state = fill(&writer, 60).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writing = tokio::spawn({
+        let stop = Arc::clone(&stop);
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                let fresh = with_place(&state, u128::from(state.version) + 1_000);
+                let new = State {
+                    version: state.version + 1,
+                    ..without_holder(&fresh)
+                };
+                let swap = writer.compare_and_swap(&id("k"), &state, &new).await;
+                assert!(matches!(swap, Swap::Applied), "{swap:?}");
+                state = new;
+            }
+            state.version
+        }
+    });
+    let options = CassandraOptions {
+        page_rows: 5,
+        ..world.options()
+    };
+    let reader = CassandraStore::open(options).await.unwrap();
+    let mut version = 0;
+    for _ in 0..100 {
+        let seen = reader.load(&id("k")).await.unwrap().unwrap();
+        assert!(seen.version >= version, "{} after {version}", seen.version);
+        assert_eq!(seen.entries.len(), 60);
+        version = seen.version;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let written = writing.await.unwrap();
+    assert!(version > 1 && version <= written, "{version} of {written}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_whose_caller_left_applies_once_or_not_at_all() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let mut state = State::default();
+    let mut applied = 0;
+    for round in 0..60u32 {
+        let key = id("k");
+        let left = with_place(&state, round.into());
+        let swap = store.compare_and_swap(&key, &state, &left);
+        let patience = std::time::Duration::from_millis(u64::from(round) / 6);
+        let _ = tokio::time::timeout(patience, swap).await;
+        let seen = store.load(&key).await.unwrap().unwrap_or_default();
+        assert!(seen == state || seen == left, "{seen:?}");
+        // While the version is the one it named it may still apply; a swap that applies settles it.
+        let mine = with_place(&seen, 1_000 + u128::from(round));
+        state = match store.compare_and_swap(&key, &seen, &mine).await {
+            Swap::Applied => mine,
+            Swap::Conflict(Some(found)) => {
+                assert_eq!((&seen, &found), (&state, &left), "nobody else is here");
+                found
+            }
+            other => panic!("{other:?}"),
+        };
+        applied += usize::from(
+            state
+                .entries
+                .iter()
+                .any(|e| e.request_id.as_u128() == round.into()),
+        );
+        assert_eq!(store.load(&key).await.unwrap().as_ref(), Some(&state));
+    }
+    println!("{applied} of 60 applied although their callers had left");
+}

@@ -1,0 +1,46 @@
+//! The tables as they are, past the store.
+
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+
+use super::World;
+
+pub struct Raw {
+    session: Session,
+    keyspace: String,
+}
+
+impl Raw {
+    pub async fn of(world: &World) -> Raw {
+        let session = SessionBuilder::new()
+            .known_nodes(world.cluster.contact_points())
+            .build()
+            .await
+            .unwrap();
+        Raw {
+            session,
+            keyspace: world.keyspace.to_string(),
+        }
+    }
+
+    /// The seqs of all rows of a key in the default table, in order.
+    pub async fn seqs(&self, key: &str) -> Vec<i64> {
+        let text = format!(
+            "SELECT seq FROM \"{}\".\"lock_default\" WHERE key = ?",
+            self.keyspace
+        );
+        let answer = self.session.query_unpaged(text, (key,)).await.unwrap();
+        let rows = answer.into_rows_result().unwrap();
+        let seqs = rows.rows::<(i64,)>().unwrap().map(|row| row.unwrap().0);
+        seqs.collect()
+    }
+
+    /// Writes a row where there was one, as an old node might that comes back.
+    pub async fn bring_back(&self, key: &str, seq: i64) {
+        let text = format!(
+            "INSERT INTO \"{}\".\"lock_default\" (key, seq, mode) VALUES (?, ?, 1)",
+            self.keyspace
+        );
+        self.session.query_unpaged(text, (key, seq)).await.unwrap();
+    }
+}

@@ -1,0 +1,138 @@
+//! What is left in the tables.
+
+use fermata::lock::{Command, CoreLimits, State, decide};
+use fermata::store::cassandra::CassandraStore;
+use fermata::store::{Store, Swap};
+
+use super::World;
+use super::raw::Raw;
+use crate::world::{create, id, replica, with_place, without_holder};
+
+async fn apply(store: &CassandraStore, old: &State, new: State) -> State {
+    let swap = store.compare_and_swap(&id("k"), old, &new).await;
+    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    new
+}
+
+/// The state after the places with these seqs gave up.
+fn without(state: &State, seqs: impl Iterator<Item = u64>) -> State {
+    let gone: Vec<Command> = seqs
+        .map(|seq| {
+            let entry = state
+                .entries
+                .iter()
+                .find(|entry| entry.seq.0 == seq)
+                .unwrap();
+            Command::Release {
+                seq: entry.seq,
+                tag: entry.tag(),
+                home: replica(1),
+                grant: None,
+                synced: true,
+                open_write: false,
+            }
+        })
+        .collect();
+    decide(state, &gone, 3_000, &CoreLimits::default()).state
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_ended_in_the_middle_stays_over_for_every_store() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let (one, other) = (world.store().await, world.store().await);
+    let mut state = State::default();
+    for request in 0..5 {
+        state = apply(&one, &state, with_place(&state, request)).await;
+    }
+    state = apply(&one, &state, without(&state, [2, 4].into_iter())).await;
+    assert_eq!(other.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+    // The rows are there: nothing was deleted that could come back.
+    let raw = Raw::of(&world).await;
+    assert_eq!(raw.seqs("k").await, [0, 1, 2, 3, 4, 5, i64::MAX]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_run_in_the_middle_is_ignored_whatever_stands_there() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let mut state = State::default();
+    for _ in 0..2 {
+        let many: Vec<_> = (0..60)
+            .map(|n| create(u128::from(state.next.0) + n))
+            .collect();
+        let new = decide(&state, &many, 1_000, &CoreLimits::default()).state;
+        state = apply(&store, &state, new).await;
+    }
+    state = apply(&store, &state, without(&state, 5..100)).await;
+    let raw = Raw::of(&world).await;
+    let left = raw.seqs("k").await;
+    assert_eq!(
+        left.iter().filter(|seq| (5..100).contains(*seq)).count(),
+        0,
+        "{left:?}"
+    );
+    raw.bring_back("k", 50).await;
+    let fresh = world.store().await;
+    assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+    // The run grows, and the head passes it.
+    state = apply(&store, &state, without(&state, 100..105)).await;
+    assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+    while state.head.0 < 110 {
+        state = apply(&store, &state, without_holder(&state)).await;
+    }
+    assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+}
+
+/// So many places pass through one key: 16 go and 16 come with each change.
+fn cycles() -> u64 {
+    match std::env::var("FERMATA_CASSANDRA_CYCLES") {
+        Ok(cycles) => cycles.parse().unwrap(),
+        Err(_) => 20_000,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let mut state = State::default();
+    let mut loads = Vec::new();
+    while state.next.0 < cycles() {
+        let next = u128::from(state.next.0);
+        let mut new = state.clone();
+        for request in next..next + 16 {
+            new = with_place(&new, request);
+        }
+        for _ in 0..state.entries.len() {
+            new = without_holder(&new);
+        }
+        new.version = state.version + 1;
+        state = apply(&store, &state, new).await;
+        if state.version % 100 == 0 {
+            let from = std::time::Instant::now();
+            assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+            loads.push(from.elapsed());
+        }
+    }
+    // Of a process that has never seen the key.
+    let fresh = world.store().await;
+    let from = std::time::Instant::now();
+    assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
+    println!("loads: {loads:?}, fresh: {:?}", from.elapsed());
+    let left = Raw::of(&world).await.seqs("k").await;
+    assert!(left.len() <= 2 + 16 + 16, "{} rows are left", left.len());
+    assert_eq!((left.first(), left.last()), (Some(&0), Some(&i64::MAX)));
+    for node in 1..=3 {
+        let log = std::fs::read_to_string(world.cluster.log(node).unwrap()).unwrap();
+        let keyspace = world.keyspace.as_str();
+        let warned = |line: &&str| line.contains("tombstone") && line.contains(keyspace);
+        let warnings: Vec<&str> = log.lines().filter(warned).collect();
+        assert!(warnings.is_empty(), "node {node}: {warnings:?}");
+    }
+}

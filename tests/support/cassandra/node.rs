@@ -1,0 +1,265 @@
+//! One node: its directory, its configuration, its command line.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::{ClusterError, Tools};
+
+const CONFIGURATION: &str = include_str!("cassandra.yaml");
+const LOGGING: &str = include_str!("logback.xml");
+const TOOLS_LOGGING: &str = include_str!("logback-tools.xml");
+const SUPERVISE: &str = include_str!("supervise.sh");
+/// Three equal ranges.
+const TOKENS: [&str; 3] = [
+    "-9223372036854775808",
+    "-3074457345618258603",
+    "3074457345618258602",
+];
+
+/// What Cassandra needs of the modules of Java.
+const MODULES: &[&str] = &[
+    "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.management.rmi/com.sun.jmx.remote.internal.rmi=ALL-UNNAMED",
+    "--add-exports=java.management/com.sun.jmx.remote.security=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.server=ALL-UNNAMED",
+    "--add-exports=java.sql/java.sql=ALL-UNNAMED",
+    "--add-exports=java.base/java.lang.ref=ALL-UNNAMED",
+    "--add-exports=jdk.unsupported/sun.misc=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.module=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.loader=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.reflect=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.math=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.module=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.util.jar=ALL-UNNAMED",
+    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.reflect=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+];
+
+/// A node by its number, from 1.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub number: usize,
+    pub directory: PathBuf,
+}
+
+impl Node {
+    pub fn new(run: &Path, number: usize) -> Node {
+        Node {
+            number,
+            directory: run.join(format!("n{number}")),
+        }
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.{}", self.number)
+    }
+
+    /// Where it listens: for clients, for other nodes, for nodetool.
+    pub fn listens(&self) -> [String; 3] {
+        let address = self.address();
+        let jmx = format!("127.0.0.1:{}", self.jmx_port());
+        [format!("{address}:9042"), format!("{address}:7000"), jmx]
+    }
+
+    fn jmx_port(&self) -> usize {
+        7_099 + 100 * self.number
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("logs/system.log")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.directory.join("pid")
+    }
+
+    /// Its pid while it runs. Whatever else may have got the number is not taken for it.
+    pub fn pid(&self) -> Option<i32> {
+        let pid: i32 = fs::read_to_string(self.pid_file())
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let ours = self.storage_setting();
+        let mut words = words.split(|byte| *byte == 0);
+        words.any(|word| word == ours.as_bytes()).then_some(pid)
+    }
+
+    fn storage_setting(&self) -> String {
+        format!("-Dcassandra.storagedir={}", self.directory.display())
+    }
+
+    pub fn answers_clients(&self) -> bool {
+        let address = format!("{}:9042", self.address());
+        accepts(&address)
+    }
+
+    /// Makes its directory anew: a node without data.
+    pub fn make(&self, nodes: usize) -> Result<(), ClusterError> {
+        let seeds: Vec<String> = (1..=nodes).map(|n| format!("127.0.0.{n}:7000")).collect();
+        let token = match nodes {
+            1 => "0",
+            _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
+        };
+        let directory = self.directory.display();
+        let configuration = CONFIGURATION
+            .replace("@TOKEN@", token)
+            .replace("@SEEDS@", &seeds.join(","))
+            .replace("@ADDRESS@", &self.address())
+            .replace("@DIRECTORY@", &directory.to_string());
+        let make = || {
+            match fs::remove_dir_all(&self.directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            for part in [
+                "conf",
+                "logs",
+                "data",
+                "commitlog",
+                "saved_caches",
+                "hints",
+                "cdc_raw",
+                "tmp",
+            ] {
+                fs::create_dir_all(self.directory.join(part))?;
+            }
+            fs::write(self.directory.join("conf/cassandra.yaml"), configuration)?;
+            fs::write(self.directory.join("conf/logback.xml"), LOGGING)?;
+            fs::create_dir_all(self.directory.join("tools"))?;
+            fs::write(
+                self.directory.join("tools/logback-tools.xml"),
+                TOOLS_LOGGING,
+            )
+        };
+        make().map_err(ClusterError::io(directory))
+    }
+
+    /// Starts it under a supervisor that ends it when nobody holds `users` any more.
+    pub fn start(&self, tools: &Tools, users: &Path) -> Result<(), ClusterError> {
+        let pid_file = self.pid_file();
+        let _ = fs::remove_file(&pid_file);
+        let directory = self.directory.display();
+        let mut supervisor = Command::new("sh");
+        supervisor
+            .args(["-c", SUPERVISE, "sh"])
+            .arg(&pid_file)
+            .arg(self.directory.join("logs/out.log"))
+            .arg(users)
+            .args(self.command(tools))
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        std::os::unix::process::CommandExt::process_group(&mut supervisor, 0);
+        supervisor.spawn().map_err(ClusterError::io(&directory))?;
+        Ok(())
+    }
+
+    fn command(&self, tools: &Tools) -> Vec<OsString> {
+        let directory = self.directory.display();
+        let mut words: Vec<OsString> = vec![tools.java.clone().into()];
+        let mut add = |word: String| words.push(word.into());
+        for word in [
+            "-ea",
+            "-da:net.openhft...",
+            "-XX:+UseSerialGC",
+            "-Xms512M",
+            "-Xmx512M",
+            "-Xss512k",
+            "-XX:MaxDirectMemorySize=256M",
+            "-XX:+PerfDisableSharedMem",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Djdk.attach.allowAttachSelf=true",
+            "-Djava.net.preferIPv4Stack=true",
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            "-Dio.netty.allocator.useCacheForAllThreads=true",
+            "-Dio.netty.allocator.maxOrder=11",
+            "-Dio.netty.eventLoopThreads=2",
+            "-Dchronicle.analytics.disable=true",
+            "-Dlogback.configurationFile=logback.xml",
+            "-Dcassandra-foreground=yes",
+            "-Dcassandra.libjemalloc=-",
+            "-Dcom.sun.management.jmxremote.authenticate=false",
+            "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+            "-Dcassandra.ring_delay_ms=1000",
+            "-Dcassandra.superuser_setup_delay_ms=0",
+            "-Dcassandra.shutdown_announce_in_ms=0",
+            "-Dcassandra.size_recorder_interval=0",
+            "-Dcassandra.max_local_pause_in_ms=5000",
+        ] {
+            add(word.to_owned());
+        }
+        for word in MODULES {
+            add((*word).to_owned());
+        }
+        add(format!("-javaagent:{}", tools.agent.display()));
+        add(format!("-Djava.io.tmpdir={directory}/tmp"));
+        add(format!("-Djna.tmpdir={directory}/tmp"));
+        add(format!("-Dcassandra.logdir={directory}/logs"));
+        add(self.storage_setting());
+        add(format!(
+            "-Dcassandra.config=file://{directory}/conf/cassandra.yaml"
+        ));
+        add(format!("-Dcassandra.jmx.local.port={}", self.jmx_port()));
+        add("-cp".to_owned());
+        add(format!("{directory}/conf:{}/*", tools.jars.display()));
+        add("org.apache.cassandra.service.CassandraDaemon".to_owned());
+        words
+    }
+
+    /// `nodetool` on this node.
+    pub fn nodetool(&self, tools: &Tools, words: &[String]) -> Command {
+        let directory = self.directory.display();
+        let mut command = Command::new(&tools.java);
+        command
+            .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+            .args(MODULES)
+            .arg("-Djava.net.preferIPv4Stack=true")
+            .arg("-Dlogback.configurationFile=logback-tools.xml")
+            .arg(format!("-Dcassandra.storagedir={directory}/tools"))
+            .arg(format!("-Dcassandra.logdir={directory}/logs"))
+            .arg("-cp")
+            .arg(format!("{directory}/tools:{}/*", tools.jars.display()))
+            .arg("org.apache.cassandra.tools.NodeTool")
+            .args(["-h", "127.0.0.1", "-p"])
+            .arg(self.jmx_port().to_string())
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// The end of what it has logged.
+    pub fn log_end(&self) -> String {
+        let mut end = String::new();
+        for log in [self.directory.join("logs/out.log"), self.log()] {
+            let text = fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(20)..] {
+                end.push_str(line);
+                end.push('\n');
+            }
+        }
+        end
+    }
+}
+
+/// Whether something accepts connections there.
+pub fn accepts(address: &str) -> bool {
+    let Ok(address) = address.parse::<SocketAddr>() else {
+        return false;
+    };
+    TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
+}
