@@ -38,7 +38,7 @@ struct What {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Cluster {
-    /// Nodes to ask first, HOST[:PORT], separated by commas
+    /// Nodes to ask first, `HOST` or `HOST:PORT`, separated by commas
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', required = true)]
     contact_points: Vec<String>,
 
@@ -65,12 +65,14 @@ struct PrintArgs {
 const APPLY_HELP: &str = "\
 What is there already stays as it is, so this can be repeated, and be done by two at once.
 
-Exit status: 0 all of it is there, and every node knows it; 64 malformed; 69 the cluster cannot be reached, or
-refused.
+Exit status:
+  0   all of it is there, and every node knows it
+  64  the command line makes no sense
+  69  the cluster cannot be reached, or refused
 
 Examples:
   fermata schema apply --contact-points 127.0.0.1 --replication datacenter1=3
-  fermata schema apply --contact-points 10.0.0.1,10.0.0.2 --replication eu=3,us=3 --table orders";
+  fermata schema apply --contact-points db1,db2 --replication eu=3,us=3";
 
 /// Make what is missing
 #[derive(Debug, Clone, clap::Args)]
@@ -90,7 +92,8 @@ struct ApplyArgs {
 /// Look at the cluster and say what to change
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Exit status: 0 nothing is wrong (advice aside); 69 the cluster cannot be reached; 78 something is wrong."
+    after_help = "Exit status:\n  0   nothing is wrong (advice aside)\n  69  the cluster cannot be \
+                  reached\n  78  something is wrong"
 )]
 struct CheckArgs {
     #[command(flatten)]
