@@ -227,8 +227,8 @@ pub fn messages(stage: &Stage) -> Vec<Row> {
 
     let unknown = refused(
         Code::Unavailable,
-        "OUTCOME_UNKNOWN",
-        "the outcome is not known",
+        "MESSAGE_LATE",
+        "did not arrive",
     );
     rows.push(row("a call without its message", Call::NoMessage, unknown));
     rows.push(row(
