@@ -37,7 +37,9 @@ async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
         .with_ansi(false)
         .with_writer(log.clone())
         .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // For the whole process: what a subscriber of one thread sees hangs on what other threads, without
+    // one, met first. The other tests write here as well; the lockRef tells whose line it is.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "orders-42").await;
@@ -61,7 +63,7 @@ async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
     let place = held.lock_ref.split('@').next().unwrap();
     let put = log
         .lines()
-        .find(|line| line.contains("CriticalPut"))
+        .find(|line| line.contains("CriticalPut") && line.contains(place))
         .unwrap();
     assert!(
         put.contains("fermata.v1.LockService") && put.contains(place),

@@ -225,11 +225,7 @@ pub fn messages(stage: &Stage) -> Vec<Row> {
         ));
     }
 
-    let unknown = refused(
-        Code::Unavailable,
-        "MESSAGE_LATE",
-        "did not arrive",
-    );
+    let unknown = refused(Code::Unavailable, "MESSAGE_LATE", "did not arrive");
     rows.push(row("a call without its message", Call::NoMessage, unknown));
     rows.push(row(
         "a client that says nothing",
