@@ -55,8 +55,11 @@ impl Engine {
         let row = ReplicaRow {
             id: replica,
             address: options.address,
+            peer_address: String::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: wall_ms(&inner),
+            beat: 0,
+            stopped: false,
         };
         let unavailable = |error: StoreError| EngineError::Unavailable(error.to_string());
         inner

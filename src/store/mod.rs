@@ -11,8 +11,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use uuid::Uuid;
 
-use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use crate::lock::{Fence, Key, KeyId, ReplicaId, Seq, SessionId, State, TableName};
 
 /// The value of a key as the data table holds it.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,10 +113,51 @@ pub struct ReplicaRow {
     pub id: ReplicaId,
     /// Where it serves gRPC.
     pub address: String,
+    /// Where other replicas call it, as `host:port`; empty where there are no others.
+    pub peer_address: String,
     /// Its version.
     pub version: String,
     /// When it started by its own clock, in milliseconds since 1970.
     pub started_at_ms: i64,
+    /// How many signs of life it gave: the latest one that the store has.
+    pub beat: u64,
+    /// It stopped in an orderly way: that beat was its last.
+    pub stopped: bool,
+}
+
+/// What a replica asks the home of a place, or the replica of a session, where it cannot be called: through
+/// the store (I10). Each is asked once, under an id of its own, and forgotten by the store after some minutes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Its id.
+    pub id: Uuid,
+    /// Who is asked.
+    pub home: ReplicaId,
+    /// What is asked for.
+    pub about: Subject,
+}
+
+/// What is to be given up by the replica that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A place.
+    Place {
+        /// Its key.
+        key: KeyId,
+        /// The place.
+        seq: Seq,
+        /// The fence in force, for the holder; [`Fence::NONE`] for a waiter.
+        fence: Fence,
+        /// The epoch of the place.
+        epoch: u32,
+    },
+    /// A session.
+    Session {
+        /// The session.
+        session: SessionId,
+        /// The epoch of its row.
+        epoch: u32,
+    },
 }
 
 /// One key of a listing.
@@ -191,4 +233,42 @@ pub trait Store: Send + Sync + 'static {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Vec<ReplicaRow>, StoreError>;
+
+    // What follows is for stores that several replicas share; one process alone has nobody to tell.
+
+    /// Writes a sign of life into the row of an announced replica: `beat` is above the last one, and orders the
+    /// writes, whatever clocks say. `stopped` with the last one. An error leaves open whether it was written.
+    async fn beat(&self, _id: ReplicaId, _beat: u64, _stopped: bool) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Forgets the row of a replica that was down for long.
+    async fn forget_replica(&self, _id: ReplicaId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Puts a question to a replica.
+    async fn ask_replica(&self, _question: &Question) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The questions put to a replica that it has not consented to, some hundreds at most.
+    async fn questions(&self, _home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Consents, for good, to what was asked.
+    async fn consent(&self, _question: &Question) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Whether what was asked was consented to.
+    async fn has_consent(&self, _question: &Question) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
 }

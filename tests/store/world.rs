@@ -82,8 +82,11 @@ pub fn replica_row(number: u128) -> ReplicaRow {
     ReplicaRow {
         id: replica(number),
         address: format!("[::1]:{number}"),
+        peer_address: String::new(),
         version: "0.1.0".to_owned(),
         started_at_ms: 5,
+        beat: 0,
+        stopped: false,
     }
 }
 

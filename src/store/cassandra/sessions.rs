@@ -100,7 +100,10 @@ fn decode_replica(mut row: Row) -> Result<ReplicaRow, StoreError> {
     Ok(ReplicaRow {
         id: ReplicaId(present(row.uuid("id")?, "id")?),
         address: present(row.text("address")?, "address")?,
+        peer_address: String::new(),
         version: present(row.text("version")?, "version")?,
         started_at_ms: present(row.timestamp("started_at")?, "started_at")?,
+        beat: 0,
+        stopped: false,
     })
 }

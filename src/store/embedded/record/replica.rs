@@ -35,8 +35,11 @@ pub(in crate::store::embedded) fn decode_replica(
     Ok(ReplicaRow {
         id,
         address,
+        peer_address: String::new(),
         version,
         started_at_ms,
+        beat: 0,
+        stopped: false,
     })
 }
 
@@ -50,8 +53,11 @@ mod tests {
         let replica = ReplicaRow {
             id: ReplicaId(Uuid::from_u128(1)),
             address: "[::1]:7400".to_owned(),
+            peer_address: String::new(),
             version: "0.1.0".to_owned(),
             started_at_ms: 1,
+            beat: 0,
+            stopped: false,
         };
         let row = encode_replica(&replica);
         assert_eq!(decode_replica(replica.id, &row), Ok(replica));
