@@ -15,7 +15,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use super::exit;
 use super::settings::Settings;
 use crate::config::{Config, NoDataDir, Problems};
-use crate::engine::{Engine, EngineError, EngineOptions, SystemClock, SystemIds};
+use crate::engine::{Engine, EngineError, EngineOptions, NoPeers, SystemClock, SystemIds};
 use crate::server::{self, ListenError, Server, Stopped};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
@@ -163,9 +163,11 @@ impl Parts {
             store: store.clone(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
+            peers: Arc::new(NoPeers),
             tables: config.table_names(),
             limits: config.limits.clone(),
             address,
+            peer_address: String::new(),
         })
         .await?;
         Ok(Parts { store, engine })

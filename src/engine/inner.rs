@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::api::EngineError;
 use super::clock::{Clock, Ids};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::peers::Peers;
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::store::Store;
@@ -21,6 +23,7 @@ pub(super) struct Inner {
     pub ids: Arc<dyn Ids>,
     pub replica: ReplicaId,
     pub tables: BTreeSet<TableName>,
+    pub peers: Arc<dyn Peers>,
     pub limits: Limits,
     pub core: CoreLimits,
     pub keys: Keys,
@@ -50,6 +53,11 @@ impl Counters {
 }
 
 impl Inner {
+    /// Whether this replica may still answer.
+    pub fn alive(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to
     /// 1 s.
     pub fn backoff(&self, tries: u32) -> Duration {

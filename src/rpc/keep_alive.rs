@@ -128,6 +128,7 @@ fn told(
             | EngineError::Exhausted { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
+            | EngineError::Elsewhere { .. }
             | EngineError::Stopping),
         ) => Err(status::of_engine(&error)),
     }

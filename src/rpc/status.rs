@@ -125,6 +125,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::Unavailable(_) => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
         }
+        EngineError::Elsewhere { .. } => {
+            Told::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
+        }
         EngineError::Stopping => {
             Told::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{Engine, EngineOptions, SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, SystemClock, SystemIds};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
@@ -62,9 +62,11 @@ impl World {
             store,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
+            peers: Arc::new(NoPeers),
             tables,
             limits,
             address: addr.to_string(),
+            peer_address: String::new(),
         })
         .await
         .unwrap();
