@@ -27,7 +27,7 @@ use uuid::Uuid;
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
 pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
-pub use start::EngineOptions;
+pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
 use crate::limits::Limits;

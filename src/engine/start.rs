@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use super::alarms;
 use super::api::EngineError;
@@ -34,7 +35,12 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
+    /// A replica without a beat for this long is down (I10).
+    pub replica_ttl: Duration,
 }
+
+/// The replica TTL unless configured.
+pub const REPLICA_TTL: Duration = Duration::from_secs(10);
 
 /// What stays the same for as long as the process runs, and the replica that it is now.
 pub(super) struct Shared {
