@@ -30,7 +30,8 @@ use crate::proto::lock_service_server::LockServiceServer;
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
-use crate::rpc::peer::{self, PeerClient, PeerRpc};
+use crate::rpc::peer::{self, PeerRpc};
+pub use crate::rpc::peer::{PeerClient, Secret, SecretError};
 use crate::rpc::stopping::Stopping;
 use health::Health;
 
