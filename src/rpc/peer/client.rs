@@ -14,7 +14,7 @@ use prost::Message as _;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, ConnectError, Request, Status, Streaming};
+use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
 use super::{AROUND_BYTES_MAX, Secret, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
@@ -242,15 +242,17 @@ impl PeerClient {
             self.avoid(to);
             return There::NotAsked(why);
         }
-        match never_connected(status) {
-            true => {
-                self.avoid(to);
-                There::NotAsked(why)
-            }
-            false => {
-                // It was reached before: whether it still can be is for the next call to find out.
-                There::Unknown(why)
-            }
+        if caused_by::<TimeoutExpired>(status) {
+            return There::Unknown("its time is over".to_owned());
+        }
+        if status.source().is_some() {
+            // Whether it was reached before or never: the next call would wait for nothing, too.
+            self.avoid(to);
+        }
+        match caused_by::<ConnectError>(status) {
+            // There was no connection, so nothing was sent.
+            true => There::NotAsked(why),
+            false => There::Unknown(why),
         }
     }
 
@@ -262,11 +264,10 @@ impl PeerClient {
     }
 }
 
-/// Whether a call failed because there was no connection: then it was not sent.
-fn never_connected(status: &Status) -> bool {
+fn caused_by<E: std::error::Error + 'static>(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
-        if error.is::<ConnectError>() {
+        if error.is::<E>() {
             return true;
         }
         cause = error.source();
