@@ -36,6 +36,7 @@ impl Actor {
                         seq: entry.seq,
                         from_home: entry.home,
                         from_fence: Fence::NONE,
+                        from_epoch: entry.epoch,
                     });
                 }
             }
@@ -97,6 +98,7 @@ impl Actor {
                 seq: entry.seq,
                 from_home: entry.home,
                 from_fence: state.fence,
+                from_epoch: entry.epoch,
             });
         }
     }

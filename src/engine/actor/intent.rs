@@ -48,6 +48,7 @@ pub(super) enum Intent {
         seq: Seq,
         from_home: ReplicaId,
         from_fence: Fence,
+        from_epoch: u32,
     },
     Extend {
         seq: Seq,
@@ -159,10 +160,12 @@ impl Actor {
                 seq,
                 from_home,
                 from_fence,
+                from_epoch,
             } => Command::TakeOver {
                 seq: *seq,
                 from_home: *from_home,
                 from_fence: *from_fence,
+                from_epoch: *from_epoch,
                 to_home: replica,
             },
             Intent::Extend { seq, fence, past } => Command::Extend {
