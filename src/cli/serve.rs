@@ -15,7 +15,9 @@ use tokio::task::{JoinError, spawn_blocking};
 use super::exit;
 use super::settings::Settings;
 use crate::config::{Config, NoDataDir, Problems};
-use crate::engine::{Engine, EngineError, EngineOptions, NoPeers, SystemClock, SystemIds};
+use crate::engine::{
+    Engine, EngineError, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds,
+};
 use crate::server::{self, ListenError, Server, Stopped};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use crate::telemetry::{self, TelemetryError};
@@ -168,6 +170,7 @@ impl Parts {
             limits: config.limits.clone(),
             address,
             peer_address: String::new(),
+            replica_ttl: REPLICA_TTL,
         })
         .await?;
         Ok(Parts { store, engine })

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{Engine, EngineOptions, NoPeers, SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
@@ -67,6 +67,7 @@ impl World {
             limits,
             address: addr.to_string(),
             peer_address: String::new(),
+            replica_ttl: REPLICA_TTL,
         })
         .await
         .unwrap();

@@ -10,7 +10,7 @@ use super::keys::KeyChoice;
 use super::report::Report;
 use super::workload::Form;
 use super::{load, measure};
-use crate::engine::{Engine, EngineOptions, NoPeers, SystemClock, SystemIds};
+use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use crate::limits::Limits;
 use crate::server::{Server, bind};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -36,6 +36,7 @@ async fn server() -> Running {
         limits: Limits::default(),
         address: address.clone(),
         peer_address: String::new(),
+        replica_ttl: REPLICA_TTL,
     })
     .await
     .unwrap();
