@@ -152,7 +152,7 @@ pub enum Watched {
 }
 
 /// The answer to OpenSession and RenewSession.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renewed {
     /// The TTL in force.
     pub ttl: Duration,

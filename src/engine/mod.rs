@@ -8,14 +8,19 @@ mod admin;
 mod alarms;
 mod answer;
 mod api;
+mod beats;
 mod clock;
 mod inner;
 mod keys;
 mod leases;
+mod members;
 mod peers;
 mod recover;
+mod remote;
+mod routes;
 mod sessions;
 mod start;
+mod sweep;
 mod watch;
 
 use std::sync::Arc;
@@ -33,10 +38,10 @@ pub use watch::Watch;
 use crate::limits::Limits;
 use crate::lock::{Create, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
-use actor::{Held, Msg, PlaceRef};
+use actor::{Accepted, Held, Life, Msg, PlaceRef};
 use answer::{acquired, created};
 use inner::Inner;
-use leases::{LeaseKey, NoLease};
+use leases::{LeaseKey, NoLease, PlaceId};
 use start::Shared;
 
 /// What the engine counted since it started.
@@ -102,6 +107,12 @@ impl Engine {
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
         let inner = self.inner()?;
+        if inner.clock_off.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(EngineError::Unavailable(
+                "the clock of this machine differs from the store's by more than a minute"
+                    .to_owned(),
+            ));
+        }
         inner
             .store
             .ready()
@@ -131,10 +142,41 @@ impl Engine {
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
         inner.keys.send(inner, id, msg(reply))?;
-        let answer = answer.await.map_err(|_| actor::no_answer())?;
+        let answer = answer.await;
         // Looked at after the store's acknowledgement, and before anybody hears of it (I10).
         inner.alive()?;
-        answer
+        answer.map_err(|_| actor::no_answer())?
+    }
+
+    /// What may be told of a lease, asked where it is kept.
+    async fn told(inner: &Arc<Inner>, life: Life) -> Result<Life, EngineError> {
+        let Some(session) = life.ask else {
+            return Ok(life);
+        };
+        let renewed = remote::renew(inner, session).await?;
+        inner.alive()?;
+        Ok(Life {
+            ttl: renewed.ttl,
+            valid_for: renewed.valid_for,
+            ask: None,
+        })
+    }
+
+    /// As [`Engine::told`], of what was done already: then a lease of which nothing can be said is no reason not
+    /// to say so.
+    async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Done<T> {
+        let told = Self::told(inner, accepted.life).await;
+        Done {
+            value: accepted.value,
+            valid_for: told.map_or(Duration::ZERO, |life| life.valid_for),
+        }
+    }
+
+    /// As [`Engine::told`], of where a place stands.
+    async fn told_held(inner: &Arc<Inner>, mut held: Held) -> Result<Held, EngineError> {
+        let (Held::Held { life, .. } | Held::Waiting { life, .. }) = &mut held;
+        *life = Self::told(inner, *life).await?;
+        Ok(held)
     }
 
     /// Takes a place in the queue of a key.
@@ -145,8 +187,13 @@ impl Engine {
             LiveBy::Ttl(ttl_ms) => Liveness::Own { ttl_ms },
             LiveBy::Session(session) => {
                 let key = LeaseKey::Session(session);
-                let renewed = inner.leases.renew(&key);
-                renewed.map_err(|_| EngineError::SessionOver)?;
+                match inner.leases.renew(&key) {
+                    Ok(_) => {}
+                    Err(NoLease::Unknown | NoLease::Doubted) if inner.shared => {
+                        remote::renew(&inner, session).await?;
+                    }
+                    Err(_) => return Err(EngineError::SessionOver),
+                }
                 Liveness::Session(session)
             }
         };
@@ -167,7 +214,7 @@ impl Engine {
             reply,
         })
         .await?;
-        Ok(created(&id, held))
+        Ok(created(&id, Self::told_held(&inner, held).await?))
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -208,7 +255,10 @@ impl Engine {
                         () = clock.sleep(left) => {}
                     }
                 }
-                Held::Waiting { .. } | Held::Held { .. } => return Ok(acquired(lock_ref, held)),
+                Held::Waiting { .. } | Held::Held { .. } => {
+                    let held = Self::told_held(&inner, held).await?;
+                    return Ok(acquired(lock_ref, held));
+                }
             }
         }
     }
@@ -241,12 +291,12 @@ impl Engine {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        Self::ask(&inner, &id, |reply| Msg::Get {
+        let ask = Self::ask(&inner, &id, |reply| Msg::Get {
             place,
             call_no,
             reply,
-        })
-        .await
+        });
+        Ok(Self::done(&inner, ask.await?).await)
     }
 
     /// Writes as the holder.
@@ -259,13 +309,13 @@ impl Engine {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        Self::ask(&inner, &id, |reply| Msg::Write {
+        let ask = Self::ask(&inner, &id, |reply| Msg::Write {
             place,
             call_no,
             mutation,
             reply,
-        })
-        .await
+        });
+        Ok(Self::done(&inner, ask.await?).await)
     }
 
     /// Watches a lockRef.
@@ -307,21 +357,30 @@ impl Engine {
     /// A sign of life.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
         let inner = self.inner()?;
-        let ttl = match lease {
-            LeaseId::Session(session) => inner
-                .leases
-                .renew(&LeaseKey::Session(*session))
-                .map_err(|_| EngineError::SessionOver)?,
+        let renewed = match lease {
+            LeaseId::Session(session) => sessions::renew(&inner, *session).await?,
             LeaseId::LockRef(lock_ref) => {
                 let id = self.id_of_ref(lock_ref)?;
-                let place = PlaceRef::from(lock_ref);
-                Self::ask(&inner, &id, |reply| Msg::Renew { place, reply }).await?
+                let lease = PlaceId {
+                    id: Arc::clone(&id),
+                    seq: lock_ref.seq,
+                };
+                // Also while the state of its key cannot be read.
+                if let Ok(renewed) = inner.leases.renew_place(lease, lock_ref.tag) {
+                    renewed
+                } else {
+                    let place = PlaceRef::from(lock_ref);
+                    let ask = Self::ask(&inner, &id, |reply| Msg::Renew { place, reply });
+                    let life = Self::told(&inner, ask.await?).await?;
+                    Renewed {
+                        ttl: life.ttl,
+                        valid_for: life.valid_for,
+                    }
+                }
             }
         };
-        Ok(Renewed {
-            ttl,
-            valid_for: ttl,
-        })
+        inner.alive()?;
+        Ok(renewed)
     }
 
     /// Closes a session and ends what lives by it. True if it was over before.
@@ -329,7 +388,10 @@ impl Engine {
         let inner = self.inner()?;
         let renewed = inner.leases.renew(&LeaseKey::Session(session));
         if renewed == Err(NoLease::Unknown) {
-            return Ok(true);
+            return match sessions::kept_elsewhere(&inner, session).await? {
+                Some(elsewhere) => Err(elsewhere),
+                None => Ok(true),
+            };
         }
         // Also where it is over: then another call, or its expiry, may not have written that down yet.
         let ended = tokio::spawn(sessions::end(Arc::clone(&inner), session))

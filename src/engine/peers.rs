@@ -5,9 +5,8 @@
 
 use async_trait::async_trait;
 
-use super::Engine;
 use super::api::{EngineError, Renewed};
-use crate::lock::{KeyId, LockRef, ReplicaId, Seq, SessionId};
+use crate::lock::{KeyId, ReplicaId, SessionId};
 
 /// Another replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,13 +47,11 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a key has this version now. Best effort: it may be lost, repeated or late.
     fn hint(&self, to: &Peer, key: &KeyId, version: u64);
 
-    /// A sign of life for a session that the replica keeps; `place` lives by it from now on.
-    async fn renew_session(
-        &self,
-        to: &Peer,
-        session: SessionId,
-        place: Option<(KeyId, Seq)>,
-    ) -> Result<Renewed, PeerError>;
+    /// Tells a replica that a session is over. Best effort as well.
+    fn session_over(&self, to: &Peer, session: SessionId);
+
+    /// A sign of life for a session that the replica keeps.
+    async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError>;
 }
 
 /// For a replica that has no others.
@@ -65,65 +62,9 @@ pub struct NoPeers;
 impl Peers for NoPeers {
     fn hint(&self, _to: &Peer, _key: &KeyId, _version: u64) {}
 
-    async fn renew_session(
-        &self,
-        to: &Peer,
-        _session: SessionId,
-        _place: Option<(KeyId, Seq)>,
-    ) -> Result<Renewed, PeerError> {
+    fn session_over(&self, _to: &Peer, _session: SessionId) {}
+
+    async fn renew_session(&self, to: &Peer, _session: SessionId) -> Result<Renewed, PeerError> {
         Err(PeerError::Unreachable(to.address.clone()))
-    }
-}
-
-impl Engine {
-    /// The replica that should serve a key, softly: the same for all who ask, while it lives. `Here`, or `Live`.
-    pub fn affinity(&self, _key: &KeyId) -> Presence {
-        Presence::Here
-    }
-
-    /// What is known of a replica.
-    pub fn presence(&self, id: ReplicaId) -> Presence {
-        match self.replica() == id {
-            true => Presence::Here,
-            false => Presence::Down,
-        }
-    }
-
-    /// Makes this replica the home of a lockRef that `home` has and cannot be asked for: at once where it is
-    /// down, else once it consented through the store (I10). Fails where that takes too long, with `Unavailable`,
-    /// and with `Elsewhere` where another replica has it meanwhile.
-    pub async fn take_over(&self, lock_ref: &LockRef, home: ReplicaId) -> Result<(), EngineError> {
-        let _ = (lock_ref, home);
-        Err(EngineError::Unavailable(
-            "its home cannot be called".to_owned(),
-        ))
-    }
-
-    /// As [`Engine::take_over`], for a session and the replica that renews it.
-    pub async fn take_session(
-        &self,
-        session: SessionId,
-        keeper: ReplicaId,
-    ) -> Result<(), EngineError> {
-        let _ = (session, keeper);
-        Err(EngineError::Unavailable(
-            "its replica cannot be called".to_owned(),
-        ))
-    }
-
-    /// Another replica says that a key has this version now.
-    pub fn hinted(&self, key: KeyId, version: u64) {
-        let _ = (key, version);
-    }
-
-    /// Another replica passes on a sign of life of a session that this one keeps, and a place of its own that
-    /// lives by it from now on.
-    pub async fn renew_for(
-        &self,
-        session: SessionId,
-        place: Option<(KeyId, Seq)>,
-    ) -> Result<Renewed, EngineError> {
-        let _ = (session, place);
-        Err(EngineError::SessionOver)
     }
 }

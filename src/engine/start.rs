@@ -1,20 +1,27 @@
 //! How a replica starts, stops, and starts anew.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::inner::{Counters, Inner};
+use super::inner::{Asked, Counters, Inner};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::members::Members;
 use super::peers::Peers;
 use super::recover::recover;
-use super::{Engine, wall_ms};
+use super::remote::{self, RemoteSessions};
+use super::routes::failed;
+use super::{Engine, beats, sweep, wall_ms};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, TableName};
+use crate::session::Vouch;
 use crate::store::{ReplicaRow, Store, StoreError};
 
 /// What an engine is made of.
@@ -35,12 +42,14 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// A replica without a beat for this long is down (I10).
+    /// How long a replica that does not beat is waited for, before what it is home to may be taken over.
     pub replica_ttl: Duration,
 }
 
 /// The replica TTL unless configured.
 pub const REPLICA_TTL: Duration = Duration::from_secs(10);
+/// How often it is tried to say that this replica stopped.
+const HAND_OVER_TRIES: u32 = 4;
 
 /// What stays the same for as long as the process runs, and the replica that it is now.
 pub(super) struct Shared {
@@ -63,6 +72,11 @@ impl Shared {
         if !matches!(*current, Current::Stopped(_)) {
             *current = next;
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        matches!(*current, Current::Stopped(_))
     }
 
     pub(super) fn stop(&self) {
@@ -124,22 +138,106 @@ impl Engine {
 
     /// Starts an engine that waits. Its tables and limits stay the ones that it was made with.
     pub async fn begin(&self, options: EngineOptions) -> Result<(), EngineError> {
-        let inner = self.live(&options).await?;
+        let inner = self.shared.live(&options).await?;
+        if inner.shared {
+            let shared = Arc::downgrade(&self.shared);
+            tokio::spawn(start_over(shared, options, Arc::clone(&inner)));
+        }
         self.shared.set(Current::Serving(inner));
         Ok(())
     }
 
+    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its places over at
+    /// once. To be called last, when all calls were answered: from here on nothing is.
+    pub async fn hand_over(&self) {
+        let last = {
+            let current = self.shared.current.read();
+            match &*current.unwrap_or_else(PoisonError::into_inner) {
+                Current::Stopped(Some(inner)) if inner.shared => Arc::clone(inner),
+                Current::Waiting(_) | Current::Serving(_) | Current::Stopped(_) => return,
+            }
+        };
+        last.die();
+        for tries in 0..HAND_OVER_TRIES {
+            match beats::beat(&last, true).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "that this replica stopped could not be written");
+                    last.clock.sleep(last.backoff(tries)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Each time that a replica is over, becomes a new one.
+async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inner>) {
+    let mut last = first;
+    loop {
+        let mut dead = last.dead.subscribe();
+        // The sender lives in `last`.
+        let _ = dead.wait_for(|dead| *dead).await;
+        let Some(engine) = shared.upgrade() else {
+            return;
+        };
+        if engine.is_stopped() {
+            return;
+        }
+        tracing::error!(
+            replica = %last.replica,
+            "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
+        );
+        let why = "this replica was cut off from the store and starts over";
+        engine.set(Current::Waiting(why.to_owned()));
+        let mut tries = 0;
+        last = loop {
+            if engine.is_stopped() {
+                return;
+            }
+            let begun = async {
+                // Nothing is answered in its name any more, so others need not wait until they think so.
+                beats::beat(&last, true).await.map_err(failed)?;
+                engine.live(&options).await
+            };
+            match begun.await {
+                Ok(inner) => break inner,
+                Err(error) => {
+                    tracing::warn!(%error, "this replica could not start anew yet; trying again");
+                    options.clock.sleep(last.backoff(tries)).await;
+                    tries += 1;
+                }
+            }
+        };
+        engine.set(Current::Serving(Arc::clone(&last)));
+        tracing::info!(replica = %last.replica, "started anew");
+    }
+}
+
+impl Shared {
     async fn live(&self, options: &EngineOptions) -> Result<Arc<Inner>, EngineError> {
         let replica = ReplicaId(options.ids.uuid());
-        let limits = self.shared.limits.clone();
-        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max);
+        let limits = self.limits.clone();
+        let shared = !options.store.is_exclusive();
+        let vouch = match shared {
+            true => Vouch::beating(options.clock.boot(), options.replica_ttl),
+            false => Vouch::alone(),
+        };
+        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
         let inner = Arc::new(Inner {
             replica,
-            tables: self.shared.tables.clone(),
+            tables: self.tables.clone(),
             core: limits.core(),
             keys: Keys::new(),
             leases: Arc::new(leases),
+            shared,
+            members: Members::new(replica, options.replica_ttl),
+            remote: RemoteSessions::default(),
+            beats: AtomicU64::new(0),
+            beat_sooner: Notify::new(),
+            asked: Asked::default(),
+            clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
+            dead: tokio::sync::watch::Sender::new(false),
             counters: Counters::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),
@@ -162,6 +260,14 @@ impl Engine {
             .announce_replica(&row)
             .await
             .map_err(unavailable)?;
+        if shared {
+            beats::begin(&inner).await.map_err(unavailable)?;
+            inner.alive()?;
+            tokio::spawn(beats::beat_on(Arc::clone(&inner)));
+            tokio::spawn(beats::look_on(Arc::clone(&inner)));
+            tokio::spawn(remote::watch_on(Arc::clone(&inner)));
+            tokio::spawn(sweep::run(Arc::clone(&inner)));
+        }
         tokio::spawn(alarms::run(Arc::clone(&inner)));
         if inner.store.is_exclusive() {
             let recovered = recover(&inner).await.inspect_err(|_| {
@@ -176,8 +282,4 @@ impl Engine {
         }
         Ok(inner)
     }
-
-    /// After [`Engine::stop`]: finishes what is under way and tells the others that this replica is gone, so
-    /// that they take its places over at once. To be called last, when all calls were answered.
-    pub async fn hand_over(&self) {}
 }

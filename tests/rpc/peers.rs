@@ -160,11 +160,7 @@ async fn only_who_knows_the_secret_is_heard() {
     let called = Called::start().await;
     let mut raw = called.raw().await;
     for shown in [None, Some("another secret, as long"), Some(SECRET)] {
-        let mut request = Request::new(HintRequest {
-            table: String::new(),
-            key: "a".to_owned(),
-            version: 1,
-        });
+        let mut request = Request::new(HintRequest::default());
         if let Some(shown) = shown {
             let value = MetadataValue::from_bytes(shown.as_bytes());
             request
@@ -484,7 +480,7 @@ async fn what_a_replica_says_is_understood() {
 async fn a_status_from_the_way_there_says_nothing_about_a_session() {
     let (_says, peer) = Says::start(None).await;
     let session = SessionId(Uuid::from_u128(3));
-    let renewed = client().renew_session(&peer, session, None).await;
+    let renewed = client().renew_session(&peer, session).await;
     assert!(
         matches!(renewed, Err(PeerError::Unreachable(_))),
         "{renewed:?}"

@@ -194,6 +194,7 @@ impl Random {
                 } else {
                     fermata::lock::Fence::NONE
                 },
+                from_epoch: entry.epoch,
                 to_home: replica(self.below(3) as u128),
             },
             _ => Command::Extend {

@@ -19,11 +19,12 @@ use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 use super::{AROUND_BYTES_MAX, Secret, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
-use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
+use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::proto::WatchLockRequest;
+use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_client::PeerClient as Client;
 use crate::proto::peer::{
-    ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, Place,
+    ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, Key,
     Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
@@ -256,6 +257,23 @@ impl PeerClient {
         }
     }
 
+    /// In a bounded way: what is too much is dropped.
+    fn send_hint(&self, to: &Peer, what: What) {
+        let Ok(under_way) = Arc::clone(&self.hints).try_acquire_owned() else {
+            return;
+        };
+        let Ok(mut client) = self.client(to, false) else {
+            return;
+        };
+        let message = HintRequest { what: Some(what) };
+        let request = self.request(message, Some(Instant::now() + HINT));
+        tokio::spawn(async move {
+            let hinted = timeout(HINT, client.hint(request)).await;
+            tracing::trace!(?hinted, "hinted");
+            drop(under_way);
+        });
+    }
+
     fn avoid(&self, to: &Peer) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = links.get_mut(&to.id) {
@@ -294,39 +312,23 @@ fn refused(refusal: Refusal) -> Status {
 #[async_trait]
 impl Peers for PeerClient {
     fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
-        let Ok(under_way) = Arc::clone(&self.hints).try_acquire_owned() else {
-            return;
-        };
-        let Ok(mut client) = self.client(to, false) else {
-            return;
-        };
-        let message = HintRequest {
+        let key = Key {
             table: key.table.to_string(),
             key: key.key.to_string(),
             version,
         };
-        let request = self.request(message, Some(Instant::now() + HINT));
-        tokio::spawn(async move {
-            let hinted = timeout(HINT, client.hint(request)).await;
-            tracing::trace!(?hinted, "hinted");
-            drop(under_way);
-        });
+        self.send_hint(to, What::Key(key));
     }
 
-    async fn renew_session(
-        &self,
-        to: &Peer,
-        session: SessionId,
-        place: Option<(KeyId, Seq)>,
-    ) -> Result<Renewed, PeerError> {
+    fn session_over(&self, to: &Peer, session: SessionId) {
+        let session = bytes::Bytes::copy_from_slice(session.0.as_bytes());
+        self.send_hint(to, What::SessionOver(session));
+    }
+
+    async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
         let message = RenewSessionRequest {
             to: id_bytes(to.id),
             session: bytes::Bytes::copy_from_slice(session.0.as_bytes()),
-            place: place.map(|(id, seq)| Place {
-                table: id.table.to_string(),
-                key: id.key.to_string(),
-                seq: seq.0,
-            }),
         };
         let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
         let request = self.request(message, Some(Instant::now() + RENEW));

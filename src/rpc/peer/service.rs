@@ -16,14 +16,15 @@ use super::super::answer;
 use super::{AROUND_BYTES_MAX, PeerClient, Secret, id_bytes};
 use crate::engine::{Engine, EngineError, Ids};
 use crate::limits::Limits;
-use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
+use crate::lock::{ReplicaId, SessionId};
 use crate::proto::WatchLockRequest;
+use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_server::{Peer, PeerServer};
 use crate::proto::peer::{
     Elsewhere, Exhausted, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, HintRequest, HintResponse, Method, Over, Place, Refusal,
-    RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
-    forward_watch_response, renew_session_response,
+    ForwardWatchResponse, HintRequest, HintResponse, Method, Over, Refusal, RenewSessionRequest,
+    RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
+    renew_session_response,
 };
 use crate::rpc::calls::{
     AcquireLock, Call, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, Edge,
@@ -264,9 +265,18 @@ impl Peer for PeerRpc {
     }
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
-        let hint = request.into_inner();
-        let key = parse::key_id(&hint.key, &hint.table, &self.limits)?;
-        self.engine.hinted(key, hint.version);
+        match request.into_inner().what {
+            Some(What::Key(key)) => {
+                let id = parse::key_id(&key.key, &key.table, &self.limits)?;
+                self.engine.hinted(id, key.version);
+            }
+            Some(What::SessionOver(session)) => {
+                if let Ok(session) = Uuid::from_slice(&session) {
+                    self.engine.session_hinted(SessionId(session));
+                }
+            }
+            None => {}
+        }
         Ok(Response::new(HintResponse {}))
     }
 
@@ -281,8 +291,7 @@ impl Peer for PeerRpc {
             Err(unable) => Outcome::Unable(unable),
             Ok(()) => {
                 let session = Uuid::from_slice(&ask.session).unwrap_or(Uuid::nil());
-                let place = ask.place.map(|place| self.place(&place)).transpose()?;
-                let renew = self.engine.renew_for(SessionId(session), place);
+                let renew = self.engine.renew_for(SessionId(session));
                 let answer_by = deadline.answer_by_or(self.limits.call_max());
                 renewed(by(answer_by, within_result(renew)).await?)
             }
@@ -290,13 +299,6 @@ impl Peer for PeerRpc {
         Ok(Response::new(RenewSessionResponse {
             outcome: Some(outcome),
         }))
-    }
-}
-
-impl PeerRpc {
-    fn place(&self, place: &Place) -> Result<(KeyId, Seq), Status> {
-        let id = parse::key_id(&place.key, &place.table, &self.limits)?;
-        Ok((id, Seq(place.seq)))
     }
 }
 
