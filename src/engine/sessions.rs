@@ -199,7 +199,9 @@ async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineErr
     match inner.leases.add_session(row.id, ttl_of(&row), since) {
         Ok(()) => {
             inner.beat_sooner.notify_one();
-            inner.remote.look_again(row.id);
+            for place in inner.remote.take_places(row.id) {
+                let _ = inner.leases.attach(row.id, place);
+            }
             Ok(true)
         }
         Err(NoLease::TooMany) => {
