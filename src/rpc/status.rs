@@ -254,6 +254,40 @@ pub fn outcome_unknown() -> Status {
     .status()
 }
 
+/// A write was passed on to the replica that has the lockRef, and nothing came back.
+pub fn write_unknown() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "the replica that has this lockRef gave no answer: whether the value was written is not known; write \
+         it again before reading",
+        "OUTCOME_UNKNOWN",
+    )
+    .with("write", "unknown")
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
+/// The replicas do not agree yet which of them has what was asked for.
+pub fn unsettled() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "the replicas do not agree yet on which of them has this",
+        "ELSEWHERE",
+    )
+    .retry_after(RETRY_ELSEWHERE)
+    .status()
+}
+
+/// The caller is no replica of this service.
+pub fn no_peer() -> Status {
+    Told::new(
+        Code::Unauthenticated,
+        "this address is for replicas that know the secret of this service (peers.secret_file)",
+        "NO_PEER",
+    )
+    .status()
+}
+
 /// The message of a call did not come in.
 pub fn message_late() -> Status {
     Told::new(
