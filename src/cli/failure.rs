@@ -6,8 +6,7 @@ use nix::sys::signal::Signal;
 
 use super::exit;
 use crate::client::{
-    AdminError, ConnectError, CreateError, CriticalError, GetError, LockError, ReleaseError,
-    WaitError,
+    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, WaitError,
 };
 
 /// A failed command.
@@ -124,26 +123,14 @@ impl From<ReleaseError> for Failure {
     }
 }
 
-impl From<GetError> for Failure {
-    fn from(error: GetError) -> Failure {
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
         let code = match error {
-            GetError::Invalid(_) => exit::USAGE,
-            GetError::NotFound(_) => exit::NO_INPUT,
-            GetError::Denied(_) => exit::DENIED,
-            GetError::Unavailable(_) | GetError::Other(_) => exit::UNAVAILABLE,
-        };
-        Failure::new(code, error.to_string())
-    }
-}
-
-impl From<AdminError> for Failure {
-    fn from(error: AdminError) -> Failure {
-        let code = match error {
-            AdminError::Invalid(_) => exit::USAGE,
-            AdminError::NotFound(_) | AdminError::Over(_) => exit::NO_INPUT,
-            AdminError::Limit(_) => exit::TEMPORARY,
-            AdminError::Denied(_) => exit::DENIED,
-            AdminError::Unavailable(_) | AdminError::Other(_) => exit::UNAVAILABLE,
+            CallError::Invalid(_) => exit::USAGE,
+            CallError::NotFound(_) | CallError::Over(_) => exit::NO_INPUT,
+            CallError::Limit(_) => exit::TEMPORARY,
+            CallError::Denied(_) => exit::DENIED,
+            CallError::Unavailable(_) | CallError::Other(_) => exit::UNAVAILABLE,
         };
         Failure::new(code, error.to_string())
     }

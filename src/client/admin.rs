@@ -1,7 +1,7 @@
 //! The operator's calls.
 
 use super::connect::Client;
-use super::error::AdminError;
+use super::error::CallError;
 use super::fault::Fault;
 use crate::proto;
 
@@ -10,7 +10,7 @@ const PAGE_SIZE: i32 = 500;
 
 impl Client {
     /// The tables that the server serves, by name.
-    pub async fn list_tables(&self) -> Result<Vec<proto::Table>, AdminError> {
+    pub async fn list_tables(&self) -> Result<Vec<proto::Table>, CallError> {
         let mut all = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -39,7 +39,7 @@ impl Client {
         key_prefix: &str,
         contended: bool,
         limit: usize,
-    ) -> Result<Vec<proto::LockSummary>, AdminError> {
+    ) -> Result<Vec<proto::LockSummary>, CallError> {
         let mut all: Vec<proto::LockSummary> = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -71,7 +71,7 @@ impl Client {
         table: &str,
         key: &str,
         limit: usize,
-    ) -> Result<proto::DescribeLockResponse, AdminError> {
+    ) -> Result<proto::DescribeLockResponse, CallError> {
         let mut waiters: Vec<proto::Place> = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -104,7 +104,7 @@ impl Client {
         lock_ref: &str,
         reason: &str,
         forced_by: &str,
-    ) -> Result<proto::ForceReleaseResponse, AdminError> {
+    ) -> Result<proto::ForceReleaseResponse, CallError> {
         let answer = self
             .call(|attempt| {
                 let request = attempt.request(proto::ForceReleaseRequest {

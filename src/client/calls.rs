@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::answer::{Acquired, Created, Mutation, Renewed, Standing, Value};
 use super::connect::{Answer, Client};
-use super::error::{CreateError, CriticalError, GetError, ReleaseError, SessionError, WaitError};
+use super::error::{CallError, CreateError, CriticalError, ReleaseError, SessionError, WaitError};
 use super::fault::{Fault, ServerError};
 use super::request::{LockRequest, SessionRequest};
 use super::validity::Validity;
@@ -282,7 +282,7 @@ impl Client {
     }
 
     /// Reads a value without a lock: as some recent section left it, about to be overwritten perhaps.
-    pub async fn get(&self, table: &str, key: &str) -> Result<Value, GetError> {
+    pub async fn get(&self, table: &str, key: &str) -> Result<Value, CallError> {
         let answer = self
             .call(|attempt| {
                 let request = attempt.request(proto::GetRequest {

@@ -1,7 +1,5 @@
 //! Why an operation failed: one enum per operation, each variant something else for the caller to do.
 
-use tonic::Code;
-
 use super::fault::{Fault, ServerError};
 use super::lost::Lost;
 
@@ -235,55 +233,16 @@ impl From<Fault> for SessionError {
     }
 }
 
-/// Why a read without a lock failed.
+/// Why a call that needs no lock failed: a read that may be outdated, or an operator's call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GetError {
-    /// The request is malformed. Correct it.
-    #[error("the request is malformed: {0}")]
-    Invalid(#[source] ServerError),
-    /// There is no such table.
-    #[error("{0}")]
-    NotFound(#[source] ServerError),
-    /// Not allowed, or not known.
-    #[error("not allowed: {0}")]
-    Denied(#[source] ServerError),
-    /// No server could do it in time.
-    #[error("no server could do it in time: {0}")]
-    Unavailable(#[source] ServerError),
-    /// The server failed. Its words are all there is.
-    #[error("the server failed: {0}")]
-    Other(#[source] ServerError),
-}
-
-impl From<Fault> for GetError {
-    fn from(fault: Fault) -> GetError {
-        match AdminError::from(fault) {
-            AdminError::Invalid(error) => GetError::Invalid(error),
-            AdminError::NotFound(error) => GetError::NotFound(error),
-            AdminError::Denied(error) => GetError::Denied(error),
-            AdminError::Unavailable(error) => GetError::Unavailable(error),
-            AdminError::Limit(error) | AdminError::Other(error) => GetError::Other(error),
-            AdminError::Over(lost) => GetError::Other(ServerError {
-                code: Code::FailedPrecondition,
-                reason: lost.reason.as_str().to_owned(),
-                message: lost.detail,
-                fields: Vec::new(),
-                retry_after: None,
-            }),
-        }
-    }
-}
-
-/// Why an operator's call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AdminError {
+pub enum CallError {
     /// The request is malformed. Correct it.
     #[error("the request is malformed: {0}")]
     Invalid(#[source] ServerError),
     /// There is no such table or lockRef.
     #[error("{0}")]
     NotFound(#[source] ServerError),
-    /// The lockRef is over already.
+    /// The lockRef that was named is over already.
     #[error("it is over already: {0}")]
     Over(#[source] Lost),
     /// A limit is reached. Come again later.
@@ -300,16 +259,16 @@ pub enum AdminError {
     Other(#[source] ServerError),
 }
 
-impl From<Fault> for AdminError {
-    fn from(fault: Fault) -> AdminError {
+impl From<Fault> for CallError {
+    fn from(fault: Fault) -> CallError {
         match fault {
-            Fault::Over(lost) => AdminError::Over(lost),
-            Fault::Invalid(error) => AdminError::Invalid(error),
-            Fault::NotFound(error) => AdminError::NotFound(error),
-            Fault::Limit(error) => AdminError::Limit(error),
-            Fault::Denied(error) => AdminError::Denied(error),
-            Fault::Unavailable(error) => AdminError::Unavailable(error),
-            Fault::Superseded(error) | Fault::Other(error) => AdminError::Other(error),
+            Fault::Over(lost) => CallError::Over(lost),
+            Fault::Invalid(error) => CallError::Invalid(error),
+            Fault::NotFound(error) => CallError::NotFound(error),
+            Fault::Limit(error) => CallError::Limit(error),
+            Fault::Denied(error) => CallError::Denied(error),
+            Fault::Unavailable(error) => CallError::Unavailable(error),
+            Fault::Superseded(error) | Fault::Other(error) => CallError::Other(error),
         }
     }
 }

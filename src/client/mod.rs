@@ -59,8 +59,8 @@ pub use clock::{BootClock, Clock, Moment};
 pub(crate) use connect::parse_endpoint;
 pub use connect::{Client, ClientOptions};
 pub use error::{
-    AdminError, ConnectError, CreateError, CriticalError, GetError, LockError, ReleaseError,
-    SessionError, WaitError,
+    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
+    WaitError,
 };
 pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};

@@ -27,7 +27,6 @@ pub struct Place {
     pub(super) ttl: Duration,
     pub(super) standing: Standing,
     pub(super) validity: Validity,
-    request_wait: Option<Duration>,
     /// Whether it is this one's to wait with and to give up.
     pub(super) taken: bool,
 }
@@ -57,7 +56,7 @@ impl Client {
 
     /// Locks a key, waiting for it as the request says.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
-        self.place(request).await?.into_lock().await
+        Place::lock(self, None, request.into()).await
     }
 
     /// Locks a key if that is possible at once.
@@ -65,7 +64,7 @@ impl Client {
         &self,
         request: impl Into<LockRequest>,
     ) -> Result<Option<LockGuard>, LockError> {
-        self.place(request).await?.into_lock_at_once().await
+        Place::try_lock(self, None, request.into()).await
     }
 }
 
@@ -131,9 +130,39 @@ impl Place {
             ttl: created.ttl,
             standing: created.standing,
             validity: created.validity,
-            request_wait: creating.request.wait,
             taken: true,
         })
+    }
+
+    /// Takes a place and waits as the request says.
+    pub(super) async fn lock(
+        client: &Client,
+        session: Option<&Session>,
+        request: LockRequest,
+    ) -> Result<LockGuard, LockError> {
+        let wait = request.wait;
+        let mut place = Place::take(client, session, request).await?;
+        Ok(place.wait(wait).await?)
+    }
+
+    /// Takes a place, and gives it up unless it is held at once.
+    pub(super) async fn try_lock(
+        client: &Client,
+        session: Option<&Session>,
+        request: LockRequest,
+    ) -> Result<Option<LockGuard>, LockError> {
+        let mut place = Place::take(client, session, request).await?;
+        match place.wait(Some(Duration::ZERO)).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(WaitError::TimedOut { .. }) => {
+                // If that fails the place expires; there is no lock in either case.
+                if let Err(error) = place.give_up().await {
+                    tracing::debug!(%error, "a place is left to expire");
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The lockRef.
@@ -151,27 +180,6 @@ impl Place {
         match self.standing {
             Standing::Held { .. } => 0,
             Standing::Waiting { position } => position,
-        }
-    }
-
-    /// Waits as its request says.
-    pub(super) async fn into_lock(mut self) -> Result<LockGuard, LockError> {
-        let wait = self.request_wait;
-        Ok(self.wait(wait).await?)
-    }
-
-    /// Gives the place up unless it is held already.
-    pub(super) async fn into_lock_at_once(mut self) -> Result<Option<LockGuard>, LockError> {
-        match self.wait(Some(Duration::ZERO)).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(WaitError::TimedOut { .. }) => {
-                // If that fails the place expires; there is no lock in either case.
-                if let Err(error) = self.give_up().await {
-                    tracing::debug!(%error, "a place is left to expire");
-                }
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
         }
     }
 

@@ -95,7 +95,7 @@ impl Session {
 
     /// Locks a key, waiting for it as the request says.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
-        self.place(request).await?.into_lock().await
+        Place::lock(&self.shared.client, Some(self), request.into()).await
     }
 
     /// Locks a key if that is possible at once.
@@ -103,7 +103,7 @@ impl Session {
         &self,
         request: impl Into<LockRequest>,
     ) -> Result<Option<LockGuard>, LockError> {
-        self.place(request).await?.into_lock_at_once().await
+        Place::try_lock(&self.shared.client, Some(self), request.into()).await
     }
 
     /// Closes it and ends all its locks. True if it was over before.

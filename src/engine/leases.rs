@@ -73,7 +73,8 @@ struct SessionLease {
     alarm: AlarmAt,
     /// As of a place.
     since: Duration,
-    ceded: bool,
+    /// When it was promised to another replica.
+    ceded: Option<Duration>,
     places: BTreeSet<PlaceId>,
     /// Places that are being made.
     creating: usize,
@@ -211,8 +212,15 @@ impl Leases {
         let Some(known) = table.sessions.get_mut(&session) else {
             return false;
         };
-        known.ceded = true;
+        known.ceded = Some(self.clock.boot());
         true
+    }
+
+    /// For how long a session has been promised to another replica.
+    pub fn ceded_for(&self, session: SessionId) -> Option<Duration> {
+        let (table, _) = self.look();
+        let at = table.sessions.get(&session)?.ceded?;
+        Some(self.clock.boot().saturating_sub(at))
     }
 
     /// Forgets a place, whatever it lived by.
@@ -240,7 +248,7 @@ impl Leases {
                 return Err(NoLease::Over);
             }
             known.since = known.since.max(since);
-            known.ceded = false;
+            known.ceded = None;
             return Ok(());
         }
         if table.sessions.len() >= table.sessions_max {
@@ -251,7 +259,7 @@ impl Leases {
             lease: Lease::new(ttl, now),
             alarm,
             since,
-            ceded: false,
+            ceded: None,
             places: BTreeSet::new(),
             creating: 0,
             closed: false,
@@ -500,7 +508,7 @@ impl Table {
         let (lease, since, ceded) = match key {
             LeaseKey::Session(session) => {
                 let known = self.sessions.get_mut(session).ok_or(NoLease::Unknown)?;
-                (&mut known.lease, known.since, known.ceded)
+                (&mut known.lease, known.since, known.ceded.is_some())
             }
             LeaseKey::Place(place) => {
                 let known = self.places.get_mut(place).ok_or(NoLease::Unknown)?;

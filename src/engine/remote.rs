@@ -97,6 +97,12 @@ impl RemoteSessions {
         }
     }
 
+    /// This replica keeps it now: what lives by it here.
+    pub fn take_places(&self, session: SessionId) -> BTreeSet<PlaceId> {
+        let gone = self.table().remove(&session);
+        gone.map_or_else(BTreeSet::new, |remote| remote.places)
+    }
+
     pub fn places_of(&self, session: SessionId) -> usize {
         let table = self.table();
         table.get(&session).map_or(0, |remote| remote.places.len())

@@ -19,6 +19,9 @@ use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
 /// How many places of a session that is over are evicted at once.
 const EVICTS_AT_ONCE: usize = 64;
 
+/// A consent that is followed by no take-over is given up after this.
+const CEDED_FOR: Duration = Duration::from_secs(6);
+
 fn ttl_of(row: &SessionRow) -> Duration {
     Duration::from_millis(u64::from(row.ttl_ms))
 }
@@ -107,17 +110,14 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
 pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     match inner.leases.renew(&LeaseKey::Session(session)) {
         Ok(renewed) => Ok(renewed),
-        Err(NoLease::Unknown | NoLease::Doubted) if inner.shared => {
+        Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded) if inner.shared => {
             let inner = Arc::clone(inner);
             // In a task of its own: what it writes it also takes in.
             tokio::spawn(async move { anew(&inner, session).await })
                 .await
                 .map_err(|_| super::actor::no_answer())?
         }
-        Err(NoLease::Ceded) => Err(changing()),
-        Err(NoLease::Over | NoLease::Unknown | NoLease::TooMany | NoLease::Doubted) => {
-            Err(EngineError::SessionOver)
-        }
+        Err(_) => Err(EngineError::SessionOver),
     }
 }
 
@@ -163,6 +163,14 @@ async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineE
             version: u64::from(row.epoch),
         });
     }
+    // Whoever it was promised to may still come for it.
+    if inner
+        .leases
+        .ceded_for(session)
+        .is_some_and(|ago| ago < CEDED_FOR)
+    {
+        return Err(changing());
+    }
     match take_row(inner, row).await? {
         true => renew_again(inner, session),
         false => Err(changing()),
@@ -191,7 +199,9 @@ async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineErr
     match inner.leases.add_session(row.id, ttl_of(&row), since) {
         Ok(()) => {
             inner.beat_sooner.notify_one();
-            inner.remote.look_again(row.id);
+            for place in inner.remote.take_places(row.id) {
+                let _ = inner.leases.attach(row.id, place);
+            }
             Ok(true)
         }
         Err(NoLease::TooMany) => {

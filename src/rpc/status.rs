@@ -179,10 +179,16 @@ fn end_name(reason: proto::EndReason) -> &'static str {
 
 /// A field that cannot be used. Nothing was changed.
 pub fn of_invalid(invalid: &Invalid) -> Status {
-    let reason = match &invalid.problem {
-        Problem::Missing => "MISSING",
-        Problem::TooLong { .. } => "TOO_LARGE",
-        Problem::Negative | Problem::TtlOutOfRange { .. } => "OUT_OF_RANGE",
+    let told = |reason| Told::new(Code::InvalidArgument, invalid.to_string(), reason);
+    match &invalid.problem {
+        Problem::Missing => told("MISSING"),
+        Problem::TooLong { limit, max, .. } => {
+            told("TOO_LARGE").with("limit", limit).with("max", max)
+        }
+        Problem::Negative => told("OUT_OF_RANGE"),
+        Problem::TtlOutOfRange { min_ms, max_ms, .. } => told("OUT_OF_RANGE")
+            .with("min_ms", min_ms)
+            .with("max_ms", max_ms),
         Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }
@@ -191,28 +197,8 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         | Problem::NotASession
         | Problem::Duration
         | Problem::UnknownMode(_)
-        | Problem::PageToken => "MALFORMED",
-        Problem::TogetherWith(_) | Problem::DeleteWithValue => "CONFLICTING",
-    };
-    let told = Told::new(Code::InvalidArgument, invalid.to_string(), reason);
-    match &invalid.problem {
-        Problem::TooLong { limit, max, .. } => told.with("limit", limit).with("max", max),
-        Problem::TtlOutOfRange { min_ms, max_ms, .. } => {
-            told.with("min_ms", min_ms).with("max_ms", max_ms)
-        }
-        Problem::Missing
-        | Problem::Negative
-        | Problem::Table(_)
-        | Problem::LockRef(_)
-        | Problem::Control { .. }
-        | Problem::NotUuid
-        | Problem::ConstantUuid
-        | Problem::NotASession
-        | Problem::Duration
-        | Problem::UnknownMode(_)
-        | Problem::PageToken
-        | Problem::TogetherWith(_)
-        | Problem::DeleteWithValue => told,
+        | Problem::PageToken => told("MALFORMED"),
+        Problem::TogetherWith(_) | Problem::DeleteWithValue => told("CONFLICTING"),
     }
     .violation(invalid.field)
     .status()

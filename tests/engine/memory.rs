@@ -1,10 +1,13 @@
 //! Memory is for keys that are in use, not for keys that were.
 
-use std::time::Duration;
+use std::ops::Range;
 
+use bytes::Bytes;
+use fermata::store::embedded::EmbeddedOptions;
+use fermata::store::{Cell, Store, Written};
 use futures_util::StreamExt;
 
-use super::world::{World, call, until};
+use super::world::{World, call, key, until};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -15,7 +18,36 @@ fn resident() -> u64 {
     pages * 4096
 }
 
-async fn use_once(world: &World, keys: std::ops::Range<usize>) {
+/// Fills the store's cache, as a replica that has run for a while has it: what the store keeps in memory
+/// is bounded by a setting, and is not to be taken for what the engine keeps.
+async fn fill_the_cache(world: &World) {
+    let empty = resident();
+    let cache = EmbeddedOptions::CACHE_BYTES_DEFAULT as u64;
+    let store = world.store.real().unwrap();
+    let store = &store;
+    // One to a page of the file, and twice as many pages as the cache holds.
+    let value = Bytes::from(vec![7; 3_000]);
+    futures_util::stream::iter(0..2 * cache / 4096)
+        .map(|n| (key(&format!("full/{n}")), value.clone()))
+        .for_each_concurrent(256, |(id, value)| async move {
+            let cell = Cell {
+                value: Some(value),
+                timestamp: 1,
+            };
+            let written = store.write_data(&id, cell).await;
+            assert!(matches!(written, Written::Done), "{written:?}");
+        })
+        .await;
+    let full = resident();
+    assert!(
+        full > empty + cache * 9 / 10,
+        "the cache is not full: {} MiB before, {} MiB after",
+        empty / MIB,
+        full / MIB
+    );
+}
+
+async fn use_once(world: &World, keys: Range<usize>) {
     futures_util::stream::iter(keys)
         .for_each_concurrent(256, |n| async move {
             let name = format!("key/{n}");
@@ -25,6 +57,7 @@ async fn use_once(world: &World, keys: std::ops::Range<usize>) {
         .await;
     let idle = || async { world.engine.counts().active_keys == 0 };
     until("all keys are idle", idle).await;
+    world.store.forget_log();
 }
 
 /// Set in the process that measures.
@@ -50,18 +83,13 @@ async fn measured_alone() {
     let keys = std::env::var("FERMATA_KEYS").map_or(100_000, |n| n.parse().unwrap());
     let world = World::new().await;
     use_once(&world, 0..5_000).await;
-    world.store.forget_log();
+    fill_the_cache(&world).await;
     let before = resident();
-    let mut at = 5_000;
     let mut highest = before;
-    while at < 5_000 + keys {
-        let next = (at + 10_000).min(5_000 + keys);
-        use_once(&world, at..next).await;
-        world.store.forget_log();
+    for at in (5_000..5_000 + keys).step_by(10_000) {
+        use_once(&world, at..(at + 10_000).min(5_000 + keys)).await;
         highest = highest.max(resident());
-        at = next;
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let after = resident();
     eprintln!(
         "{keys} keys: {} MiB before, {} MiB after, {} MiB at most",

@@ -94,13 +94,8 @@ impl World {
     }
 
     async fn on(directory: TempDir, limits: Limits, clock: Arc<dyn Clock>) -> World {
-        // Small, so that what the store keeps in memory is not taken for what the engine keeps.
-        let options = || EmbeddedOptions {
-            cache_bytes: 4 * 1024 * 1024,
-            ..EmbeddedOptions::new(directory.path())
-        };
         let store = loop {
-            match EmbeddedStore::open(options()) {
+            match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
                 Ok(store) => break FaultyStore::over(store),
                 // The one before it is still finishing what had reached it.
                 Err(OpenError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(2)).await,

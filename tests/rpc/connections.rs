@@ -7,7 +7,7 @@ use fermata::engine::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -37,16 +37,20 @@ async fn one_connection_too_many_is_refused_until_another_is_closed() {
     let mut first = world.client().await;
     let second = world.client().await;
     hold(&mut first, "a").await;
-    let refused = async {
+    let served = async || {
         let channel = world.try_channel().await.ok()?;
         let mut client = HealthClient::new(channel);
         client.check(of("")).await.ok()
     };
-    assert!(refused.await.is_none());
+    assert!(served().await.is_none());
     create(&mut first, "a").await;
     drop(second);
-    sleep(Duration::from_millis(200)).await;
-    create(&mut world.client().await, "a").await;
+    let freed = async {
+        while served().await.is_none() {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), freed).await.unwrap();
 }
 
 #[tokio::test]

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use fermata::limits::Limits;
 use fermata::proto::*;
-use tonic::Code;
 use tonic::body::Body;
+use tonic::{Code, Status};
 
 use crate::lever::Mode;
 use crate::malformed;
-use crate::world::{World, create, has_retry_info, hold, in_ms, in_time, told};
+use crate::world::{
+    World, create, has_retry_info, heard, hold, in_ms, in_time, told, until_in_time,
+};
 
 fn seconds(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
@@ -27,14 +29,19 @@ async fn a_wait_is_answered_with_waiting_before_the_deadline() {
             wait: seconds(60),
             read_value: false,
         };
-        let started = Instant::now();
-        let answer = in_time(|| {
+        let (answer, took) = until_in_time(|| {
             let (mut client, acquire) = (client.clone(), acquire.clone());
-            async move { client.acquire_lock(in_ms(acquire, ms)).await }
-        });
-        let answer = answer.await.unwrap().into_inner();
+            async move {
+                let started = Instant::now();
+                let answer = heard(client.acquire_lock(in_ms(acquire, ms)).await)?;
+                // On a busy machine the end of the wait may come so late that the server gives up first.
+                let gave_up = |status: &Status| status.code() == Code::Unavailable;
+                let in_time = !answer.as_ref().is_err_and(gave_up);
+                in_time.then(|| (answer.unwrap().into_inner(), started.elapsed()))
+            }
+        })
+        .await;
         assert_eq!((answer.state(), answer.position), (LockState::Waiting, 1));
-        let took = started.elapsed();
         assert!(
             took * 3 > Duration::from_millis(ms) || ms < 50,
             "{took:?} of {ms} ms"
@@ -66,7 +73,8 @@ async fn a_call_that_the_store_does_not_answer_is_unavailable_before_the_deadlin
         value: "v".into(),
         call_no: 0,
     };
-    let status = client.critical_put(in_ms(put, 2_000)).await.unwrap_err();
+    let mut patient = world.patient_client().await;
+    let status = patient.critical_put(in_ms(put, 1_000)).await.unwrap_err();
     assert_eq!(
         told(Err::<(), _>(status)),
         (Code::Unavailable, "OUTCOME_UNKNOWN".into())
@@ -83,8 +91,9 @@ async fn a_create_of_unknown_outcome_is_found_again_by_its_request_id() {
         ..Default::default()
     };
     world.store.send_replace(Mode::Hangs);
-    let status = client
-        .create_lock_ref(in_ms(ask.clone(), 1_000))
+    let mut patient = world.patient_client().await;
+    let status = patient
+        .create_lock_ref(in_ms(ask.clone(), 500))
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
@@ -111,7 +120,7 @@ async fn a_call_without_a_deadline_has_the_servers() {
     };
     let status = client.get(get).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < Limits::default().call_max());
 }
 
 #[tokio::test]
@@ -120,7 +129,7 @@ async fn a_call_whose_message_never_comes_is_answered_too() {
     let never =
         futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>();
     let status = malformed::call(
-        &mut world.channel().await,
+        &world,
         "/fermata.v1.LockService/Get",
         Body::new(http_body_util::StreamBody::new(never)),
         &[("grpc-timeout", "2S")],

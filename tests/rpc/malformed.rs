@@ -5,27 +5,19 @@ use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tonic::body::Body;
 use tonic::codegen::Service;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::world::{World, fields, told};
 
 /// Sends these bytes as the body of a call; what the call is answered with.
-pub async fn call(
-    channel: &mut Channel,
-    path: &str,
-    body: Body,
-    headers: &[(&str, &str)],
-) -> Status {
-    let mut request = http::Request::post(path)
+pub async fn call(world: &World, path: &str, body: Body, headers: &[(&str, &str)]) -> Status {
+    let mut request = http::Request::post(format!("http://{}{path}", world.addr))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    std::future::poll_fn(|cx| channel.poll_ready(cx))
-        .await
-        .unwrap();
+    let mut channel = world.patient_channel().await;
     let response = channel.call(request.body(body).unwrap()).await.unwrap();
     if let Some(status) = Status::from_header_map(response.headers()) {
         return status;
@@ -47,7 +39,7 @@ async fn sent(method: &str, bytes: Bytes) -> Status {
     let world = World::new().await;
     let path = format!("/fermata.v1.LockService/{method}");
     let body = Body::new(Full::new(bytes));
-    call(&mut world.channel().await, &path, body, &[]).await
+    call(&world, &path, body, &[]).await
 }
 
 fn assert_invalid(status: Status, field: &str, word: &str) {
@@ -109,7 +101,7 @@ async fn what_is_not_implemented_stays_so() {
     assert_eq!(status.code(), Code::Unimplemented);
     let world = World::new().await;
     let status = call(
-        &mut world.channel().await,
+        &world,
         "/fermata.v1.LockService/Get",
         Body::new(Full::new(framed(1, 0, b""))),
         &[("grpc-encoding", "gzip")],
@@ -117,7 +109,7 @@ async fn what_is_not_implemented_stays_so() {
     .await;
     assert_eq!(status.code(), Code::Unimplemented);
     let status = call(
-        &mut world.channel().await,
+        &world,
         "/nobody.v1.Nothing/Get",
         Body::new(Full::new(framed(0, 0, b""))),
         &[],

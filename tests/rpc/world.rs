@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use fermata::limits::Limits;
@@ -12,16 +12,24 @@ use fermata::proto::clients::lock_service_client::LockServiceClient;
 use fermata::proto::{CreateLockRefRequest, CreateLockRefResponse, LockState};
 use fermata::server::{ServeError, Server, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
+use tower::util::BoxCloneService;
 
 use crate::lever::{Levered, Mode};
 
 pub type Client = LockServiceClient<Channel>;
+pub type PatientChannel =
+    BoxCloneService<http::Request<Body>, http::Response<Incoming>, hyper::Error>;
 
 pub struct World {
     pub addr: SocketAddr,
@@ -100,6 +108,26 @@ impl World {
         LockServiceClient::new(self.channel().await)
     }
 
+    /// A connection whose calls go on listening when their deadline is over, as tonic's do not: what they
+    /// are told is the server's word on any machine, however busy.
+    pub async fn patient_channel(&self) -> PatientChannel {
+        let socket = TcpStream::connect(self.addr).await.unwrap();
+        let (calls, connection) = handshake(TokioExecutor::new(), TokioIo::new(socket))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        BoxCloneService::new(tower::service_fn(move |request| {
+            let mut calls: SendRequest<Body> = calls.clone();
+            async move { calls.send_request(request).await }
+        }))
+    }
+
+    /// A client on a [`World::patient_channel`].
+    pub async fn patient_client(&self) -> LockServiceClient<PatientChannel> {
+        let origin = format!("http://{}", self.addr).parse().unwrap();
+        LockServiceClient::with_origin(self.patient_channel().await, origin)
+    }
+
     pub async fn admin(&self) -> LockAdminClient<Channel> {
         LockAdminClient::new(self.channel().await)
     }
@@ -173,12 +201,27 @@ pub async fn in_time<T, F>(mut call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    for _ in 0..30 {
-        let answer = call().await;
-        let too_late = answer
-            .as_ref()
-            .is_err_and(|status| status.code() == Code::Cancelled);
-        if !too_late {
+    until_in_time(|| {
+        let call = call();
+        async { heard(call.await) }
+    })
+    .await
+}
+
+/// What a call was answered with; `None` where its client's timer was faster than the answer.
+pub fn heard<T>(answer: Result<T, Status>) -> Option<Result<T, Status>> {
+    let given_up = |status: &Status| status.code() == Code::Cancelled;
+    (!answer.as_ref().is_err_and(given_up)).then_some(answer)
+}
+
+/// Tries until an answer came in time; `None` is one that did not.
+pub async fn until_in_time<T, F>(mut attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(60) {
+        if let Some(answer) = attempt().await {
             return answer;
         }
     }

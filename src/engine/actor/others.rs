@@ -24,7 +24,7 @@ const LOOKED_AGO_MAX: Duration = Duration::from_millis(1_000);
 /// What is looked for when nobody of this home is in a hurry.
 const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 /// A consent that is followed by no take-over is given up after this.
-const CEDED_FOR: Duration = Duration::from_secs(3);
+const CEDED_FOR: Duration = Duration::from_secs(6);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -71,7 +71,9 @@ impl Actor {
         match state.lookup(place.seq, place.tag) {
             Lookup::Live(at) => {
                 let entry = state.entries.get(at);
+                // One that was promised away may be another's by now.
                 entry.is_some_and(|entry| entry.home == run.inner.replica)
+                    && !self.others.ceded.contains_key(&place.seq)
             }
             Lookup::Over(_) => true,
             Lookup::NeverIssued => false,

@@ -73,14 +73,14 @@ impl Call {
             Call::Bytes(method, message) => {
                 let body = Body::new(Full::new(framed(0, message.len(), &message)));
                 let path = format!("/fermata.v1.LockService/{method}");
-                Err(call(&mut world.channel().await, &path, body, &[]).await)
+                Err(call(world, &path, body, &[]).await)
             }
             Call::NoMessage => {
                 let nothing = tokio_stream::pending::<Result<Frame<Bytes>, Status>>();
                 let path = "/fermata.v1.LockService/CreateLockRef";
                 let body = Body::new(StreamBody::new(nothing));
                 let deadline = [("grpc-timeout", "300m")];
-                Err(call(&mut world.channel().await, path, body, &deadline).await)
+                Err(call(world, path, body, &deadline).await)
             }
             Call::Silence => Ok(silence(world).await),
         }
