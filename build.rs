@@ -32,5 +32,11 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         .extern_path(".fermata.v1", "crate::proto")
         .out_dir(&clients)
         .compile_fds(descriptors)?;
+
+    // What replicas say to each other: both sides, and no part of what reflection serves.
+    let peer = protox::compile(["fermata/internal/v1/peer.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".fermata.internal.v1")
+        .compile_fds(peer)?;
     Ok(())
 }

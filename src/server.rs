@@ -1,4 +1,5 @@
-//! The running server: the services of one engine on any stream of connections, until it is told to stop.
+//! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
+//! them, on listeners of its own, the service between replicas.
 //!
 //! Stopping takes these steps: no more connections, health says NOT_SERVING, the engine ends its waits and
 //! settles what is under way, open streams end, and what is left after a grace period is cut off.
@@ -29,6 +30,8 @@ use crate::proto::lock_service_server::LockServiceServer;
 use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
+use crate::rpc::peer::{self, PeerRpc};
+pub use crate::rpc::peer::{PeerClient, Secret, SecretError};
 use crate::rpc::stopping::Stopping;
 use health::Health;
 
@@ -83,6 +86,9 @@ pub struct Server {
     engine: Engine,
     ids: Arc<dyn Ids>,
     grace: Duration,
+    peers: Option<Arc<PeerClient>>,
+    /// Where other replicas call.
+    peer_listeners: Vec<TcpListener>,
 }
 
 impl Server {
@@ -92,6 +98,18 @@ impl Server {
             engine,
             ids,
             grace: GRACE,
+            peers: None,
+            peer_listeners: Vec::new(),
+        }
+    }
+
+    /// As one of several replicas: calls others by `client`, and is called by them at `listeners`.
+    #[must_use]
+    pub fn with_peers(self, client: Arc<PeerClient>, listeners: Vec<TcpListener>) -> Self {
+        Server {
+            peers: Some(client),
+            peer_listeners: listeners,
+            ..self
         }
     }
 
@@ -113,7 +131,7 @@ impl Server {
     /// Serves any connections until `shutdown`, also after the last one came in. Dropping the future cuts
     /// all of them off.
     pub async fn serve<I, IO, E>(
-        self,
+        mut self,
         incoming: I,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Stopped, ServeError>
@@ -130,16 +148,20 @@ impl Server {
         let connections = connection::guarded(
             incoming.chain(stream::pending()),
             limits.connections_max,
-            cut,
+            cut.clone(),
         );
         let mut accepting = stopping.clone();
-        let mut serving = pin!(
-            http2(&limits)
-                .layer(CallLayer::new(&limits, stopping.clone()))
-                .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
-                    accepting.stopped().await;
-                })
-        );
+        let listeners = std::mem::take(&mut self.peer_listeners);
+        let peers = self.serve_peers(listeners, &limits, stopping.clone(), cut);
+        let clients = http2(&limits, limits.streams_per_connection_max)
+            .layer(CallLayer::new(&limits, stopping.clone()))
+            .serve_with_incoming_shutdown(routes.prepare(), connections, async move {
+                accepting.stopped().await;
+            });
+        let mut serving = pin!(async {
+            let (clients, peers) = tokio::join!(clients, peers);
+            clients.and(peers)
+        });
 
         tokio::select! {
             biased;
@@ -176,14 +198,42 @@ impl Server {
         }
     }
 
+    /// Serves other replicas, in the same orderly way.
+    async fn serve_peers(
+        &self,
+        listeners: Vec<TcpListener>,
+        limits: &Limits,
+        mut stopping: Stopping,
+        cut: Stopping,
+    ) -> Result<(), tonic::transport::Error> {
+        let Some(client) = self.peers.as_ref().filter(|_| !listeners.is_empty()) else {
+            stopping.stopped().await;
+            return Ok(());
+        };
+        let ids = Arc::clone(&self.ids);
+        let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
+        let incoming = listen::connections(listeners).chain(stream::pending());
+        let connections = connection::guarded(incoming, limits.connections_max, cut);
+        http2(limits, peer::STREAMS_MAX)
+            .layer(CallLayer::new(limits, stopping.clone()))
+            .serve_with_incoming_shutdown(Routes::new(service).prepare(), connections, async move {
+                stopping.stopped().await
+            })
+            .await
+    }
+
     fn routes(
         &self,
         limits: &Limits,
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServeError> {
-        let lock_service =
-            LockServiceRpc::new(self.engine.clone(), stopping, Arc::clone(&self.ids));
+        let lock_service = LockServiceRpc::new(
+            self.engine.clone(),
+            stopping,
+            Arc::clone(&self.ids),
+            self.peers.clone(),
+        );
         let lock_admin = LockAdminRpc::new(self.engine.clone());
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
@@ -203,22 +253,20 @@ impl Server {
     }
 }
 
-/// The HTTP/2 settings.
-fn http2(limits: &Limits) -> tonic::transport::Server {
+/// The HTTP/2 settings, for as many calls on a connection.
+fn http2(limits: &Limits, streams_max: u32) -> tonic::transport::Server {
     let stream_window = u32::try_from(limits.message_bytes_max)
         .unwrap_or(STREAM_WINDOW_MAX)
         .clamp(STREAM_WINDOW_MIN, STREAM_WINDOW_MAX);
-    let calls_window = limits
-        .streams_per_connection_max
-        .saturating_mul(WINDOW_PER_CALL);
+    let calls_window = streams_max.saturating_mul(WINDOW_PER_CALL);
     let connection_window = (stream_window * WINDOWS_PER_CONNECTION)
         .max(calls_window)
         .min(CONNECTION_WINDOW_MAX);
-    let calls = usize::try_from(limits.streams_per_connection_max).unwrap_or(usize::MAX);
+    let calls = usize::try_from(streams_max).unwrap_or(usize::MAX);
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .max_concurrent_streams(limits.streams_per_connection_max)
+        .max_concurrent_streams(streams_max)
         // All calls of a connection may be given up while this process is paused or busy; h2's own limit
         // of 20 would then cost the connection, and its keep-alives with it.
         .http2_max_pending_accept_reset_streams(Some(calls))

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::exit;
 use super::settings::Settings;
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, StoreKind};
 
 /// Check the configuration and print what is in force
 ///
@@ -61,7 +61,9 @@ pub async fn run(args: Args) -> Result<ExitCode, io::Error> {
 
 /// The configuration with what is chosen at start filled in.
 fn effective(mut config: Config) -> Config {
-    config.data_dir = config.data_dir().ok();
+    if config.store.kind == StoreKind::Embedded {
+        config.data_dir = config.data_dir().ok();
+    }
     config
 }
 

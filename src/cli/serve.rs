@@ -1,32 +1,36 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
-use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::Path;
+mod cassandra;
+mod greeting;
+mod parts;
+mod signals;
+
+use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::JoinError;
+use tokio::time::timeout;
 
 use super::exit;
 use super::settings::Settings;
-use crate::config::{Config, NoDataDir, Problems};
-use crate::engine::{Engine, EngineError, EngineOptions, SystemClock, SystemIds};
-use crate::server::{self, ListenError, Server, Stopped};
-use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use crate::config::{NoDataDir, Problems};
+use crate::engine::{EngineError, SystemIds};
+use crate::server::{self, ListenError, SecretError, Server, Stopped};
+use crate::store::embedded::OpenError;
 use crate::telemetry::{self, TelemetryError};
-
-/// Where the client commands look unless told otherwise.
-const CLIENT_DEFAULT: &str = "127.0.0.1:7450";
+use cassandra::SettingsError;
+use parts::{Net, Prepared};
+use signals::{Signals, end_at_once};
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM, SIGINT or SIGHUP, and keeps its data in one directory. Without any setting it
-/// listens on 127.0.0.1:7450. Every setting can also stand in a file (--config) or in an environment
+/// Serves gRPC until SIGTERM, SIGINT or SIGHUP. Without any setting it listens on 127.0.0.1:7450 and keeps its
+/// data in one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are
+/// made by `fermata schema apply`, and a replica waits until the cluster is there. Every setting can also stand in a file (--config) or in an environment
 /// variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what is
 /// in force.
 ///
@@ -52,6 +56,12 @@ pub enum ServeError {
     /// Name a data directory.
     #[error(transparent)]
     DataDir(#[from] NoDataDir),
+    /// Correct the settings of Cassandra.
+    #[error(transparent)]
+    Cassandra(#[from] SettingsError),
+    /// Write a longer secret.
+    #[error("peers.secret_file: {0}")]
+    Secret(#[from] SecretError),
     /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -84,9 +94,11 @@ impl ServeError {
     /// What the process ends with.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            ServeError::Config(_) | ServeError::DataDir(_) | ServeError::Telemetry(_) => {
-                exit::CONFIG
-            }
+            ServeError::Config(_)
+            | ServeError::DataDir(_)
+            | ServeError::Cassandra(_)
+            | ServeError::Secret(_)
+            | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
             ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
             ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
@@ -98,164 +110,60 @@ impl ServeError {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let config = args.settings.load()?;
-    let data_dir = config.data_dir()?;
+    let prepared = Prepared::new(&config)?;
     telemetry::init(&config.log)?;
-    let mut signals = Signals::new()?;
-    let listeners = listen(&config).await?;
-    let parts = tokio::select! {
+    let mut signals = Signals::new().map_err(|source| ServeError::System {
+        what: "hear signals",
+        source,
+    })?;
+    let net = Net::bind(&config).await?;
+    let started = tokio::select! {
         biased;
-        parts = Parts::start(&config, &data_dir, &listeners) => parts?,
+        started = prepared.start(config.clone(), &net) => started?,
         // Nothing was promised to anybody yet.
         signal = signals.next() => end_at_once(signal),
     };
-    greet(&listeners, &data_dir, &parts.engine)?;
+    greeting::listening(&net.addresses, &net.peer_addresses);
 
+    let grace = config.shutdown_grace.duration();
+    let mut server = Server::new(started.engine.clone(), Arc::new(SystemIds)).with_grace(grace);
+    if let Some(client) = started.peers {
+        server = server.with_peers(client, net.peer_listeners);
+    }
     let (stop, stopping) = oneshot::channel::<()>();
-    let server = Server::new(parts.engine.clone(), Arc::new(SystemIds))
-        .with_grace(config.shutdown_grace.duration());
-    let mut serving = pin!(server.serve_tcp(listeners, async {
+    let mut serving = pin!(server.serve_tcp(net.listeners, async {
         let _ = stopping.await;
     }));
+    let later = async {
+        started.later.await;
+        std::future::pending::<Infallible>().await
+    };
     tokio::select! {
         biased;
         ended = &mut serving => {
             ended?;
+            return Ok(ExitCode::SUCCESS);
         }
-        _ = signals.next() => {
-            let _ = stop.send(());
-            let stopped = tokio::select! {
-                biased;
-                stopped = &mut serving => stopped?,
-                signal = signals.next() => end_at_once(signal),
-            };
-            parts.store.shutdown().await;
-            tracing::info!(clean = stopped == Stopped::Clean, "stopped");
-        }
+        never = later => match never {},
+        _ = signals.next() => {}
     }
+    let _ = stop.send(());
+    let ending = async {
+        let stopped = serving.await?;
+        // Last of all: from then on others may have what this replica had.
+        if timeout(grace, started.engine.hand_over()).await.is_err() {
+            tracing::warn!("the other replicas were not told that this one is gone");
+        }
+        if let Some(store) = started.embedded {
+            store.shutdown().await;
+        }
+        Ok::<_, ServeError>(stopped)
+    };
+    let stopped = tokio::select! {
+        biased;
+        stopped = ending => stopped?,
+        signal = signals.next() => end_at_once(signal),
+    };
+    tracing::info!(clean = stopped == Stopped::Clean, "stopped");
     Ok(ExitCode::SUCCESS)
-}
-
-/// What runs below the server.
-struct Parts {
-    store: Arc<EmbeddedStore>,
-    engine: Engine,
-}
-
-impl Parts {
-    /// Opens the store and starts an engine on it.
-    async fn start(
-        config: &Config,
-        data_dir: &Path,
-        listeners: &[TcpListener],
-    ) -> Result<Parts, ServeError> {
-        let options = EmbeddedOptions {
-            directory: data_dir.to_owned(),
-            cache_bytes: config.store.embedded.cache_bytes(),
-        };
-        // After a crash this reads the whole file.
-        let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
-        let store = Arc::new(store);
-        let address = match listeners.first() {
-            Some(first) => local_addr(first)?,
-            None => String::new(),
-        };
-        let engine = Engine::start(EngineOptions {
-            store: store.clone(),
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            tables: config.table_names(),
-            limits: config.limits.clone(),
-            address,
-        })
-        .await?;
-        Ok(Parts { store, engine })
-    }
-}
-
-async fn listen(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
-    let mut listeners = Vec::new();
-    for &address in config.listen.addresses() {
-        listeners.push(server::bind(address, config.insecure).await?);
-    }
-    Ok(listeners)
-}
-
-fn local_addr(listener: &TcpListener) -> Result<String, ServeError> {
-    let address = listener.local_addr().map_err(|source| ServeError::System {
-        what: "find out which port was given",
-        source,
-    })?;
-    Ok(address.to_string())
-}
-
-/// Says on stdout where everything is. Programs read the first line.
-fn greet(listeners: &[TcpListener], data_dir: &Path, engine: &Engine) -> Result<(), ServeError> {
-    let mut text = String::new();
-    let mut first = None;
-    for listener in listeners {
-        let address = local_addr(listener)?;
-        let _ = writeln!(text, "listening on {address}");
-        first.get_or_insert(address);
-    }
-    let _ = writeln!(text, "data in {} (embedded store)", data_dir.display());
-    let _ = writeln!(text, "replica {}", engine.replica());
-    if let Some(address) = first {
-        let program = std::env::args().next().unwrap_or_default();
-        let endpoint = match address.as_str() {
-            CLIENT_DEFAULT => String::new(),
-            other => format!("--endpoint http://{other} "),
-        };
-        let _ = writeln!(text, "try: {program} lock {endpoint}demo -- echo hello");
-        let _ = writeln!(
-            text,
-            " or: grpcurl -plaintext -d '{{\"key\": \"demo\"}}' {address} \
-             fermata.v1.LockService/CreateLockRef"
-        );
-    }
-    // A closed stdout is no reason not to serve.
-    let mut stdout = io::stdout().lock();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-    Ok(())
-}
-
-/// The signals that end the service.
-struct Signals {
-    hangup: Signal,
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Signals, ServeError> {
-        let hear = |kind| {
-            signal(kind).map_err(|source| ServeError::System {
-                what: "hear signals",
-                source,
-            })
-        };
-        Ok(Signals {
-            hangup: hear(SignalKind::hangup())?,
-            interrupt: hear(SignalKind::interrupt())?,
-            terminate: hear(SignalKind::terminate())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> i32 {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
-            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
-            // The terminal that it was started from is gone.
-            _ = self.hangup.recv() => SignalKind::hangup().as_raw_value(),
-        }
-    }
-}
-
-/// What was acknowledged is durable, so nothing needs an orderly end.
-#[expect(clippy::exit, reason = "returning would wait for threads of the store")]
-fn end_at_once(signal: i32) -> ! {
-    std::process::exit(i32::from(exit::SIGNAL) + signal)
 }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use crate::config::{Config, Flag, Problems, Sources};
 
+const CASSANDRA: &str = "Settings for Cassandra";
+const REPLICAS: &str = "Settings for several replicas";
+
 /// Flags come before environment variables, those before the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings")]
@@ -20,6 +23,10 @@ pub struct Settings {
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<String>,
 
+    /// Keep states and data here: embedded (on this machine), or cassandra [default: embedded]
+    #[arg(long, value_name = "KIND")]
+    pub store: Option<String>,
+
     /// Serve without TLS also where other machines can reach it
     #[arg(long)]
     pub insecure: bool,
@@ -35,6 +42,38 @@ pub struct Settings {
     /// Log these events: a level, or target=level with commas between [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
+
+    /// Nodes to ask first, HOST or HOST:PORT, with commas between
+    #[arg(long, value_name = "HOSTS", help_heading = CASSANDRA)]
+    pub contact_points: Option<String>,
+
+    /// Where the tables are [default: fermata]
+    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
+    pub keyspace: Option<String>,
+
+    /// Who to be [default: nobody]
+    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
+    pub user: Option<String>,
+
+    /// A file with nothing but the password [default: what FERMATA_CASSANDRA_PASSWORD holds]
+    #[arg(long, value_name = "FILE", help_heading = CASSANDRA)]
+    pub password_file: Option<String>,
+
+    /// The datacenter whose nodes are asked before others
+    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
+    pub datacenter: Option<String>,
+
+    /// Take calls of other replicas here [default: nowhere]
+    #[arg(long, value_name = "IP:PORT", help_heading = REPLICAS)]
+    pub peer_listen: Option<String>,
+
+    /// Where other replicas reach that [default: the address of --peer-listen]
+    #[arg(long, value_name = "HOST:PORT", help_heading = REPLICAS)]
+    pub advertise: Option<String>,
+
+    /// A file with the secret that all replicas know, of 16 bytes at least
+    #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
+    pub peer_secret_file: Option<String>,
 }
 
 impl Settings {
@@ -52,10 +91,35 @@ impl Settings {
         [
             ("--listen", "listen", self.listen),
             ("--data-dir", "data_dir", self.data_dir),
+            ("--store", "store.kind", self.store),
             ("--insecure", "insecure", insecure),
             ("--shutdown-grace", "shutdown_grace", self.shutdown_grace),
             ("--log-format", "log.format", self.log_format),
             ("--log-filter", "log.filter", self.log_filter),
+            (
+                "--contact-points",
+                "store.cassandra.contact_points",
+                self.contact_points,
+            ),
+            ("--keyspace", "store.cassandra.keyspace", self.keyspace),
+            ("--user", "store.cassandra.user", self.user),
+            (
+                "--password-file",
+                "store.cassandra.password_file",
+                self.password_file,
+            ),
+            (
+                "--datacenter",
+                "store.cassandra.datacenter",
+                self.datacenter,
+            ),
+            ("--peer-listen", "peers.listen", self.peer_listen),
+            ("--advertise", "peers.advertise", self.advertise),
+            (
+                "--peer-secret-file",
+                "peers.secret_file",
+                self.peer_secret_file,
+            ),
         ]
         .into_iter()
         .filter_map(|(name, key, value)| value.map(|value| Flag { name, key, value }))

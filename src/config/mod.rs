@@ -6,7 +6,9 @@
 //! or starts anything.
 
 mod load;
+mod peers;
 mod span;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +23,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing_subscriber::EnvFilter;
 
 pub use load::{Flag, Problem, Problems, Sources};
+pub use peers::PeersConfig;
 pub use span::{Span, SpanError};
+pub use store::{
+    CassandraConfig, Consistency, ContactPoints, EmbeddedConfig, KeyspaceName, StoreConfig,
+    StoreKind, TlsConfig,
+};
 
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
@@ -41,6 +48,8 @@ pub struct Config {
     pub shutdown_grace: Span,
     /// Where states and data are kept.
     pub store: StoreConfig,
+    /// How replicas reach each other.
+    pub peers: PeersConfig,
     /// The limits in force.
     pub limits: Limits,
     /// What is logged, and how.
@@ -57,42 +66,11 @@ impl Default for Config {
             data_dir: None,
             shutdown_grace: Span::from_secs(10),
             store: StoreConfig::default(),
+            peers: PeersConfig::default(),
             limits: Limits::default(),
             log: LogConfig::default(),
             tables: BTreeMap::from([(Table(TableName::default_table()), TableConfig::default())]),
         }
-    }
-}
-
-/// The settings of the stores.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreConfig {
-    /// The embedded store.
-    pub embedded: EmbeddedConfig,
-}
-
-/// The settings of the embedded store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EmbeddedConfig {
-    /// How much of the file to keep in memory, in MiB.
-    pub cache_mib: u32,
-}
-
-impl EmbeddedConfig {
-    /// The largest cache, in MiB.
-    const CACHE_MIB_MAX: u32 = 1024 * 1024;
-
-    /// How much of the file to keep in memory, in bytes.
-    pub fn cache_bytes(&self) -> usize {
-        usize::try_from(u64::from(self.cache_mib) * 1024 * 1024).unwrap_or(usize::MAX)
-    }
-}
-
-impl Default for EmbeddedConfig {
-    fn default() -> Self {
-        EmbeddedConfig { cache_mib: 64 }
     }
 }
 
@@ -269,20 +247,17 @@ impl Config {
                 wrong.push(format!("listen: {error}"));
             }
         }
-        let cache_mib = self.store.embedded.cache_mib;
-        if !(1..=EmbeddedConfig::CACHE_MIB_MAX).contains(&cache_mib) {
-            wrong.push(format!(
-                "store.embedded.cache_mib must be 1 to {}",
-                EmbeddedConfig::CACHE_MIB_MAX
-            ));
-        }
+        self.store.check(&mut wrong);
+        self.peers.check(self.store.kind, self.insecure, &mut wrong);
         if self.shutdown_grace > Span::from_secs(3600) {
             wrong.push("shutdown_grace must be at most 1h".to_owned());
         }
         if let Err(error) = EnvFilter::builder().parse(&self.log.filter) {
             wrong.push(format!("log.filter: {error}"));
         }
-        if let Err(error) = self.data_dir() {
+        if self.store.kind == StoreKind::Embedded
+            && let Err(error) = self.data_dir()
+        {
             wrong.push(format!("data_dir: {error}"));
         }
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }

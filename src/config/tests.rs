@@ -186,10 +186,114 @@ fn the_default_table_is_always_there() {
 fn what_is_printed_can_be_fed_back() {
     let (_file, sources) = with_file(
         environment(&[("FERMATA_CFG_LISTEN", "127.0.0.1:1,[::1]:2")]),
-        "shutdown_grace = '1m30s'\n[tables.orders]",
+        "shutdown_grace = '1m30s'\n[tables.orders]\n[peers]\nttl = '5s'\n[store.cassandra]\nuser = 'u'",
     );
     let config = Config::load(&sources).unwrap();
     let printed = toml::to_string(&config).unwrap();
     let (_file, again) = with_file(Sources::default(), &printed);
     assert_eq!(Config::load(&again).unwrap(), config);
+}
+
+#[test]
+fn cassandra_needs_nodes_and_nodes_need_cassandra() {
+    let points = ("FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS", "a, b:9043");
+    let kind = ("FERMATA_CFG_STORE__KIND", "cassandra");
+    for pairs in [vec![points], vec![kind]] {
+        let found = problems(&environment(&pairs));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("contact_points"), "{found:?}");
+    }
+    let config = Config::load(&environment(&[points, kind])).unwrap();
+    assert_eq!(config.store.kind, StoreKind::Cassandra);
+    assert_eq!(config.store.cassandra.contact_points.0, ["a", "b:9043"]);
+}
+
+#[test]
+fn a_consistency_that_keeps_no_locks_apart_is_refused() {
+    for (name, good) in [
+        ("quorum", true),
+        ("LOCAL_QUORUM", true),
+        ("one", false),
+        ("all", false),
+    ] {
+        let pairs = [("FERMATA_CFG_STORE__CASSANDRA__CONSISTENCY", name)];
+        assert_eq!(Config::load(&environment(&pairs)).is_ok(), good, "{name}");
+    }
+}
+
+/// The problems of these settings beside those of a replica that is right.
+fn among_others(pairs: &[(&str, &str)]) -> Vec<String> {
+    let mut all = vec![
+        ("FERMATA_CFG_STORE__KIND", "cassandra"),
+        ("FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS", "a"),
+        ("FERMATA_CFG_PEERS__LISTEN", "127.0.0.1:7451"),
+        ("FERMATA_CFG_PEERS__SECRET_FILE", "/secret"),
+    ];
+    all.retain(|(name, _)| !pairs.iter().any(|(other, _)| other == name));
+    all.extend(pairs.iter().filter(|(_, value)| !value.is_empty()));
+    match Config::load(&environment(&all)) {
+        Ok(_) => Vec::new(),
+        Err(Problems(problems)) => problems.iter().map(Problem::to_string).collect(),
+    }
+}
+
+#[test]
+fn a_replica_among_others_can_be_called_by_those_who_know_the_secret() {
+    assert_eq!(among_others(&[]), [""; 0]);
+    for (pairs, words) in [
+        (&[("FERMATA_CFG_PEERS__SECRET_FILE", "")][..], "secret_file"),
+        (&[("FERMATA_CFG_PEERS__TTL", "1s")], "2s to 10m"),
+        (&[("FERMATA_CFG_PEERS__ADVERTISE", "a")], "HOST:PORT"),
+        (&[("FERMATA_CFG_PEERS__ADVERTISE", "u@a:1")], "HOST:PORT"),
+        (&[("FERMATA_CFG_PEERS__LISTEN", "10.0.0.1:1")], "insecure"),
+        (
+            &[
+                ("FERMATA_CFG_PEERS__LISTEN", "0.0.0.0:1"),
+                ("FERMATA_CFG_INSECURE", "true"),
+            ],
+            "on every address",
+        ),
+        (
+            &[
+                ("FERMATA_CFG_PEERS__LISTEN", ""),
+                ("FERMATA_CFG_PEERS__ADVERTISE", "a:1"),
+            ],
+            "nothing listens",
+        ),
+        (
+            &[
+                ("FERMATA_CFG_STORE__KIND", "embedded"),
+                ("FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS", ""),
+            ],
+            "one replica",
+        ),
+    ] {
+        let found = among_others(pairs);
+        assert_eq!(found.len(), 1, "{pairs:?}: {found:?}");
+        assert!(found[0].contains(words), "{found:?}");
+    }
+    for good in ["db.example:7451", "[::1]:7451", "10.0.0.1:7451"] {
+        let pairs = [("FERMATA_CFG_PEERS__ADVERTISE", good)];
+        assert_eq!(among_others(&pairs), [""; 0], "{good}");
+    }
+}
+
+#[test]
+fn encryption_is_asked_for_in_whole() {
+    for (pairs, good) in [
+        (
+            &[("FERMATA_CFG_STORE__CASSANDRA__TLS__CA_FILE", "/ca")][..],
+            true,
+        ),
+        (
+            &[("FERMATA_CFG_STORE__CASSANDRA__TLS__VERIFY_HOST", "false")],
+            false,
+        ),
+        (
+            &[("FERMATA_CFG_STORE__CASSANDRA__TLS__KEY_FILE", "/key")],
+            false,
+        ),
+    ] {
+        assert_eq!(Config::load(&environment(pairs)).is_ok(), good, "{pairs:?}");
+    }
 }

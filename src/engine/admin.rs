@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Engine;
 use super::actor::{Msg, PlaceRef};
 use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
+use super::inner::Inner;
 use super::leases::{LeaseKey, PlaceId};
 use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, State, TableName};
 use crate::store::{ReplicaRow, StoreError};
@@ -28,17 +29,16 @@ impl Engine {
         contended: bool,
         limit: usize,
     ) -> Result<Page<Described, Key>, EngineError> {
-        self.serving()?;
-        if !self.inner.tables.contains(table) {
+        let inner = self.inner()?;
+        if !self.shared.tables.contains(table) {
             return Err(EngineError::UnknownTable(table.to_string()));
         }
-        let limit = limit.clamp(1, self.inner.limits.page_size_max);
+        let limit = limit.clamp(1, inner.limits.page_size_max);
         let mut after = after.cloned();
         let mut items = Vec::new();
         let mut looked_at = 0;
         loop {
-            let listed = self
-                .inner
+            let listed = inner
                 .store
                 .list_live(table, after.as_ref(), limit)
                 .await
@@ -57,7 +57,7 @@ impl Engine {
                         table: table.clone(),
                         key: one.key,
                     };
-                    items.push(self.described(id, one.state));
+                    items.push(described(&inner, id, one.state));
                 }
             }
             if last_page {
@@ -71,26 +71,14 @@ impl Engine {
 
     /// Shows one key, also one that was never locked.
     pub async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of(id.clone())?;
-        let state = self.inner.store.load(&id).await.map_err(failed)?;
-        Ok(self.described(KeyId::clone(&id), state.unwrap_or_default()))
-    }
-
-    fn described(&self, id: KeyId, state: State) -> Described {
-        let shared = Arc::new(id.clone());
-        let left = |key: &LeaseKey| -> Option<LeaseLeft> { self.inner.leases.left(key) };
-        let leases = state
-            .entries
-            .iter()
-            .map(|entry| match entry.liveness {
-                Liveness::Own { .. } => left(&LeaseKey::Place(PlaceId {
-                    id: Arc::clone(&shared),
-                    seq: entry.seq,
-                })),
-                Liveness::Session(session) => left(&LeaseKey::Session(session)),
-            })
-            .collect();
-        Described { id, state, leases }
+        let state = inner.store.load(&id).await.map_err(failed)?;
+        Ok(described(
+            &inner,
+            KeyId::clone(&id),
+            state.unwrap_or_default(),
+        ))
     }
 
     /// Ends a place whatever its holder thinks.
@@ -100,16 +88,16 @@ impl Engine {
         by: &str,
         why: &str,
     ) -> Result<ForceReleased, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        let ended = self
-            .ask(&id, |reply| Msg::Force {
-                place,
-                by: by.into(),
-                why: why.into(),
-                reply,
-            })
-            .await?;
+        let ended = Self::ask(&inner, &id, |reply| Msg::Force {
+            place,
+            by: by.into(),
+            why: why.into(),
+            reply,
+        })
+        .await?;
         if !ended.already_released {
             let was_holder = ended.was_holder;
             tracing::warn!(by, why, was_holder, "an operator ended a lockRef");
@@ -123,10 +111,9 @@ impl Engine {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<Page<DescribedSession, SessionId>, EngineError> {
-        self.serving()?;
-        let limit = limit.clamp(1, self.inner.limits.page_size_max);
-        let rows = self
-            .inner
+        let inner = self.inner()?;
+        let limit = limit.clamp(1, inner.limits.page_size_max);
+        let rows = inner
             .store
             .list_sessions(after, limit)
             .await
@@ -138,10 +125,10 @@ impl Engine {
             .into_iter()
             .filter(|row| row.open)
             .map(|row| {
-                let left = self.inner.leases.left(&LeaseKey::Session(row.id));
+                let left = inner.leases.left(&LeaseKey::Session(row.id));
                 DescribedSession {
                     left: left.map(|l| l.left),
-                    lock_refs: self.inner.leases.places_of(row.id),
+                    lock_refs: inner.leases.places_of(row.id),
                     row,
                 }
             })
@@ -155,10 +142,9 @@ impl Engine {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
-        self.serving()?;
-        let limit = limit.clamp(1, self.inner.limits.page_size_max);
-        let items = self
-            .inner
+        let inner = self.inner()?;
+        let limit = limit.clamp(1, inner.limits.page_size_max);
+        let items = inner
             .store
             .list_replicas(after, limit)
             .await
@@ -172,6 +158,24 @@ impl Engine {
     /// How much time this process was not running, as far as its leases noticed: that much longer they
     /// lived.
     pub fn time_missed(&self) -> Duration {
-        self.inner.leases.missed()
+        self.inner()
+            .map_or(Duration::ZERO, |inner| inner.leases.missed())
     }
+}
+
+fn described(inner: &Inner, id: KeyId, state: State) -> Described {
+    let shared = Arc::new(id.clone());
+    let left = |key: &LeaseKey| -> Option<LeaseLeft> { inner.leases.left(key) };
+    let leases = state
+        .entries
+        .iter()
+        .map(|entry| match entry.liveness {
+            Liveness::Own { .. } => left(&LeaseKey::Place(PlaceId {
+                id: Arc::clone(&shared),
+                seq: entry.seq,
+            })),
+            Liveness::Session(session) => left(&LeaseKey::Session(session)),
+        })
+        .collect();
+    Described { id, state, leases }
 }

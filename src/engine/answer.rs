@@ -17,30 +17,30 @@ fn lock_ref(id: &KeyId, seq: Seq, tag: Tag, grant: Option<Fence>) -> LockRef {
 
 /// The answer to CreateLockRef.
 pub(super) fn created(id: &KeyId, held: Held) -> CreatedLockRef {
-    let (seq, tag, grant, standing, lease, valid_for, existed) = match held {
+    let (seq, tag, grant, standing, lease, life, existed) = match held {
         Held::Held {
             seq,
             tag,
             grant,
             value,
             lease,
-            valid_for,
+            life,
             existed,
         } => {
             let standing = Standing::Held { grant, value };
-            (seq, tag, Some(grant), standing, lease, valid_for, existed)
+            (seq, tag, Some(grant), standing, lease, life, existed)
         }
         Held::Waiting {
             seq,
             tag,
             position,
             lease,
-            valid_for,
+            life,
             existed,
             wake: _,
         } => {
             let standing = Standing::Waiting { position };
-            (seq, tag, None, standing, lease, valid_for, existed)
+            (seq, tag, None, standing, lease, life, existed)
         }
     };
     let lease = match lease {
@@ -51,8 +51,8 @@ pub(super) fn created(id: &KeyId, held: Held) -> CreatedLockRef {
         lock_ref: lock_ref(id, seq, tag, grant),
         standing,
         lease,
-        ttl: valid_for,
-        valid_for,
+        ttl: life.ttl,
+        valid_for: life.valid_for,
         existed,
     }
 }
@@ -61,23 +61,16 @@ pub(super) fn created(id: &KeyId, held: Held) -> CreatedLockRef {
 pub(super) fn acquired(asked: &LockRef, held: Held) -> Acquired {
     match held {
         Held::Held {
-            grant,
-            value,
-            valid_for,
-            ..
+            grant, value, life, ..
         } => Acquired {
             lock_ref: asked.with_grant(grant),
             standing: Standing::Held { grant, value },
-            valid_for,
+            valid_for: life.valid_for,
         },
-        Held::Waiting {
-            position,
-            valid_for,
-            ..
-        } => Acquired {
+        Held::Waiting { position, life, .. } => Acquired {
             lock_ref: asked.without_grant(),
             standing: Standing::Waiting { position },
-            valid_for,
+            valid_for: life.valid_for,
         },
     }
 }

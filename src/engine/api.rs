@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::lock::{Fence, KeyId, LockRef, Mode, Over, SessionId, State};
+use crate::lock::{Fence, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
 use crate::store::SessionRow;
 
 /// What keeps a place alive.
@@ -152,7 +152,7 @@ pub enum Watched {
 }
 
 /// The answer to OpenSession and RenewSession.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renewed {
     /// The TTL in force.
     pub ttl: Duration,
@@ -269,6 +269,14 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
+    /// Another replica has what was asked for: ask there. Never told to a client.
+    #[error("replica {home} has this")]
+    Elsewhere {
+        /// Which.
+        home: ReplicaId,
+        /// The version of the key, or the epoch of the session, that says so. A higher one is newer.
+        version: u64,
+    },
     /// This replica is stopping. Repeat elsewhere.
     #[error("this replica is stopping")]
     Stopping,

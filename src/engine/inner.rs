@@ -1,15 +1,20 @@
 //! What all actors of one replica share.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
 
+use super::api::EngineError;
 use super::clock::{Clock, Ids};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::members::Members;
+use super::peers::Peers;
+use super::remote::RemoteSessions;
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::store::Store;
@@ -20,14 +25,47 @@ pub(super) struct Inner {
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub replica: ReplicaId,
+    /// Other replicas may work on the same store.
+    pub shared: bool,
     pub tables: BTreeSet<TableName>,
+    pub peers: Arc<dyn Peers>,
     pub limits: Limits,
     pub core: CoreLimits,
     pub keys: Keys,
     pub leases: Arc<Leases>,
+    pub members: Members,
+    /// Sessions that other replicas keep, and that places of this one live by.
+    pub remote: RemoteSessions,
+    /// How many beats were sent.
+    pub beats: AtomicU64,
+    /// Wakes whoever beats: something with a short TTL lives here now.
+    pub beat_sooner: Notify,
+    /// Questions of other replicas that are worked at.
+    pub asked: Asked,
+    /// This machine's clock differs too much from the store's (I2).
+    pub clock_off: AtomicBool,
     /// True once the engine stops: waits end, no call is taken.
     pub stopping: watch::Sender<bool>,
+    /// True once this replica is over: nothing is answered any more (I10).
+    pub dead: watch::Sender<bool>,
     pub counters: Counters,
+}
+
+/// Questions that are worked at.
+#[derive(Debug, Default)]
+pub(super) struct Asked(Mutex<HashSet<Uuid>>);
+
+impl Asked {
+    /// True if nobody works at it yet.
+    pub fn begin(&self, id: Uuid) -> bool {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(id)
+    }
+
+    pub fn end(&self, id: Uuid) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&id);
+    }
 }
 
 /// What the engine counted since it started.
@@ -50,10 +88,36 @@ impl Counters {
 }
 
 impl Inner {
+    /// Whether this replica may still answer (I10).
+    pub fn alive(&self) -> Result<(), EngineError> {
+        if !self.shared {
+            return Ok(());
+        }
+        if self.leases.is_dead() {
+            self.die();
+        }
+        match *self.dead.borrow() {
+            true => Err(cut_off()),
+            false => Ok(()),
+        }
+    }
+
+    /// This replica is over.
+    pub fn die(&self) {
+        let news = |flag: &mut bool| !std::mem::replace(flag, true);
+        self.stopping.send_if_modified(news);
+        self.dead.send_if_modified(news);
+    }
+
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to
     /// 1 s.
     pub fn backoff(&self, tries: u32) -> Duration {
         let span_ms = 5u64.saturating_mul(1 << tries.min(8)).min(1_000);
         Duration::from_millis(span_ms / 2 + self.ids.below(span_ms / 2 + 1))
     }
+}
+
+/// What is told in the name of a replica that is over.
+pub(super) fn cut_off() -> EngineError {
+    EngineError::Unavailable("this replica was cut off from the store and starts over".to_owned())
 }

@@ -106,6 +106,14 @@ impl Keys {
         Ok(())
     }
 
+    /// Tells the actor of a key, if there is one, that another replica knows of this version.
+    pub fn hint(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64) {
+        if self.shard(id).contains_key(id) {
+            // A hint may be lost.
+            let _ = self.send(inner, id, Msg::Hint { version });
+        }
+    }
+
     /// Ends the task of a key: parks its actor, or drops it if it need not be kept. Gives it back if a
     /// message came in meanwhile.
     pub fn park(&self, actor: Box<Actor>, rx: &mpsc::Receiver<Msg>) -> Result<(), Box<Actor>> {

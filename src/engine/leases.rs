@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::api::LeaseLeft;
+use super::api::{LeaseLeft, Renewed};
 use super::clock::Clock;
-use crate::lock::{Fence, KeyId, Seq, SessionId};
-use crate::session::{Lease, Observed, Observer};
+use crate::lock::{Fence, KeyId, Seq, SessionId, Tag};
+use crate::session::{Lease, Observed, Observer, Vouch};
 
 /// The table is looked at least this often; a longer gap means that the process was not running.
 pub(super) const TICK: Duration = Duration::from_millis(50);
@@ -51,6 +51,10 @@ pub(super) enum NoLease {
     Unknown,
     /// As many sessions are open, or as many places live by this one, as may be.
     TooMany,
+    /// It goes to another replica, which was promised that it is not renewed here any more.
+    Ceded,
+    /// Others may have seen no beat for its TTL: it needs a new epoch before it is renewed (design §6).
+    Doubted,
 }
 
 type AlarmAt = (Observed, u64);
@@ -58,11 +62,19 @@ type AlarmAt = (Observed, u64);
 struct PlaceLease {
     lease: Lease,
     alarm: AlarmAt,
+    tag: Tag,
+    /// When the swap was sent that gave it its present epoch, by CLOCK_BOOTTIME.
+    since: Duration,
+    ceded: bool,
 }
 
 struct SessionLease {
     lease: Lease,
     alarm: AlarmAt,
+    /// As of a place.
+    since: Duration,
+    /// When it was promised to another replica.
+    ceded: Option<Duration>,
     places: BTreeSet<PlaceId>,
     /// Places that are being made.
     creating: usize,
@@ -78,6 +90,9 @@ struct Table {
     claims: HashMap<PlaceId, AlarmAt>,
     next_alarm: u64,
     sessions_max: usize,
+    vouch: Vouch,
+    /// How many leases have which TTL.
+    ttls: BTreeMap<Duration, usize>,
 }
 
 /// The leases of this replica.
@@ -117,7 +132,7 @@ impl Drop for Room {
 }
 
 impl Leases {
-    pub fn new(clock: Arc<dyn Clock>, sessions_max: usize) -> Self {
+    pub fn new(clock: Arc<dyn Clock>, sessions_max: usize, vouch: Vouch) -> Self {
         Leases {
             clock,
             table: Mutex::new(Table {
@@ -128,6 +143,8 @@ impl Leases {
                 claims: HashMap::new(),
                 next_alarm: 0,
                 sessions_max,
+                vouch,
+                ttls: BTreeMap::new(),
             }),
         }
     }
@@ -142,18 +159,68 @@ impl Leases {
 
     /// Begins the lease of a place that lives by itself, with a full TTL; goes on with the one it has,
     /// unless that is over.
-    pub fn add_place(&self, place: PlaceId, ttl: Duration) -> Result<(), NoLease> {
+    ///
+    /// `since` is when the swap was sent that gave it its epoch, by CLOCK_BOOTTIME.
+    pub fn add_place(
+        &self,
+        place: PlaceId,
+        tag: Tag,
+        ttl: Duration,
+        since: Duration,
+    ) -> Result<(), NoLease> {
         let (mut table, now) = self.look();
-        if let Some(known) = table.places.get(&place) {
-            return match known.lease.is_over() {
-                true => Err(NoLease::Over),
-                false => Ok(()),
-            };
+        if let Some(known) = table.places.get_mut(&place) {
+            if known.lease.is_over() {
+                return Err(NoLease::Over);
+            }
+            known.since = known.since.max(since);
+            known.ceded = false;
+            return Ok(());
         }
         let alarm = table.set_alarm(now.plus(ttl), Alarm::Place(place.clone()));
-        let lease = Lease::new(ttl, now);
-        table.places.insert(place, PlaceLease { lease, alarm });
+        table.count_ttl(ttl);
+        let known = PlaceLease {
+            lease: Lease::new(ttl, now),
+            alarm,
+            tag,
+            since,
+            ceded: false,
+        };
+        table.places.insert(place, known);
         Ok(())
+    }
+
+    /// Whether a place that lives by itself has its lease here.
+    pub fn has_place(&self, place: &PlaceId) -> bool {
+        self.look().0.places.contains_key(place)
+    }
+
+    /// Renews a place no more: another replica was promised so. It expires in its time. True if it lives by
+    /// itself, here.
+    pub fn cede_place(&self, place: &PlaceId) -> bool {
+        let (mut table, _) = self.look();
+        let Some(known) = table.places.get_mut(place) else {
+            return false;
+        };
+        known.ceded = true;
+        true
+    }
+
+    /// As [`Leases::cede_place`], for a session.
+    pub fn cede_session(&self, session: SessionId) -> bool {
+        let (mut table, _) = self.look();
+        let Some(known) = table.sessions.get_mut(&session) else {
+            return false;
+        };
+        known.ceded = Some(self.clock.boot());
+        true
+    }
+
+    /// For how long a session has been promised to another replica.
+    pub fn ceded_for(&self, session: SessionId) -> Option<Duration> {
+        let (table, _) = self.look();
+        let at = table.sessions.get(&session)?.ceded?;
+        Some(self.clock.boot().saturating_sub(at))
     }
 
     /// Forgets a place, whatever it lived by.
@@ -161,20 +228,28 @@ impl Leases {
         let (mut table, _) = self.look();
         if let Some(gone) = table.places.remove(place) {
             table.alarms.remove(&gone.alarm);
+            table.uncount_ttl(gone.lease.ttl());
         }
         if let Some(alarm) = table.claims.remove(place) {
             table.alarms.remove(&alarm);
         }
     }
 
-    /// Begins the lease of a session, with a full TTL; goes on with the one it has.
-    pub fn add_session(&self, session: SessionId, ttl: Duration) -> Result<(), NoLease> {
+    /// Begins the lease of a session, with a full TTL; goes on with the one it has. `since` as for a place.
+    pub fn add_session(
+        &self,
+        session: SessionId,
+        ttl: Duration,
+        since: Duration,
+    ) -> Result<(), NoLease> {
         let (mut table, now) = self.look();
-        if let Some(known) = table.sessions.get(&session) {
-            return match known.lease.is_over() {
-                true => Err(NoLease::Over),
-                false => Ok(()),
-            };
+        if let Some(known) = table.sessions.get_mut(&session) {
+            if known.lease.is_over() {
+                return Err(NoLease::Over);
+            }
+            known.since = known.since.max(since);
+            known.ceded = None;
+            return Ok(());
         }
         if table.sessions.len() >= table.sessions_max {
             return Err(NoLease::TooMany);
@@ -183,10 +258,13 @@ impl Leases {
         let known = SessionLease {
             lease: Lease::new(ttl, now),
             alarm,
+            since,
+            ceded: None,
             places: BTreeSet::new(),
             creating: 0,
             closed: false,
         };
+        table.count_ttl(ttl);
         table.sessions.insert(session, known);
         Ok(())
     }
@@ -218,7 +296,9 @@ impl Leases {
             .get(&session)
             .is_some_and(|s| s.lease.is_over() && s.closed && s.places.is_empty());
         if done {
-            table.sessions.remove(&session);
+            if let Some(gone) = table.sessions.remove(&session) {
+                table.uncount_ttl(gone.lease.ttl());
+            }
             if table.sessions.capacity() > 64
                 && table.sessions.len() < table.sessions.capacity() / 8
             {
@@ -266,11 +346,52 @@ impl Leases {
         })
     }
 
-    /// A sign of life: how long the client is safe from when it sent that sign, which is the TTL.
-    pub fn renew(&self, key: &LeaseKey) -> Result<Duration, NoLease> {
+    /// A sign of life: what the client may be told.
+    pub fn renew(&self, key: &LeaseKey) -> Result<Renewed, NoLease> {
         let (mut table, now) = self.look();
-        let lease = table.lease(key).ok_or(NoLease::Unknown)?;
-        lease.renew(now).ok_or(NoLease::Over)
+        table.renew(key, now, self.clock.boot())
+    }
+
+    /// A sign of life of a place that lives by itself, from whoever knows its tag.
+    pub fn renew_place(&self, place: PlaceId, tag: Tag) -> Result<Renewed, NoLease> {
+        let (mut table, now) = self.look();
+        match table.places.get(&place) {
+            Some(known) if known.tag == tag => {
+                table.renew(&LeaseKey::Place(place), now, self.clock.boot())
+            }
+            Some(_) | None => Err(NoLease::Unknown),
+        }
+    }
+
+    /// A beat that was sent then was acknowledged.
+    pub fn acknowledged(&self, sent: Duration) {
+        let (mut table, _) = self.look();
+        let now = self.clock.boot();
+        table.vouch.acknowledged(sent, now);
+    }
+
+    /// Whether this replica is over for good.
+    pub fn is_dead(&self) -> bool {
+        let (mut table, _) = self.look();
+        let now = self.clock.boot();
+        table.vouch.is_dead(now)
+    }
+
+    /// The shortest TTL that is kept here.
+    pub fn shortest_ttl(&self) -> Option<Duration> {
+        let (table, _) = self.look();
+        table.ttls.first_key_value().map(|(ttl, _)| *ttl)
+    }
+
+    /// Forgets a session that another replica keeps now, and says what lives by it here.
+    pub fn drop_session(&self, session: SessionId) -> Vec<PlaceId> {
+        let (mut table, _) = self.look();
+        let Some(gone) = table.sessions.remove(&session) else {
+            return Vec::new();
+        };
+        table.alarms.remove(&gone.alarm);
+        table.uncount_ttl(gone.lease.ttl());
+        gone.places.into_iter().collect()
     }
 
     /// A call that keeps a lease alive for as long as the guard lives.
@@ -380,6 +501,43 @@ impl Table {
         match key {
             LeaseKey::Session(session) => self.sessions.get_mut(session).map(|s| &mut s.lease),
             LeaseKey::Place(place) => self.places.get_mut(place).map(|p| &mut p.lease),
+        }
+    }
+
+    fn renew(&mut self, key: &LeaseKey, now: Observed, boot: Duration) -> Result<Renewed, NoLease> {
+        let (lease, since, ceded) = match key {
+            LeaseKey::Session(session) => {
+                let known = self.sessions.get_mut(session).ok_or(NoLease::Unknown)?;
+                (&mut known.lease, known.since, known.ceded.is_some())
+            }
+            LeaseKey::Place(place) => {
+                let known = self.places.get_mut(place).ok_or(NoLease::Unknown)?;
+                (&mut known.lease, known.since, known.ceded)
+            }
+        };
+        if lease.is_over() {
+            return Err(NoLease::Over);
+        }
+        if ceded {
+            return Err(NoLease::Ceded);
+        }
+        let ttl = lease.ttl();
+        let valid_for = self.vouch.valid_for(ttl, since, boot);
+        let valid_for = valid_for.ok_or(NoLease::Doubted)?;
+        lease.renew(now).ok_or(NoLease::Over)?;
+        Ok(Renewed { ttl, valid_for })
+    }
+
+    fn count_ttl(&mut self, ttl: Duration) {
+        *self.ttls.entry(ttl).or_insert(0) += 1;
+    }
+
+    fn uncount_ttl(&mut self, ttl: Duration) {
+        if let Some(count) = self.ttls.get_mut(&ttl) {
+            *count -= 1;
+            if *count == 0 {
+                self.ttls.remove(&ttl);
+            }
         }
     }
 

@@ -8,13 +8,19 @@ mod admin;
 mod alarms;
 mod answer;
 mod api;
+mod beats;
 mod clock;
 mod inner;
 mod keys;
 mod leases;
+mod members;
+mod peers;
 mod recover;
+mod remote;
+mod routes;
 mod sessions;
 mod start;
+mod sweep;
 mod watch;
 
 use std::sync::Arc;
@@ -25,19 +31,21 @@ use uuid::Uuid;
 
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
-pub use start::EngineOptions;
+pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
+pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
 use crate::limits::Limits;
 use crate::lock::{Create, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
-use actor::{Held, Msg, PlaceRef};
+use actor::{Accepted, Held, Life, Msg, PlaceRef};
 use answer::{acquired, created};
 use inner::Inner;
-use leases::{LeaseKey, NoLease};
+use leases::{LeaseKey, NoLease, PlaceId};
+use start::Shared;
 
 /// What the engine counted since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys that are held, waited for, or were just used.
     pub active_keys: usize,
@@ -54,34 +62,41 @@ pub struct Counts {
 }
 
 /// The engine of one replica. Cheap to clone.
+///
+/// A replica that was cut off from its store for too long is dead for good (I10); then this goes on as a new
+/// replica, under a new id.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
 impl Engine {
-    /// This replica.
+    /// This replica; the nil id before it has started.
     pub fn replica(&self) -> ReplicaId {
-        self.inner.replica
+        self.inner()
+            .map_or(ReplicaId(Uuid::nil()), |inner| inner.replica)
     }
 
     /// The limits in force.
     pub fn limits(&self) -> &Limits {
-        &self.inner.limits
+        &self.shared.limits
     }
 
     /// The tables, by name.
     pub fn tables(&self) -> Vec<TableName> {
-        self.inner.tables.iter().cloned().collect()
+        self.shared.tables.iter().cloned().collect()
     }
 
     /// What it counted since it started.
     pub fn counts(&self) -> Counts {
         use std::sync::atomic::Ordering::Relaxed;
-        let counters = &self.inner.counters;
+        let Ok(inner) = self.inner() else {
+            return Counts::default();
+        };
+        let counters = &inner.counters;
         Counts {
-            active_keys: self.inner.keys.count(),
-            sessions: self.inner.leases.counts().0,
+            active_keys: inner.keys.count(),
+            sessions: inner.leases.counts().0,
             swaps: counters.swaps.load(Relaxed),
             commands: counters.commands.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
@@ -91,24 +106,21 @@ impl Engine {
 
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
-        self.serving()?;
-        self.inner
+        let inner = self.inner()?;
+        if inner.clock_off.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(EngineError::Unavailable(
+                "the clock of this machine differs from the store's by more than a minute"
+                    .to_owned(),
+            ));
+        }
+        inner
             .store
             .ready()
             .map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
-    fn serving(&self) -> Result<(), EngineError> {
-        if *self.inner.stopping.borrow() {
-            Err(EngineError::Stopping)
-        } else {
-            Ok(())
-        }
-    }
-
     fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {
-        self.serving()?;
-        if self.inner.tables.contains(&id.table) {
+        if self.shared.tables.contains(&id.table) {
             Ok(Arc::new(id))
         } else {
             Err(EngineError::UnknownTable(id.table.to_string()))
@@ -124,24 +136,64 @@ impl Engine {
 
     /// Asks the actor of a key. The call goes on there if this future is dropped.
     async fn ask<T>(
-        &self,
+        inner: &Arc<Inner>,
         id: &Arc<KeyId>,
         msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.inner.keys.send(&self.inner, id, msg(reply))?;
-        answer.await.map_err(|_| actor::no_answer())?
+        inner.keys.send(inner, id, msg(reply))?;
+        let answer = answer.await;
+        // Looked at after the store's acknowledgement, and before anybody hears of it (I10).
+        inner.alive()?;
+        answer.map_err(|_| actor::no_answer())?
+    }
+
+    /// What may be told of a lease, asked where it is kept.
+    async fn told(inner: &Arc<Inner>, life: Life) -> Result<Life, EngineError> {
+        let Some(session) = life.ask else {
+            return Ok(life);
+        };
+        let renewed = remote::renew(inner, session).await?;
+        inner.alive()?;
+        Ok(Life {
+            ttl: renewed.ttl,
+            valid_for: renewed.valid_for,
+            ask: None,
+        })
+    }
+
+    /// As [`Engine::told`], of what was done already: then a lease of which nothing can be said is no reason not
+    /// to say so.
+    async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Done<T> {
+        let told = Self::told(inner, accepted.life).await;
+        Done {
+            value: accepted.value,
+            valid_for: told.map_or(Duration::ZERO, |life| life.valid_for),
+        }
+    }
+
+    /// As [`Engine::told`], of where a place stands.
+    async fn told_held(inner: &Arc<Inner>, mut held: Held) -> Result<Held, EngineError> {
+        let (Held::Held { life, .. } | Held::Waiting { life, .. }) = &mut held;
+        *life = Self::told(inner, *life).await?;
+        Ok(held)
     }
 
     /// Takes a place in the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of(call.id)?;
         let liveness = match call.live_by {
             LiveBy::Ttl(ttl_ms) => Liveness::Own { ttl_ms },
             LiveBy::Session(session) => {
                 let key = LeaseKey::Session(session);
-                let renewed = self.inner.leases.renew(&key);
-                renewed.map_err(|_| EngineError::SessionOver)?;
+                match inner.leases.renew(&key) {
+                    Ok(_) => {}
+                    Err(NoLease::Unknown | NoLease::Doubted) if inner.shared => {
+                        remote::renew(&inner, session).await?;
+                    }
+                    Err(_) => return Err(EngineError::SessionOver),
+                }
                 Liveness::Session(session)
             }
         };
@@ -149,21 +201,20 @@ impl Engine {
             request_id: call.request_id,
             mode: call.mode,
             liveness,
-            home: self.inner.replica,
+            home: inner.replica,
             identity: call.identity.into(),
             owner: call.owner.into(),
-            created_at_ms: wall_ms(&self.inner),
+            created_at_ms: wall_ms(&inner),
             past: None,
         });
         let read_value = call.read_value;
-        let held = self
-            .ask(&id, |reply| Msg::Create {
-                create,
-                read_value,
-                reply,
-            })
-            .await?;
-        Ok(created(&id, held))
+        let held = Self::ask(&inner, &id, |reply| Msg::Create {
+            create,
+            read_value,
+            reply,
+        })
+        .await?;
+        Ok(created(&id, Self::told_held(&inner, held).await?))
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -173,27 +224,27 @@ impl Engine {
         wait: Duration,
         read_value: bool,
     ) -> Result<Acquired, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        let clock = &self.inner.clock;
-        let wait = wait.min(self.inner.limits.wait_max());
+        let clock = &inner.clock;
+        let wait = wait.min(inner.limits.wait_max());
         let until = clock.boot().saturating_add(wait);
         loop {
             let left = until.saturating_sub(clock.boot());
             let wait = !left.is_zero();
-            let held = self
-                .ask(&id, |reply| Msg::Acquire {
-                    place,
-                    wait,
-                    read_value,
-                    reply,
-                })
-                .await?;
+            let held = Self::ask(&inner, &id, |reply| Msg::Acquire {
+                place,
+                wait,
+                read_value,
+                reply,
+            })
+            .await?;
             match held {
                 Held::Waiting {
                     wake: Some(wake), ..
                 } => {
-                    let mut stopping = self.inner.stopping.subscribe();
+                    let mut stopping = inner.stopping.subscribe();
                     tokio::select! {
                         biased;
                         // Its turn, or it is over: look again.
@@ -204,7 +255,10 @@ impl Engine {
                         () = clock.sleep(left) => {}
                     }
                 }
-                Held::Waiting { .. } | Held::Held { .. } => return Ok(acquired(lock_ref, held)),
+                Held::Waiting { .. } | Held::Held { .. } => {
+                    let held = Self::told_held(&inner, held).await?;
+                    return Ok(acquired(lock_ref, held));
+                }
             }
         }
     }
@@ -216,9 +270,10 @@ impl Engine {
         put: Option<Mutation>,
         call_no: u64,
     ) -> Result<bool, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        self.ask(&id, |reply| Msg::Release {
+        Self::ask(&inner, &id, |reply| Msg::Release {
             place,
             call_no,
             put,
@@ -233,14 +288,15 @@ impl Engine {
         lock_ref: &LockRef,
         call_no: u64,
     ) -> Result<Done<Value>, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        self.ask(&id, |reply| Msg::Get {
+        let ask = Self::ask(&inner, &id, |reply| Msg::Get {
             place,
             call_no,
             reply,
-        })
-        .await
+        });
+        Ok(Self::done(&inner, ask.await?).await)
     }
 
     /// Writes as the holder.
@@ -250,23 +306,25 @@ impl Engine {
         mutation: Mutation,
         call_no: u64,
     ) -> Result<Done<()>, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        self.ask(&id, |reply| Msg::Write {
+        let ask = Self::ask(&inner, &id, |reply| Msg::Write {
             place,
             call_no,
             mutation,
             reply,
-        })
-        .await
+        });
+        Ok(Self::done(&inner, ask.await?).await)
     }
 
     /// Watches a lockRef.
     pub async fn watch(&self, lock_ref: &LockRef) -> Result<Watch, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        let handle = self.ask(&id, |reply| Msg::Watch { place, reply }).await?;
-        Ok(Watch::new(Arc::clone(&self.inner), handle))
+        let handle = Self::ask(&inner, &id, |reply| Msg::Watch { place, reply }).await?;
+        Ok(Watch::new(Arc::clone(&inner), handle))
     }
 
     /// Opens a session whose id is `request_id`; finds it if it is open already.
@@ -277,20 +335,20 @@ impl Engine {
         owner: String,
         identity: String,
     ) -> Result<(SessionId, Renewed), EngineError> {
-        self.serving()?;
+        let inner = self.inner()?;
         let id = SessionId(request_id);
         let row = SessionRow {
             id,
             ttl_ms,
-            replica: self.inner.replica,
+            replica: inner.replica,
             epoch: 1,
             open: true,
             identity,
             owner,
-            created_at_ms: wall_ms(&self.inner),
+            created_at_ms: wall_ms(&inner),
         };
         // In a task of its own: a row that was written always gets its lease.
-        let renewed = tokio::spawn(sessions::open(Arc::clone(&self.inner), row))
+        let renewed = tokio::spawn(sessions::open(Arc::clone(&inner), row))
             .await
             .map_err(|_| actor::no_answer())??;
         Ok((id, renewed))
@@ -298,34 +356,45 @@ impl Engine {
 
     /// A sign of life.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        self.serving()?;
-        let ttl = match lease {
-            LeaseId::Session(session) => self
-                .inner
-                .leases
-                .renew(&LeaseKey::Session(*session))
-                .map_err(|_| EngineError::SessionOver)?,
+        let inner = self.inner()?;
+        let renewed = match lease {
+            LeaseId::Session(session) => sessions::renew(&inner, *session).await?,
             LeaseId::LockRef(lock_ref) => {
                 let id = self.id_of_ref(lock_ref)?;
-                let place = PlaceRef::from(lock_ref);
-                self.ask(&id, |reply| Msg::Renew { place, reply }).await?
+                let lease = PlaceId {
+                    id: Arc::clone(&id),
+                    seq: lock_ref.seq,
+                };
+                // Also while the state of its key cannot be read.
+                if let Ok(renewed) = inner.leases.renew_place(lease, lock_ref.tag) {
+                    renewed
+                } else {
+                    let place = PlaceRef::from(lock_ref);
+                    let ask = Self::ask(&inner, &id, |reply| Msg::Renew { place, reply });
+                    let life = Self::told(&inner, ask.await?).await?;
+                    Renewed {
+                        ttl: life.ttl,
+                        valid_for: life.valid_for,
+                    }
+                }
             }
         };
-        Ok(Renewed {
-            ttl,
-            valid_for: ttl,
-        })
+        inner.alive()?;
+        Ok(renewed)
     }
 
     /// Closes a session and ends what lives by it. True if it was over before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
-        self.serving()?;
-        let renewed = self.inner.leases.renew(&LeaseKey::Session(session));
+        let inner = self.inner()?;
+        let renewed = inner.leases.renew(&LeaseKey::Session(session));
         if renewed == Err(NoLease::Unknown) {
-            return Ok(true);
+            return match sessions::kept_elsewhere(&inner, session).await? {
+                Some(elsewhere) => Err(elsewhere),
+                None => Ok(true),
+            };
         }
         // Also where it is over: then another call, or its expiry, may not have written that down yet.
-        let ended = tokio::spawn(sessions::end(Arc::clone(&self.inner), session))
+        let ended = tokio::spawn(sessions::end(Arc::clone(&inner), session))
             .await
             .map_err(|_| actor::no_answer())?;
         if !ended {
@@ -336,8 +405,9 @@ impl Engine {
 
     /// Reads without a lock.
     pub async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
+        let inner = self.inner()?;
         let id = self.id_of(id.clone())?;
-        match self.inner.store.read_data(&id).await {
+        match inner.store.read_data(&id).await {
             Ok(cell) => Ok(actor::value_of(cell)),
             Err(error) => Err(EngineError::Unavailable(error.to_string())),
         }
@@ -346,7 +416,7 @@ impl Engine {
     /// Ends all waits and watches and takes no more calls: they fail with `Stopping`. What was handed to
     /// the store is finished by the store.
     pub fn stop(&self) {
-        self.inner.stopping.send_replace(true);
+        self.shared.stop();
     }
 }
 

@@ -88,7 +88,11 @@ async fn take_session(inner: &Arc<Inner>, row: SessionRow) -> Result<(), EngineE
     }
     let ttl = Duration::from_millis(u64::from(row.ttl_ms));
     // Over the limit only if that was lowered since: then the session ends, as if it had expired.
-    if inner.leases.add_session(row.id, ttl).is_err() {
+    if inner
+        .leases
+        .add_session(row.id, ttl, Duration::ZERO)
+        .is_err()
+    {
         tracing::warn!(session = %row.id, "more sessions than sessions_max; ending this one");
     }
     Ok(())

@@ -11,11 +11,16 @@ use super::actor::Msg;
 use super::api::{EngineError, Renewed};
 use super::inner::Inner;
 use super::leases::{LeaseKey, NoLease, PlaceId};
-use crate::lock::SessionId;
-use crate::store::{SessionRow, SessionSwap, StoreError};
+use super::peers::Presence;
+use super::routes::{failed, has_consent};
+use crate::lock::{ReplicaId, SessionId};
+use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
 
 /// How many places of a session that is over are evicted at once.
 const EVICTS_AT_ONCE: usize = 64;
+
+/// A consent that is followed by no take-over is given up after this.
+const CEDED_FOR: Duration = Duration::from_secs(6);
 
 fn ttl_of(row: &SessionRow) -> Duration {
     Duration::from_millis(u64::from(row.ttl_ms))
@@ -32,6 +37,7 @@ fn too_many(inner: &Inner) -> EngineError {
 pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, EngineError> {
     let mut tries = 0;
     let mut may_be_written = false;
+    let since = inner.clock.boot();
     loop {
         if inner.leases.renew(&LeaseKey::Session(row.id)).is_err()
             && inner.leases.counts().0 >= inner.limits.sessions_max
@@ -57,7 +63,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
                 if may_be_written {
                     // If nobody asks for it again it expires, and its row is closed then.
-                    let _ = inner.leases.add_session(row.id, ttl_of(&row));
+                    let _ = inner.leases.add_session(row.id, ttl_of(&row), since);
                 }
                 return Err(EngineError::Unavailable(error.to_string()));
             }
@@ -76,18 +82,196 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
                 field: "request_id",
             });
         }
-        let ttl = ttl_of(&found);
-        return match inner.leases.add_session(found.id, ttl) {
-            Ok(()) => Ok(Renewed {
-                ttl,
-                valid_for: ttl,
-            }),
+        if found.replica != inner.replica {
+            // Opened through another replica, which did not get to say so.
+            return super::remote::renew(&inner, found.id).await;
+        }
+        // Also one that was found: by the row of this replica's own id it was written by this one, now or before.
+        let since = if found.epoch == row.epoch {
+            since
+        } else {
+            Duration::ZERO
+        };
+        return match inner.leases.add_session(found.id, ttl_of(&found), since) {
+            Ok(()) => {
+                inner.beat_sooner.notify_one();
+                renew(&inner, found.id).await
+            }
             Err(NoLease::TooMany) => {
                 write_closed(&inner, found.id).await;
                 Err(too_many(&inner))
             }
-            Err(NoLease::Over | NoLease::Unknown) => Err(EngineError::SessionOver),
+            Err(_) => Err(EngineError::SessionOver),
         };
+    }
+}
+
+/// A sign of life of a session. `Elsewhere` where another replica keeps it.
+pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
+    match inner.leases.renew(&LeaseKey::Session(session)) {
+        Ok(renewed) => Ok(renewed),
+        Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded) if inner.shared => {
+            let inner = Arc::clone(inner);
+            // In a task of its own: what it writes it also takes in.
+            tokio::spawn(async move { anew(&inner, session).await })
+                .await
+                .map_err(|_| super::actor::no_answer())?
+        }
+        Err(_) => Err(EngineError::SessionOver),
+    }
+}
+
+fn changing() -> EngineError {
+    EngineError::Unavailable("the session is changing its replica".to_owned())
+}
+
+/// Who keeps a session that this replica does not: `Elsewhere`; `None` if it is over.
+pub(super) async fn kept_elsewhere(
+    inner: &Arc<Inner>,
+    session: SessionId,
+) -> Result<Option<EngineError>, EngineError> {
+    if !inner.shared {
+        return Ok(None);
+    }
+    let row = inner.store.load_session(session).await.map_err(failed)?;
+    let Some(row) = row.filter(|row| row.open) else {
+        return Ok(None);
+    };
+    if row.replica == inner.replica {
+        // Of a try whose outcome nobody heard of.
+        return Ok(Some(changing()));
+    }
+    Ok(Some(EngineError::Elsewhere {
+        home: row.replica,
+        version: u64::from(row.epoch),
+    }))
+}
+
+/// Gives a session that this replica keeps, by its row, a new epoch and a fresh lease.
+async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
+    let row = inner.store.load_session(session).await.map_err(failed)?;
+    let Some(row) = row.filter(|row| row.open) else {
+        // Ended by an observer, which saw no beat of this replica for too long.
+        inner.leases.end_session(session);
+        tokio::spawn(end(Arc::clone(inner), session));
+        return Err(EngineError::SessionOver);
+    };
+    if row.replica != inner.replica {
+        moved(inner, session);
+        return Err(EngineError::Elsewhere {
+            home: row.replica,
+            version: u64::from(row.epoch),
+        });
+    }
+    // Whoever it was promised to may still come for it.
+    if inner
+        .leases
+        .ceded_for(session)
+        .is_some_and(|ago| ago < CEDED_FOR)
+    {
+        return Err(changing());
+    }
+    match take_row(inner, row).await? {
+        true => renew_again(inner, session),
+        false => Err(changing()),
+    }
+}
+
+fn renew_again(inner: &Inner, session: SessionId) -> Result<Renewed, EngineError> {
+    let renewed = inner.leases.renew(&LeaseKey::Session(session));
+    renewed.map_err(|_| changing())
+}
+
+/// Makes this replica the one that keeps a session, from the row that was read. False if that changed.
+async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
+    let since = inner.clock.boot();
+    let expected = row.epoch;
+    let row = SessionRow {
+        replica: inner.replica,
+        epoch: expected.saturating_add(1),
+        ..row
+    };
+    match inner.store.swap_session(expected, &row).await {
+        SessionSwap::Applied => {}
+        SessionSwap::Conflict(_) => return Ok(false),
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => return Err(failed(error)),
+    }
+    match inner.leases.add_session(row.id, ttl_of(&row), since) {
+        Ok(()) => {
+            inner.beat_sooner.notify_one();
+            for place in inner.remote.take_places(row.id) {
+                let _ = inner.leases.attach(row.id, place);
+            }
+            Ok(true)
+        }
+        Err(NoLease::TooMany) => {
+            write_closed(inner, row.id).await;
+            Err(too_many(inner))
+        }
+        Err(_) => Err(EngineError::SessionOver),
+    }
+}
+
+/// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its consent.
+pub(super) async fn take(
+    inner: &Arc<Inner>,
+    session: SessionId,
+    keeper: ReplicaId,
+) -> Result<(), EngineError> {
+    for tries in 0..4 {
+        if tries > 0 {
+            inner.clock.sleep(inner.backoff(tries)).await;
+        }
+        let row = inner.store.load_session(session).await.map_err(failed)?;
+        let row = row.filter(|row| row.open).ok_or(EngineError::SessionOver)?;
+        if row.replica == inner.replica {
+            return Ok(());
+        }
+        if row.replica != keeper {
+            return Err(EngineError::Elsewhere {
+                home: row.replica,
+                version: u64::from(row.epoch),
+            });
+        }
+        if inner.members.presence(keeper) != Presence::Down {
+            let about = Subject::Session {
+                session,
+                epoch: row.epoch,
+            };
+            if !has_consent(inner, keeper, about).await.map_err(failed)? {
+                return Err(EngineError::Unavailable(
+                    "the replica that keeps this session cannot be called, and did not give it up yet"
+                        .to_owned(),
+                ));
+            }
+        }
+        if take_row(inner, row).await? {
+            tracing::info!(%session, from = %keeper, "took a session over");
+            return Ok(());
+        }
+    }
+    Err(changing())
+}
+
+/// Another replica asks for a session: whether it may have it.
+pub(super) async fn give_up(inner: &Arc<Inner>, session: SessionId, epoch: u32) -> bool {
+    match inner.store.load_session(session).await {
+        Ok(Some(row)) if row.replica == inner.replica && row.epoch == epoch => {
+            inner.leases.cede_session(session);
+            true
+        }
+        Ok(_) => false,
+        Err(error) => {
+            tracing::debug!(%session, %error, "a session that was asked for could not be read");
+            false
+        }
+    }
+}
+
+/// Another replica keeps a session that this one kept: what lives by it here is told by that one now.
+fn moved(inner: &Arc<Inner>, session: SessionId) {
+    for place in inner.leases.drop_session(session) {
+        inner.remote.attach(session, place);
     }
 }
 
@@ -97,18 +281,33 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
     let Some(places) = inner.leases.end_session(session) else {
         return true;
     };
-    if !write_closed(&inner, session).await {
-        return false;
+    match write_closed(&inner, session).await {
+        Closed::Done => {}
+        Closed::Moved => {
+            moved(&inner, session);
+            return true;
+        }
+        Closed::Stopped => return false,
+    }
+    if inner.shared {
+        for peer in inner.members.peers() {
+            inner.peers.session_over(&peer, session);
+        }
     }
     // Not before: a row that is still open is not forgotten, and nobody would come back for it.
     inner.leases.note_closed(session);
-    futures_util::stream::iter(places)
-        .for_each_concurrent(EVICTS_AT_ONCE, |place| {
-            evict(Arc::clone(&inner), place, session)
-        })
-        .await;
+    evict_all(&inner, session, places).await;
     forget_if_done(&inner, session);
     !*inner.stopping.borrow()
+}
+
+/// Evicts what lives by a session that is over, as far as it is known here.
+pub(super) async fn evict_all(inner: &Arc<Inner>, session: SessionId, places: Vec<PlaceId>) {
+    futures_util::stream::iter(places)
+        .for_each_concurrent(EVICTS_AT_ONCE, |place| {
+            evict(Arc::clone(inner), place, session)
+        })
+        .await;
 }
 
 async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
@@ -136,13 +335,24 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     }
 }
 
-/// Writes into the row that a session is closed. False if this replica stopped before it could.
-async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> bool {
+/// What came of closing a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closed {
+    /// It is closed, or gone.
+    Done,
+    /// Another replica keeps the session now, so it is not for this one to close.
+    Moved,
+    /// This replica stopped before it could.
+    Stopped,
+}
+
+/// Writes into the row that a session is closed.
+async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> Closed {
     let mut tries = 0;
     while !*inner.stopping.borrow() {
         match try_write_closed(inner, session).await {
-            Ok(true) => return true,
-            Ok(false) => {}
+            Ok(Some(closed)) => return closed,
+            Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%session, %error, "a session could not be closed yet; trying again");
             }
@@ -150,16 +360,22 @@ async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> bool {
         inner.clock.sleep(inner.backoff(tries)).await;
         tries += 1;
     }
-    false
+    Closed::Stopped
 }
 
-/// One try: true if the row is closed, or gone.
-async fn try_write_closed(inner: &Arc<Inner>, session: SessionId) -> Result<bool, StoreError> {
+/// One try; `None` if the row changed meanwhile.
+async fn try_write_closed(
+    inner: &Arc<Inner>,
+    session: SessionId,
+) -> Result<Option<Closed>, StoreError> {
     let Some(row) = inner.store.load_session(session).await? else {
-        return Ok(true);
+        return Ok(Some(Closed::Done));
     };
     if !row.open {
-        return Ok(true);
+        return Ok(Some(Closed::Done));
+    }
+    if row.replica != inner.replica {
+        return Ok(Some(Closed::Moved));
     }
     let expected = row.epoch;
     let closed = SessionRow {
@@ -168,8 +384,8 @@ async fn try_write_closed(inner: &Arc<Inner>, session: SessionId) -> Result<bool
         ..row
     };
     match inner.store.swap_session(expected, &closed).await {
-        SessionSwap::Applied => Ok(true),
-        SessionSwap::Conflict(_) => Ok(false),
+        SessionSwap::Applied => Ok(Some(Closed::Done)),
+        SessionSwap::Conflict(_) => Ok(None),
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => Err(error),
     }
 }

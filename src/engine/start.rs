@@ -1,18 +1,27 @@
-//! How a replica starts.
+//! How a replica starts, stops, and starts anew.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::inner::{Counters, Inner};
+use super::inner::{Asked, Counters, Inner};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::members::Members;
+use super::peers::Peers;
 use super::recover::recover;
-use super::{Engine, wall_ms};
+use super::remote::{self, RemoteSessions};
+use super::routes::failed;
+use super::{Engine, beats, sweep, wall_ms};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, TableName};
+use crate::session::Vouch;
 use crate::store::{ReplicaRow, Store, StoreError};
 
 /// What an engine is made of.
@@ -23,39 +32,223 @@ pub struct EngineOptions {
     pub clock: Arc<dyn Clock>,
     /// Ids.
     pub ids: Arc<dyn Ids>,
+    /// How other replicas are called.
+    pub peers: Arc<dyn Peers>,
     /// The tables besides `default`.
     pub tables: Vec<TableName>,
     /// The limits in force.
     pub limits: Limits,
     /// Where this replica serves gRPC, for operators.
     pub address: String,
+    /// Where it takes calls of other replicas; empty where there are none.
+    pub peer_address: String,
+    /// How long a replica that does not beat is waited for, before what it is home to may be taken over.
+    pub replica_ttl: Duration,
+}
+
+/// The replica TTL unless configured.
+pub const REPLICA_TTL: Duration = Duration::from_secs(10);
+/// How often it is tried to say that this replica stopped.
+const HAND_OVER_TRIES: u32 = 4;
+
+/// What stays the same for as long as the process runs, and the replica that it is now.
+pub(super) struct Shared {
+    pub limits: Limits,
+    pub tables: BTreeSet<TableName>,
+    current: RwLock<Current>,
+}
+
+enum Current {
+    /// No replica yet; why not.
+    Waiting(String),
+    Serving(Arc<Inner>),
+    Stopped(Option<Arc<Inner>>),
+}
+
+impl Shared {
+    fn set(&self, next: Current) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // Whoever stops the engine stops all that it may become.
+        if !matches!(*current, Current::Stopped(_)) {
+            *current = next;
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        matches!(*current, Current::Stopped(_))
+    }
+
+    pub(super) fn stop(&self) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let last = match &*current {
+            Current::Waiting(_) => None,
+            Current::Serving(inner) => Some(Arc::clone(inner)),
+            Current::Stopped(_) => return,
+        };
+        if let Some(inner) = &last {
+            inner.stopping.send_replace(true);
+        }
+        *current = Current::Stopped(last);
+    }
 }
 
 impl Engine {
+    /// An engine that waits to be started: calls fail with `Unavailable` and this reason.
+    pub fn waiting(tables: Vec<TableName>, limits: Limits, why: &str) -> Engine {
+        let mut tables: BTreeSet<TableName> = tables.into_iter().collect();
+        tables.insert(TableName::default_table());
+        Engine {
+            shared: Arc::new(Shared {
+                limits,
+                tables,
+                current: RwLock::new(Current::Waiting(why.to_owned())),
+            }),
+        }
+    }
+
+    /// The replica that this is now.
+    pub(super) fn inner(&self) -> Result<Arc<Inner>, EngineError> {
+        let current = self
+            .shared
+            .current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Current::Waiting(why) => Err(EngineError::Unavailable(why.clone())),
+            Current::Serving(inner) => {
+                inner.alive()?;
+                Ok(Arc::clone(inner))
+            }
+            Current::Stopped(_) => Err(EngineError::Stopping),
+        }
+    }
+
     /// Starts a replica: announces it, takes over what older ones left, and begins to watch leases.
     /// What went wrong is of the store; nothing is served then.
     pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
+        let engine = Engine::waiting(
+            options.tables.clone(),
+            options.limits.clone(),
+            "this replica is starting",
+        );
+        engine.begin(options).await?;
+        Ok(engine)
+    }
+
+    /// Starts an engine that waits. Its tables and limits stay the ones that it was made with.
+    pub async fn begin(&self, options: EngineOptions) -> Result<(), EngineError> {
+        let inner = self.shared.live(&options).await?;
+        if inner.shared {
+            let shared = Arc::downgrade(&self.shared);
+            tokio::spawn(start_over(shared, options, Arc::clone(&inner)));
+        }
+        self.shared.set(Current::Serving(inner));
+        Ok(())
+    }
+
+    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its places over at
+    /// once. To be called last, when all calls were answered: from here on nothing is.
+    pub async fn hand_over(&self) {
+        let last = {
+            let current = self.shared.current.read();
+            match &*current.unwrap_or_else(PoisonError::into_inner) {
+                Current::Stopped(Some(inner)) if inner.shared => Arc::clone(inner),
+                Current::Waiting(_) | Current::Serving(_) | Current::Stopped(_) => return,
+            }
+        };
+        last.die();
+        for tries in 0..HAND_OVER_TRIES {
+            match beats::beat(&last, true).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "that this replica stopped could not be written");
+                    last.clock.sleep(last.backoff(tries)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Each time that a replica is over, becomes a new one.
+async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inner>) {
+    let mut last = first;
+    loop {
+        let mut dead = last.dead.subscribe();
+        // The sender lives in `last`.
+        let _ = dead.wait_for(|dead| *dead).await;
+        let Some(engine) = shared.upgrade() else {
+            return;
+        };
+        if engine.is_stopped() {
+            return;
+        }
+        tracing::error!(
+            replica = %last.replica,
+            "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
+        );
+        let why = "this replica was cut off from the store and starts over";
+        engine.set(Current::Waiting(why.to_owned()));
+        let mut tries = 0;
+        last = loop {
+            if engine.is_stopped() {
+                return;
+            }
+            let begun = async {
+                // Nothing is answered in its name any more, so others need not wait until they think so.
+                beats::beat(&last, true).await.map_err(failed)?;
+                engine.live(&options).await
+            };
+            match begun.await {
+                Ok(inner) => break inner,
+                Err(error) => {
+                    tracing::warn!(%error, "this replica could not start anew yet; trying again");
+                    options.clock.sleep(last.backoff(tries)).await;
+                    tries += 1;
+                }
+            }
+        };
+        engine.set(Current::Serving(Arc::clone(&last)));
+        tracing::info!(replica = %last.replica, "started anew");
+    }
+}
+
+impl Shared {
+    async fn live(&self, options: &EngineOptions) -> Result<Arc<Inner>, EngineError> {
         let replica = ReplicaId(options.ids.uuid());
-        let mut tables: BTreeSet<TableName> = options.tables.into_iter().collect();
-        tables.insert(TableName::default_table());
-        let leases = Leases::new(Arc::clone(&options.clock), options.limits.sessions_max);
+        let limits = self.limits.clone();
+        let shared = !options.store.is_exclusive();
+        let vouch = match shared {
+            true => Vouch::beating(options.clock.boot(), options.replica_ttl),
+            false => Vouch::alone(),
+        };
+        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
         let inner = Arc::new(Inner {
             replica,
-            tables,
-            core: options.limits.core(),
+            tables: self.tables.clone(),
+            core: limits.core(),
             keys: Keys::new(),
             leases: Arc::new(leases),
+            shared,
+            members: Members::new(replica, options.replica_ttl),
+            remote: RemoteSessions::default(),
+            beats: AtomicU64::new(0),
+            beat_sooner: Notify::new(),
+            asked: Asked::default(),
+            clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
+            dead: tokio::sync::watch::Sender::new(false),
             counters: Counters::default(),
-            store: options.store,
-            clock: options.clock,
-            ids: options.ids,
-            limits: options.limits,
+            store: Arc::clone(&options.store),
+            clock: Arc::clone(&options.clock),
+            ids: Arc::clone(&options.ids),
+            peers: Arc::clone(&options.peers),
+            limits,
         });
         let row = ReplicaRow {
             id: replica,
-            address: options.address,
-            peer_address: String::new(),
+            address: options.address.clone(),
+            peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: wall_ms(&inner),
             beat: 0,
@@ -67,10 +260,18 @@ impl Engine {
             .announce_replica(&row)
             .await
             .map_err(unavailable)?;
+        if shared {
+            beats::begin(&inner).await.map_err(unavailable)?;
+            inner.alive()?;
+            tokio::spawn(beats::beat_on(Arc::clone(&inner)));
+            tokio::spawn(beats::look_on(Arc::clone(&inner)));
+            tokio::spawn(remote::watch_on(Arc::clone(&inner)));
+            tokio::spawn(sweep::run(Arc::clone(&inner)));
+        }
         tokio::spawn(alarms::run(Arc::clone(&inner)));
         if inner.store.is_exclusive() {
             let recovered = recover(&inner).await.inspect_err(|_| {
-                // Nobody gets this engine, so nobody else can end its tasks.
+                // Nobody gets this replica, so nobody else can end its tasks.
                 inner.stopping.send_replace(true);
             })?;
             tracing::info!(
@@ -79,6 +280,6 @@ impl Engine {
                 "took over what the last process left"
             );
         }
-        Ok(Engine { inner })
+        Ok(inner)
     }
 }

@@ -6,12 +6,16 @@ use std::time::Duration;
 use super::actor::WatchHandle;
 use super::api::Watched;
 use super::inner::Inner;
+use super::leases::LeaseKey;
+use super::remote;
 
 /// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
 pub struct Watch {
     inner: Arc<Inner>,
     handle: WatchHandle,
     told: Option<Watched>,
+    /// What the replica that keeps its session said last.
+    remote: Option<Duration>,
 }
 
 impl Watch {
@@ -20,6 +24,7 @@ impl Watch {
             inner,
             handle,
             told: None,
+            remote: None,
         }
     }
 
@@ -35,6 +40,10 @@ impl Watch {
             // A head that is not let in yet has nobody ahead, and does not hold the key.
             let worth_telling = now != Watched::Waiting { position: 0 };
             if worth_telling && self.told.as_ref() != Some(&now) {
+                if matches!(now, Watched::Held { .. }) {
+                    self.ask_keeper().await;
+                }
+                self.inner.alive().ok()?;
                 self.told = Some(now.clone());
                 return Some(now);
             }
@@ -48,9 +57,18 @@ impl Watch {
 
     /// How long the lockRef is safe from expiry, from now: an open watch is a sign of life.
     pub fn valid_for(&self) -> Duration {
-        self.inner
-            .leases
-            .renew(&self.handle.lease)
-            .unwrap_or(Duration::ZERO)
+        let renewed = self.inner.leases.renew(&self.handle.lease).ok();
+        let here = renewed.map(|renewed| renewed.valid_for);
+        here.or(self.remote).unwrap_or(Duration::ZERO)
+    }
+
+    async fn ask_keeper(&mut self) {
+        if self.inner.leases.renew(&self.handle.lease).is_err()
+            && let LeaseKey::Session(session) = self.handle.lease
+            && self.inner.shared
+        {
+            let renewed = remote::renew(&self.inner, session).await.ok();
+            self.remote = renewed.map(|renewed| renewed.valid_for);
+        }
     }
 }

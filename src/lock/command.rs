@@ -128,6 +128,9 @@ pub enum Command {
         from_home: ReplicaId,
         /// The fence in force, for a holder; [`Fence::NONE`] for a waiter. Refused if it is another one.
         from_fence: Fence,
+        /// The epoch of the place; refused if it is another one, so that a home that comes back (A, B, A) is
+        /// not taken for the one that consented.
+        from_epoch: u32,
         /// The new home.
         to_home: ReplicaId,
     },

@@ -68,8 +68,9 @@ impl Batch<'_> {
                 seq,
                 from_home,
                 from_fence,
+                from_epoch,
                 to_home,
-            } => self.take_over(*seq, *from_home, *from_fence, *to_home),
+            } => self.take_over(*seq, *from_home, *from_fence, *from_epoch, *to_home),
             Command::Extend {
                 seq,
                 home,
@@ -200,6 +201,7 @@ impl Batch<'_> {
         seq: Seq,
         from_home: ReplicaId,
         from_fence: Fence,
+        from_epoch: u32,
         to_home: ReplicaId,
     ) -> Result<Outcome, Refusal> {
         let Some(at) = self.state.position(seq) else {
@@ -208,20 +210,19 @@ impl Batch<'_> {
         let Some(entry) = self.state.entries.get(at).cloned() else {
             return Err(Refusal::NeverIssued);
         };
+        // Only a TakeOver raises the epoch: an earlier try of this command, of then unknown outcome, was
+        // applied. (Or another one to the same home, which serves as well.)
         let of_waiter = from_fence == Fence::NONE;
-        // A waiter that was taken over by an earlier try of this command may be the head by now. To name
-        // itself as the home until now shows nothing: that is how a home says that it lacks the memory.
-        if of_waiter && entry.home == to_home && (at > 0 || from_home != to_home) {
+        if entry.home == to_home
+            && entry.epoch > from_epoch
+            && (of_waiter || self.state.grant > from_fence)
+        {
             return Ok(Outcome::TakenOver);
         }
         if at == 0 && of_waiter {
             return Err(Refusal::IsHolder);
         }
-        if at == 0 && entry.home == to_home && self.state.grant > from_fence {
-            // An earlier try of this command, of then unknown outcome, was applied.
-            return Ok(Outcome::TakenOver);
-        }
-        if entry.home != from_home || (at == 0) == of_waiter {
+        if entry.home != from_home || entry.epoch != from_epoch || (at == 0) == of_waiter {
             return Err(Refusal::Overtaken);
         }
         if at == 0 {

@@ -94,9 +94,19 @@ pub async fn within<T>(
     answer_by: Instant,
     call: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<T, Status> {
+    by(answer_by, async {
+        call.await.map_err(|error| status::of_engine(&error))
+    })
+    .await
+}
+
+/// The same for what says by itself how it is told.
+pub async fn by<T>(
+    answer_by: Instant,
+    call: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
     match timeout_at(answer_by, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(status::of_engine(&error)),
+        Ok(answer) => answer,
         Err(_elapsed) => Err(status::outcome_unknown()),
     }
 }

@@ -125,6 +125,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::Unavailable(_) => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
         }
+        EngineError::Elsewhere { .. } => {
+            Told::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
+        }
         EngineError::Stopping => {
             Told::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
         }
@@ -248,6 +251,40 @@ pub fn outcome_unknown() -> Status {
         "OUTCOME_UNKNOWN",
     )
     .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
+/// A write was passed on to the replica that has the lockRef, and nothing came back.
+pub fn write_unknown() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "the replica that has this lockRef gave no answer: whether the value was written is not known; write \
+         it again before reading",
+        "OUTCOME_UNKNOWN",
+    )
+    .with("write", "unknown")
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
+/// The replicas do not agree yet which of them has what was asked for.
+pub fn unsettled() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "the replicas do not agree yet on which of them has this",
+        "ELSEWHERE",
+    )
+    .retry_after(RETRY_ELSEWHERE)
+    .status()
+}
+
+/// The caller is no replica of this service.
+pub fn no_peer() -> Status {
+    Told::new(
+        Code::Unauthenticated,
+        "this address is for replicas that know the secret of this service (peers.secret_file)",
+        "NO_PEER",
+    )
     .status()
 }
 

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use tokio::time::{Instant, sleep_until};
-use tonic::Status;
 
 use super::deadline::Deadline;
 use super::stopping::Stopping;
 use super::{answer, status};
-use crate::engine::{EngineError, Watch, Watched, describe_over};
+use crate::engine::{Watch, Watched, describe_over};
 use crate::lock::LockRef;
 use crate::proto::{LockState, WatchLockResponse};
 
@@ -60,14 +59,23 @@ struct Watching<N> {
     stopping: Stopping,
 }
 
-/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and with a
-/// status when the replica stops.
+/// Why a watch that was neither LOST nor over its deadline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// This replica stops.
+    Stopping,
+    /// There are no more news of the lockRef here: another replica may have it.
+    Moved,
+}
+
+/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and broken off when
+/// the replica stops or has the lockRef no more.
 pub fn stream<N: News>(
     lock_ref: LockRef,
     news: N,
     deadline: Deadline,
     stopping: Stopping,
-) -> impl Stream<Item = Result<WatchLockResponse, Status>> + Send {
+) -> impl Stream<Item = Result<WatchLockResponse, Broken>> + Send {
     let watching = Watching {
         lock_ref,
         coming: coming(news),
@@ -83,7 +91,7 @@ pub fn stream<N: News>(
 }
 
 /// What is told, and what goes on after it.
-type Told<N> = Option<(Result<WatchLockResponse, Status>, Option<Watching<N>>)>;
+type Told<N> = Option<(Result<WatchLockResponse, Broken>, Option<Watching<N>>)>;
 
 impl<N: News> Watching<N> {
     async fn tell(mut self) -> Told<N> {
@@ -93,7 +101,7 @@ impl<N: News> Watching<N> {
             let position_at = self.position_at;
             tokio::select! {
                 biased;
-                () = self.stopping.stopped() => return Some((Err(status::stopping()), None)),
+                () = self.stopping.stopped() => return Some((Err(Broken::Stopping), None)),
                 () = until(deadline) => return None,
                 (news, next) = &mut self.coming => match next {
                     Some(Watched::Waiting { position }) => {
@@ -122,8 +130,8 @@ impl<N: News> Watching<N> {
                         };
                         return Some((Ok(lost), None));
                     }
-                    // Without LOST: the engine no longer watches, because it stops.
-                    None => return Some((Err(status::of_engine(&EngineError::Stopping)), None)),
+                    // Without LOST: the engine no longer watches, because it stops or is not its home.
+                    None => return Some((Err(Broken::Moved), None)),
                 },
                 () = until(position.map(|_| position_at)) => {
                     let waiting = WatchLockResponse {

@@ -21,7 +21,7 @@ impl News for Sent {
     }
 }
 
-type Told = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Status>>>>;
+type Told = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>>>>;
 
 fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<Watched>, Stop, Told) {
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -106,12 +106,10 @@ async fn a_watch_ends_cleanly_a_little_before_its_deadline() {
 async fn a_watch_ends_when_the_replica_stops() {
     let (_news, stop, mut told) = watched(None);
     stop.now();
-    let status = told.next().await.unwrap().unwrap_err();
-    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert_eq!(told.next().await.unwrap(), Err(Broken::Stopping));
     assert!(told.next().await.is_none());
 
     let (news, _stop, mut told) = watched(None);
     drop(news);
-    let status = told.next().await.unwrap().unwrap_err();
-    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert_eq!(told.next().await.unwrap(), Err(Broken::Moved));
 }

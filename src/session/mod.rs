@@ -5,6 +5,8 @@
 
 mod lease;
 mod observer;
+mod vouch;
 
 pub use lease::Lease;
 pub use observer::{Observed, Observer};
+pub use vouch::Vouch;

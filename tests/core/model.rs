@@ -181,8 +181,14 @@ impl Model {
                 seq,
                 from_home,
                 from_fence,
+                from_epoch,
                 to_home,
-            } => self.take_over(*seq, (*from_home, from_fence.0), *to_home, now_us),
+            } => self.take_over(
+                *seq,
+                (*from_home, from_fence.0, *from_epoch),
+                *to_home,
+                now_us,
+            ),
             Command::Extend {
                 seq,
                 home,
@@ -261,29 +267,24 @@ impl Model {
     fn take_over(
         &mut self,
         seq: Seq,
-        (from_home, from_fence): (ReplicaId, u64),
+        (from_home, from_fence, from_epoch): (ReplicaId, u64, u32),
         to_home: ReplicaId,
         now_us: u64,
     ) -> Result<Effect, Refusal> {
         if let Some(over) = self.over(seq, None)? {
             return Ok((Outcome::Gone(over), false));
         }
-        let home = self.at(seq).home;
+        let (home, epoch) = (self.at(seq).home, self.at(seq).epoch);
         let holds = self.holder() == Some(seq);
-        let done = match (from_fence, holds) {
-            (0, false) => home == to_home,
-            (0, true) => home == to_home && from_home != to_home,
-            (_, true) => home == to_home && self.grant > from_fence,
-            (_, false) => false,
-        };
-        if done {
+        let newer = from_fence == 0 || self.grant > from_fence;
+        if home == to_home && epoch > from_epoch && newer {
             return Ok((Outcome::TakenOver, false));
         }
         if holds && from_fence == 0 {
             return Err(Refusal::IsHolder);
         }
         let present = if holds { self.slot.first } else { 0 };
-        if home != from_home || from_fence != present {
+        if (home, epoch, present) != (from_home, from_epoch, from_fence) {
             return Err(Refusal::Overtaken);
         }
         if holds {

@@ -73,6 +73,7 @@ pub enum Op {
         place: Place,
         from: Who,
         fence: Named,
+        old_epoch: bool,
         to: u8,
     },
     Extend {
@@ -155,13 +156,15 @@ pub fn any_op() -> impl Strategy<Value = Op> {
         wrong_tag,
         proof,
     });
-    let take_over =
-        (place(), who(), named(), 0..3_u8).prop_map(|(place, from, fence, to)| Op::TakeOver {
+    let take_over = (place(), who(), named(), seldom(), 0..3_u8).prop_map(
+        |(place, from, fence, old_epoch, to)| Op::TakeOver {
             place,
             from,
             fence,
+            old_epoch,
             to,
-        });
+        },
+    );
     let extend = (Just(Place::Live(0)), who(), named(), past());
     let extend = prop_oneof![5 => extend, 1 => (place(), who(), named(), past())].prop_map(
         |(place, home, fence, past)| Op::Extend {
@@ -324,6 +327,7 @@ impl Op {
                 place,
                 from,
                 fence,
+                old_epoch,
                 to,
             } => {
                 let target = Target::of(place, view);
@@ -333,6 +337,7 @@ impl Op {
                     seq: target.seq,
                     from_home: target.named(from),
                     from_fence: fence_of(fence, present).unwrap_or(Fence::NONE),
+                    from_epoch: target.epoch.saturating_sub(old_epoch.into()),
                     to_home: replica(to),
                 }
             }

@@ -222,12 +222,14 @@ impl World {
                 Command::TakeOver {
                     seq,
                     from_fence,
+                    from_epoch,
                     to_home,
                     ..
                 },
                 Outcome::TakenOver,
             ) => {
                 home_of(*seq) == Some(*to_home)
+                    && now.entry(*seq).is_some_and(|e| e.epoch > *from_epoch)
                     && (*from_fence == Fence::NONE || now.grant > *from_fence)
             }
             (
@@ -267,13 +269,14 @@ fn may_refuse_after(command: &Command, refusal: &Refusal, now: &State) -> bool {
     }
 }
 
-/// A Create whose place is over makes another (I5). A waiter that went to another home and back looks as
-/// before: a home that gives it away has no TakeOver of its own under way.
+/// A Create whose place is over makes another (I5).
 fn may_repeat(command: &Command) -> bool {
     match command {
         Command::Create(_) => true,
-        Command::TakeOver { from_fence, .. } => *from_fence == Fence::NONE,
-        Command::Release { .. } | Command::Evict { .. } | Command::Extend { .. } => false,
+        Command::TakeOver { .. }
+        | Command::Release { .. }
+        | Command::Evict { .. }
+        | Command::Extend { .. } => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata::engine::{
     Clock, CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, LiveBy, Mutation,
-    Standing, SystemClock, SystemIds,
+    NoPeers, REPLICA_TTL, Standing, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
@@ -196,9 +196,12 @@ pub async fn start(store: Arc<dyn Store>, limits: Limits, clock: Arc<dyn Clock>)
         store,
         clock,
         ids: Arc::new(SystemIds),
+        peers: Arc::new(NoPeers),
         tables: Vec::new(),
         limits,
         address: "test".to_owned(),
+        peer_address: String::new(),
+        replica_ttl: REPLICA_TTL,
     })
     .await
     .unwrap()

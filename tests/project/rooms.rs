@@ -23,7 +23,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["engine", "lock", "limits", "proto", "store::ReplicaRow"],
     ),
     ("client", &["lock", "proto"]),
-    ("config", &["limits", "lock", "server"]),
+    // For the names that a keyspace may have.
+    ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
     ("server", &["rpc", "engine", "proto", "limits"]),
     (

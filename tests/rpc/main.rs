@@ -14,6 +14,7 @@ mod lever;
 mod listings;
 mod logs;
 mod malformed;
+mod peers;
 mod section;
 mod statuses;
 mod stopping;

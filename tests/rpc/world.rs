@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Engine, EngineOptions, SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
@@ -70,9 +70,12 @@ impl World {
             store,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
+            peers: Arc::new(NoPeers),
             tables,
             limits,
             address: addr.to_string(),
+            peer_address: String::new(),
+            replica_ttl: REPLICA_TTL,
         })
         .await
         .unwrap();

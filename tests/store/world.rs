@@ -82,7 +82,7 @@ pub fn replica_row(number: u128) -> ReplicaRow {
     ReplicaRow {
         id: replica(number),
         address: format!("[::1]:{number}"),
-        peer_address: String::new(),
+        peer_address: format!("replica-{number}:7451"),
         version: "0.1.0".to_owned(),
         started_at_ms: 5,
         beat: 0,
@@ -194,6 +194,7 @@ impl Random {
                 } else {
                     fermata::lock::Fence::NONE
                 },
+                from_epoch: entry.epoch,
                 to_home: replica(self.below(3) as u128),
             },
             _ => Command::Extend {

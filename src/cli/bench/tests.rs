@@ -10,7 +10,7 @@ use super::keys::KeyChoice;
 use super::report::Report;
 use super::workload::Form;
 use super::{load, measure};
-use crate::engine::{Engine, EngineOptions, SystemClock, SystemIds};
+use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use crate::limits::Limits;
 use crate::server::{Server, bind};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -31,9 +31,12 @@ async fn server() -> Running {
         store: Arc::new(store),
         clock: Arc::new(SystemClock),
         ids: Arc::new(SystemIds),
+        peers: Arc::new(NoPeers),
         tables: Vec::new(),
         limits: Limits::default(),
         address: address.clone(),
+        peer_address: String::new(),
+        replica_ttl: REPLICA_TTL,
     })
     .await
     .unwrap();

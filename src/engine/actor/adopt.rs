@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::api::{EngineError, Watched};
+use super::super::leases::NoLease;
 use super::holding::Holding;
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
@@ -27,19 +28,25 @@ impl Actor {
         }
         for entry in &diff.written {
             if entry.home == run.inner.replica {
-                self.keep_lease(run, entry);
+                self.keep_lease(run, entry, remembers);
             } else {
                 self.forget_lease(run, entry);
+                if run.inner.shared {
+                    self.lose_place(entry.seq, &new);
+                }
                 if run.inner.store.is_exclusive() && new.head != entry.seq {
                     // Opening the store proved the old home down: serve its waiters.
                     self.pending.push_back(Intent::TakeOver {
                         seq: entry.seq,
                         from_home: entry.home,
                         from_fence: Fence::NONE,
+                        from_epoch: entry.epoch,
+                        reply: None,
                     });
                 }
             }
         }
+        self.note_others(run, &new);
         self.adopt_holder(run, &old, &new, remembers);
         if old.head != new.head {
             // The turn of the new head has come, and so has that of any that was passed over.
@@ -49,6 +56,20 @@ impl Actor {
             }
         }
         self.tell_positions(&new);
+        self.finish_consent();
+    }
+
+    /// A place went to another home: whoever waits here asks there.
+    fn lose_place(&mut self, seq: Seq, state: &State) {
+        self.wakes.remove(&seq);
+        self.watches.remove(&seq);
+        if let Some(entry) = state.entry(seq) {
+            let elsewhere = EngineError::Elsewhere {
+                home: entry.home,
+                version: state.version,
+            };
+            self.fail_let_ins(seq, &elsewhere);
+        }
     }
 
     fn adopt_holder(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
@@ -91,12 +112,15 @@ impl Actor {
         let Some((state, entry)) = self.state.as_ref().and_then(|s| Some((s, s.holder()?))) else {
             return;
         };
-        let may = entry.home == run.inner.replica || run.inner.store.is_exclusive();
-        if may && !self.is_taking_over(entry.seq) {
+        let seq = entry.seq;
+        let may = entry.home == run.inner.replica || !run.inner.shared;
+        if may && !self.is_taking_over(entry.seq) && !self.is_promised(run, seq) {
             self.pending.push_back(Intent::TakeOver {
                 seq: entry.seq,
                 from_home: entry.home,
                 from_fence: state.fence,
+                from_epoch: entry.epoch,
+                reply: None,
             });
         }
     }
@@ -122,16 +146,26 @@ impl Actor {
     }
 
     /// Begins, or goes on, to vouch for a place that is served here.
-    fn keep_lease(&mut self, run: &Run, entry: &Entry) {
+    fn keep_lease(&mut self, run: &Run, entry: &Entry, remembers: bool) {
         let place = self.place(entry.seq);
         let (kept, evidence) = match entry.liveness {
             Liveness::Own { ttl_ms } => {
+                if run.inner.shared && !remembers && !run.inner.leases.has_place(&place) {
+                    // Since when this home vouches for it is not known any more: a new epoch.
+                    return self.take_anew(run, entry.seq);
+                }
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
-                let kept = run.inner.leases.add_place(place, ttl);
+                let since = self.others.sent_at.unwrap_or(Duration::ZERO);
+                let kept = run.inner.leases.add_place(place, entry.tag(), ttl, since);
+                run.inner.beat_sooner.notify_one();
                 (kept, Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {
-                let kept = run.inner.leases.attach(session, place);
+                let mut kept = run.inner.leases.attach(session, place.clone());
+                if kept == Err(NoLease::Unknown) && run.inner.shared {
+                    run.inner.remote.attach(session, place);
+                    kept = Ok(());
+                }
                 (kept, Evidence::SessionOver(session))
             }
         };
@@ -153,6 +187,7 @@ impl Actor {
             Liveness::Own { .. } => run.inner.leases.remove_place(&place),
             Liveness::Session(session) => {
                 run.inner.leases.detach(session, &place);
+                run.inner.remote.detach(session, &place);
                 super::super::sessions::forget_if_done(&run.inner, session);
             }
         }

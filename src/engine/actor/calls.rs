@@ -7,17 +7,31 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
 use super::super::leases::{LeaseKey, NoLease, Room};
+use super::super::remote;
 use super::critical::{Critical, CriticalKind};
 use super::intent::{EvictReply, Intent};
-use super::msg::{Held, HeldReply, Msg, PlaceRef, Reply, Wake, WatchHandle};
+use super::msg::{Held, HeldReply, Life, Msg, Open, PlaceRef, Reply, Wake, WatchHandle};
+use super::others::{changing_home, session_closed};
 use super::{Actor, LetIn, Run};
 use crate::lock::{
     Create, Created, EndReason, Entry, Evidence, Fence, Liveness, Lookup, Over, Seq,
 };
 
 impl Actor {
-    /// Takes one message. The state is known.
-    pub(super) fn take(&mut self, run: &mut Run, msg: Msg) {
+    /// Takes one message. The state is known; `fresh` if it was read after the message came.
+    pub(super) fn take(&mut self, run: &mut Run, msg: Msg, fresh: bool) {
+        if run.inner.shared && !fresh {
+            // Others may have changed it since: what this home cannot answer for is looked up first.
+            let must_look = match &msg {
+                Msg::Where { .. } => true,
+                Msg::Force { place, .. } => !self.knows(run, *place),
+                other => other.place().is_some_and(|place| !self.knows(run, place)),
+            };
+            if must_look {
+                self.stale = true;
+                return self.backlog.push_back(msg);
+            }
+        }
         match msg {
             Msg::Create {
                 create,
@@ -35,6 +49,7 @@ impl Actor {
                     create,
                     read_value,
                     reply,
+                    open: false,
                     _room: room,
                 });
             }
@@ -43,7 +58,7 @@ impl Actor {
                 wait,
                 read_value,
                 reply,
-            } => self.acquire(run, place, wait, read_value, reply),
+            } => self.stand(run, place, wait, read_value, true, reply),
             Msg::Get {
                 place,
                 call_no,
@@ -71,7 +86,7 @@ impl Actor {
                 drop(reply.send(self.watch(run, place)));
             }
             Msg::Renew { place, reply } => {
-                let renewed = self.live(run, place).map(|(_, _, ttl)| ttl);
+                let renewed = self.live(run, place).map(|(_, _, life)| life);
                 drop(reply.send(renewed));
             }
             Msg::Expired { seq } => self.expired(run, seq),
@@ -105,6 +120,22 @@ impl Actor {
                     reply: EvictReply::Force(reply),
                 });
             }
+            Msg::Where { place, reply } => drop(reply.send(self.whereabouts(place))),
+            Msg::Take {
+                seq,
+                from_home,
+                from_fence,
+                from_epoch,
+                reply,
+            } => self.take_from(seq, from_home, (from_fence, from_epoch), reply),
+            Msg::Consent {
+                seq,
+                fence,
+                epoch,
+                reply,
+            } => self.consent(run, (seq, fence, epoch), reply),
+            Msg::Hint { version } => self.hinted(version),
+            Msg::Sweep => self.sweep(run),
             Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
         }
     }
@@ -131,6 +162,17 @@ impl Actor {
                     limit: most as u64,
                 })
             }
+            Err(NoLease::Unknown) if run.inner.shared => {
+                // Another replica keeps it, and was asked before.
+                match run.inner.remote.places_of(session) < most {
+                    true => Ok(None),
+                    false => Err(EngineError::Exhausted {
+                        what: "lock_refs_per_session_max",
+                        limit: most as u64,
+                    }),
+                }
+            }
+            Err(NoLease::Ceded | NoLease::Doubted) => Err(changing_home()),
             Err(NoLease::Over | NoLease::Unknown) => Err(EngineError::SessionOver),
         }
     }
@@ -147,13 +189,13 @@ impl Actor {
         })
     }
 
-    /// A live place of this home, its position, and its TTL, renewed by this call.
+    /// A live place of this home, its position, and what may be told of its lease, renewed by this call.
     pub(super) fn live(
-        &self,
+        &mut self,
         run: &Run,
         place: PlaceRef,
-    ) -> Result<(usize, LeaseKey, Duration), EngineError> {
-        let state = self.state.as_ref().ok_or(EngineError::NeverIssued)?;
+    ) -> Result<(usize, LeaseKey, Life), EngineError> {
+        let state = self.state.clone().ok_or(EngineError::NeverIssued)?;
         let at = match state.lookup(place.seq, place.tag) {
             Lookup::Live(at) => at,
             Lookup::Over(over) => return Err(EngineError::Over(over)),
@@ -162,10 +204,53 @@ impl Actor {
         let Some(entry) = state.entries.get(at) else {
             return Err(EngineError::NeverIssued);
         };
+        if run.inner.shared && entry.home != run.inner.replica {
+            return Err(EngineError::Elsewhere {
+                home: entry.home,
+                version: state.version,
+            });
+        }
+        if self.is_ceded(run, place.seq) {
+            return Err(changing_home());
+        }
         let key = self.lease_key(entry);
-        match run.inner.leases.renew(&key) {
-            Ok(ttl) => Ok((at, key, ttl)),
-            Err(why) => Err(self.no_lease(run, entry, why)),
+        match (run.inner.leases.renew(&key), &key) {
+            (Ok(renewed), _) => Ok((
+                at,
+                key,
+                Life {
+                    ttl: renewed.ttl,
+                    valid_for: renewed.valid_for,
+                    ask: None,
+                },
+            )),
+            (Err(NoLease::Unknown | NoLease::Doubted), LeaseKey::Session(session))
+                if run.inner.shared =>
+            {
+                let ask = Some(*session);
+                let life = Life {
+                    ttl: Duration::ZERO,
+                    valid_for: Duration::ZERO,
+                    ask,
+                };
+                Ok((at, key, life))
+            }
+            (Err(NoLease::Doubted), LeaseKey::Place(_)) => {
+                self.take_anew(run, place.seq);
+                Err(changing_home())
+            }
+            (Err(why), _) => Err(self.no_lease(run, entry, why)),
+        }
+    }
+
+    /// A call that keeps a lease alive for as long as the guard lives.
+    fn open_call(&self, run: &Run, lease: &LeaseKey) -> Result<Open, EngineError> {
+        match (run.inner.leases.open_call(lease), lease) {
+            (Ok(open), _) => Ok(Open::Here(open)),
+            (Err(NoLease::Unknown), LeaseKey::Session(session)) if run.inner.shared => {
+                Ok(Open::Elsewhere(remote::open_call(&run.inner, *session)))
+            }
+            (Err(_), _) => Err(EngineError::SessionOver),
         }
     }
 
@@ -175,16 +260,14 @@ impl Actor {
             (NoLease::Over, LeaseKey::Place(_)) => {
                 EngineError::Over(Over::Ended(EndReason::Expired))
             }
-            (NoLease::Over, LeaseKey::Session(_)) => {
-                EngineError::Over(Over::Ended(EndReason::SessionClosed))
-            }
+            (NoLease::Over, LeaseKey::Session(_)) => session_closed(),
             // Closed, and forgotten before this place came to live by it.
             (NoLease::Unknown, LeaseKey::Session(_)) if entry.home == run.inner.replica => {
-                EngineError::Over(Over::Ended(EndReason::SessionClosed))
+                session_closed()
             }
             // The place is being taken over from a home that is gone.
-            (NoLease::Unknown | NoLease::TooMany, _) => {
-                EngineError::Unavailable("the lockRef is changing its home".to_owned())
+            (NoLease::Unknown | NoLease::TooMany | NoLease::Ceded | NoLease::Doubted, _) => {
+                changing_home()
             }
         }
     }
@@ -192,7 +275,7 @@ impl Actor {
     /// A Create took effect, or was found to have.
     pub(super) fn created(
         &mut self,
-        run: &Run,
+        run: &mut Run,
         created: Created,
         read_value: bool,
         reply: HeldReply,
@@ -211,17 +294,6 @@ impl Actor {
         self.stand(run, place, false, read_value, created.existed, reply);
     }
 
-    fn acquire(
-        &mut self,
-        run: &Run,
-        place: PlaceRef,
-        wait: bool,
-        read_value: bool,
-        reply: HeldReply,
-    ) {
-        self.stand(run, place, wait, read_value, true, reply);
-    }
-
     /// Answers where a place stands: HELD once the holder may be let in, WAITING at once.
     fn stand(
         &mut self,
@@ -232,7 +304,7 @@ impl Actor {
         existed: bool,
         reply: HeldReply,
     ) {
-        let (position, lease, valid_for) = match self.live(run, place) {
+        let (position, lease, life) = match self.live(run, place) {
             Ok(live) => live,
             Err(error) => return drop(reply.send(Err(error))),
         };
@@ -246,8 +318,9 @@ impl Actor {
             if self.let_ins.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
             }
-            let Ok(open) = run.inner.leases.open_call(&lease) else {
-                return drop(reply.send(Err(EngineError::SessionOver)));
+            let open = match self.open_call(run, &lease) {
+                Ok(open) => open,
+                Err(error) => return drop(reply.send(Err(error))),
             };
             self.let_ins.push(LetIn {
                 seq: place.seq,
@@ -264,11 +337,12 @@ impl Actor {
             if turns.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
             }
-            let Ok(open) = run.inner.leases.open_call(&lease) else {
-                return drop(reply.send(Err(EngineError::SessionOver)));
-            };
             let (ring, turn) = oneshot::channel();
             turns.push(ring);
+            let open = match self.open_call(run, &lease) {
+                Ok(open) => open,
+                Err(error) => return drop(reply.send(Err(error))),
+            };
             Some(Wake { turn, _open: open })
         } else {
             None
@@ -279,18 +353,20 @@ impl Actor {
             position,
             wake,
             lease,
-            valid_for,
+            life,
             existed,
         })));
     }
 
-    fn release(&mut self, run: &Run, place: PlaceRef, reply: Reply<bool>) {
+    fn release(&mut self, run: &mut Run, place: PlaceRef, reply: Reply<bool>) {
         if let Err(full) = self.has_room(run) {
             return drop(reply.send(Err(full)));
         }
         match self.live(run, place) {
             Ok(_) => self.push_release(place, reply),
             Err(EngineError::Over(Over::Released)) => drop(reply.send(Ok(true))),
+            // A release of it through another replica, repeated here.
+            Err(EngineError::Over(Over::Ended(EndReason::Foreign))) => drop(reply.send(Ok(true))),
             Err(error) => drop(reply.send(Err(error))),
         }
     }
@@ -327,10 +403,7 @@ impl Actor {
 
     fn watch(&mut self, run: &Run, place: PlaceRef) -> Result<WatchHandle, EngineError> {
         let (position, lease, _) = self.live(run, place)?;
-        let open = match run.inner.leases.open_call(&lease) {
-            Ok(open) => open,
-            Err(_) => return Err(EngineError::SessionOver),
-        };
+        let open = self.open_call(run, &lease)?;
         let waits_max = run.inner.limits.waits_per_lock_ref_max;
         let sender = self.watches.entry(place.seq).or_insert_with(|| {
             // The head is told that it holds the key once it is let in; until then nobody is ahead.
@@ -395,7 +468,14 @@ impl Actor {
 impl Critical {
     /// Tells the caller that it failed.
     pub(super) fn fail(self, error: EngineError) {
-        match self.kind {
+        self.kind.fail(error);
+    }
+}
+
+impl CriticalKind {
+    /// Tells the caller that it failed.
+    pub(super) fn fail(self, error: EngineError) {
+        match self {
             CriticalKind::Get(reply) => drop(reply.send(Err(error))),
             CriticalKind::Write(_, reply) => drop(reply.send(Err(error))),
             CriticalKind::Release(_, reply) => drop(reply.send(Err(error))),

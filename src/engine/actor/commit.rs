@@ -2,6 +2,7 @@
 //! committed in the next one. An outcome that is not known is resolved before anybody hears of it (I6).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -14,18 +15,21 @@ use crate::store::{StoreError, Swap};
 
 /// What came of the operation under way.
 pub(super) enum StoreDone {
-    /// A load; where the key has no row, also the timestamp of a value it may have (I2).
-    Loaded(Result<(Option<State>, Option<u64>), StoreError>),
+    /// A load, and when it was begun; where the key has no row, also the timestamp of a value it may have (I2).
+    Loaded(Duration, Result<(Option<State>, Option<u64>), StoreError>),
     /// A compare-and-swap.
     Swapped {
         swap: Swap,
         new: State,
         batch: Vec<(Intent, Option<Outcome>)>,
         commands: usize,
+        /// When the first try was sent that may have had this outcome, by CLOCK_BOOTTIME.
+        since: Duration,
     },
 }
 
 async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
+    let begun = inner.clock.boot();
     let loaded = async {
         match inner.store.load(&id).await? {
             Some(state) => Ok((Some(state), None)),
@@ -35,7 +39,7 @@ async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
             }
         }
     };
-    StoreDone::Loaded(loaded.await)
+    StoreDone::Loaded(begun, loaded.await)
 }
 
 impl Actor {
@@ -50,6 +54,7 @@ impl Actor {
             return false;
         };
         if self.pending.is_empty() {
+            self.others.sent_at = None;
             return false;
         }
         let (batch, commands) = self.next_batch(&state, run.inner.replica);
@@ -68,6 +73,7 @@ impl Actor {
             })
             .collect();
         if decision.state.version == state.version {
+            self.others.sent_at = None;
             self.deliver(run, batch);
             return true;
         }
@@ -75,6 +81,8 @@ impl Actor {
         let id = Arc::clone(&self.id);
         let new = decision.state;
         let commands = commands.len();
+        let now = inner.clock.boot();
+        let since = *self.others.sent_at.get_or_insert(now);
         run.store_op = Some(Box::pin(async move {
             let swap = inner.store.compare_and_swap(&id, &state, &new).await;
             StoreDone::Swapped {
@@ -82,6 +90,7 @@ impl Actor {
                 new,
                 batch,
                 commands,
+                since,
             }
         }));
         false
@@ -90,16 +99,24 @@ impl Actor {
     /// Takes in what came of the operation under way.
     pub(super) fn store_done(&mut self, run: &mut Run, done: StoreDone) {
         match done {
-            StoreDone::Loaded(Ok((state, past))) => {
+            StoreDone::Loaded(begun, Ok((state, past))) => {
                 self.tries = 0;
                 self.stale = false;
                 self.past = past;
-                self.adopt(run, state.unwrap_or_default());
-                while let Some(msg) = self.backlog.pop_front() {
-                    self.take(run, msg);
+                let state = state.unwrap_or_default();
+                let known = self.state.as_ref().map(|s| s.version);
+                // A look beside a call may have shown more.
+                if known.is_none_or(|known| known <= state.version) {
+                    self.others.looked_at = self.others.looked_at.max(begun);
+                    self.adopt(run, state);
+                }
+                let now = self.state.as_ref().map(|s| s.version);
+                self.looked(run, known != now);
+                for msg in std::mem::take(&mut self.backlog) {
+                    self.take(run, msg, true);
                 }
             }
-            StoreDone::Loaded(Err(error)) => {
+            StoreDone::Loaded(_, Err(error)) => {
                 self.fail_callers(&error);
                 self.pause(run);
             }
@@ -108,7 +125,17 @@ impl Actor {
                 new,
                 batch,
                 commands,
-            } => self.swapped(run, swap, new, batch, commands),
+                since,
+            } => {
+                let known = self.state.as_ref().map_or(0, |s| s.version);
+                match swap {
+                    Swap::Applied | Swap::Conflict(_) => {
+                        self.others.looked_at = self.others.looked_at.max(since);
+                    }
+                    Swap::Unknown(_) | Swap::NotStarted(_) => {}
+                }
+                self.swapped(run, swap, new, batch, commands, known);
+            }
         }
     }
 
@@ -119,6 +146,7 @@ impl Actor {
         new: State,
         batch: Vec<(Intent, Option<Outcome>)>,
         commands: usize,
+        known: u64,
     ) {
         let counters = &run.inner.counters;
         match swap {
@@ -126,24 +154,34 @@ impl Actor {
                 self.tries = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
-                self.adopt(run, new);
+                let old = self.state.clone().unwrap_or_default();
+                // A look beside a call may have shown it already, and more.
+                if new.version > known {
+                    self.adopt(run, new.clone());
+                }
+                self.others.sent_at = None;
                 self.deliver(run, batch);
+                self.tell_others(run, &old, &new);
             }
             Swap::Conflict(current) => {
                 Counters::add(&counters.conflicts, 1);
-                self.ask_again(batch);
-                self.adopt(run, current.unwrap_or_default());
+                self.others.sent_at = None;
+                self.ask_again(batch, false);
+                let current = current.unwrap_or_default();
+                if current.version > known {
+                    self.adopt(run, current);
+                }
                 self.pause(run);
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
                 tracing::warn!(key = %self.id, %error, "the outcome of a change is not known; looking it up");
-                self.ask_again(batch);
+                self.ask_again(batch, true);
                 self.stale = true;
                 self.pause(run);
             }
             Swap::NotStarted(error) => {
-                self.ask_again(batch);
+                self.ask_again(batch, false);
                 self.fail_callers(&error);
                 self.pause(run);
             }
@@ -151,8 +189,11 @@ impl Actor {
     }
 
     /// Puts a batch back: each of it is decided again on the state that is met next.
-    fn ask_again(&mut self, batch: Vec<(Intent, Option<Outcome>)>) {
-        for (intent, _) in batch.into_iter().rev() {
+    fn ask_again(&mut self, batch: Vec<(Intent, Option<Outcome>)>, unknown: bool) {
+        for (mut intent, _) in batch.into_iter().rev() {
+            if let Intent::Create { open, .. } = &mut intent {
+                *open |= unknown;
+            }
             self.pending.push_front(intent);
         }
     }
@@ -174,7 +215,28 @@ impl Actor {
         }
         for intent in std::mem::take(&mut self.pending) {
             match intent {
-                Intent::Create { reply, .. } => drop(reply.send(Err(failed()))),
+                Intent::Create {
+                    create,
+                    read_value,
+                    reply,
+                    open,
+                    _room,
+                } => {
+                    drop(reply.send(Err(failed())));
+                    if open {
+                        let (reply, _) = oneshot::channel();
+                        self.pending.push_back(Intent::Create {
+                            create,
+                            read_value,
+                            reply,
+                            open,
+                            _room,
+                        });
+                    }
+                }
+                Intent::TakeOver {
+                    reply: Some(reply), ..
+                } => drop(reply.send(Err(failed()))),
                 // Its caller hears of it and may ask again; the place goes on being released.
                 Intent::Release { place, reply } => {
                     drop(reply.send(Err(failed())));

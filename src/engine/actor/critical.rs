@@ -2,12 +2,12 @@
 //! I11).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::super::api::{Done, EngineError, Mutation, Value};
+use super::super::api::{EngineError, Mutation, Value};
 use super::holding::Holding;
 use super::intent::Intent;
-use super::msg::{HeldReply, PlaceRef, Reply};
+use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
+use super::others::Looked;
 use super::outcome::unexpected;
 use super::{Actor, Run};
 use crate::lock::{Fence, Outcome, Seq};
@@ -15,8 +15,8 @@ use crate::store::{Cell, StoreError, Written};
 
 /// What a critical call does, and who hears of it.
 pub(super) enum CriticalKind {
-    Get(Reply<Done<Value>>),
-    Write(Mutation, Reply<Done<()>>),
+    Get(Reply<Accepted<Value>>),
+    Write(Mutation, Reply<Accepted<()>>),
     /// A write, then the release of the lockRef.
     Release(Mutation, Reply<bool>),
 }
@@ -24,13 +24,13 @@ pub(super) enum CriticalKind {
 /// An accepted critical call.
 pub(super) struct Critical {
     pub place: PlaceRef,
-    pub valid_for: Duration,
+    pub life: Life,
     pub kind: CriticalKind,
 }
 
 /// Who hears of a write.
 pub(super) enum WriteReply {
-    Write(Reply<Done<()>>),
+    Write(Reply<Accepted<()>>),
     Release(Reply<bool>),
 }
 
@@ -38,22 +38,25 @@ pub(super) enum WriteReply {
 pub(super) enum IoDone {
     Got {
         place: PlaceRef,
-        valid_for: Duration,
-        reply: Reply<Done<Value>>,
+        life: Life,
+        reply: Reply<Accepted<Value>>,
         cell: Result<Option<Cell>, StoreError>,
+        looked: Looked,
     },
     Wrote {
         place: PlaceRef,
-        valid_for: Duration,
+        life: Life,
         timestamp: u64,
         reply: WriteReply,
         written: Written,
+        looked: Looked,
     },
     /// The value that an answer of HELD shall carry.
     LetIn {
         grant: Fence,
         let_in: super::LetIn,
         cell: Result<Option<Cell>, StoreError>,
+        looked: Looked,
     },
     /// The one read of a fence that must be synced.
     SyncRead {
@@ -74,33 +77,19 @@ impl Actor {
         kind: CriticalKind,
     ) {
         match self.accept(run, place, call_no) {
-            Ok(valid_for) => {
+            Ok(life) => {
                 if let Some(holding) = &mut self.holding {
                     holding.last_put |= matches!(kind, CriticalKind::Release(..));
                 }
-                let call = Critical {
-                    place,
-                    valid_for,
-                    kind,
-                };
+                let call = Critical { place, life, kind };
                 self.begin(run, call);
             }
-            Err(error) => Critical {
-                place,
-                valid_for: Duration::ZERO,
-                kind,
-            }
-            .fail(error),
+            Err(error) => kind.fail(error),
         }
     }
 
-    fn accept(
-        &mut self,
-        run: &Run,
-        place: PlaceRef,
-        call_no: u64,
-    ) -> Result<Duration, EngineError> {
-        let (position, _, ttl) = self.live(run, place)?;
+    fn accept(&mut self, run: &Run, place: PlaceRef, call_no: u64) -> Result<Life, EngineError> {
+        let (position, _, life) = self.live(run, place)?;
         let grant = place.grant.ok_or(EngineError::NoGrant)?;
         if position > 0 {
             // Nobody ever told this lockRef a grant.
@@ -129,7 +118,7 @@ impl Actor {
             holding.last_call_no = call_no;
         }
         holding.calls += 1;
-        Ok(ttl)
+        Ok(life)
     }
 
     /// Begins an accepted call, or puts it off until the holder is let in or has timestamps again.
@@ -145,20 +134,18 @@ impl Actor {
         }
         let id = Arc::clone(&self.id);
         let store = Arc::clone(&run.inner.store);
-        let Critical {
-            place,
-            valid_for,
-            kind,
-        } = call;
+        let Critical { place, life, kind } = call;
         let (mutation, reply) = match kind {
             CriticalKind::Get(reply) => {
+                let look = self.look_beside(run);
                 run.io.push(Box::pin(async move {
-                    let cell = store.read_data(&id).await;
+                    let (cell, looked) = tokio::join!(store.read_data(&id), look);
                     IoDone::Got {
                         place,
-                        valid_for,
+                        life,
                         reply,
                         cell,
+                        looked,
                     }
                 }));
                 return;
@@ -179,11 +166,7 @@ impl Actor {
                 WriteReply::Write(reply) => CriticalKind::Write(mutation, reply),
                 WriteReply::Release(reply) => CriticalKind::Release(mutation, reply),
             };
-            return holding.put_off.push_back(Critical {
-                place,
-                valid_for,
-                kind,
-            });
+            return holding.put_off.push_back(Critical { place, life, kind });
         };
         holding.writing.insert(timestamp);
         let cell = Cell {
@@ -193,14 +176,16 @@ impl Actor {
             },
             timestamp,
         };
+        let look = self.look_beside(run);
         run.io.push(Box::pin(async move {
-            let written = store.write_data(&id, cell).await;
+            let (written, looked) = tokio::join!(store.write_data(&id, cell), look);
             IoDone::Wrote {
                 place,
-                valid_for,
+                life,
                 timestamp,
                 reply,
                 written,
+                looked,
             }
         }));
     }
@@ -260,39 +245,55 @@ impl Actor {
         match done {
             IoDone::Got {
                 place,
-                valid_for,
+                life,
                 reply,
                 cell,
+                looked,
             } => {
+                let looked = self.saw_beside(run, looked);
                 let answer = match self.settle_call(place) {
                     Some(holding) => cell
                         .map(|cell| {
                             if let Some(cell) = &cell {
                                 holding.saw(cell.timestamp);
                             }
-                            Done {
+                            Accepted {
                                 value: value_of(cell),
-                                valid_for,
+                                life,
                             }
                         })
-                        .map_err(|error| EngineError::Unavailable(error.to_string())),
+                        .map_err(|error| EngineError::Unavailable(error.to_string()))
+                        .and_then(|done| looked.map(|()| done)),
                     // What was read may be of a later holder.
                     None => Err(self.why_over(place.seq, place.tag)),
                 };
                 drop(reply.send(answer));
+                self.finish_consent();
             }
             IoDone::Wrote {
                 place,
-                valid_for,
+                life,
                 timestamp,
                 reply,
                 written,
-            } => self.wrote(place, valid_for, timestamp, reply, written),
+                looked,
+            } => {
+                let looked = self.saw_beside(run, looked);
+                self.wrote((place, life), timestamp, reply, written, looked);
+                self.finish_consent();
+            }
             IoDone::LetIn {
                 grant,
                 let_in,
                 cell,
-            } => self.let_in_read(run, grant, let_in, cell),
+                looked,
+            } => {
+                let cell = match self.saw_beside(run, looked) {
+                    Ok(()) => cell,
+                    Err(error) => return drop(let_in.reply.send(Err(error))),
+                };
+                self.let_in_read(run, grant, let_in, cell);
+            }
             IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
             IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
         }
@@ -300,11 +301,11 @@ impl Actor {
 
     fn wrote(
         &mut self,
-        place: PlaceRef,
-        valid_for: Duration,
+        (place, life): (PlaceRef, Life),
         timestamp: u64,
         reply: WriteReply,
         written: Written,
+        looked: Result<(), EngineError>,
     ) {
         let Some(holding) = self.settle_call(place) else {
             // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
@@ -322,7 +323,8 @@ impl Actor {
         let result = match written {
             Written::Done => {
                 holding.acked = holding.acked.max(timestamp);
-                Ok(())
+                // Written; but whether this home's fence was still in force is not known.
+                looked
             }
             Written::Unknown(error) => {
                 holding.unknown = holding.unknown.max(timestamp);
@@ -334,10 +336,7 @@ impl Actor {
         };
         match (reply, result) {
             (WriteReply::Write(reply), result) => {
-                let answer = result.map(|()| Done {
-                    value: (),
-                    valid_for,
-                });
+                let answer = result.map(|()| Accepted { value: (), life });
                 drop(reply.send(answer));
             }
             (WriteReply::Release(reply), Ok(())) => self.push_release(place, reply),
@@ -362,7 +361,7 @@ impl Actor {
     /// Answers HELD, and notes that somebody was there to hear it (I5).
     pub(super) fn say_held(
         &mut self,
-        run: &Run,
+        run: &mut Run,
         reply: HeldReply,
         existed: bool,
         value: Option<Value>,
@@ -378,13 +377,13 @@ impl Actor {
         let grant = holding.grant;
         let answer = self
             .live(run, place)
-            .map(|(_, lease, valid_for)| super::Held::Held {
+            .map(|(_, lease, life)| super::Held::Held {
                 seq: place.seq,
                 tag: place.tag,
                 grant,
                 value,
                 lease,
-                valid_for,
+                life,
                 existed,
             });
         let held = answer.is_ok();

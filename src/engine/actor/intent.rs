@@ -31,6 +31,9 @@ pub(super) enum Intent {
         create: Box<Create>,
         read_value: bool,
         reply: HeldReply,
+        /// A try of it was of unknown outcome: it is decided to its end, whoever waits. Its place would have a home
+        /// that does not know of it.
+        open: bool,
         /// Kept until it is decided.
         _room: Option<Room>,
     },
@@ -48,6 +51,9 @@ pub(super) enum Intent {
         seq: Seq,
         from_home: ReplicaId,
         from_fence: Fence,
+        from_epoch: u32,
+        /// Who asked for it; nobody where this home needs it for itself.
+        reply: Option<Reply<bool>>,
     },
     Extend {
         seq: Seq,
@@ -62,7 +68,7 @@ impl Intent {
     /// Whether it is to be done although nobody waits for it any longer: because it cleans up.
     fn is_wanted(&self) -> bool {
         match self {
-            Intent::Create { reply, .. } => !reply.is_closed(),
+            Intent::Create { reply, open, .. } => *open || !reply.is_closed(),
             Intent::Evict { .. }
             | Intent::Release { .. }
             | Intent::TakeOver { .. }
@@ -159,10 +165,13 @@ impl Actor {
                 seq,
                 from_home,
                 from_fence,
+                from_epoch,
+                reply: _,
             } => Command::TakeOver {
                 seq: *seq,
                 from_home: *from_home,
                 from_fence: *from_fence,
+                from_epoch: *from_epoch,
                 to_home: replica,
             },
             Intent::Extend { seq, fence, past } => Command::Extend {

@@ -12,6 +12,7 @@
 //! - `adopt`: what a new committed state means for leases, holder, waits and watches
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
+//! - `others`: what other replicas have to do with the key (I8, I10)
 
 mod adopt;
 mod calls;
@@ -20,6 +21,7 @@ mod critical;
 mod holding;
 mod intent;
 mod msg;
+mod others;
 mod outcome;
 mod sync;
 
@@ -36,14 +38,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
-use super::leases::{LeaseKey, OpenCall, PlaceId};
+use super::leases::{LeaseKey, PlaceId};
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
 use commit::StoreDone;
 use critical::IoDone;
 pub(super) use critical::value_of;
 use holding::Holding;
 use intent::Intent;
-pub(super) use msg::{Held, HeldReply, Msg, PlaceRef, WatchHandle};
+pub(super) use msg::{
+    Accepted, Held, HeldReply, Life, Msg, Open, PlaceRef, WatchHandle, Whereabouts,
+};
+use others::Others;
 
 /// How long the task of a key stays after the last piece of work, so that the next one finds the state
 /// at hand.
@@ -61,7 +66,7 @@ pub(super) struct LetIn {
     pub existed: bool,
     pub reply: HeldReply,
     /// Keeps the place alive.
-    pub _open: OpenCall,
+    pub _open: Open,
 }
 
 /// The actor of one key. Parked between two pieces of work.
@@ -87,6 +92,8 @@ pub(super) struct Actor {
     watches: BTreeMap<Seq, watch::Sender<Watched>>,
     /// Failures in a row of the store.
     tries: u32,
+    /// What there is to know because other replicas may change the key as well.
+    others: Others,
 }
 
 /// What a running actor has besides.
@@ -98,6 +105,8 @@ struct Run {
     io: FuturesUnordered<IoOp>,
     /// Set while the store is not to be asked again yet.
     pause: Option<Sleep>,
+    /// When to look what others did, while somebody waits behind a place of theirs.
+    poll: Option<Sleep>,
 }
 
 impl Actor {
@@ -114,6 +123,7 @@ impl Actor {
             wakes: BTreeMap::new(),
             watches: BTreeMap::new(),
             tries: 0,
+            others: Others::default(),
         }
     }
 
@@ -126,7 +136,7 @@ impl Actor {
     pub fn must_stay(&self) -> bool {
         !self.pending.is_empty()
             || !self.backlog.is_empty()
-            || self.state.as_ref().is_some_and(|s| !s.entries.is_empty())
+            || self.others.has_own_place
             || !self.watches.is_empty()
             || !self.wakes.is_empty()
     }
@@ -147,14 +157,17 @@ impl Actor {
 
     /// Serves the key until there has been nothing to do for a while.
     pub async fn run(mut self: Box<Self>, inner: Arc<Inner>, mut rx: mpsc::Receiver<Msg>) {
+        let mut dead = inner.dead.subscribe();
         let mut run = Run {
             inner,
             store_op: None,
             io: FuturesUnordered::new(),
             pause: None,
+            poll: None,
         };
         loop {
             self.let_in(&mut run);
+            self.poll_others(&mut run);
             if run.store_op.is_none() && run.pause.is_none() && self.ask_store(&mut run) {
                 continue;
             }
@@ -165,18 +178,24 @@ impl Actor {
             let taking = known || self.backlog.len() < run.inner.limits.calls_per_key_max;
             tokio::select! {
                 biased;
+                // Whoever waits hears that this replica is over.
+                _ = dead.wait_for(|dead| *dead) => return,
                 done = next_of(&mut run.store_op) => {
                     run.store_op = None;
                     self.store_done(&mut run, done);
                 }
                 Some(done) = run.io.next() => self.io_done(&mut run, done),
                 () = pause_of(&mut run.pause) => run.pause = None,
+                () = pause_of(&mut run.poll) => {
+                    run.poll = None;
+                    self.stale = true;
+                }
                 msg = rx.recv(), if taking => match msg {
                     Some(msg) if known => {
-                        self.take(&mut run, msg);
+                        self.take(&mut run, msg, false);
                         let mut taken = 1;
                         while taken < TAKEN_MAX && let Ok(msg) = rx.try_recv() {
-                            self.take(&mut run, msg);
+                            self.take(&mut run, msg, false);
                             taken += 1;
                         }
                     }
@@ -184,7 +203,7 @@ impl Actor {
                     // The map keeps the sender of a running actor; it is gone only if the map is.
                     None => return,
                 },
-                () = tokio::time::sleep(LINGER), if idle && run.io.is_empty() => {
+                () = tokio::time::sleep(LINGER), if idle && run.io.is_empty() && run.poll.is_none() => {
                     match run.inner.keys.park(self, &rx) {
                         Ok(()) => return,
                         Err(back) => self = back,

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::super::api::{Done, EngineError, ForceReleased, Mutation, Value, Watched};
+use super::super::api::{EngineError, ForceReleased, Mutation, Value, Watched};
 use super::super::leases::{LeaseKey, OpenCall};
-use crate::lock::{Create, Fence, LockRef, Seq, SessionId, Tag};
+use super::super::remote::OpenRemote;
+use crate::lock::{Create, Fence, LockRef, ReplicaId, Seq, SessionId, Tag};
 
 /// A lockRef of the actor's own key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,38 @@ impl From<&LockRef> for PlaceRef {
     }
 }
 
+/// What may be told of the lease that a place lives by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct Life {
+    pub ttl: Duration,
+    pub valid_for: Duration,
+    /// Another replica is to be asked first: it keeps this session, or it needs a new epoch.
+    pub ask: Option<SessionId>,
+}
+
+/// A call that keeps a lease alive for as long as this lives.
+pub(in super::super) enum Open {
+    Here(#[expect(dead_code, reason = "it is dropped")] OpenCall),
+    Elsewhere(#[expect(dead_code, reason = "it is dropped")] OpenRemote),
+}
+
+/// An accepted critical call that was done.
+pub(in super::super) struct Accepted<T> {
+    pub value: T,
+    pub life: Life,
+}
+
+/// Who has a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct Whereabouts {
+    pub home: ReplicaId,
+    pub epoch: u32,
+    /// The fence in force, of the holder; [`Fence::NONE`] of a waiter.
+    pub fence: Fence,
+    /// The version of the key that says so.
+    pub version: u64,
+}
+
 /// Where a place stands, to whoever created or acquires it.
 pub(in super::super) enum Held {
     /// It holds the key.
@@ -35,7 +68,7 @@ pub(in super::super) enum Held {
         grant: Fence,
         value: Option<Value>,
         lease: LeaseKey,
-        valid_for: Duration,
+        life: Life,
         existed: bool,
     },
     /// It waits.
@@ -45,7 +78,7 @@ pub(in super::super) enum Held {
         position: usize,
         wake: Option<Wake>,
         lease: LeaseKey,
-        valid_for: Duration,
+        life: Life,
         existed: bool,
     },
 }
@@ -53,7 +86,7 @@ pub(in super::super) enum Held {
 /// Rings when it is the place's turn, or the place is over. Keeps it alive until then.
 pub(in super::super) struct Wake {
     pub turn: oneshot::Receiver<()>,
-    pub _open: OpenCall,
+    pub _open: Open,
 }
 
 pub(in super::super) type HeldReply = oneshot::Sender<Result<Held, EngineError>>;
@@ -63,7 +96,7 @@ pub(in super::super) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 pub(in super::super) struct WatchHandle {
     pub seen: watch::Receiver<Watched>,
     /// Keeps the place alive.
-    pub _open: OpenCall,
+    pub _open: Open,
     pub lease: LeaseKey,
 }
 
@@ -83,13 +116,13 @@ pub(in super::super) enum Msg {
     Get {
         place: PlaceRef,
         call_no: u64,
-        reply: Reply<Done<Value>>,
+        reply: Reply<Accepted<Value>>,
     },
     Write {
         place: PlaceRef,
         call_no: u64,
         mutation: Mutation,
-        reply: Reply<Done<()>>,
+        reply: Reply<Accepted<()>>,
     },
     Release {
         place: PlaceRef,
@@ -102,11 +135,8 @@ pub(in super::super) enum Msg {
         place: PlaceRef,
         reply: Reply<WatchHandle>,
     },
-    /// A sign of life: answered with the TTL of what the place lives by.
-    Renew {
-        place: PlaceRef,
-        reply: Reply<Duration>,
-    },
+    /// A sign of life: answered with what may be told of what the place lives by.
+    Renew { place: PlaceRef, reply: Reply<Life> },
     /// The lease of a place that lives by itself is over.
     Expired { seq: Seq },
     /// A place has been the holder with this grant for one TTL.
@@ -123,11 +153,59 @@ pub(in super::super) enum Msg {
         why: Box<str>,
         reply: Reply<ForceReleased>,
     },
+    /// Who has a place, as the store has it now.
+    Where {
+        place: PlaceRef,
+        reply: Reply<Whereabouts>,
+    },
+    /// Makes this replica the home of a place whose home until now is down, or consented. False if the place is
+    /// another one than that by now.
+    Take {
+        seq: Seq,
+        from_home: ReplicaId,
+        from_fence: Fence,
+        from_epoch: u32,
+        reply: Reply<bool>,
+    },
+    /// Another replica asks for a place: true once it is given up, for good.
+    Consent {
+        seq: Seq,
+        fence: Fence,
+        epoch: u32,
+        reply: oneshot::Sender<bool>,
+    },
+    /// Another replica says that the key has this version.
+    Hint { version: u64 },
+    /// Replicas that have places here are down: see to them.
+    Sweep,
     /// After a start: answered when all places of the key are this replica's.
     Settle { reply: oneshot::Sender<()> },
 }
 
 impl Msg {
+    /// The place that a call is about, where it can be served by the home of the place only.
+    pub fn place(&self) -> Option<PlaceRef> {
+        match self {
+            Msg::Acquire { place, .. }
+            | Msg::Get { place, .. }
+            | Msg::Write { place, .. }
+            | Msg::Release { place, .. }
+            | Msg::Watch { place, .. }
+            | Msg::Renew { place, .. } => Some(*place),
+            Msg::Create { .. }
+            | Msg::Expired { .. }
+            | Msg::Claim { .. }
+            | Msg::SessionOver { .. }
+            | Msg::Force { .. }
+            | Msg::Where { .. }
+            | Msg::Take { .. }
+            | Msg::Consent { .. }
+            | Msg::Hint { .. }
+            | Msg::Sweep
+            | Msg::Settle { .. } => None,
+        }
+    }
+
     /// Tells the caller that it failed. What nobody waits for is given back, to be done later.
     pub fn fail(self, error: EngineError) -> Option<Msg> {
         match self {
@@ -138,6 +216,10 @@ impl Msg {
             Msg::Watch { reply, .. } => drop(reply.send(Err(error))),
             Msg::Renew { reply, .. } => drop(reply.send(Err(error))),
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Where { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Take { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Consent { reply, .. } => drop(reply.send(false)),
+            Msg::Hint { .. } | Msg::Sweep => {}
             Msg::Expired { .. }
             | Msg::Claim { .. }
             | Msg::SessionOver { .. }

@@ -3,7 +3,7 @@
 use super::super::api::{EngineError, ForceReleased, describe_over};
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
-use crate::lock::{Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
+use crate::lock::{EndReason, Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
 
 impl Actor {
     /// Answers a batch whose outcomes stand.
@@ -14,6 +14,7 @@ impl Actor {
                     read_value,
                     reply,
                     create: _,
+                    open: _,
                     _room,
                 } => match outcome {
                     Some(Outcome::Created(created)) => {
@@ -25,6 +26,8 @@ impl Actor {
                     let answer = match outcome {
                         Some(Outcome::Released(_)) => Ok(false),
                         Some(Outcome::Gone(Over::Released)) => Ok(true),
+                        // Released through another replica.
+                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) => Ok(true),
                         other => Err(unexpected(other)),
                     };
                     drop(reply.send(answer));
@@ -56,7 +59,21 @@ impl Actor {
                         drop(reply.send(answer));
                     }
                 },
-                Intent::TakeOver { seq, .. } => {
+                Intent::TakeOver {
+                    reply: Some(reply), ..
+                } => {
+                    let answer = match outcome {
+                        Some(Outcome::TakenOver) => Ok(true),
+                        Some(Outcome::Refused(
+                            Refusal::Overtaken | Refusal::IsHolder | Refusal::NotHolder,
+                        )) => Ok(false),
+                        other => Err(unexpected(other)),
+                    };
+                    drop(reply.send(answer));
+                }
+                Intent::TakeOver {
+                    seq, reply: None, ..
+                } => {
                     if let Some(Outcome::Refused(refusal)) = outcome {
                         tracing::warn!(key = %self.id, %seq, ?refusal, "a take-over was refused");
                         if self.holding.as_ref().is_none_or(|h| h.seq != seq) {

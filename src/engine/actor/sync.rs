@@ -19,6 +19,7 @@ impl Actor {
         let Some(holding) = &mut self.holding else {
             // An earlier take-over was refused. It is tried again for as long as somebody asks.
             if !self.let_ins.is_empty() && run.store_op.is_none() && run.pause.is_none() {
+                self.fail_promised(run);
                 self.ask_take_over(run);
             }
             return;
@@ -76,12 +77,14 @@ impl Actor {
             if let_in.read_value {
                 let store = Arc::clone(&run.inner.store);
                 let id = Arc::clone(&self.id);
+                let look = self.look_beside(run);
                 run.io.push(Box::pin(async move {
-                    let cell = store.read_data(&id).await;
+                    let (cell, looked) = tokio::join!(store.read_data(&id), look);
                     IoDone::LetIn {
                         grant,
                         let_in,
                         cell,
+                        looked,
                     }
                 }));
             } else {
@@ -101,7 +104,7 @@ impl Actor {
 
     pub(super) fn let_in_read(
         &mut self,
-        run: &Run,
+        run: &mut Run,
         grant: Fence,
         let_in: LetIn,
         cell: Result<Option<Cell>, StoreError>,

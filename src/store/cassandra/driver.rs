@@ -413,6 +413,7 @@ fn read(value: CqlValue) -> Result<Value, Fault> {
         CqlValue::TinyInt(number) => Value::TinyInt(number),
         CqlValue::Boolean(truth) => Value::Boolean(truth),
         CqlValue::Uuid(id) => Value::Uuid(id),
+        CqlValue::Timeuuid(id) => Value::Uuid(id.into()),
         CqlValue::Timestamp(CqlTimestamp(ms)) => Value::Timestamp(ms),
         CqlValue::Map(pairs) => Value::Map(
             pairs

@@ -75,7 +75,10 @@ pub async fn check(
         Ok(Some(VERSION)) => {}
         Ok(Some(found)) => findings.push(wrong(
             format!("the schema has version {found}; this program works with {VERSION}"),
-            "run the program that the schema belongs to",
+            match found < VERSION {
+                true => "fermata schema apply",
+                false => "run the program that the schema belongs to",
+            },
         )),
         Ok(None) | Err(Fault::NotStarted(_)) => {
             findings.push(wrong("the schema has no version", "fermata schema apply"))
@@ -160,6 +163,7 @@ async fn tables(driver: &Driver, schema: &Schema) -> Result<Vec<Finding>, Schema
     let mut wanted = vec![
         ("sessions".to_owned(), true),
         ("replicas".to_owned(), false),
+        ("questions".to_owned(), false),
     ];
     for table in &schema.tables {
         wanted.push((format!("lock_{table}"), true));

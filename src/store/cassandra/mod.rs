@@ -12,7 +12,10 @@ mod fault;
 pub mod health;
 mod load;
 mod memory;
+mod migration;
 mod options;
+mod questions;
+mod replicas;
 mod scan;
 pub mod schema;
 mod sessions;
@@ -33,7 +36,9 @@ use self::memory::Memory;
 pub use self::options::{CassandraOptions, Credentials, Keyspace, KeyspaceError, Majority};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
-use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
+use super::{
+    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+};
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 
 /// Why the store could not be opened.
@@ -51,6 +56,19 @@ pub enum OpenError {
         keyspace: Keyspace,
         /// What the cluster said.
         why: String,
+    },
+    /// The tables are those of an earlier version of this program.
+    #[error(
+        "the keyspace {keyspace} has schema version {found}, and this program needs {known}; migrate it: \
+         fermata schema apply"
+    )]
+    OldSchema {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// What is there.
+        found: i32,
+        /// What this program works with.
+        known: i32,
     },
     /// The tables are those of another version of this program.
     #[error("the keyspace {keyspace} has schema version {found}; this program knows {known}")]
@@ -89,11 +107,21 @@ impl CassandraStore {
         };
         match schema::version(&store.driver, &keyspace).await {
             Ok(Some(schema::VERSION)) => Ok(store),
-            Ok(Some(found)) => Err(OpenError::OtherSchema {
-                keyspace,
-                found,
-                known: schema::VERSION,
-            }),
+            Ok(Some(found)) => {
+                let known = schema::VERSION;
+                Err(match found < known {
+                    true => OpenError::OldSchema {
+                        keyspace,
+                        found,
+                        known,
+                    },
+                    false => OpenError::OtherSchema {
+                        keyspace,
+                        found,
+                        known,
+                    },
+                })
+            }
             Ok(None) => Err(OpenError::NoSchema {
                 keyspace,
                 why: "no version is noted".to_owned(),
@@ -171,7 +199,8 @@ fn usage(ask: &Ask) -> Use {
         | Ask::OpenSession
         | Ask::SwapSession
         | Ask::ForgetSession
-        | Ask::NoteSchemaVersion => Use::Cas,
+        | Ask::NoteSchemaVersion
+        | Ask::RaiseSchemaVersion => Use::Cas,
         Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
         Ask::First(_)
         | Ask::Places(_)
@@ -179,8 +208,17 @@ fn usage(ask: &Ask) -> Use {
         | Ask::ReadData(_)
         | Ask::Sessions
         | Ask::Replicas
+        | Ask::Questions
+        | Ask::HasConsent
+        | Ask::Clock
+        | Ask::Columns
         | Ask::SchemaVersion => Use::Read,
-        Ask::WriteData(_) | Ask::Announce => Use::Write,
+        Ask::WriteData(_)
+        | Ask::Announce
+        | Ask::Beat
+        | Ask::ForgetReplica
+        | Ask::PutQuestion
+        | Ask::Consent => Use::Write,
     }
 }
 
@@ -316,5 +354,32 @@ impl Store for CassandraStore {
         limit: usize,
     ) -> Result<Vec<ReplicaRow>, StoreError> {
         self.replicas(after, limit).await
+    }
+    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
+        self.write_beat(id, beat, stopped).await
+    }
+
+    async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
+        self.delete_replica(id).await
+    }
+
+    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
+        self.put_question(question).await
+    }
+
+    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+        self.open_questions(home).await
+    }
+
+    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
+        self.write_consent(question).await
+    }
+
+    async fn has_consent(&self, question: &Question) -> Result<bool, StoreError> {
+        self.read_consent(question).await
+    }
+
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+        self.clock().await.map(Some)
     }
 }

@@ -30,6 +30,13 @@ impl Keyspace {
     }
 }
 
+impl Default for Keyspace {
+    /// `fermata`.
+    fn default() -> Keyspace {
+        Keyspace("fermata".to_owned())
+    }
+}
+
 impl std::str::FromStr for Keyspace {
     type Err = KeyspaceError;
 

@@ -4,15 +4,16 @@ use std::fmt;
 
 use super::driver::{Driver, Use};
 use super::fault::Fault;
+use super::migration;
 use super::options::{CassandraOptions, Keyspace};
-use super::statements::{Ask, data_table, lock_table, single_table};
+use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
 use super::value::Value;
 use crate::lock::TableName;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
 /// The row of `schema_version`.
-const PART: &str = "locks";
+pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
 /// Its memory of transactions lives as long, and three hours at least.
 pub(super) const GC_GRACE_S: i32 = 10_800;
@@ -111,8 +112,17 @@ impl Schema {
         ));
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"address\" text,\n  \
-             \"version\" text,\n  \"started_at\" timestamp\n)",
+             \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
+             \"beat\" bigint,\n  \"stopped\" boolean\n)",
             one("replicas")
+        ));
+        // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
+        statements.push(format!(
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"id\" uuid,\n  \
+             \"table_name\" text,\n  \"key\" text,\n  \"seq\" bigint,\n  \"fence\" bigint,\n  \
+             \"epoch\" int,\n  \"session\" uuid,\n  \"consented\" boolean,\n  \
+             PRIMARY KEY (\"home\", \"id\")\n) WITH gc_grace_seconds = {QUESTION_TTL_S}",
+            one("questions")
         ));
         for table in &self.tables {
             statements.push(format!(
@@ -166,7 +176,8 @@ impl From<Fault> for SchemaError {
     }
 }
 
-/// Makes what is missing, and waits until all nodes know it. `say` hears of each step. Two may do this at once.
+/// Makes what is missing, brings what an earlier version made up to date, and waits until all nodes know it.
+/// `say` hears of each step. Two may do this at once.
 pub async fn apply(
     options: &CassandraOptions,
     schema: &Schema,
@@ -175,11 +186,14 @@ pub async fn apply(
     let driver = Driver::connect(options)
         .await
         .map_err(|fault| SchemaError::Unreachable(fault.to_string()))?;
-    if let Ok(Some(found)) = version(&driver, &schema.keyspace).await
-        && found > VERSION
-    {
-        let keyspace = schema.keyspace.clone();
-        return Err(SchemaError::Newer { keyspace, found });
+    match version(&driver, &schema.keyspace).await {
+        Ok(Some(found)) if found > VERSION => {
+            let keyspace = schema.keyspace.clone();
+            return Err(SchemaError::Newer { keyspace, found });
+        }
+        // No keyspace, or no table in it.
+        Ok(_) | Err(Fault::NotStarted(_)) => {}
+        Err(fault @ Fault::Unknown(_)) => return Err(fault.into()),
     }
     for statement in schema.statements() {
         let name = statement.split([' ', '(']).nth(5).unwrap_or_default();
@@ -190,8 +204,7 @@ pub async fn apply(
         }
     }
     driver.agree_on_schema().await?;
-    note_version(&driver, &schema.keyspace).await?;
-    Ok(())
+    migration::finish(&driver, &schema.keyspace, say).await
 }
 
 /// The version of the schema in a keyspace; `None` where none is noted.
@@ -205,13 +218,6 @@ pub(super) async fn version(driver: &Driver, keyspace: &Keyspace) -> Result<Opti
         Some(Ok(found)) => Ok(found),
         Some(Err(error)) => Err(Fault::Unknown(error.to_string())),
     }
-}
-
-async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), Fault> {
-    let text = Ask::NoteSchemaVersion.text(keyspace);
-    let statement = driver.prepare(Use::Cas, &text).await?;
-    let values = [Value::text(PART), Value::Int(VERSION)];
-    driver.execute(&statement, &values).await.map(drop)
 }
 
 #[cfg(test)]
@@ -252,7 +258,7 @@ mod tests {
             tables: vec![TableName::default_table()],
         };
         let statements = schema.statements();
-        assert_eq!(statements.len(), 5);
+        assert_eq!(statements.len(), 6);
         for statement in statements {
             assert!(statement.contains(" IF NOT EXISTS "), "{statement}");
             assert!(!statement.contains("Strategy"), "{statement}");

@@ -1,4 +1,4 @@
-//! Sessions, changed by lightweight transactions on their epoch; and replicas, each written once.
+//! Sessions, changed by lightweight transactions on their epoch.
 
 use super::CassandraStore;
 use super::fault::Fault;
@@ -6,7 +6,7 @@ use super::scan::Smallest;
 use super::statements::Ask;
 use super::value::{Row, Value, present};
 use crate::lock::{ReplicaId, SessionId};
-use crate::store::{ReplicaRow, SessionRow, StoreError};
+use crate::store::{SessionRow, StoreError};
 
 impl CassandraStore {
     /// A session. Read at SERIAL, so that a change of unknown outcome is settled by it.
@@ -53,34 +53,6 @@ impl CassandraStore {
         .await?;
         Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
     }
-
-    pub(super) async fn announce(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        let values = [
-            Value::Uuid(row.id.0),
-            Value::text(&row.address),
-            Value::text(&row.version),
-            Value::Timestamp(row.started_at_ms),
-        ];
-        self.ask(Ask::Announce, &values).await?;
-        Ok(())
-    }
-
-    pub(super) async fn replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        let mut page = Smallest::new(limit);
-        self.scan(Ask::Replicas, |row| {
-            let replica = decode_replica(row)?;
-            if after.is_none_or(|after| replica.id > after) {
-                page.offer(replica.id, replica);
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
-    }
 }
 
 fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
@@ -93,17 +65,5 @@ fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
         identity: present(row.text("identity")?, "identity")?,
         owner: present(row.text("owner")?, "owner")?,
         created_at_ms: present(row.timestamp("created_at")?, "created_at")?,
-    })
-}
-
-fn decode_replica(mut row: Row) -> Result<ReplicaRow, StoreError> {
-    Ok(ReplicaRow {
-        id: ReplicaId(present(row.uuid("id")?, "id")?),
-        address: present(row.text("address")?, "address")?,
-        peer_address: String::new(),
-        version: present(row.text("version")?, "version")?,
-        started_at_ms: present(row.timestamp("started_at")?, "started_at")?,
-        beat: 0,
-        stopped: false,
     })
 }

@@ -38,6 +38,32 @@ pub(super) const SESSION_COLUMNS: [&str; 8] = [
     "id",
 ];
 
+/// The columns of a replica, its id first.
+pub(super) const REPLICA_COLUMNS: [&str; 7] = [
+    "id",
+    "address",
+    "peer_address",
+    "version",
+    "started_at",
+    "beat",
+    "stopped",
+];
+
+/// The columns of a question, in the order in which they are bound: who is asked, and what.
+pub(super) const QUESTION_COLUMNS: [&str; 8] = [
+    "home",
+    "id",
+    "table_name",
+    "key",
+    "seq",
+    "fence",
+    "epoch",
+    "session",
+];
+
+/// How long a question and the consent to it are kept, in seconds.
+pub(super) const QUESTION_TTL_S: i32 = 600;
+
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,9 +114,20 @@ pub(super) enum Ask {
     ForgetSession,
     Sessions,
     Announce,
+    Beat,
+    ForgetReplica,
     Replicas,
+    PutQuestion,
+    Questions,
+    Consent,
+    HasConsent,
+    /// The time by the clock of the node that answers.
+    Clock,
     SchemaVersion,
+    /// The names of a table's columns.
+    Columns,
     NoteSchemaVersion,
+    RaiseSchemaVersion,
 }
 
 /// `"keyspace"."prefix_table"`.
@@ -127,6 +164,8 @@ impl Ask {
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
         let replicas = single_table(keyspace, "replicas");
+        let questions = single_table(keyspace, "questions");
+        let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
             Ask::Swap(table, shape) => swap(&lock_table(keyspace, table), *shape),
@@ -168,19 +207,48 @@ impl Ask {
                 format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")
             }
             Ask::Sessions => format!("SELECT {} FROM {sessions}", quoted(&SESSION_COLUMNS)),
+            // The timestamps of a replica's row are all given: a beat's number is its own, so that no clock
+            // orders beats, and what announces it is below them all, what forgets it above.
             Ask::Announce => format!(
-                "INSERT INTO {replicas} (\"id\", \"address\", \"version\", \"started_at\") VALUES (?, ?, ?, ?)"
+                "INSERT INTO {replicas} ({}) VALUES ({}) USING TIMESTAMP ?",
+                quoted(&REPLICA_COLUMNS),
+                marks(REPLICA_COLUMNS.len())
             ),
-            Ask::Replicas => {
-                format!("SELECT \"id\", \"address\", \"version\", \"started_at\" FROM {replicas}")
+            Ask::Beat => format!(
+                "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"id\" = ?",
+                assigned(&REPLICA_COLUMNS[5..])
+            ),
+            Ask::ForgetReplica => {
+                format!("DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"id\" = ?")
             }
-            Ask::SchemaVersion => format!(
-                "SELECT \"version\" FROM {} WHERE \"part\" = ?",
-                single_table(keyspace, "schema_version")
+            Ask::Replicas => format!("SELECT {} FROM {replicas}", quoted(&REPLICA_COLUMNS)),
+            // Without `consented`, which is for the one who is asked to write.
+            Ask::PutQuestion => format!(
+                "INSERT INTO {questions} ({}) VALUES ({}) USING TTL {QUESTION_TTL_S}",
+                quoted(&QUESTION_COLUMNS),
+                marks(QUESTION_COLUMNS.len())
             ),
+            Ask::Questions => format!(
+                "SELECT {}, \"consented\" FROM {questions} WHERE \"home\" = ?",
+                quoted(&QUESTION_COLUMNS)
+            ),
+            Ask::Consent => format!(
+                "UPDATE {questions} USING TTL {QUESTION_TTL_S} SET \"consented\" = ? \
+                 WHERE \"home\" = ? AND \"id\" = ?"
+            ),
+            Ask::HasConsent => {
+                format!("SELECT \"consented\" FROM {questions} WHERE \"home\" = ? AND \"id\" = ?")
+            }
+            Ask::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
+            Ask::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
+            Ask::Columns => "SELECT column_name FROM system_schema.columns \
+                             WHERE keyspace_name = ? AND table_name = ?"
+                .to_owned(),
             Ask::NoteSchemaVersion => format!(
-                "INSERT INTO {} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS",
-                single_table(keyspace, "schema_version")
+                "INSERT INTO {versions} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS"
+            ),
+            Ask::RaiseSchemaVersion => format!(
+                "UPDATE {versions} SET \"version\" = ? WHERE \"part\" = ? IF \"version\" = ?"
             ),
         }
     }

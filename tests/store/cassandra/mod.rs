@@ -1,5 +1,6 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
+mod migration;
 mod queue;
 mod raw;
 mod rows;
@@ -9,7 +10,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fermata::store::cassandra::schema::{self, Replication, Schema};
+use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore, Keyspace};
 use tokio::sync::Mutex;
 
@@ -26,6 +27,9 @@ fn tables_of(promise: &str) -> &'static [&'static str] {
     }
 }
 
+/// Nodes that make tables one at a time do not agree faster when they are asked for many at once.
+static MAKING: Mutex<()> = Mutex::const_new(());
+
 /// A keyspace of its own on the cluster that all tests of this program share.
 struct World {
     cluster: Arc<Cluster>,
@@ -33,27 +37,35 @@ struct World {
 }
 
 impl World {
-    /// `None` where Cassandra is left out.
+    /// With these tables. `None` where Cassandra is left out.
     async fn make(tables: &[&str]) -> Option<World> {
-        // Nodes that make tables one at a time do not agree faster when they are asked for many at once.
-        static MAKING: Mutex<()> = Mutex::const_new(());
+        let world = World::empty().await?;
+        world.apply(tables).await.unwrap();
+        Some(world)
+    }
+
+    /// Without a keyspace.
+    async fn empty() -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
         let cluster = cluster.await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}", std::process::id());
         let keyspace = Keyspace::parse(&name).unwrap();
-        let world = World { cluster, keyspace };
-        let schema = Schema {
-            keyspace: world.keyspace.clone(),
+        Some(World { cluster, keyspace })
+    }
+
+    async fn apply(&self, tables: &[&str]) -> Result<(), SchemaError> {
+        let _one = MAKING.lock().await;
+        schema::apply(&self.options(), &self.schema(tables), &|_| {}).await
+    }
+
+    fn schema(&self, tables: &[&str]) -> Schema {
+        Schema {
+            keyspace: self.keyspace.clone(),
             replication: Some(Replication::Simple(3)),
             tables: tables.iter().map(|name| table(name)).collect(),
-        };
-        let _one = MAKING.lock().await;
-        schema::apply(&world.options(), &schema, &|_| {})
-            .await
-            .unwrap();
-        Some(world)
+        }
     }
 
     fn options(&self) -> CassandraOptions {

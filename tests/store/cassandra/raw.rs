@@ -43,4 +43,24 @@ impl Raw {
         );
         self.session.query_unpaged(text, (key, seq)).await.unwrap();
     }
+    /// Executes statements in the keyspace, which is written as `@KEYSPACE@` in them.
+    pub async fn run(&self, statements: &str) {
+        let _one = super::MAKING.lock().await;
+        for statement in statements.split(';').map(str::trim) {
+            if !statement.is_empty() {
+                let text = statement.replace("@KEYSPACE@", &self.keyspace);
+                let answer = self.session.query_unpaged(text, &[]).await;
+                answer.unwrap_or_else(|error| panic!("{statement}: {error}"));
+            }
+        }
+    }
+
+    /// The numbers in a column.
+    pub async fn numbers(&self, statement: &str) -> Vec<i32> {
+        let text = statement.replace("@KEYSPACE@", &self.keyspace);
+        let answer = self.session.query_unpaged(text, &[]).await.unwrap();
+        let rows = answer.into_rows_result().unwrap();
+        let numbers = rows.rows::<(i32,)>().unwrap().map(|row| row.unwrap().0);
+        numbers.collect()
+    }
 }

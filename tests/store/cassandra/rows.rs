@@ -1,8 +1,8 @@
 //! What is left in the tables.
 
-use fermata::lock::{Command, CoreLimits, State, decide};
+use fermata::lock::{Command, CoreLimits, SessionId, State, decide};
 use fermata::store::cassandra::CassandraStore;
-use fermata::store::{Store, Swap};
+use fermata::store::{Question, Store, Subject, Swap};
 
 use super::World;
 use super::raw::Raw;
@@ -134,5 +134,29 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
         let warned = |line: &&str| line.contains("tombstone") && line.contains(keyspace);
         let warnings: Vec<&str> = log.lines().filter(warned).collect();
         assert!(warnings.is_empty(), "node {node}: {warnings:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_and_consent_expire() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let question = Question {
+        id: uuid::Uuid::from_u128(1),
+        home: replica(7),
+        about: Subject::Session {
+            session: SessionId(uuid::Uuid::from_u128(2)),
+            epoch: 1,
+        },
+    };
+    store.ask_replica(&question).await.unwrap();
+    store.consent(&question).await.unwrap();
+    let raw = Raw::of(&world).await;
+    for column in ["epoch", "session", "consented"] {
+        let text = format!("SELECT TTL(\"{column}\") FROM \"@KEYSPACE@\".\"questions\"");
+        let left = raw.numbers(&text).await;
+        assert!(matches!(left[..], [500..=600]), "{column}: {left:?}");
     }
 }

@@ -38,6 +38,7 @@ fn taken_over(seq: u64, from_fence: Fence) -> State {
         seq: Seq(seq),
         from_home: A,
         from_fence,
+        from_epoch: 0,
         to_home: B,
     };
     let (state, outcome) = one(&queue(&[A, A]), take_over);

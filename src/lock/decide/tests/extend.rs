@@ -44,6 +44,7 @@ fn the_width_stops_at_its_limit_and_a_new_grant_resets_it() {
         seq: Seq(1),
         from_home: A,
         from_fence: fence,
+        from_epoch: 0,
         to_home: C,
     };
     let (state, _) = one(&state, taken);
@@ -77,6 +78,7 @@ fn extend_of_a_grant_that_was_taken_over_is_refused_even_where_the_home_is_the_s
         seq: Seq(1),
         from_home: A,
         from_fence: G1,
+        from_epoch: 0,
         to_home: A,
     };
     let (state, _) = one(&queue(&[A]), taken);

@@ -111,6 +111,7 @@ fn a_release_with_the_grant_from_before_a_take_over_is_foreign() {
         seq: Seq(1),
         from_home: A,
         from_fence: G1,
+        from_epoch: 0,
         to_home: A,
     };
     let (state, _) = one(&queue(&[A]), taken);

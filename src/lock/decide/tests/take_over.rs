@@ -1,10 +1,22 @@
 use super::*;
 
+/// Of a place that has its first home still.
 fn take_over(seq: u64, from_home: ReplicaId, from_fence: Fence, to_home: ReplicaId) -> Command {
+    take_over_at(0, seq, from_home, from_fence, to_home)
+}
+
+fn take_over_at(
+    from_epoch: u32,
+    seq: u64,
+    from_home: ReplicaId,
+    from_fence: Fence,
+    to_home: ReplicaId,
+) -> Command {
     Command::TakeOver {
         seq: Seq(seq),
         from_home,
         from_fence,
+        from_epoch,
         to_home,
     }
 }
@@ -126,8 +138,22 @@ fn consent_given_for_one_fence_does_not_cover_the_next() {
     let (state, _) = one(&queue(&[A]), extend);
     refused(&state, take_over(1, A, G1, C), Refusal::Overtaken);
     let (state, _) = one(&queue(&[A]), take_over(1, A, G1, B));
-    let (state, _) = one(&state, take_over(1, B, G2, A));
+    let (state, _) = one(&state, take_over_at(1, 1, B, G2, A));
     refused(&state, take_over(1, A, G1, C), Refusal::Overtaken);
+}
+
+#[test]
+fn a_waiter_that_went_to_another_home_and_back_is_not_the_one_that_consented() {
+    let (state, _) = one(&queue(&[A, A]), take_over(2, A, Fence::NONE, B));
+    let (state, _) = one(&state, take_over_at(1, 2, B, Fence::NONE, A));
+    refused(&state, take_over(2, A, Fence::NONE, C), Refusal::Overtaken);
+}
+
+#[test]
+fn take_over_of_a_waiter_from_its_own_home_raises_its_epoch_once() {
+    let (state, _) = one(&queue(&[A, B]), take_over(2, B, Fence::NONE, B));
+    assert_eq!(place(&state, 2), Some((B, 1)));
+    again(&state, take_over(2, B, Fence::NONE, B), Outcome::TakenOver);
 }
 
 #[test]

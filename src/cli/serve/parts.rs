@@ -1,0 +1,179 @@
+//! The parts of a server, put together as the configuration says: listeners, store, engine, the way to others.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+
+use super::cassandra::{self, Starting};
+use super::{ServeError, greeting};
+use crate::config::{Config, Listen, StoreKind};
+use crate::engine::{Engine, EngineOptions, NoPeers, Peers, SystemClock, SystemIds};
+use crate::server::{self, PeerClient, Secret};
+use crate::store::Store;
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+
+/// The listeners, and where they are.
+pub struct Net {
+    pub listeners: Vec<TcpListener>,
+    pub addresses: Vec<String>,
+    pub peer_listeners: Vec<TcpListener>,
+    pub peer_addresses: Vec<String>,
+}
+
+impl Net {
+    pub async fn bind(config: &Config) -> Result<Net, ServeError> {
+        let (listeners, addresses) = listen(Some(&config.listen), config.insecure).await?;
+        let (peer_listeners, peer_addresses) =
+            listen(config.peers.listen.as_ref(), config.insecure).await?;
+        Ok(Net {
+            listeners,
+            addresses,
+            peer_listeners,
+            peer_addresses,
+        })
+    }
+}
+
+/// Opens the listeners; with where they are.
+async fn listen(
+    wanted: Option<&Listen>,
+    insecure: bool,
+) -> Result<(Vec<TcpListener>, Vec<String>), ServeError> {
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for &address in wanted.map_or(&[][..], Listen::addresses) {
+        let listener = server::bind(address, insecure).await?;
+        let given = listener.local_addr().map_err(|source| ServeError::System {
+            what: "find out which port was given",
+            source,
+        })?;
+        listeners.push(listener);
+        addresses.push(given.to_string());
+    }
+    Ok((listeners, addresses))
+}
+
+/// What the configuration names, read before anything is opened.
+pub enum Prepared {
+    Embedded(EmbeddedOptions, PathBuf),
+    Cassandra(Starting, Option<Arc<PeerClient>>),
+}
+
+/// What runs below the server.
+pub struct Started {
+    pub engine: Engine,
+    pub embedded: Option<Arc<EmbeddedStore>>,
+    pub peers: Option<Arc<PeerClient>>,
+    /// What is left to do while it serves already.
+    pub later: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Prepared {
+    pub fn new(config: &Config) -> Result<Prepared, ServeError> {
+        Ok(match config.store.kind {
+            StoreKind::Embedded => {
+                let directory = config.data_dir()?;
+                let options = EmbeddedOptions {
+                    directory: directory.clone(),
+                    cache_bytes: config.store.embedded.cache_bytes(),
+                };
+                Prepared::Embedded(options, directory)
+            }
+            StoreKind::Cassandra => {
+                let client = match &config.peers.secret_file {
+                    Some(path) => {
+                        let secret = Secret::parse(&cassandra::file(path)?)?;
+                        Some(Arc::new(PeerClient::new(secret, &config.limits)))
+                    }
+                    None => None,
+                };
+                Prepared::Cassandra(Starting::new(config)?, client)
+            }
+        })
+    }
+
+    /// Starts what must be there before anybody is served.
+    pub async fn start(self, config: Config, net: &Net) -> Result<Started, ServeError> {
+        let addresses = net.addresses.clone();
+        let mut made = Made::new(config, net);
+        match self {
+            Prepared::Embedded(options, directory) => {
+                // After a crash this reads the whole file.
+                let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
+                let store = Arc::new(store);
+                let engine = Engine::start(made.options(store.clone())).await?;
+                let replica = engine.replica();
+                Ok(Started {
+                    engine,
+                    embedded: Some(store),
+                    peers: None,
+                    later: Box::pin(async move {
+                        let place = format!("data in {} (embedded store)", directory.display());
+                        greeting::serving(&place, replica, &addresses);
+                    }),
+                })
+            }
+            Prepared::Cassandra(starting, client) => {
+                let (tables, limits) = (made.config.table_names(), made.config.limits.clone());
+                let engine = Engine::waiting(tables, limits, NOT_YET);
+                if let Some(client) = &client {
+                    made.peers = client.clone();
+                }
+                let begun = engine.clone();
+                Ok(Started {
+                    engine,
+                    embedded: None,
+                    peers: client,
+                    later: Box::pin(async move {
+                        starting.run(&begun, |store| made.options(store)).await;
+                        let place = starting.place();
+                        greeting::serving(&place, begun.replica(), &addresses);
+                    }),
+                })
+            }
+        }
+    }
+}
+
+/// What a call is told while Cassandra is waited for.
+const NOT_YET: &str =
+    "this replica waits for Cassandra, or for its tables; its log says what is missing";
+
+/// What an engine is made of beside its store.
+struct Made {
+    config: Config,
+    peers: Arc<dyn Peers>,
+    address: String,
+    peer_address: String,
+}
+
+impl Made {
+    fn new(config: Config, net: &Net) -> Made {
+        let first = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
+        let advertise = config.peers.advertise.clone();
+        Made {
+            peers: Arc::new(NoPeers),
+            address: first(&net.addresses),
+            peer_address: advertise.unwrap_or_else(|| first(&net.peer_addresses)),
+            config,
+        }
+    }
+
+    fn options(&self, store: Arc<dyn Store>) -> EngineOptions {
+        EngineOptions {
+            store,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            peers: Arc::clone(&self.peers),
+            tables: self.config.table_names(),
+            limits: self.config.limits.clone(),
+            address: self.address.clone(),
+            peer_address: self.peer_address.clone(),
+            replica_ttl: self.config.peers.ttl.duration(),
+        }
+    }
+}

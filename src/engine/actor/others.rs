@@ -1,0 +1,440 @@
+//! What other replicas have to do with the key: their places, whose liveness the home of a waiter watches (I8);
+//! changes that they made, which are looked for; places that they ask for (I10).
+//!
+//! Nothing of this happens in a store that one process has alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::super::api::EngineError;
+use super::super::members::Heard;
+use super::super::peers::Presence;
+use super::super::remote::silence_max;
+use super::intent::{EvictReply, Intent};
+use super::msg::{PlaceRef, Reply, Whereabouts};
+use super::{Actor, Run};
+use crate::lock::{Entry, Evidence, Fence, Liveness, Lookup, Over, ReplicaId, Seq, State};
+use crate::store::StoreError;
+
+/// A home that looked at its key longer ago than this looks again beside a critical call (I10).
+const LOOKED_AGO_MAX: Duration = Duration::from_millis(1_000);
+/// What is looked for when nobody of this home is in a hurry.
+const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
+/// A consent that is followed by no take-over is given up after this.
+const CEDED_FOR: Duration = Duration::from_secs(6);
+/// How long a key is watched of which a sweep found that it has places of replicas that are down.
+const SWEPT_FOR: Duration = Duration::from_secs(60);
+
+/// A consent.
+#[derive(Clone, Copy, Debug)]
+struct Ceded {
+    epoch: u32,
+    /// When, by CLOCK_BOOTTIME.
+    at: Duration,
+}
+
+/// What an actor knows of other replicas.
+#[derive(Default)]
+pub(super) struct Others {
+    /// The key has a live place of this home. (In a store of one process: any place.)
+    pub has_own_place: bool,
+    /// A place of this home stands behind one of another.
+    behind: bool,
+    /// Places of others: the epoch they have, and since when it was seen.
+    seen: BTreeMap<Seq, (u32, Heard)>,
+    /// Places of this home that others were promised.
+    ceded: BTreeMap<Seq, Ceded>,
+    /// Who hears of a promise once the calls of the holder are answered.
+    consents: Vec<oneshot::Sender<bool>>,
+    /// When the state that is known was asked for, by CLOCK_BOOTTIME.
+    pub looked_at: Duration,
+    /// When the first swap was sent of which it is not known yet what became.
+    pub sent_at: Option<Duration>,
+    /// Looks in a row that showed nothing new.
+    quiet: u32,
+    swept_until: Duration,
+}
+
+/// What a look beside a call showed; `None` where no look was needed.
+pub(super) type Looked = Option<(Duration, Result<Option<State>, StoreError>)>;
+
+impl Actor {
+    /// Whether a call can be answered from the state that is known: the place is this home's, or over. Else the
+    /// store is looked at first.
+    pub(super) fn knows(&self, run: &Run, place: PlaceRef) -> bool {
+        let Some(state) = &self.state else {
+            return false;
+        };
+        match state.lookup(place.seq, place.tag) {
+            Lookup::Live(at) => {
+                let entry = state.entries.get(at);
+                // One that was promised away may be another's by now.
+                entry.is_some_and(|entry| entry.home == run.inner.replica)
+                    && !self.others.ceded.contains_key(&place.seq)
+            }
+            Lookup::Over(_) => true,
+            Lookup::NeverIssued => false,
+        }
+    }
+
+    /// Notes what a new state means.
+    pub(super) fn note_others(&mut self, run: &Run, new: &State) {
+        if !run.inner.shared {
+            self.others.has_own_place = !new.entries.is_empty();
+            return;
+        }
+        let me = run.inner.replica;
+        let mine = |entry: &Arc<Entry>| entry.home == me;
+        let last_of_mine = new.entries.iter().rposition(mine);
+        let first_of_others = new.entries.iter().position(|entry| !mine(entry));
+        self.others.has_own_place = last_of_mine.is_some();
+        self.others.behind = match (last_of_mine, first_of_others) {
+            (Some(last), Some(first)) => first < last,
+            (None, _) | (_, None) => false,
+        };
+        self.others.seen.retain(|seq, (epoch, _)| {
+            let entry = new.entry(*seq);
+            entry.is_some_and(|entry| entry.epoch == *epoch)
+        });
+        self.others.ceded.retain(|seq, ceded| {
+            let entry = new.entry(*seq);
+            entry.is_some_and(|entry| entry.epoch == ceded.epoch && entry.home == me)
+        });
+    }
+
+    /// Sets when to look next, if somebody of this home waits behind others.
+    pub(super) fn poll_others(&mut self, run: &mut Run) {
+        let swept = self.others.swept_until > Duration::ZERO;
+        if !self.others.behind && !swept {
+            run.poll = None;
+            return;
+        }
+        if run.poll.is_some() || self.stale {
+            return;
+        }
+        if swept && run.inner.clock.boot() > self.others.swept_until {
+            self.others.swept_until = Duration::ZERO;
+            return;
+        }
+        let in_a_hurry = !self.wakes.is_empty()
+            || !self.let_ins.is_empty()
+            || self.watches.values().any(|w| w.receiver_count() > 0);
+        let span = match in_a_hurry {
+            true => run.inner.backoff(self.others.quiet),
+            false => POLL_SLOWLY,
+        };
+        run.poll = Some(run.inner.clock.sleep(span));
+    }
+
+    /// After a look: whether it showed anything new, and whether those ahead still live (I8, I9).
+    pub(super) fn looked(&mut self, run: &Run, news: bool) {
+        self.others.quiet = match news {
+            true => 0,
+            false => self.others.quiet.saturating_add(1),
+        };
+        let swept = self.others.swept_until > Duration::ZERO;
+        if !run.inner.shared || (!self.others.behind && !swept) {
+            return;
+        }
+        let Some(state) = self.state.clone() else {
+            return;
+        };
+        let me = run.inner.replica;
+        let last_of_mine = state.entries.iter().rposition(|entry| entry.home == me);
+        let watched = match swept {
+            true => state.entries.len(),
+            false => last_of_mine.unwrap_or(0),
+        };
+        let mut others_left = false;
+        for entry in state.entries.iter().take(watched) {
+            if entry.home == me {
+                continue;
+            }
+            others_left = true;
+            if let Some(evidence) = self.is_dead(run, entry)
+                && !self.is_evicting(entry.seq)
+            {
+                self.pending.push_back(Intent::Evict {
+                    seq: entry.seq,
+                    tag: entry.tag(),
+                    evidence,
+                    reply: EvictReply::None,
+                });
+            }
+        }
+        if !others_left {
+            self.others.swept_until = Duration::ZERO;
+        }
+    }
+
+    /// Whether a place of another home is dead, as far as this observer saw.
+    fn is_dead(&mut self, run: &Run, entry: &Entry) -> Option<Evidence> {
+        let inner = &run.inner;
+        match entry.liveness {
+            Liveness::Own { ttl_ms } => {
+                let now = (entry.epoch, inner.members.heard());
+                let seen = self.others.seen.entry(entry.seq).or_insert(now);
+                if seen.0 != entry.epoch {
+                    *seen = now;
+                }
+                let silence = inner.members.silence(entry.home, seen.1);
+                let ttl = Duration::from_millis(u64::from(ttl_ms));
+                (silence >= silence_max(ttl)).then_some(Evidence::Silent { epoch: entry.epoch })
+            }
+            Liveness::Session(session) => {
+                let key = super::LeaseKey::Session(session);
+                if inner.leases.left(&key).is_some() {
+                    // Kept here: it is ended here.
+                    return None;
+                }
+                let over = inner.remote.observe(session, inner.clock.boot());
+                over.then_some(Evidence::SessionOver(session))
+            }
+        }
+    }
+
+    fn is_evicting(&self, place: Seq) -> bool {
+        let of_place = |i: &Intent| matches!(i, Intent::Evict { seq, .. } if *seq == place);
+        self.pending.iter().any(of_place)
+    }
+
+    /// A sweep found places of replicas that are down.
+    pub(super) fn sweep(&mut self, run: &Run) {
+        if run.inner.shared {
+            self.others.swept_until = run.inner.clock.boot().saturating_add(SWEPT_FOR);
+            self.stale = true;
+        }
+    }
+
+    /// Another replica says that the key has this version.
+    pub(super) fn hinted(&mut self, version: u64) {
+        if self.state.as_ref().is_some_and(|s| s.version < version) {
+            self.others.quiet = 0;
+            self.stale = true;
+        }
+    }
+
+    /// After a swap of this replica: tells the homes that have something to do now. They would find out.
+    pub(super) fn tell_others(&self, run: &Run, old: &State, new: &State) {
+        if !run.inner.shared {
+            return;
+        }
+        let me = run.inner.replica;
+        let mut told: Vec<ReplicaId> = Vec::new();
+        let mut tell = |home: ReplicaId| {
+            if home != me
+                && !told.contains(&home)
+                && let Presence::Live(peer) = run.inner.members.presence(home)
+            {
+                run.inner.peers.hint(&peer, &self.id, new.version);
+                told.push(home);
+            }
+        };
+        if let Some(holder) = new.holder()
+            && old.grant != new.grant
+        {
+            tell(holder.home);
+        }
+        let gone = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
+        for entry in gone.take(64) {
+            tell(entry.home);
+        }
+    }
+
+    /// Who has a place. The state was just read.
+    pub(super) fn whereabouts(&self, place: PlaceRef) -> Result<Whereabouts, EngineError> {
+        let state = self.state.as_ref().ok_or(EngineError::NeverIssued)?;
+        let at = match state.lookup(place.seq, place.tag) {
+            Lookup::Live(at) => at,
+            Lookup::Over(over) => return Err(EngineError::Over(over)),
+            Lookup::NeverIssued => return Err(EngineError::NeverIssued),
+        };
+        let Some(entry) = state.entries.get(at) else {
+            return Err(EngineError::NeverIssued);
+        };
+        Ok(Whereabouts {
+            home: entry.home,
+            epoch: entry.epoch,
+            fence: if at == 0 { state.fence } else { Fence::NONE },
+            version: state.version,
+        })
+    }
+
+    /// Gives a place up to whoever asks for it: from here on nothing is served for it, until it is taken over, or
+    /// this home takes it over anew.
+    pub(super) fn consent(
+        &mut self,
+        run: &Run,
+        (seq, fence, epoch): (Seq, Fence, u32),
+        reply: oneshot::Sender<bool>,
+    ) {
+        let Some(state) = self.state.clone() else {
+            // Whoever asked looks for the answer in the store.
+            let _ = reply.send(false);
+            return;
+        };
+        let Some(entry) = state.entry(seq) else {
+            let _ = reply.send(false);
+            return;
+        };
+        let holds = state.head == seq;
+        let in_force = if holds { state.fence } else { Fence::NONE };
+        if entry.home != run.inner.replica || entry.epoch != epoch || fence != in_force {
+            let _ = reply.send(false);
+            return;
+        }
+        let at = run.inner.clock.boot();
+        self.others.ceded.insert(seq, Ceded { epoch, at });
+        run.inner.leases.cede_place(&self.place(seq));
+        self.wakes.remove(&seq);
+        self.watches.remove(&seq);
+        self.fail_let_ins(seq, &changing_home());
+        if holds {
+            self.fail_put_off(&changing_home());
+            self.others.consents.push(reply);
+            self.finish_consent();
+        } else {
+            let _ = reply.send(true);
+        }
+    }
+
+    /// Forgets the fence of a holder that was promised away, once its calls are answered.
+    pub(super) fn finish_consent(&mut self) {
+        if self.others.consents.is_empty() {
+            return;
+        }
+        let Some(state) = &self.state else { return };
+        if !self.others.ceded.contains_key(&state.head) {
+            // Over, or taken over: nothing is left to promise.
+            for reply in std::mem::take(&mut self.others.consents) {
+                let _ = reply.send(false);
+            }
+            return;
+        }
+        if self.holding.as_ref().is_some_and(|h| h.calls > 0) {
+            return;
+        }
+        self.holding = None;
+        for reply in std::mem::take(&mut self.others.consents) {
+            let _ = reply.send(true);
+        }
+    }
+
+    /// Whether a place of this home was promised to another. If nobody came for it for a while, this home takes it
+    /// over anew.
+    pub(super) fn is_ceded(&mut self, run: &Run, seq: Seq) -> bool {
+        let Some(ceded) = self.others.ceded.get(&seq) else {
+            return false;
+        };
+        let since = run.inner.clock.boot().saturating_sub(ceded.at);
+        if since >= CEDED_FOR {
+            self.take_anew(run, seq);
+        }
+        true
+    }
+
+    /// Fails who waits to be let in at a place that was promised to another.
+    pub(super) fn fail_promised(&mut self, run: &Run) {
+        let promised: Vec<Seq> = self
+            .others
+            .ceded
+            .keys()
+            .copied()
+            .filter(|seq| self.is_promised(run, *seq))
+            .collect();
+        for seq in promised {
+            self.fail_let_ins(seq, &changing_home());
+        }
+    }
+
+    /// Whether a place was promised to another so lately that it may still come for it.
+    pub(super) fn is_promised(&self, run: &Run, seq: Seq) -> bool {
+        let now = run.inner.clock.boot();
+        let ceded = self.others.ceded.get(&seq);
+        ceded.is_some_and(|ceded| now.saturating_sub(ceded.at) < CEDED_FOR)
+    }
+
+    /// Takes a place of this home over to this home: a new epoch, and for the holder a new fence.
+    pub(super) fn take_anew(&mut self, run: &Run, seq: Seq) {
+        let Some(state) = self.state.clone() else {
+            return;
+        };
+        let Some(entry) = state.entry(seq) else {
+            return;
+        };
+        if entry.home != run.inner.replica || self.is_taking_over(seq) {
+            return;
+        }
+        self.pending.push_back(Intent::TakeOver {
+            seq,
+            from_home: entry.home,
+            from_fence: if state.head == seq {
+                state.fence
+            } else {
+                Fence::NONE
+            },
+            from_epoch: entry.epoch,
+            reply: None,
+        });
+    }
+
+    /// Takes a place over from a home that is down, or consented.
+    pub(super) fn take_from(
+        &mut self,
+        seq: Seq,
+        from_home: ReplicaId,
+        (from_fence, from_epoch): (Fence, u32),
+        reply: Reply<bool>,
+    ) {
+        self.pending.push_back(Intent::TakeOver {
+            seq,
+            from_home,
+            from_fence,
+            from_epoch,
+            reply: Some(reply),
+        });
+    }
+
+    /// The read beside a critical call, where this home's last look is too long ago (I10).
+    pub(super) fn look_beside(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
+        let now = run.inner.clock.boot();
+        let ago = now.saturating_sub(self.others.looked_at);
+        let inner = Arc::clone(&run.inner);
+        let id = Arc::clone(&self.id);
+        let due = inner.shared && ago > LOOKED_AGO_MAX;
+        async move {
+            match due {
+                true => Some((now, inner.store.load(&id).await)),
+                false => None,
+            }
+        }
+    }
+
+    /// Takes in what a look beside a call showed.
+    pub(super) fn saw_beside(&mut self, run: &mut Run, looked: Looked) -> Result<(), EngineError> {
+        let Some((at, state)) = looked else {
+            return Ok(());
+        };
+        let state = state.map_err(|error| EngineError::Unavailable(error.to_string()))?;
+        let state = state.unwrap_or_default();
+        let known = self.state.as_ref().map_or(0, |s| s.version);
+        if state.version > known {
+            self.adopt(run, state);
+        }
+        self.others.looked_at = self.others.looked_at.max(at);
+        Ok(())
+    }
+}
+
+/// What is told of a place that goes to another replica.
+pub(super) fn changing_home() -> EngineError {
+    EngineError::Unavailable("the lockRef is changing its home".to_owned())
+}
+
+/// What is told of a place whose session is over, and which is not evicted yet.
+pub(super) fn session_closed() -> EngineError {
+    EngineError::Over(Over::Ended(crate::lock::EndReason::SessionClosed))
+}

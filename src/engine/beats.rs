@@ -1,0 +1,207 @@
+//! A replica's own beats, and its looks at those of the others (design §6, I10).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::actor::Msg;
+use super::inner::Inner;
+use super::sessions;
+use crate::lock::KeyId;
+use crate::store::{Question, StoreError, Subject};
+
+/// Beats are not closer than this …
+const APART_MIN: Duration = Duration::from_millis(200);
+/// … and not further apart than this.
+const APART_MAX: Duration = Duration::from_millis(1_000);
+/// Looks at the others are not further apart than this.
+const LOOKS_APART: Duration = Duration::from_millis(500);
+/// A beat or a look that takes longer is given up, and the next one begun.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+/// How many replicas there may be.
+const REPLICAS_MAX: usize = 10_000;
+/// How many questions are worked at, at once.
+const QUESTIONS_MAX: usize = 500;
+/// After this time without a beat a row is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
+/// How often the store's clock is looked at …
+const CLOCK_EVERY: Duration = Duration::from_secs(30);
+/// … which may differ from this one's by so much (I2).
+const CLOCK_APART_MAX_US: u64 = 60_000_000;
+
+/// A fifth of the shortest TTL that is kept here.
+fn apart(inner: &Inner) -> Duration {
+    let shortest = inner.leases.shortest_ttl().unwrap_or(APART_MAX * 5);
+    (shortest / 5).clamp(APART_MIN, APART_MAX)
+}
+
+async fn within<T>(
+    inner: &Inner,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = inner.clock.sleep(GIVEN_UP_AFTER) => {
+            Err(StoreError::Unavailable("no answer in time".to_owned()))
+        }
+    }
+}
+
+/// The first beat, and the first look at the others. Nothing is served before.
+pub(super) async fn begin(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    beat(inner, false).await?;
+    look(inner).await?;
+    look_at_clock(inner).await
+}
+
+/// Beats until this replica is over.
+pub(super) async fn beat_on(inner: Arc<Inner>) {
+    let mut over = inner.dead.subscribe();
+    let mut last = inner.clock.boot();
+    let mut failed = false;
+    loop {
+        let next = last.saturating_add(apart(&inner));
+        let left = next.saturating_sub(inner.clock.boot());
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => return,
+            // Something with a shorter TTL lives here now.
+            () = inner.beat_sooner.notified(), if !left.is_zero() => continue,
+            () = inner.clock.sleep(left) => {}
+        }
+        last = inner.clock.boot();
+        match beat(&inner, false).await {
+            Ok(()) => {
+                if failed {
+                    tracing::info!("beats are written again");
+                }
+                failed = false;
+            }
+            Err(error) => {
+                if !failed {
+                    tracing::warn!(%error, "a beat was not written; going on trying");
+                }
+                failed = true;
+            }
+        }
+        if inner.leases.is_dead() {
+            return inner.die();
+        }
+    }
+}
+
+/// One beat. `stopped`: the last one.
+pub(super) async fn beat(inner: &Inner, stopped: bool) -> Result<(), StoreError> {
+    let number = inner.beats.fetch_add(1, Ordering::Relaxed) + 1;
+    let sent = inner.clock.boot();
+    within(inner, inner.store.beat(inner.replica, number, stopped)).await?;
+    inner.leases.acknowledged(sent);
+    Ok(())
+}
+
+/// Looks at the others, and at what they ask, until this replica is over.
+pub(super) async fn look_on(inner: Arc<Inner>) {
+    let mut over = inner.dead.subscribe();
+    let mut clock_at = inner.clock.boot();
+    loop {
+        let pause = apart(&inner).min(LOOKS_APART);
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => return,
+            () = inner.clock.sleep(pause) => {}
+        }
+        if let Err(error) = look(&inner).await {
+            tracing::debug!(%error, "the other replicas could not be looked at");
+        }
+        match within(&inner, inner.store.questions(inner.replica)).await {
+            Ok(questions) => answer(&inner, questions),
+            Err(error) => tracing::debug!(%error, "questions could not be read"),
+        }
+        if inner.clock.boot().saturating_sub(clock_at) >= CLOCK_EVERY {
+            clock_at = inner.clock.boot();
+            if let Err(error) = look_at_clock(&inner).await {
+                tracing::debug!(%error, "the clock of the store could not be read");
+            }
+            for id in inner.members.silent_for(FORGOTTEN_AFTER) {
+                if let Err(error) = inner.store.forget_replica(id).await {
+                    tracing::debug!(%error, replica = %id, "an old replica could not be forgotten");
+                }
+            }
+        }
+    }
+}
+
+async fn look(inner: &Inner) -> Result<(), StoreError> {
+    let look = inner.members.look(inner.clock.boot());
+    let rows = within(inner, inner.store.list_replicas(None, REPLICAS_MAX)).await?;
+    inner.members.saw(look, inner.clock.boot(), rows);
+    Ok(())
+}
+
+async fn look_at_clock(inner: &Inner) -> Result<(), StoreError> {
+    let before = inner.clock.wall_us();
+    let Some(theirs) = within(inner, inner.store.clock_us()).await? else {
+        return Ok(());
+    };
+    let after = inner.clock.wall_us();
+    let apart = before
+        .saturating_sub(theirs)
+        .max(theirs.saturating_sub(after));
+    let off = apart > CLOCK_APART_MAX_US;
+    if off != inner.clock_off.swap(off, Ordering::Relaxed) {
+        match off {
+            true => tracing::error!(
+                seconds = apart / 1_000_000,
+                "the clock of this machine differs from the store's by more than a minute; set it"
+            ),
+            false => tracing::info!("the clock of this machine agrees with the store's again"),
+        }
+    }
+    Ok(())
+}
+
+/// Works at what is asked, each in a task of its own; what takes long is asked again by the next look.
+fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
+    for question in questions.into_iter().take(QUESTIONS_MAX) {
+        if !inner.asked.begin(question.id) {
+            continue;
+        }
+        let inner = Arc::clone(inner);
+        tokio::spawn(async move {
+            if gives_up(&inner, &question).await {
+                tracing::info!(about = ?question.about, "given up to another replica that asked for it");
+                if let Err(error) = inner.store.consent(&question).await {
+                    tracing::debug!(%error, "a consent could not be written; it is asked again");
+                }
+            }
+            inner.asked.end(question.id);
+        });
+    }
+}
+
+/// Whether what is asked for is given up, here and now, for good.
+async fn gives_up(inner: &Arc<Inner>, question: &Question) -> bool {
+    match &question.about {
+        Subject::Place {
+            key,
+            seq,
+            fence,
+            epoch,
+        } => {
+            let (reply, answer) = oneshot::channel();
+            let msg = Msg::Consent {
+                seq: *seq,
+                fence: *fence,
+                epoch: *epoch,
+                reply,
+            };
+            let id: Arc<KeyId> = Arc::new(key.clone());
+            let sent = inner.keys.send(inner, &id, msg).is_ok();
+            sent && answer.await.unwrap_or(false)
+        }
+        Subject::Session { session, epoch } => sessions::give_up(inner, *session, *epoch).await,
+    }
+}

@@ -1,0 +1,362 @@
+//! The replicas of one service, as this one sees them: who beats, who is down, who should serve which key.
+//!
+//! One observer, on its own clock (I9): a replica is down once it said so, or once no new beat of it was seen
+//! for a replica TTL. Time in which the rows could not be read counts for nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::peers::{Peer, Presence};
+use crate::lock::{KeyId, ReplicaId};
+use crate::store::ReplicaRow;
+
+/// Between two looks at the rows that are further apart something was in the way: that time is not counted.
+const LOOKS_APART_MAX: Duration = Duration::from_millis(2_500);
+/// How many ids of places are kept of which no row was found.
+const UNKNOWN_MAX: usize = 10_000;
+
+/// A moment of the observer's: how much time it could see in so far.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct Heard(Duration);
+
+struct Member {
+    row: ReplicaRow,
+    /// When the present beat was first seen.
+    changed: Heard,
+}
+
+#[derive(Default)]
+struct Table {
+    members: BTreeMap<ReplicaId, Member>,
+    /// Ids met in places that no row was found of: since when, and the look that was the latest then.
+    unknown: BTreeMap<ReplicaId, (Heard, u64)>,
+    /// How many looks were begun.
+    looks: u64,
+    /// The latest look of which the answer is here.
+    seen: u64,
+    /// When that was begun.
+    last: Option<Duration>,
+    heard: Heard,
+}
+
+/// The replicas of one service.
+pub(super) struct Members {
+    me: ReplicaId,
+    ttl: Duration,
+    table: Mutex<Table>,
+}
+
+/// A look at the rows that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    number: u64,
+    begun: Duration,
+}
+
+impl Members {
+    pub fn new(me: ReplicaId, ttl: Duration) -> Self {
+        Members {
+            me,
+            ttl,
+            table: Mutex::default(),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A look begins; `now` is CLOCK_BOOTTIME.
+    pub fn look(&self, now: Duration) -> Look {
+        let mut table = self.table();
+        table.looks += 1;
+        Look {
+            number: table.looks,
+            begun: now,
+        }
+    }
+
+    /// What a look showed. One that was overtaken by a later one counts for nothing.
+    pub fn saw(&self, look: Look, now: Duration, rows: Vec<ReplicaRow>) {
+        let mut table = self.table();
+        if look.number <= table.seen {
+            return;
+        }
+        table.seen = look.number;
+        // Silence ends where this look began; a change is counted from where its answer came.
+        let last = table.last.replace(look.begun);
+        let apart = last.map_or(Duration::ZERO, |last| look.begun.saturating_sub(last));
+        if apart <= LOOKS_APART_MAX {
+            table.heard.0 += apart;
+        }
+        let came = Heard(table.heard.0 + now.saturating_sub(look.begun));
+        let mut before = std::mem::take(&mut table.members);
+        for row in rows {
+            let known = before.remove(&row.id);
+            let changed = match known {
+                Some(known) if known.row.beat == row.beat => known.changed,
+                Some(_) | None => came,
+            };
+            table.unknown.remove(&row.id);
+            table.members.insert(row.id, Member { row, changed });
+        }
+    }
+
+    /// The present moment of this observer.
+    pub fn heard(&self) -> Heard {
+        self.table().heard
+    }
+
+    /// For how long nothing was heard of a replica, of what was seen since `since`.
+    pub fn silence(&self, id: ReplicaId, since: Heard) -> Duration {
+        let mut table = self.table();
+        let heard = table.heard;
+        let from = match table.members.get(&id) {
+            Some(member) => member.changed.max(since),
+            None => match table.missing_since(id) {
+                Some(missing) => missing.max(since),
+                None => heard,
+            },
+        };
+        heard.0.saturating_sub(from.0)
+    }
+
+    /// What is known of a replica.
+    pub fn presence(&self, id: ReplicaId) -> Presence {
+        if id == self.me {
+            return Presence::Here;
+        }
+        let mut table = self.table();
+        let heard = table.heard;
+        match table.members.get(&id) {
+            Some(member) if member.row.stopped => Presence::Down,
+            Some(member) if heard.0.saturating_sub(member.changed.0) >= self.ttl => Presence::Down,
+            Some(member) => Presence::Live(peer(&member.row)),
+            // Replicas announce themselves before they serve, and are forgotten only when long down.
+            None => match table.missing_since(id) {
+                Some(_) => Presence::Down,
+                None => Presence::Unsure,
+            },
+        }
+    }
+
+    /// The replica that should serve a key: of the live ones that with the highest hash of both.
+    pub fn affinity(&self, key: &KeyId) -> Presence {
+        let table = self.table();
+        let heard = table.heard;
+        let key = hash_of(key);
+        let mut best = (rank(key, self.me), None);
+        for member in table.members.values() {
+            // One that missed beats is not the first choice, long before it is down.
+            let silent = heard.0.saturating_sub(member.changed.0);
+            if member.row.id == self.me || member.row.stopped || silent >= self.ttl / 3 {
+                continue;
+            }
+            best = best.max_by_rank(rank(key, member.row.id), &member.row);
+        }
+        match best.1 {
+            None => Presence::Here,
+            Some(row) => Presence::Live(peer(row)),
+        }
+    }
+
+    /// The others that live.
+    pub fn peers(&self) -> Vec<Peer> {
+        let ids: Vec<ReplicaId> = self.table().members.keys().copied().collect();
+        let live = ids.into_iter().filter_map(|id| match self.presence(id) {
+            Presence::Live(peer) => Some(peer),
+            Presence::Here | Presence::Down | Presence::Unsure => None,
+        });
+        live.collect()
+    }
+
+    /// Replicas of which nothing was heard for this long.
+    pub fn silent_for(&self, span: Duration) -> Vec<ReplicaId> {
+        let table = self.table();
+        let heard = table.heard;
+        let silent = |member: &&Member| heard.0.saturating_sub(member.changed.0) >= span;
+        let silent = table.members.values().filter(silent);
+        silent.map(|member| member.row.id).collect()
+    }
+}
+
+impl Table {
+    /// Since when it is known that a replica has no row; `None` while the rows were not read since its id was
+    /// first met.
+    fn missing_since(&mut self, id: ReplicaId) -> Option<Heard> {
+        if self.unknown.len() >= UNKNOWN_MAX {
+            self.unknown.clear();
+        }
+        let met = (self.heard, self.looks);
+        let (since, look) = *self.unknown.entry(id).or_insert(met);
+        (self.seen > look).then_some(since)
+    }
+}
+
+trait Best<'a> {
+    fn max_by_rank(self, rank: (u64, ReplicaId), row: &'a ReplicaRow) -> Self;
+}
+
+impl<'a> Best<'a> for ((u64, ReplicaId), Option<&'a ReplicaRow>) {
+    fn max_by_rank(self, rank: (u64, ReplicaId), row: &'a ReplicaRow) -> Self {
+        if rank > self.0 {
+            (rank, Some(row))
+        } else {
+            self
+        }
+    }
+}
+
+fn peer(row: &ReplicaRow) -> Peer {
+    Peer {
+        id: row.id,
+        address: row.peer_address.clone(),
+    }
+}
+
+/// The same in every process (FNV-1a; its constants are the published ones).
+fn hash_of(key: &KeyId) -> u64 {
+    let table = key.table.as_str().bytes();
+    let bytes = table.chain([0]).chain(key.key.as_str().bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// How much a replica is the one for a key (rendezvous hashing; mixed as splitmix64 does).
+fn rank(key: u64, replica: ReplicaId) -> (u64, ReplicaId) {
+    let (high, low) = replica.0.as_u64_pair();
+    let mut mixed = key ^ high ^ low.rotate_left(32);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31), replica)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::lock::{Key, TableName};
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn id(number: u128) -> ReplicaId {
+        ReplicaId(Uuid::from_u128(number))
+    }
+
+    fn row(number: u128, beat: u64) -> ReplicaRow {
+        ReplicaRow {
+            id: id(number),
+            address: String::new(),
+            peer_address: format!("127.0.0.{number}:1"),
+            version: String::new(),
+            started_at_ms: 0,
+            beat,
+            stopped: false,
+        }
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn is_live(members: &Members, number: u128) -> bool {
+        matches!(members.presence(id(number)), Presence::Live(_))
+    }
+
+    /// Looks each second from `from` on, `times` times.
+    fn looks(members: &Members, from: u64, times: u64, beat: impl Fn(u64) -> u64) {
+        for n in from..from + times {
+            let look = members.look(ms(n * 1_000));
+            members.saw(look, ms(n * 1_000), vec![row(2, beat(n))]);
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_beat_for_the_ttl_is_down_and_not_before() {
+        let members = Members::new(id(1), TTL);
+        looks(&members, 0, 10, |_| 5);
+        assert!(is_live(&members, 2));
+        looks(&members, 10, 1, |_| 5);
+        assert_eq!(members.presence(id(2)), Presence::Down);
+        looks(&members, 11, 1, |_| 6);
+        assert!(is_live(&members, 2), "it beats again");
+    }
+
+    #[test]
+    fn time_in_which_nothing_could_be_read_does_not_count() {
+        let members = Members::new(id(1), TTL);
+        looks(&members, 0, 3, |_| 5);
+        looks(&members, 60, 8, |_| 5);
+        assert!(is_live(&members, 2));
+        assert_eq!(members.silence(id(2), Heard::default()), ms(9_000));
+        looks(&members, 68, 1, |_| 5);
+        assert_eq!(members.presence(id(2)), Presence::Down);
+    }
+
+    #[test]
+    fn a_slow_look_counts_its_silence_from_its_answer_and_to_its_begin() {
+        let members = Members::new(id(1), TTL);
+        let look = members.look(ms(0));
+        members.saw(look, ms(2_000), vec![row(2, 1)]);
+        let look = members.look(ms(2_400));
+        members.saw(look, ms(2_400), vec![row(2, 1)]);
+        assert_eq!(members.silence(id(2), Heard::default()), ms(400));
+    }
+
+    #[test]
+    fn an_unknown_one_is_down_only_after_a_look_that_was_begun_later() {
+        let members = Members::new(id(1), TTL);
+        let early = members.look(ms(0));
+        assert_eq!(members.presence(id(9)), Presence::Unsure);
+        members.saw(early, ms(1), vec![]);
+        assert_eq!(members.presence(id(9)), Presence::Unsure);
+        let later = members.look(ms(2));
+        members.saw(later, ms(3), vec![]);
+        assert_eq!(members.presence(id(9)), Presence::Down);
+    }
+
+    #[test]
+    fn one_that_stopped_is_down_at_once() {
+        let members = Members::new(id(1), TTL);
+        let look = members.look(ms(0));
+        let stopped = ReplicaRow {
+            stopped: true,
+            ..row(2, 7)
+        };
+        members.saw(look, ms(0), vec![stopped]);
+        assert_eq!(members.presence(id(2)), Presence::Down);
+    }
+
+    #[test]
+    fn keys_are_spread_and_all_replicas_agree() {
+        let rows = || (1..=3).map(|n| row(n, 1)).collect::<Vec<_>>();
+        let all: Vec<Members> = (1..=3).map(|n| Members::new(id(n), TTL)).collect();
+        for members in &all {
+            let look = members.look(ms(0));
+            members.saw(look, ms(0), rows());
+        }
+        let mut served = BTreeMap::<ReplicaId, u32>::new();
+        for n in 0..3_000 {
+            let key = KeyId {
+                table: TableName::default_table(),
+                key: Key::parse(&format!("orders-{n}"), 99).unwrap(),
+            };
+            let chosen: Vec<ReplicaId> = all
+                .iter()
+                .map(|members| match members.affinity(&key) {
+                    Presence::Live(peer) => peer.id,
+                    _ => members.me,
+                })
+                .collect();
+            assert!(chosen.iter().all(|id| *id == chosen[0]));
+            *served.entry(chosen[0]).or_default() += 1;
+        }
+        assert!(
+            served.values().all(|n| (800..1_200).contains(n)),
+            "{served:?}"
+        );
+    }
+}

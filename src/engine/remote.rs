@@ -1,0 +1,322 @@
+//! Sessions that another replica keeps, and that matter here: places of this home live by them, or a waiter of
+//! this home stands behind such a place (design §6, I8).
+//!
+//! Their rows are read now and then, their replicas' beats are watched: a session whose replica gave no beat for
+//! its TTL is closed by a swap that names the epoch it was seen with. What is told of their leases is asked of
+//! the replica that keeps them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use super::api::{EngineError, Renewed};
+use super::inner::Inner;
+use super::leases::{LeaseKey, NoLease, PlaceId};
+use super::members::Heard;
+use super::peers::{PeerError, Presence};
+use super::sessions;
+use crate::lock::{ReplicaId, SessionId};
+use crate::store::{SessionRow, SessionSwap};
+
+/// How often they are looked over.
+const EVERY: Duration = Duration::from_millis(200);
+/// A row is read again after this, or its TTL if that is longer: its replica tells of an end at once, so this
+/// is for what it could not tell.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// An observer's interest lasts so long.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+/// How many are worked at, at once.
+const AT_ONCE: usize = 32;
+/// Beyond the TTL and its share for clock rates: what a beat takes to be seen.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// How long nothing must be heard before something with this TTL counts as dead.
+pub(super) fn silence_max(ttl: Duration) -> Duration {
+    ttl + ttl / 10 + MARGIN
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    keeper: ReplicaId,
+    epoch: u32,
+    ttl: Duration,
+    /// When its row was first seen with this epoch.
+    seen: Heard,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Remote {
+    known: Option<Known>,
+    read_at: Option<Duration>,
+    renewed_at: Option<Duration>,
+    /// Its row says that it is over.
+    over: bool,
+    places: BTreeSet<PlaceId>,
+    wanted_until: Duration,
+    /// Calls that keep it alive.
+    open: usize,
+}
+
+/// Sessions that other replicas keep.
+#[derive(Default)]
+pub(super) struct RemoteSessions {
+    table: Mutex<BTreeMap<SessionId, Remote>>,
+}
+
+/// A call that keeps such a session alive for as long as this lives.
+pub(super) struct OpenRemote {
+    inner: Arc<Inner>,
+    session: SessionId,
+}
+
+impl Drop for OpenRemote {
+    fn drop(&mut self) {
+        if let Some(remote) = self.inner.remote.table().get_mut(&self.session) {
+            remote.open = remote.open.saturating_sub(1);
+        }
+    }
+}
+
+impl RemoteSessions {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<SessionId, Remote>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place of this home lives by it.
+    pub fn attach(&self, session: SessionId, place: PlaceId) {
+        let mut table = self.table();
+        table.entry(session).or_default().places.insert(place);
+    }
+
+    /// A place lives by it no longer.
+    pub fn detach(&self, session: SessionId, place: &PlaceId) {
+        if let Some(remote) = self.table().get_mut(&session) {
+            remote.places.remove(place);
+        }
+    }
+
+    /// This replica keeps it now: what lives by it here.
+    pub fn take_places(&self, session: SessionId) -> BTreeSet<PlaceId> {
+        let gone = self.table().remove(&session);
+        gone.map_or_else(BTreeSet::new, |remote| remote.places)
+    }
+
+    pub fn places_of(&self, session: SessionId) -> usize {
+        let table = self.table();
+        table.get(&session).map_or(0, |remote| remote.places.len())
+    }
+
+    /// Whether it is over, as far as is known; from now on it is watched for a while.
+    pub fn observe(&self, session: SessionId, now: Duration) -> bool {
+        let mut table = self.table();
+        let remote = table.entry(session).or_default();
+        remote.wanted_until = now.saturating_add(WANTED_FOR);
+        remote.over
+    }
+
+    /// Its row is to be read at once: somebody says that it changed.
+    pub fn look_again(&self, session: SessionId) {
+        if let Some(remote) = self.table().get_mut(&session) {
+            remote.read_at = None;
+        }
+    }
+
+    fn saw(&self, row: &SessionRow, heard: Heard, now: Duration) {
+        let mut table = self.table();
+        let Some(remote) = table.get_mut(&row.id) else {
+            return;
+        };
+        remote.read_at = Some(now);
+        remote.over |= !row.open;
+        let newer = remote.known.as_ref().is_none_or(|k| k.epoch < row.epoch);
+        if newer {
+            remote.known = Some(Known {
+                keeper: row.replica,
+                epoch: row.epoch,
+                ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                seen: heard,
+            });
+        }
+    }
+
+    fn saw_end(&self, session: SessionId, now: Duration) {
+        if let Some(remote) = self.table().get_mut(&session) {
+            remote.read_at = Some(now);
+            remote.over = true;
+        }
+    }
+
+    /// Forgets what nobody cares for, and says what is left.
+    fn wanted(&self, now: Duration) -> Vec<(SessionId, Remote)> {
+        let mut table = self.table();
+        let wanted = |r: &Remote| !r.places.is_empty() || r.open > 0 || r.wanted_until > now;
+        table.retain(|_, remote| wanted(remote));
+        let all = table.iter().map(|(id, remote)| (*id, remote.clone()));
+        all.collect()
+    }
+}
+
+/// A call that keeps a session of another replica alive for as long as the guard lives.
+pub(super) fn open_call(inner: &Arc<Inner>, session: SessionId) -> OpenRemote {
+    let mut table = inner.remote.table();
+    table.entry(session).or_default().open += 1;
+    drop(table);
+    OpenRemote {
+        inner: Arc::clone(inner),
+        session,
+    }
+}
+
+/// Watches them until this replica is over.
+pub(super) async fn watch_on(inner: Arc<Inner>) {
+    let mut over = inner.dead.subscribe();
+    loop {
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => return,
+            () = inner.clock.sleep(EVERY) => {}
+        }
+        let all = inner.remote.wanted(inner.clock.boot());
+        futures_util::stream::iter(all)
+            .for_each_concurrent(AT_ONCE, |(session, remote)| watch(&inner, session, remote))
+            .await;
+    }
+}
+
+async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
+    let now = inner.clock.boot();
+    if remote.over {
+        // Until nothing lives by it here: what the store refused is tried again.
+        return sessions::evict_all(inner, session, remote.places.into_iter().collect()).await;
+    }
+    let again = remote
+        .known
+        .as_ref()
+        .map_or(READ_AGAIN, |k| k.ttl.max(READ_AGAIN));
+    let due = remote
+        .read_at
+        .is_none_or(|at| now.saturating_sub(at) >= again);
+    let silent = remote.known.as_ref().is_some_and(|known| {
+        inner.members.silence(known.keeper, known.seen) >= silence_max(known.ttl)
+    });
+    if due || silent {
+        let heard = inner.members.heard();
+        match inner.store.load_session(session).await {
+            Ok(Some(row)) => {
+                let same = remote.known.as_ref().is_some_and(|k| k.epoch == row.epoch);
+                inner.remote.saw(&row, heard, inner.clock.boot());
+                if row.open && row.replica == inner.replica {
+                    // Taken over by this replica meanwhile.
+                    for place in &remote.places {
+                        let _ = inner.leases.attach(session, place.clone());
+                    }
+                } else if row.open && silent && same {
+                    close(inner, row).await;
+                }
+            }
+            Ok(None) => inner.remote.saw_end(session, inner.clock.boot()),
+            Err(error) => tracing::debug!(%session, %error, "a session could not be looked at"),
+        }
+    }
+    if let Some(known) = &remote.known
+        && remote.open > 0
+        && remote
+            .renewed_at
+            .is_none_or(|at| now.saturating_sub(at) >= known.ttl / 3)
+        && let Err(error) = renew(inner, session).await
+    {
+        tracing::debug!(%session, %error, "an open call could not renew its session");
+    }
+}
+
+/// Closes a session whose replica is silent.
+async fn close(inner: &Arc<Inner>, row: SessionRow) {
+    let session = row.id;
+    let expected = row.epoch;
+    let closed = SessionRow {
+        open: false,
+        epoch: expected.saturating_add(1),
+        ..row
+    };
+    match inner.store.swap_session(expected, &closed).await {
+        SessionSwap::Applied => {
+            tracing::info!(%session, replica = %closed.replica, "a session ended with its replica");
+            inner.remote.saw_end(session, inner.clock.boot());
+        }
+        // Looked at again by the next round.
+        SessionSwap::Conflict(_) => inner.remote.look_again(session),
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
+            tracing::debug!(%session, %error, "a session could not be closed");
+            inner.remote.look_again(session);
+        }
+    }
+}
+
+/// A sign of life for a session that another replica keeps, passed on to it: what may be told of it.
+pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
+    let unreachable = |why: String| EngineError::Unavailable(format!("the session's {why}"));
+    for _ in 0..3 {
+        match inner.leases.renew(&LeaseKey::Session(session)) {
+            Err(NoLease::Unknown) => {}
+            Ok(renewed) => return Ok(renewed),
+            Err(_) => return sessions::renew(inner, session).await,
+        }
+        let known = {
+            let table = inner.remote.table();
+            table.get(&session).and_then(|remote| remote.known.clone())
+        };
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let heard = inner.members.heard();
+                let row = inner.store.load_session(session).await;
+                let row = row.map_err(|error| EngineError::Unavailable(error.to_string()))?;
+                let Some(row) = row.filter(|row| row.open) else {
+                    inner.remote.saw_end(session, inner.clock.boot());
+                    return Err(EngineError::SessionOver);
+                };
+                inner.remote.saw(&row, heard, inner.clock.boot());
+                Known {
+                    keeper: row.replica,
+                    epoch: row.epoch,
+                    ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                    seen: heard,
+                }
+            }
+        };
+        let peer = match inner.members.presence(known.keeper) {
+            Presence::Live(peer) => peer,
+            Presence::Here => return sessions::renew(inner, session).await,
+            Presence::Down | Presence::Unsure => {
+                inner.remote.look_again(session);
+                return Err(unreachable("replica is down".to_owned()));
+            }
+        };
+        match inner.peers.renew_session(&peer, session).await {
+            Ok(renewed) => {
+                if let Some(remote) = inner.remote.table().get_mut(&session) {
+                    remote.renewed_at = Some(inner.clock.boot());
+                }
+                return Ok(renewed);
+            }
+            Err(PeerError::Refused(EngineError::SessionOver)) => {
+                inner.remote.look_again(session);
+                return Err(EngineError::SessionOver);
+            }
+            Err(PeerError::Refused(EngineError::Elsewhere { .. })) => {
+                // It moved: its row says where.
+                if let Some(remote) = inner.remote.table().get_mut(&session) {
+                    remote.known = None;
+                    remote.read_at = None;
+                }
+            }
+            Err(PeerError::Refused(error)) => return Err(error),
+            Err(PeerError::Unreachable(why)) => {
+                return Err(unreachable(format!("replica cannot be called: {why}")));
+            }
+        }
+    }
+    Err(unreachable("replica changes too fast".to_owned()))
+}

@@ -1,0 +1,173 @@
+//! Who has what, and how this replica comes to have it (I10). The gRPC edge asks here where a call belongs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use super::actor::{Msg, PlaceRef, Whereabouts};
+use super::api::{EngineError, Renewed};
+use super::inner::Inner;
+use super::peers::Presence;
+use super::sessions;
+use crate::lock::{KeyId, LockRef, ReplicaId, SessionId};
+use crate::store::{Question, StoreError, Subject};
+
+/// How often an answer to a question is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long one try waits for consent.
+const CONSENT_MAX: Duration = Duration::from_secs(4);
+/// How often a take-over that met another state is tried again.
+const TRIES: u32 = 4;
+
+impl Engine {
+    /// The replica that should serve a key, softly: the same for all who ask, while it lives. `Here`, or `Live`.
+    pub fn affinity(&self, key: &KeyId) -> Presence {
+        match self.inner() {
+            Ok(inner) if inner.shared => inner.members.affinity(key),
+            Ok(_) | Err(_) => Presence::Here,
+        }
+    }
+
+    /// What is known of a replica.
+    pub fn presence(&self, id: ReplicaId) -> Presence {
+        match self.inner() {
+            Ok(inner) => inner.members.presence(id),
+            Err(_) => Presence::Unsure,
+        }
+    }
+
+    /// Makes this replica the home of a lockRef that `home` has and cannot be asked for: at once where it is
+    /// down, else once it consented through the store (I10). Fails where that takes too long, with `Unavailable`,
+    /// and with `Elsewhere` where another replica has it meanwhile.
+    pub async fn take_over(&self, lock_ref: &LockRef, home: ReplicaId) -> Result<(), EngineError> {
+        let inner = self.inner()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let place = PlaceRef::from(lock_ref);
+        // In a task of its own: a question that was put is followed up, whoever waits.
+        let taken = tokio::spawn(async move { take(&inner, &id, place, home).await });
+        taken.await.map_err(|_| super::actor::no_answer())?
+    }
+
+    /// As [`Engine::take_over`], for a session and the replica that renews it.
+    pub async fn take_session(
+        &self,
+        session: SessionId,
+        keeper: ReplicaId,
+    ) -> Result<(), EngineError> {
+        let inner = self.inner()?;
+        let taken = tokio::spawn(async move { sessions::take(&inner, session, keeper).await });
+        taken.await.map_err(|_| super::actor::no_answer())?
+    }
+
+    /// Another replica says that a key has this version now.
+    pub fn hinted(&self, key: KeyId, version: u64) {
+        if let Ok(inner) = self.inner() {
+            let id = Arc::new(key);
+            inner.keys.hint(&inner, &id, version);
+        }
+    }
+
+    /// Another replica says that a session is over.
+    pub fn session_hinted(&self, session: SessionId) {
+        if let Ok(inner) = self.inner() {
+            inner.remote.look_again(session);
+        }
+    }
+
+    /// Another replica passes on a sign of life of a session that this one keeps.
+    pub async fn renew_for(&self, session: SessionId) -> Result<Renewed, EngineError> {
+        let inner = self.inner()?;
+        let renewed = sessions::renew(&inner, session).await;
+        inner.alive()?;
+        renewed
+    }
+}
+
+async fn take(
+    inner: &Arc<Inner>,
+    id: &Arc<KeyId>,
+    place: PlaceRef,
+    home: ReplicaId,
+) -> Result<(), EngineError> {
+    for tries in 0..TRIES {
+        if tries > 0 {
+            inner.clock.sleep(inner.backoff(tries)).await;
+        }
+        let found = Engine::ask(inner, id, |reply| Msg::Where { place, reply }).await?;
+        if found.home == inner.replica {
+            return Ok(());
+        }
+        if found.home != home {
+            return Err(EngineError::Elsewhere {
+                home: found.home,
+                version: found.version,
+            });
+        }
+        if inner.members.presence(home) != Presence::Down {
+            let about = Subject::Place {
+                key: KeyId::clone(id),
+                seq: place.seq,
+                fence: found.fence,
+                epoch: found.epoch,
+            };
+            if !has_consent(inner, home, about).await.map_err(failed)? {
+                return Err(EngineError::Unavailable(
+                    "the replica that has this lockRef cannot be called, and did not give it up yet"
+                        .to_owned(),
+                ));
+            }
+        }
+        let Whereabouts {
+            fence: from_fence,
+            epoch: from_epoch,
+            ..
+        } = found;
+        let taken = Engine::ask(inner, id, |reply| Msg::Take {
+            seq: place.seq,
+            from_home: home,
+            from_fence,
+            from_epoch,
+            reply,
+        });
+        match taken.await {
+            Ok(true) => {
+                tracing::info!(key = %id, seq = %place.seq, from = %home, "took a lockRef over");
+                return Ok(());
+            }
+            // It changed meanwhile: look again.
+            Ok(false) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(EngineError::Unavailable(
+        "the lockRef is changing its home".to_owned(),
+    ))
+}
+
+pub(super) fn failed(error: StoreError) -> EngineError {
+    EngineError::Unavailable(error.to_string())
+}
+
+/// Asks a replica that lives and cannot be called, through the store. True once it consented, or is down.
+pub(super) async fn has_consent(
+    inner: &Inner,
+    home: ReplicaId,
+    about: Subject,
+) -> Result<bool, StoreError> {
+    let question = Question {
+        id: inner.ids.uuid(),
+        home,
+        about,
+    };
+    inner.store.ask_replica(&question).await?;
+    let until = inner.clock.boot().saturating_add(CONSENT_MAX);
+    while inner.clock.boot() < until {
+        inner.clock.sleep(LOOK_EVERY).await;
+        if inner.members.presence(home) == Presence::Down
+            || inner.store.has_consent(&question).await?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,54 @@
+//! CreateLockRef.
+
+use tracing::Span;
+use tracing::field::display;
+
+use super::{About, Call, Edge};
+use crate::engine::{CreateCall, Engine, EngineError};
+use crate::proto::peer::Method;
+use crate::proto::{CreateLockRefRequest, CreateLockRefResponse};
+use crate::rpc::answer;
+use crate::rpc::parse::{self, Invalid};
+
+/// A new place in the queue of a key.
+pub struct CreateLockRef {
+    /// With its request_id, so that it is one call wherever it is made (I5).
+    ask: CreateLockRefRequest,
+    call: CreateCall,
+}
+
+impl Call for CreateLockRef {
+    const METHOD: Method = Method::CreateLockRef;
+    type Ask = CreateLockRefRequest;
+    type Answer = CreateLockRefResponse;
+
+    fn parse(mut ask: CreateLockRefRequest, edge: &Edge) -> Result<Self, Invalid> {
+        let limits = &edge.limits;
+        let call = CreateCall {
+            id: parse::key_id(&ask.key, &ask.table, limits)?,
+            request_id: parse::request_id(&ask.request_id, || edge.ids.uuid())?,
+            live_by: parse::live_by(&ask.session, ask.ttl.as_ref(), limits)?,
+            mode: parse::mode(ask.mode)?,
+            owner: parse::owner(ask.owner.clone(), limits)?,
+            identity: edge.identity.clone(),
+            read_value: ask.read_value,
+        };
+        Span::current().record("request_id", display(call.request_id));
+        ask.request_id = call.request_id.to_string();
+        Ok(CreateLockRef { ask, call })
+    }
+
+    fn about(&self) -> About {
+        About::Key(self.call.id.clone())
+    }
+
+    fn ask(&self) -> CreateLockRefRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {
+        let created = engine.create(self.call.clone()).await?;
+        Span::current().record("lock_ref", display(created.lock_ref.without_grant()));
+        Ok(answer::created(created))
+    }
+}

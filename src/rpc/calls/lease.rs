@@ -1,0 +1,224 @@
+//! The calls on what keeps places alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
+
+use super::{About, Call, Edge};
+use crate::engine::{Engine, EngineError, LeaseId, Renewed};
+use crate::lock::SessionId;
+use crate::proto::peer::Method;
+use crate::proto::{
+    CloseSessionRequest, CloseSessionResponse, EndReason, KeepAliveRequest, KeepAliveResponse,
+    OpenSessionRequest, OpenSessionResponse, RenewSessionRequest, RenewSessionResponse,
+};
+use crate::rpc::parse::{self, Invalid};
+use crate::rpc::{answer, status};
+
+/// Opens a session, or finds it.
+pub struct OpenSession {
+    /// With its request_id, which is the session's.
+    ask: OpenSessionRequest,
+    session: SessionId,
+    ttl_ms: u32,
+    owner: String,
+    identity: String,
+}
+
+impl Call for OpenSession {
+    const METHOD: Method = Method::OpenSession;
+    type Ask = OpenSessionRequest;
+    type Answer = OpenSessionResponse;
+
+    fn parse(mut ask: OpenSessionRequest, edge: &Edge) -> Result<Self, Invalid> {
+        let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), &edge.limits)?;
+        let session = SessionId(parse::request_id(&ask.request_id, || edge.ids.uuid())?);
+        let owner = parse::owner(ask.owner.clone(), &edge.limits)?;
+        ask.request_id = session.to_string();
+        Ok(OpenSession {
+            ask,
+            session,
+            ttl_ms,
+            owner,
+            identity: edge.identity.clone(),
+        })
+    }
+
+    fn about(&self) -> About {
+        About::Session(self.session)
+    }
+
+    fn ask(&self) -> OpenSessionRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
+        let (owner, identity) = (self.owner.clone(), self.identity.clone());
+        let open = engine.open_session(self.session.0, self.ttl_ms, owner, identity);
+        let (session, renewed) = open.await?;
+        Ok(OpenSessionResponse {
+            session: session.to_string(),
+            ttl: Some(answer::duration(renewed.ttl)),
+            valid_for: Some(answer::duration(renewed.valid_for)),
+        })
+    }
+}
+
+/// A sign of life.
+pub struct RenewSession {
+    ask: RenewSessionRequest,
+    lease: LeaseId,
+}
+
+impl Call for RenewSession {
+    const METHOD: Method = Method::RenewSession;
+    type Ask = RenewSessionRequest;
+    type Answer = RenewSessionResponse;
+
+    fn parse(ask: RenewSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+        let lease = parse::lease(&ask.session)?;
+        Ok(RenewSession { ask, lease })
+    }
+
+    fn about(&self) -> About {
+        About::from(&self.lease)
+    }
+
+    fn ask(&self) -> RenewSessionRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
+        let renewed = engine.renew(&self.lease).await?;
+        Ok(RenewSessionResponse {
+            valid_for: Some(answer::duration(renewed.valid_for)),
+            ttl: Some(answer::duration(renewed.ttl)),
+        })
+    }
+}
+
+/// A sign of life on a stream: that a session is over is an answer.
+pub struct KeepAlive {
+    ask: KeepAliveRequest,
+    lease: LeaseId,
+}
+
+impl Call for KeepAlive {
+    const METHOD: Method = Method::KeepAlive;
+    type Ask = KeepAliveRequest;
+    type Answer = KeepAliveResponse;
+
+    fn parse(ask: KeepAliveRequest, _edge: &Edge) -> Result<Self, Invalid> {
+        let lease = parse::lease(&ask.session)?;
+        Ok(KeepAlive { ask, lease })
+    }
+
+    fn about(&self) -> About {
+        About::from(&self.lease)
+    }
+
+    fn ask(&self) -> KeepAliveRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
+        told(self.ask.session.clone(), engine.renew(&self.lease).await)
+    }
+}
+
+/// Closes a session.
+pub struct CloseSession {
+    ask: CloseSessionRequest,
+    session: SessionId,
+}
+
+impl Call for CloseSession {
+    const METHOD: Method = Method::CloseSession;
+    type Ask = CloseSessionRequest;
+    type Answer = CloseSessionResponse;
+
+    fn parse(ask: CloseSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+        let session = parse::session(&ask.session)?;
+        Ok(CloseSession { ask, session })
+    }
+
+    fn about(&self) -> About {
+        About::Session(self.session)
+    }
+
+    fn ask(&self) -> CloseSessionRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
+        let already_closed = engine.close_session(self.session).await?;
+        Ok(CloseSessionResponse { already_closed })
+    }
+}
+
+/// A session that is over is an answer; what says nothing about this session is an error.
+fn told(
+    session: String,
+    renewed: Result<Renewed, EngineError>,
+) -> Result<KeepAliveResponse, EngineError> {
+    let over = |reason: EndReason| KeepAliveResponse {
+        session: session.clone(),
+        valid_for: Some(prost_types::Duration::default()),
+        ttl: None,
+        reason: reason.into(),
+    };
+    match renewed {
+        Ok(renewed) => Ok(KeepAliveResponse {
+            session,
+            valid_for: Some(answer::duration(renewed.valid_for)),
+            ttl: Some(answer::duration(renewed.ttl)),
+            reason: EndReason::Unspecified.into(),
+        }),
+        Err(EngineError::SessionOver) => Ok(over(EndReason::SessionClosed)),
+        Err(EngineError::Over(how) | EngineError::OverDuringWrite(how)) => {
+            Ok(over(status::end_reason(&how)))
+        }
+        // Of another life of its key: whatever ended it is not kept, and the others must go on.
+        Err(EngineError::NeverIssued) => Ok(over(EndReason::NoLongerKept)),
+        // Its holder gives it back already.
+        Err(EngineError::Releasing) => Ok(over(EndReason::Released)),
+        Err(
+            error @ (EngineError::UnknownTable(_)
+            | EngineError::GrantSuperseded
+            | EngineError::NoGrant
+            | EngineError::CallNoNotAbove { .. }
+            | EngineError::RequestMismatch { .. }
+            | EngineError::Exhausted { .. }
+            | EngineError::KeyUsedUp(_)
+            | EngineError::Unavailable(_)
+            | EngineError::Elsewhere { .. }
+            | EngineError::Stopping),
+        ) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Over;
+
+    #[test]
+    fn a_session_that_is_over_is_an_answer_and_ends_no_stream() {
+        for (error, reason) in [
+            (EngineError::SessionOver, EndReason::SessionClosed),
+            (EngineError::NeverIssued, EndReason::NoLongerKept),
+            (
+                EngineError::Over(Over::Ended(crate::lock::EndReason::Expired)),
+                EndReason::Expired,
+            ),
+        ] {
+            let answer = told("s".to_owned(), Err(error)).unwrap();
+            assert_eq!(answer.reason(), reason);
+            assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
+            assert_eq!((answer.session.as_str(), answer.ttl), ("s", None));
+        }
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_reached_does_not_make_a_session_look_over() {
+        let lost = EngineError::Unavailable("no majority".to_owned());
+        let error = told("s".to_owned(), Err(lost.clone())).unwrap_err();
+        assert_eq!(error, lost);
+    }
+}

@@ -1,0 +1,118 @@
+//! The unary calls that another replica may have to serve, each as a value: parsed once, made here on the
+//! engine, or passed on as the message that it came as.
+//!
+//! Where a call is made is not decided here but in [`super::route`].
+
+mod create;
+mod lease;
+mod place;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::time::Instant;
+use tracing::Span;
+use tracing::field::display;
+
+pub use create::CreateLockRef;
+pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
+pub use place::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
+
+use super::deadline::Deadline;
+use super::parse::Invalid;
+use crate::engine::{Engine, EngineError, Ids, LeaseId};
+use crate::limits::Limits;
+use crate::lock::{KeyId, LockRef, SessionId};
+use crate::proto::peer::Method;
+
+/// What is known of a call beside its message.
+#[derive(Clone)]
+pub struct Edge {
+    /// When it came in, and how long its caller listens.
+    pub deadline: Deadline,
+    /// Who asks, as far as the server knows.
+    pub identity: String,
+    /// The limits in force.
+    pub limits: Arc<Limits>,
+    /// Makes the request_ids that callers leave out.
+    pub ids: Arc<dyn Ids>,
+}
+
+impl Edge {
+    /// When a call without a wait must be answered.
+    fn answer_by(&self) -> Instant {
+        self.deadline.answer_by_or(self.limits.call_max())
+    }
+}
+
+/// What a call is about: says which replica has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum About {
+    /// A new place in the queue of a key.
+    Key(KeyId),
+    /// A place.
+    Place(LockRef),
+    /// A session.
+    Session(SessionId),
+}
+
+impl From<&LeaseId> for About {
+    fn from(lease: &LeaseId) -> About {
+        match lease {
+            LeaseId::Session(session) => About::Session(*session),
+            LeaseId::LockRef(lock_ref) => About::Place(lock_ref.clone()),
+        }
+    }
+}
+
+impl About {
+    /// Names it in the span of the call (a lockRef without its grant).
+    pub fn record(&self, span: &Span) {
+        match self {
+            About::Key(id) => span.record("table", display(&id.table)),
+            About::Place(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
+            About::Session(session) => span.record("session", display(session)),
+        };
+    }
+}
+
+/// A unary call of the contract.
+pub trait Call: Sized + Send + Sync + 'static {
+    /// Its name between replicas.
+    const METHOD: Method;
+    /// Its request.
+    type Ask: Message + Default + Send + 'static;
+    /// Its answer.
+    type Answer: Message + Default + Send + 'static;
+
+    /// Checks a request. Nothing was changed where that fails.
+    fn parse(ask: Self::Ask, edge: &Edge) -> Result<Self, Invalid>;
+
+    /// What it is about.
+    fn about(&self) -> About;
+
+    /// When it must be answered.
+    fn answer_by(&self, edge: &Edge) -> Instant {
+        edge.answer_by()
+    }
+
+    /// It writes a value: what may have been done is not done once more.
+    fn is_write(&self) -> bool {
+        false
+    }
+
+    /// It may take as long as its caller likes.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// The request as another replica is to see it.
+    fn ask(&self) -> Self::Ask;
+
+    /// Makes it on the engine of this replica.
+    fn here(
+        &self,
+        engine: &Engine,
+    ) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+}

@@ -1,0 +1,232 @@
+//! The calls on a lockRef: AcquireLock, ReleaseLock, CriticalGet, CriticalPut, CriticalDelete.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{About, Call, Edge};
+use crate::engine::{Engine, EngineError, Mutation};
+use crate::lock::LockRef;
+use crate::proto::peer::Method;
+use crate::proto::{
+    AcquireLockRequest, AcquireLockResponse, CriticalDeleteRequest, CriticalDeleteResponse,
+    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse,
+    ReleaseLockRequest, ReleaseLockResponse,
+};
+use crate::rpc::answer;
+use crate::rpc::deadline::later;
+use crate::rpc::parse::{self, Invalid};
+
+/// Asks for the lock, and may wait for it.
+pub struct AcquireLock {
+    ask: AcquireLockRequest,
+    lock_ref: LockRef,
+    wait: Duration,
+    /// When the wait is over, wherever it is waited.
+    until: Instant,
+}
+
+impl Call for AcquireLock {
+    const METHOD: Method = Method::AcquireLock;
+    type Ask = AcquireLockRequest;
+    type Answer = AcquireLockResponse;
+
+    fn parse(ask: AcquireLockRequest, edge: &Edge) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let wait = parse::wait(ask.wait.as_ref(), &edge.limits)?;
+        let now = Instant::now();
+        let wait = match edge.deadline.wait_until() {
+            Some(until) => wait.min(until.saturating_duration_since(now)),
+            None => wait,
+        };
+        Ok(AcquireLock {
+            ask,
+            lock_ref,
+            wait,
+            until: later(now, wait),
+        })
+    }
+
+    fn about(&self) -> About {
+        About::Place(self.lock_ref.clone())
+    }
+
+    fn answer_by(&self, edge: &Edge) -> Instant {
+        let longest = self.wait.saturating_add(edge.limits.call_max());
+        edge.deadline.answer_by_or(longest)
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
+    }
+
+    fn ask(&self) -> AcquireLockRequest {
+        AcquireLockRequest {
+            wait: self.waits().then(|| answer::duration(self.left())),
+            ..self.ask.clone()
+        }
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<AcquireLockResponse, EngineError> {
+        let read_value = self.ask.read_value;
+        let acquired = engine
+            .acquire(&self.lock_ref, self.left(), read_value)
+            .await?;
+        Ok(answer::acquired(acquired))
+    }
+}
+
+impl AcquireLock {
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Gives a place back, after a last write where there is one.
+pub struct ReleaseLock {
+    ask: ReleaseLockRequest,
+    lock_ref: LockRef,
+    put: Option<Mutation>,
+}
+
+impl Call for ReleaseLock {
+    const METHOD: Method = Method::ReleaseLock;
+    type Ask = ReleaseLockRequest;
+    type Answer = ReleaseLockResponse;
+
+    fn parse(ask: ReleaseLockRequest, edge: &Edge) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let put = parse::mutation(ask.put.clone(), &edge.limits)?;
+        Ok(ReleaseLock { ask, lock_ref, put })
+    }
+
+    fn about(&self) -> About {
+        About::Place(self.lock_ref.clone())
+    }
+
+    fn is_write(&self) -> bool {
+        self.put.is_some()
+    }
+
+    fn ask(&self) -> ReleaseLockRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<ReleaseLockResponse, EngineError> {
+        let released = engine.release(&self.lock_ref, self.put.clone(), self.ask.call_no);
+        let already_released = released.await?;
+        Ok(ReleaseLockResponse { already_released })
+    }
+}
+
+/// Reads as the holder.
+pub struct CriticalGet {
+    ask: CriticalGetRequest,
+    lock_ref: LockRef,
+}
+
+impl Call for CriticalGet {
+    const METHOD: Method = Method::CriticalGet;
+    type Ask = CriticalGetRequest;
+    type Answer = CriticalGetResponse;
+
+    fn parse(ask: CriticalGetRequest, _edge: &Edge) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        Ok(CriticalGet { ask, lock_ref })
+    }
+
+    fn about(&self) -> About {
+        About::Place(self.lock_ref.clone())
+    }
+
+    fn ask(&self) -> CriticalGetRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<CriticalGetResponse, EngineError> {
+        let done = engine.critical_get(&self.lock_ref, self.ask.call_no);
+        let done = done.await?;
+        let (value, exists) = answer::value(Some(done.value));
+        Ok(CriticalGetResponse {
+            value,
+            exists,
+            valid_for: Some(answer::duration(done.valid_for)),
+        })
+    }
+}
+
+/// Writes as the holder.
+pub struct CriticalPut {
+    ask: CriticalPutRequest,
+    lock_ref: LockRef,
+    put: Mutation,
+}
+
+impl Call for CriticalPut {
+    const METHOD: Method = Method::CriticalPut;
+    type Ask = CriticalPutRequest;
+    type Answer = CriticalPutResponse;
+
+    fn parse(ask: CriticalPutRequest, edge: &Edge) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let put = parse::put(ask.value.clone(), &edge.limits)?;
+        Ok(CriticalPut { ask, lock_ref, put })
+    }
+
+    fn about(&self) -> About {
+        About::Place(self.lock_ref.clone())
+    }
+
+    fn is_write(&self) -> bool {
+        true
+    }
+
+    fn ask(&self) -> CriticalPutRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<CriticalPutResponse, EngineError> {
+        let write = engine.critical_write(&self.lock_ref, self.put.clone(), self.ask.call_no);
+        let done = write.await?;
+        Ok(CriticalPutResponse {
+            valid_for: Some(answer::duration(done.valid_for)),
+        })
+    }
+}
+
+/// Deletes as the holder.
+pub struct CriticalDelete {
+    ask: CriticalDeleteRequest,
+    lock_ref: LockRef,
+}
+
+impl Call for CriticalDelete {
+    const METHOD: Method = Method::CriticalDelete;
+    type Ask = CriticalDeleteRequest;
+    type Answer = CriticalDeleteResponse;
+
+    fn parse(ask: CriticalDeleteRequest, _edge: &Edge) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        Ok(CriticalDelete { ask, lock_ref })
+    }
+
+    fn about(&self) -> About {
+        About::Place(self.lock_ref.clone())
+    }
+
+    fn is_write(&self) -> bool {
+        true
+    }
+
+    fn ask(&self) -> CriticalDeleteRequest {
+        self.ask.clone()
+    }
+
+    async fn here(&self, engine: &Engine) -> Result<CriticalDeleteResponse, EngineError> {
+        let write = engine.critical_write(&self.lock_ref, Mutation::Delete, self.ask.call_no);
+        let done = write.await?;
+        Ok(CriticalDeleteResponse {
+            valid_for: Some(answer::duration(done.valid_for)),
+        })
+    }
+}

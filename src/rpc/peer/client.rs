@@ -1,0 +1,374 @@
+//! How this replica calls others.
+//!
+//! Two connections to each, made when they are first needed: one for what takes as long as its caller likes,
+//! so that waits by the thousand never hold up a release, and one for the rest. A replica that does not answer
+//! is noticed by pings within about two seconds, and then not tried again for a while.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use prost::Message as _;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
+
+use super::{AROUND_BYTES_MAX, Secret, elsewhere, id_bytes, unable};
+use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
+use crate::limits::Limits;
+use crate::lock::{KeyId, ReplicaId, SessionId};
+use crate::proto::WatchLockRequest;
+use crate::proto::peer::hint_request::What;
+use crate::proto::peer::peer_client::PeerClient as Client;
+use crate::proto::peer::{
+    ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, Key,
+    Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
+    renew_session_response,
+};
+use crate::rpc::calls::{Call, Edge};
+use crate::rpc::route::There;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_millis(500);
+/// A replica that is cut off or paused is noticed after this …
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// … and this.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a replica that could not be reached is not tried again.
+const AVOID: Duration = Duration::from_secs(2);
+/// How long after that the connections to one that nobody asked for are dropped.
+const FORGET: Duration = Duration::from_secs(60);
+/// How many replicas connections are kept to.
+const PEERS_MAX: usize = 256;
+/// How many hints may be under way; further ones are dropped.
+const HINTS_MAX: usize = 256;
+/// How long a hint may take.
+const HINT: Duration = Duration::from_secs(1);
+/// How long the engine waits for another replica's word on a session.
+const RENEW: Duration = Duration::from_secs(5);
+/// A whole message fits the window of its stream.
+const WINDOW_MIN: u32 = 1024 * 1024;
+
+/// The connections to other replicas.
+pub struct PeerClient {
+    secret: Secret,
+    message_bytes_max: usize,
+    links: Mutex<BTreeMap<ReplicaId, Link>>,
+    hints: Arc<Semaphore>,
+}
+
+/// The connections to one replica.
+struct Link {
+    address: String,
+    /// What is answered soon.
+    calls: Channel,
+    /// What may last.
+    waits: Channel,
+    /// It could not be reached; not to be tried before then.
+    avoid_until: Option<Instant>,
+}
+
+impl PeerClient {
+    /// Nothing is connected yet. Must be used inside a Tokio runtime.
+    pub fn new(secret: Secret, limits: &Limits) -> PeerClient {
+        PeerClient {
+            secret,
+            message_bytes_max: limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX),
+            links: Mutex::new(BTreeMap::new()),
+            hints: Arc::new(Semaphore::new(HINTS_MAX)),
+        }
+    }
+
+    /// The secret of the service.
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Has another replica make a call.
+    pub async fn forward<C: Call>(
+        &self,
+        to: &Peer,
+        call: &C,
+        edge: &Edge,
+        answer_by: Instant,
+    ) -> There<C::Answer> {
+        let message = ForwardRequest {
+            to: id_bytes(to.id),
+            method: C::METHOD.into(),
+            request: call.ask().encode_to_vec().into(),
+            identity: edge.identity.clone(),
+        };
+        let mut client = match self.client(to, call.waits()) {
+            Ok(client) => client,
+            Err(why) => return There::NotAsked(why),
+        };
+        let request = self.request(message, Some(answer_by));
+        let answered = client.forward(request).await;
+        let response: ForwardResponse = match answered {
+            Ok(response) => response.into_inner(),
+            Err(status) => return self.failed(to, &status),
+        };
+        match response.outcome {
+            Some(forward_response::Outcome::Answer(answer)) => match C::Answer::decode(answer) {
+                Ok(answer) => There::Answered(answer),
+                Err(error) => There::Unknown(error.to_string()),
+            },
+            Some(forward_response::Outcome::Refusal(refusal)) => There::Refused(refused(refusal)),
+            Some(forward_response::Outcome::Elsewhere(told)) => elsewhere(&told),
+            Some(forward_response::Outcome::Unable(told)) => unable(told),
+            None => There::Unknown("it answered in words of another version".to_owned()),
+        }
+    }
+
+    /// Has another replica watch a lockRef. The first message was read: the watch has begun.
+    pub async fn watch(
+        &self,
+        to: &Peer,
+        ask: &WatchLockRequest,
+        edge: &Edge,
+    ) -> There<Streaming<ForwardWatchResponse>> {
+        let message = ForwardWatchRequest {
+            to: id_bytes(to.id),
+            request: ask.encode_to_vec().into(),
+            identity: edge.identity.clone(),
+        };
+        let mut client = match self.client(to, true) {
+            Ok(client) => client,
+            Err(why) => return There::NotAsked(why),
+        };
+        let request = self.request(message, edge.deadline.answer_by());
+        let opened = async {
+            let mut stream = client.forward_watch(request).await?.into_inner();
+            let first = stream.message().await?;
+            Ok((stream, first))
+        };
+        let (stream, first) = match opened.await {
+            Ok(opened) => opened,
+            Err(status) => return self.failed(to, &status),
+        };
+        match first.and_then(|first| first.outcome) {
+            Some(forward_watch_response::Outcome::News(_)) => There::Answered(stream),
+            Some(forward_watch_response::Outcome::Refusal(refusal)) => {
+                There::Refused(refused(refusal))
+            }
+            Some(forward_watch_response::Outcome::Elsewhere(told)) => elsewhere(&told),
+            Some(forward_watch_response::Outcome::Unable(told)) => unable(told),
+            None => There::NotAsked("it answered in words of another version".to_owned()),
+        }
+    }
+
+    fn client(&self, to: &Peer, waits: bool) -> Result<Client<Channel>, String> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(link) = links.get_mut(&to.id)
+            && link.address == to.address
+        {
+            if link.avoid_until.is_some_and(|until| now < until) {
+                return Err("it could not be reached a moment ago".to_owned());
+            }
+            link.avoid_until = None;
+            return Ok(self.on(link, waits));
+        }
+        let link = Link {
+            address: to.address.clone(),
+            calls: self.channel(&to.address)?,
+            waits: self.channel(&to.address)?,
+            avoid_until: None,
+        };
+        // Whoever could not be reached, and was not asked since, is most likely gone.
+        let is_gone = |link: &Link| link.avoid_until.is_some_and(|until| until + FORGET < now);
+        links.retain(|_, link| !is_gone(link));
+        if links.len() >= PEERS_MAX {
+            links.clear();
+        }
+        let client = self.on(&link, waits);
+        links.insert(to.id, link);
+        Ok(client)
+    }
+
+    fn on(&self, link: &Link, waits: bool) -> Client<Channel> {
+        let channel = match waits {
+            true => link.waits.clone(),
+            false => link.calls.clone(),
+        };
+        Client::new(channel)
+            .max_decoding_message_size(self.message_bytes_max)
+            .max_encoding_message_size(self.message_bytes_max)
+    }
+
+    fn channel(&self, address: &str) -> Result<Channel, String> {
+        if address.is_empty() {
+            return Err("it takes no calls of replicas".to_owned());
+        }
+        let window = u32::try_from(self.message_bytes_max)
+            .unwrap_or(WINDOW_MIN)
+            .max(WINDOW_MIN);
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| format!("{address} is no address: {error}"))?;
+        Ok(endpoint
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window.saturating_mul(4).min(i32::MAX as u32))
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            // Also between calls: the next one then finds out before it is sent.
+            .keep_alive_while_idle(true)
+            .connect_lazy())
+    }
+
+    /// With the secret, and what is left of its caller's time.
+    fn request<T>(&self, message: T, answer_by: Option<Instant>) -> Request<T> {
+        let mut request = Request::new(message);
+        self.secret.show(request.metadata_mut());
+        if let Some(answer_by) = answer_by {
+            request.set_timeout(answer_by.saturating_duration_since(Instant::now()));
+        }
+        request
+    }
+
+    /// A status that is not the service's, which answers in messages.
+    fn failed<A>(&self, to: &Peer, status: &Status) -> There<A> {
+        let why = match first_cause(status) {
+            Some(cause) => format!("{}: {cause}", status.message()),
+            None => status.message().to_owned(),
+        };
+        if matches!(status.code(), Code::Unauthenticated | Code::Unimplemented)
+            && status.source().is_none()
+        {
+            tracing::warn!(replica = %to.id, address = to.address, why, "another replica refuses calls");
+            self.avoid(to);
+            return There::NotAsked(why);
+        }
+        if caused_by::<TimeoutExpired>(status) {
+            return There::Unknown("its time is over".to_owned());
+        }
+        if status.source().is_some() {
+            // Whether it was reached before or never: the next call would wait for nothing, too.
+            self.avoid(to);
+        }
+        match caused_by::<ConnectError>(status) {
+            // There was no connection, so nothing was sent.
+            true => There::NotAsked(why),
+            false => There::Unknown(why),
+        }
+    }
+
+    /// In a bounded way: what is too much is dropped.
+    fn send_hint(&self, to: &Peer, what: What) {
+        let Ok(under_way) = Arc::clone(&self.hints).try_acquire_owned() else {
+            return;
+        };
+        let Ok(mut client) = self.client(to, false) else {
+            return;
+        };
+        let message = HintRequest { what: Some(what) };
+        let request = self.request(message, Some(Instant::now() + HINT));
+        tokio::spawn(async move {
+            let hinted = timeout(HINT, client.hint(request)).await;
+            tracing::trace!(?hinted, "hinted");
+            drop(under_way);
+        });
+    }
+
+    fn avoid(&self, to: &Peer) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get_mut(&to.id) {
+            link.avoid_until = Some(Instant::now() + AVOID);
+        }
+    }
+}
+
+fn caused_by<E: std::error::Error + 'static>(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<E>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn first_cause(status: &Status) -> Option<String> {
+    let mut cause = status.source()?;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    Some(cause.to_string())
+}
+
+fn refused(refusal: Refusal) -> Status {
+    Status::with_details(
+        Code::from_i32(refusal.code),
+        refusal.message,
+        refusal.details,
+    )
+}
+
+#[async_trait]
+impl Peers for PeerClient {
+    fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
+        let key = Key {
+            table: key.table.to_string(),
+            key: key.key.to_string(),
+            version,
+        };
+        self.send_hint(to, What::Key(key));
+    }
+
+    fn session_over(&self, to: &Peer, session: SessionId) {
+        let session = bytes::Bytes::copy_from_slice(session.0.as_bytes());
+        self.send_hint(to, What::SessionOver(session));
+    }
+
+    async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
+        let message = RenewSessionRequest {
+            to: id_bytes(to.id),
+            session: bytes::Bytes::copy_from_slice(session.0.as_bytes()),
+        };
+        let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
+        let request = self.request(message, Some(Instant::now() + RENEW));
+        match client.renew_session(request).await {
+            Ok(response) => renewed(response.into_inner()),
+            Err(status) => match self.failed::<()>(to, &status) {
+                There::NotAsked(why) | There::Unknown(why) => Err(PeerError::Unreachable(why)),
+                There::Answered(()) | There::Refused(_) | There::Elsewhere { .. } => {
+                    Err(PeerError::Unreachable(status.message().to_owned()))
+                }
+            },
+        }
+    }
+}
+
+fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
+    use renew_session_response::Outcome;
+    let words = || PeerError::Unreachable("it answered in words of another version".to_owned());
+    match response.outcome.ok_or_else(words)? {
+        Outcome::Renewed(renewed) => {
+            let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());
+            match (span(renewed.ttl), span(renewed.valid_for)) {
+                (Some(ttl), Some(valid_for)) => Ok(Renewed { ttl, valid_for }),
+                (None, _) | (_, None) => Err(words()),
+            }
+        }
+        Outcome::Over(_) => Err(PeerError::Refused(EngineError::SessionOver)),
+        Outcome::Elsewhere(told) => match elsewhere::<()>(&told) {
+            There::Elsewhere { home, version } => {
+                let error = EngineError::Elsewhere { home, version };
+                Err(PeerError::Refused(error))
+            }
+            There::Answered(()) | There::Refused(_) | There::NotAsked(_) | There::Unknown(_) => {
+                Err(words())
+            }
+        },
+        Outcome::Exhausted(told) => Err(PeerError::Refused(EngineError::Exhausted {
+            what: "lock_refs_per_session_max",
+            limit: told.limit,
+        })),
+        Outcome::Unable(told) => Err(PeerError::Unreachable(told.why)),
+    }
+}

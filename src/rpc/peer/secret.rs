@@ -1,0 +1,109 @@
+//! The secret that all replicas of one service know.
+
+use std::fmt;
+use std::hint::black_box;
+
+use tonic::metadata::{BinaryMetadataKey, BinaryMetadataValue, MetadataMap, MetadataValue};
+
+/// The metadata that carries it.
+const NAME: &str = "fermata-peer-secret-bin";
+
+/// The secret. Whoever knows it and reaches a replica can take every lock.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+/// Why a text is no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a secret of replicas has {min} to {max} bytes; this one has {bytes}", min = Secret::BYTES_MIN, max = Secret::BYTES_MAX)]
+pub struct SecretError {
+    bytes: usize,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// The fewest bytes.
+    pub const BYTES_MIN: usize = 16;
+    /// The most bytes.
+    pub const BYTES_MAX: usize = 1024;
+
+    /// What a file holds, without the white space around it.
+    pub fn parse(text: &str) -> Result<Secret, SecretError> {
+        let bytes = text.trim().as_bytes();
+        match (Self::BYTES_MIN..=Self::BYTES_MAX).contains(&bytes.len()) {
+            true => Ok(Secret(bytes.to_vec())),
+            false => Err(SecretError { bytes: bytes.len() }),
+        }
+    }
+
+    /// Puts it into a request.
+    pub(super) fn show(&self, metadata: &mut MetadataMap) {
+        let mut value = BinaryMetadataValue::from_bytes(&self.0);
+        value.set_sensitive(true);
+        metadata.insert_bin(BinaryMetadataKey::from_static(NAME), value);
+    }
+
+    /// Whether a request shows it, once.
+    pub(super) fn is_shown(&self, metadata: &MetadataMap) -> bool {
+        let mut shown = metadata.get_all_bin(NAME).iter();
+        let first = shown.next().map(MetadataValue::to_bytes);
+        match (first, shown.next()) {
+            (Some(Ok(given)), None) => self.is(&given),
+            (Some(_) | None, _) => false,
+        }
+    }
+
+    /// Takes as long wherever the two differ.
+    fn is(&self, given: &[u8]) -> bool {
+        let difference = self
+            .0
+            .iter()
+            .zip(given)
+            .fold(0, |found, (a, b)| black_box(found | (a ^ b)));
+        black_box(difference) == 0 && self.0.len() == given.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret() -> Secret {
+        Secret::parse("  0123456789abcdef\n").unwrap()
+    }
+
+    #[test]
+    fn only_the_whole_secret_is_it() {
+        assert!(secret().is(b"0123456789abcdef"));
+        for other in [
+            &b""[..],
+            b"0123456789abcde",
+            b"0123456789abcdefg",
+            b"0123456789abcdeF",
+            b"x123456789abcdef",
+        ] {
+            assert!(!secret().is(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_seen_once_only() {
+        let mut metadata = MetadataMap::new();
+        assert!(!secret().is_shown(&metadata));
+        secret().show(&mut metadata);
+        assert!(secret().is_shown(&metadata));
+        let again = BinaryMetadataValue::from_bytes(b"0123456789abcdef");
+        metadata.append_bin(BinaryMetadataKey::from_static(NAME), again);
+        assert!(!secret().is_shown(&metadata));
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_and_none_is_printed() {
+        assert!(Secret::parse("0123456789abcde\n\n\n\n").is_err());
+        assert!(!format!("{:?}", secret()).contains('0'));
+    }
+}

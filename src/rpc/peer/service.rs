@@ -1,0 +1,337 @@
+//! What other replicas ask of this one: served here, or answered with who has it. Never passed on.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use prost::Message as _;
+use tonic::service::Interceptor;
+use tonic::{Request, Response, Status};
+use tracing::Span;
+use uuid::Uuid;
+
+use super::super::answer;
+use super::{AROUND_BYTES_MAX, PeerClient, Secret, id_bytes};
+use crate::engine::{Engine, EngineError, Ids};
+use crate::limits::Limits;
+use crate::lock::{ReplicaId, SessionId};
+use crate::proto::WatchLockRequest;
+use crate::proto::peer::hint_request::What;
+use crate::proto::peer::peer_server::{Peer, PeerServer};
+use crate::proto::peer::{
+    Elsewhere, Exhausted, ForwardRequest, ForwardResponse, ForwardWatchRequest,
+    ForwardWatchResponse, HintRequest, HintResponse, Method, Over, Refusal, RenewSessionRequest,
+    RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
+    renew_session_response,
+};
+use crate::rpc::calls::{
+    AcquireLock, Call, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, Edge,
+    KeepAlive, OpenSession, ReleaseLock, RenewSession,
+};
+use crate::rpc::deadline::{Deadline, by};
+use crate::rpc::stopping::Stopping;
+use crate::rpc::watch::{self, Broken};
+use crate::rpc::{parse, status};
+
+/// How many calls another replica may have under way on one connection: all that its clients wait for.
+pub const STREAMS_MAX: u32 = 100_000;
+
+/// The service between replicas, on an engine.
+#[derive(Clone)]
+pub struct PeerRpc {
+    engine: Engine,
+    limits: Arc<Limits>,
+    ids: Arc<dyn Ids>,
+    stopping: Stopping,
+}
+
+/// Lets those in who know the secret.
+#[derive(Clone)]
+pub struct KnowsSecret(Secret);
+
+impl Interceptor for KnowsSecret {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        match self.0.is_shown(request.metadata()) {
+            true => Ok(request),
+            false => {
+                tracing::warn!("a call without the secret of the replicas was refused");
+                Err(status::no_peer())
+            }
+        }
+    }
+}
+
+impl PeerRpc {
+    /// On this engine.
+    pub fn new(engine: Engine, stopping: Stopping, ids: Arc<dyn Ids>) -> PeerRpc {
+        PeerRpc {
+            limits: Arc::new(engine.limits().clone()),
+            engine,
+            ids,
+            stopping,
+        }
+    }
+
+    /// To be served, to those who know what `client` knows.
+    pub fn guarded(
+        self,
+        client: &PeerClient,
+    ) -> tonic::service::interceptor::InterceptedService<PeerServer<PeerRpc>, KnowsSecret> {
+        let limits = Arc::clone(&self.limits);
+        let bytes_max = limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX);
+        let server = PeerServer::new(self)
+            .max_decoding_message_size(bytes_max)
+            .max_encoding_message_size(bytes_max);
+        let knows_secret = KnowsSecret(client.secret().clone());
+        tonic::service::interceptor::InterceptedService::new(server, knows_secret)
+    }
+
+    fn edge(&self, deadline: Deadline, identity: String) -> Edge {
+        Edge {
+            deadline,
+            identity,
+            limits: Arc::clone(&self.limits),
+            ids: Arc::clone(&self.ids),
+        }
+    }
+
+    /// Nothing is done for a caller that means another replica.
+    fn is_meant(&self, to: &[u8]) -> Result<(), Unable> {
+        let here = self.engine.replica();
+        match Uuid::from_slice(to) {
+            Ok(meant) if ReplicaId(meant) == here => Ok(()),
+            Ok(_) | Err(_) => Err(Unable {
+                nothing_done: true,
+                why: format!("another replica was meant; this is {here}"),
+            }),
+        }
+    }
+
+    async fn serve<C: Call>(&self, request: Bytes, edge: &Edge) -> forward_response::Outcome {
+        use forward_response::Outcome;
+        let call = match C::Ask::decode(request) {
+            Ok(ask) => C::parse(ask, edge),
+            Err(error) => return Outcome::Refusal(refusal(&status::of_undecodable(&error))),
+        };
+        let call = match call {
+            Ok(call) => call,
+            Err(invalid) => return Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
+        };
+        call.about().record(&Span::current());
+        let made = async { Ok(call.here(&self.engine).await) };
+        match by(call.answer_by(edge), made).await {
+            Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
+            Ok(Err(error)) => match not_here(&error) {
+                Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
+                Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
+                None => Outcome::Refusal(refusal(&status::of_engine(&error))),
+            },
+            Err(late) => Outcome::Refusal(refusal(&late)),
+        }
+    }
+}
+
+/// What says nothing about the call itself.
+enum NotHere {
+    Elsewhere(Elsewhere),
+    Unable(Unable),
+}
+
+fn not_here(error: &EngineError) -> Option<NotHere> {
+    match error {
+        EngineError::Elsewhere { home, version } => Some(NotHere::Elsewhere(Elsewhere {
+            home: id_bytes(*home),
+            version: *version,
+        })),
+        EngineError::Stopping => Some(NotHere::Unable(Unable {
+            nothing_done: false,
+            why: error.to_string(),
+        })),
+        EngineError::UnknownTable(_)
+        | EngineError::NeverIssued
+        | EngineError::Over(_)
+        | EngineError::OverDuringWrite(_)
+        | EngineError::SessionOver
+        | EngineError::GrantSuperseded
+        | EngineError::NoGrant
+        | EngineError::Releasing
+        | EngineError::CallNoNotAbove { .. }
+        | EngineError::RequestMismatch { .. }
+        | EngineError::Exhausted { .. }
+        | EngineError::KeyUsedUp(_)
+        | EngineError::Unavailable(_) => None,
+    }
+}
+
+fn refusal(status: &Status) -> Refusal {
+    Refusal {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: Bytes::copy_from_slice(status.details()),
+    }
+}
+
+type News = Pin<Box<dyn Stream<Item = Result<ForwardWatchResponse, Status>> + Send>>;
+
+fn news(outcome: forward_watch_response::Outcome) -> Result<ForwardWatchResponse, Status> {
+    Ok(ForwardWatchResponse {
+        outcome: Some(outcome),
+    })
+}
+
+#[tonic::async_trait]
+impl Peer for PeerRpc {
+    async fn forward(
+        &self,
+        request: Request<ForwardRequest>,
+    ) -> Result<Response<ForwardResponse>, Status> {
+        let deadline = Deadline::of_request(request.extensions());
+        let ask = request.into_inner();
+        let method = ask.method();
+        let edge = self.edge(deadline, ask.identity);
+        let outcome = match self.is_meant(&ask.to) {
+            Err(unable) => forward_response::Outcome::Unable(unable),
+            Ok(()) => match method {
+                Method::CreateLockRef => self.serve::<CreateLockRef>(ask.request, &edge).await,
+                Method::AcquireLock => self.serve::<AcquireLock>(ask.request, &edge).await,
+                Method::ReleaseLock => self.serve::<ReleaseLock>(ask.request, &edge).await,
+                Method::CriticalGet => self.serve::<CriticalGet>(ask.request, &edge).await,
+                Method::CriticalPut => self.serve::<CriticalPut>(ask.request, &edge).await,
+                Method::CriticalDelete => self.serve::<CriticalDelete>(ask.request, &edge).await,
+                Method::OpenSession => self.serve::<OpenSession>(ask.request, &edge).await,
+                Method::RenewSession => self.serve::<RenewSession>(ask.request, &edge).await,
+                Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &edge).await,
+                Method::CloseSession => self.serve::<CloseSession>(ask.request, &edge).await,
+                Method::Unspecified => forward_response::Outcome::Unable(Unable {
+                    nothing_done: true,
+                    why: "this version knows no such call".to_owned(),
+                }),
+            },
+        };
+        Ok(Response::new(ForwardResponse {
+            outcome: Some(outcome),
+        }))
+    }
+
+    type ForwardWatchStream = News;
+
+    async fn forward_watch(
+        &self,
+        request: Request<ForwardWatchRequest>,
+    ) -> Result<Response<News>, Status> {
+        use forward_watch_response::Outcome;
+        let deadline = Deadline::of_request(request.extensions());
+        let ask = request.into_inner();
+        let once = |outcome| {
+            let said: News = Box::pin(stream::iter([news(outcome)]));
+            Ok(Response::new(said))
+        };
+        if let Err(unable) = self.is_meant(&ask.to) {
+            return once(Outcome::Unable(unable));
+        }
+        let lock_ref = match WatchLockRequest::decode(ask.request) {
+            Ok(watch) => parse::lock_ref(&watch.lock_ref).map_err(Status::from),
+            Err(error) => Err(status::of_undecodable(&error)),
+        };
+        let lock_ref = match lock_ref {
+            Ok(lock_ref) => lock_ref,
+            Err(invalid) => return once(Outcome::Refusal(refusal(&invalid))),
+        };
+        let answer_by = deadline.answer_by_or(self.limits.call_max());
+        let opened = async { Ok(self.engine.watch(&lock_ref).await) };
+        let watched = match by(answer_by, opened).await {
+            Ok(Ok(watched)) => watched,
+            Ok(Err(error)) => {
+                return once(match not_here(&error) {
+                    Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
+                    Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
+                    None => Outcome::Refusal(refusal(&status::of_engine(&error))),
+                });
+            }
+            Err(late) => return once(Outcome::Refusal(refusal(&late))),
+        };
+        let begun = stream::iter([news(Outcome::News(Bytes::new()))]);
+        let told = watch::stream(lock_ref, watched, deadline, self.stopping.clone());
+        let told = told.map(|told| match told {
+            Ok(message) => news(Outcome::News(message.encode_to_vec().into())),
+            Err(broken @ (Broken::Stopping | Broken::Moved)) => news(Outcome::Unable(Unable {
+                nothing_done: true,
+                why: format!("{broken:?}"),
+            })),
+        });
+        Ok(Response::new(Box::pin(begun.chain(told))))
+    }
+
+    async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
+        match request.into_inner().what {
+            Some(What::Key(key)) => {
+                let id = parse::key_id(&key.key, &key.table, &self.limits)?;
+                self.engine.hinted(id, key.version);
+            }
+            Some(What::SessionOver(session)) => {
+                if let Ok(session) = Uuid::from_slice(&session) {
+                    self.engine.session_hinted(SessionId(session));
+                }
+            }
+            None => {}
+        }
+        Ok(Response::new(HintResponse {}))
+    }
+
+    async fn renew_session(
+        &self,
+        request: Request<RenewSessionRequest>,
+    ) -> Result<Response<RenewSessionResponse>, Status> {
+        use renew_session_response::Outcome;
+        let deadline = Deadline::of_request(request.extensions());
+        let ask = request.into_inner();
+        let outcome = match self.is_meant(&ask.to) {
+            Err(unable) => Outcome::Unable(unable),
+            Ok(()) => {
+                let session = Uuid::from_slice(&ask.session).unwrap_or(Uuid::nil());
+                let renew = self.engine.renew_for(SessionId(session));
+                let answer_by = deadline.answer_by_or(self.limits.call_max());
+                renewed(by(answer_by, within_result(renew)).await?)
+            }
+        };
+        Ok(Response::new(RenewSessionResponse {
+            outcome: Some(outcome),
+        }))
+    }
+}
+
+/// An engine's refusal is an answer here.
+async fn within_result<T>(
+    call: impl Future<Output = Result<T, EngineError>>,
+) -> Result<Result<T, EngineError>, Status> {
+    Ok(call.await)
+}
+
+fn renewed(
+    renewed: Result<crate::engine::Renewed, EngineError>,
+) -> renew_session_response::Outcome {
+    use renew_session_response::Outcome;
+    let error = match renewed {
+        Ok(renewed) => {
+            return Outcome::Renewed(Renewed {
+                ttl: Some(answer::duration(renewed.ttl)),
+                valid_for: Some(answer::duration(renewed.valid_for)),
+            });
+        }
+        Err(error) => error,
+    };
+    match (not_here(&error), &error) {
+        (Some(NotHere::Elsewhere(elsewhere)), _) => Outcome::Elsewhere(elsewhere),
+        (Some(NotHere::Unable(unable)), _) => Outcome::Unable(unable),
+        (None, EngineError::SessionOver) => Outcome::Over(Over {}),
+        (None, EngineError::Exhausted { limit, .. }) => {
+            Outcome::Exhausted(Exhausted { limit: *limit })
+        }
+        (None, other) => Outcome::Unable(Unable {
+            nothing_done: false,
+            why: other.to_string(),
+        }),
+    }
+}

@@ -1,0 +1,215 @@
+//! Where a call is made (I10): here, or at the replica that has what it is about.
+//!
+//! The asked replica passes a call on: to the home that it remembers, else to the affinity replica of the key.
+//! Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
+//! three times at most. A replica that cannot be called has its places taken over, within the rules of the
+//! engine. A write that may have been done is never sent once more.
+
+use std::future::Future;
+
+use tonic::Status;
+
+use super::calls::About;
+use super::homes::{Home, Homes};
+use super::status;
+use crate::engine::{Engine, EngineError, Peer, Presence};
+use crate::lock::{KeyId, ReplicaId};
+
+/// How often a call is passed on.
+const HOPS_MAX: usize = 3;
+/// How often a call is tried, here or elsewhere, before its caller is told to come again.
+const TRIES_MAX: usize = 10;
+
+/// What routing asks of this replica.
+pub trait Around: Sync {
+    /// As [`Engine::affinity`].
+    fn affinity(&self, key: &KeyId) -> Presence;
+    /// As [`Engine::presence`].
+    fn presence(&self, id: ReplicaId) -> Presence;
+    /// As [`Engine::take_over`] and [`Engine::take_session`].
+    fn take_over(
+        &self,
+        about: &About,
+        from: ReplicaId,
+    ) -> impl Future<Output = Result<(), EngineError>> + Send;
+}
+
+impl Around for Engine {
+    fn affinity(&self, key: &KeyId) -> Presence {
+        Engine::affinity(self, key)
+    }
+
+    fn presence(&self, id: ReplicaId) -> Presence {
+        Engine::presence(self, id)
+    }
+
+    async fn take_over(&self, about: &About, from: ReplicaId) -> Result<(), EngineError> {
+        match about {
+            About::Place(lock_ref) => Engine::take_over(self, lock_ref, from).await,
+            About::Session(session) => self.take_session(*session, from).await,
+            // A place that this call made before, and nobody knows its lockRef.
+            About::Key(_) => Err(EngineError::Unavailable(
+                "the replica that has the place cannot be called".to_owned(),
+            )),
+        }
+    }
+}
+
+/// What came of asking another replica.
+#[derive(Debug)]
+pub enum There<A> {
+    /// It served the call.
+    Answered(A),
+    /// It refused, in words for the caller.
+    Refused(Status),
+    /// Another replica has it. Nothing was done.
+    Elsewhere {
+        /// Which.
+        home: ReplicaId,
+        /// As in [`EngineError::Elsewhere`].
+        version: u64,
+    },
+    /// It was not asked: nothing was done.
+    NotAsked(String),
+    /// It may have been asked, and may have done it.
+    Unknown(String),
+}
+
+/// One call, to be made where it belongs.
+pub trait Step: Sync {
+    /// What it brings.
+    type Answer: Send;
+
+    /// What it is about.
+    fn about(&self) -> &About;
+
+    /// What may have been done is not done once more.
+    fn is_write(&self) -> bool;
+
+    /// Makes it here.
+    fn here(&self) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+
+    /// Has another replica make it.
+    fn there(&self, peer: &Peer) -> impl Future<Output = There<Self::Answer>> + Send;
+}
+
+/// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
+pub async fn route<S: Step>(
+    around: &impl Around,
+    homes: &Homes,
+    step: &S,
+) -> Result<S::Answer, Status> {
+    let about = step.about();
+    let usual = match about {
+        About::Key(id) => around.affinity(id),
+        About::Place(lock_ref) => around.affinity(&KeyId {
+            table: lock_ref.table.clone(),
+            key: lock_ref.key.clone(),
+        }),
+        About::Session(_) => Presence::Here,
+    };
+    let mut way = Way {
+        hops: 0,
+        newest: None,
+        lost: Vec::new(),
+    };
+    let remembered = homes.of(about).map(|home| match home {
+        Home::Here => Presence::Here,
+        Home::There(id) => around.presence(id),
+    });
+    let mut next = match remembered {
+        Some(known @ (Presence::Here | Presence::Live(_))) => known,
+        Some(Presence::Down | Presence::Unsure) | None => usual.clone(),
+    };
+    for _ in 0..TRIES_MAX {
+        let Presence::Live(peer) = next else {
+            let (home, version) = match step.here().await {
+                Ok(answer) => {
+                    homes.note(about, &usual, &Presence::Here);
+                    return Ok(answer);
+                }
+                Err(EngineError::Elsewhere { home, version }) => (home, version),
+                Err(error) => return Err(status::of_engine(&error)),
+            };
+            next = match around.presence(home) {
+                Presence::Live(peer) if !way.lost.contains(&home) => {
+                    if !way.follows(version) {
+                        // Who has it says that it has it not: one of them will hear of it soon.
+                        return Err(status::of_engine(&EngineError::Elsewhere { home, version }));
+                    }
+                    Presence::Live(peer)
+                }
+                // Known to this process already, and to this call of it not yet.
+                Presence::Here => Presence::Here,
+                Presence::Live(_) | Presence::Down | Presence::Unsure => {
+                    match around.take_over(about, home).await {
+                        // Somebody else was quicker: the next try here says who.
+                        Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
+                        Err(error) => return Err(status::of_engine(&error)),
+                    }
+                    Presence::Here
+                }
+            };
+            continue;
+        };
+        next = match step.there(&peer).await {
+            There::Answered(answer) => {
+                homes.note(about, &usual, &Presence::Live(peer));
+                return Ok(answer);
+            }
+            There::Refused(refusal) => return Err(refusal),
+            There::Elsewhere { home, version } => {
+                let is_newer = way.follows(version);
+                match around.presence(home) {
+                    live @ Presence::Live(_) if is_newer && !way.lost.contains(&home) => live,
+                    Presence::Live(_) | Presence::Here | Presence::Down | Presence::Unsure => {
+                        Presence::Here
+                    }
+                }
+            }
+            There::NotAsked(why) => {
+                tracing::debug!(replica = %peer.id, why, "a call was not passed on");
+                way.lose(peer.id)
+            }
+            There::Unknown(why) => {
+                tracing::debug!(replica = %peer.id, why, "a call that was passed on has no answer");
+                if step.is_write() {
+                    return Err(status::write_unknown());
+                }
+                way.lose(peer.id)
+            }
+        };
+    }
+    Err(status::unsettled())
+}
+
+/// What one call has learned on its way.
+struct Way {
+    hops: usize,
+    /// The highest version that said where to ask.
+    newest: Option<u64>,
+    /// Who could not be called.
+    lost: Vec<ReplicaId>,
+}
+
+impl Way {
+    /// Whether to follow what has this version.
+    fn follows(&mut self, version: u64) -> bool {
+        let is_newer = self.newest.is_none_or(|newest| version > newest);
+        if !is_newer || self.hops == HOPS_MAX {
+            return false;
+        }
+        self.newest = Some(version);
+        self.hops += 1;
+        true
+    }
+
+    fn lose(&mut self, id: ReplicaId) -> Presence {
+        self.lost.push(id);
+        Presence::Here
+    }
+}
+
+#[cfg(test)]
+#[path = "route_test.rs"]
+mod tests;

@@ -1,0 +1,345 @@
+//! Where calls go. `A` is the affinity replica of every key; `B` and `C` are others.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+
+use tonic::Code;
+use uuid::Uuid;
+
+use super::*;
+use crate::lock::{Key, LockRef, SessionId, TableName};
+
+const A: ReplicaId = ReplicaId(Uuid::from_u128(0xa));
+const B: ReplicaId = ReplicaId(Uuid::from_u128(0xb));
+const C: ReplicaId = ReplicaId(Uuid::from_u128(0xc));
+const D: ReplicaId = ReplicaId(Uuid::from_u128(0xd));
+const HERE: ReplicaId = ReplicaId(Uuid::from_u128(0));
+
+fn letter(id: ReplicaId) -> char {
+    char::from_digit(id.0.as_u128() as u32, 16).unwrap()
+}
+
+/// What one of them says: `Ok` is its answer.
+type Said = Result<&'static str, There<&'static str>>;
+
+fn elsewhere(home: ReplicaId, version: u64) -> Said {
+    Err(There::Elsewhere { home, version })
+}
+
+fn not_asked() -> Said {
+    Err(There::NotAsked("refused".to_owned()))
+}
+
+fn unknown() -> Said {
+    Err(There::Unknown("cut".to_owned()))
+}
+
+fn refused() -> Said {
+    Err(There::Refused(Status::failed_precondition("over")))
+}
+
+/// A call, what everybody will say to it, and what was done.
+struct World {
+    about: About,
+    is_write: bool,
+    affinity: Presence,
+    down: Vec<ReplicaId>,
+    says: Mutex<HashMap<ReplicaId, VecDeque<Said>>>,
+    done: Mutex<Vec<String>>,
+    homes: Homes,
+}
+
+fn live(id: ReplicaId) -> Presence {
+    Presence::Live(Peer {
+        id,
+        address: "h:1".to_owned(),
+    })
+}
+
+fn place() -> LockRef {
+    "default/a#3.k3vt9p2q@7".parse().unwrap()
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            about: About::Place(place()),
+            is_write: false,
+            affinity: live(A),
+            down: Vec::new(),
+            says: Mutex::default(),
+            done: Mutex::default(),
+            homes: Homes::default(),
+        }
+    }
+
+    fn create() -> World {
+        World {
+            about: About::Key(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse("a", 64).unwrap(),
+            }),
+            ..World::new()
+        }
+    }
+
+    fn session() -> World {
+        World {
+            about: About::Session(SessionId(Uuid::from_u128(7))),
+            ..World::new()
+        }
+    }
+
+    fn write() -> World {
+        World {
+            is_write: true,
+            ..World::new()
+        }
+    }
+
+    fn says(self, id: ReplicaId, said: impl IntoIterator<Item = Said>) -> World {
+        self.says
+            .lock()
+            .unwrap()
+            .insert(id, said.into_iter().collect());
+        self
+    }
+
+    fn down(mut self, id: ReplicaId) -> World {
+        self.down.push(id);
+        self
+    }
+
+    fn did(&self, what: String) {
+        self.done.lock().unwrap().push(what);
+    }
+
+    /// Who was asked, and who was taken over from, since the last time.
+    fn done(&self) -> String {
+        std::mem::take(&mut *self.done.lock().unwrap()).join(" ")
+    }
+
+    /// The next thing that it says; the last is said for ever.
+    fn next(&self, id: ReplicaId) -> Said {
+        let mut says = self.says.lock().unwrap();
+        let said = says.get_mut(&id).expect("nobody asks it");
+        match (said.len(), &said[0]) {
+            (1, Ok(answer)) => Ok(answer),
+            (1, Err(There::Elsewhere { home, version })) => elsewhere(*home, *version),
+            _ => said.pop_front().unwrap(),
+        }
+    }
+
+    async fn route(&self) -> Result<&'static str, Status> {
+        route(self, &self.homes, self).await
+    }
+}
+
+impl Around for World {
+    fn affinity(&self, _key: &KeyId) -> Presence {
+        self.affinity.clone()
+    }
+
+    fn presence(&self, id: ReplicaId) -> Presence {
+        match id {
+            HERE => Presence::Here,
+            id if self.down.contains(&id) => Presence::Down,
+            id => live(id),
+        }
+    }
+
+    async fn take_over(&self, _about: &About, from: ReplicaId) -> Result<(), EngineError> {
+        self.did(format!("take-over:{}", letter(from)));
+        Ok(())
+    }
+}
+
+impl Step for World {
+    type Answer = &'static str;
+
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn is_write(&self) -> bool {
+        self.is_write
+    }
+
+    async fn here(&self) -> Result<&'static str, EngineError> {
+        self.did("here".to_owned());
+        match self.next(HERE) {
+            Ok(answer) => Ok(answer),
+            Err(There::Elsewhere { home, version }) => {
+                Err(EngineError::Elsewhere { home, version })
+            }
+            Err(_) => Err(EngineError::SessionOver),
+        }
+    }
+
+    async fn there(&self, peer: &Peer) -> There<&'static str> {
+        self.did(letter(peer.id).to_string());
+        match self.next(peer.id) {
+            Ok(answer) => There::Answered(answer),
+            Err(there) => there,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_without_others_does_everything_itself() {
+    let mut world = World::new().says(HERE, [Ok("done")]);
+    world.affinity = Presence::Here;
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "here");
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_affinity_replica_of_its_key() {
+    for world in [World::new(), World::create(), World::write()] {
+        let world = world.says(A, [Ok("done")]);
+        assert_eq!(world.route().await.unwrap(), "done");
+        assert_eq!(world.done(), "a");
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_looked_for_here_first_and_then_where_it_is_kept() {
+    let world = World::session()
+        .says(HERE, [elsewhere(B, 1)])
+        .says(B, [Ok("kept")]);
+    assert_eq!(world.route().await.unwrap(), "kept");
+    assert_eq!(world.done(), "here b");
+    assert_eq!(world.route().await.unwrap(), "kept");
+    assert_eq!(world.done(), "b", "it was remembered");
+}
+
+#[tokio::test]
+async fn who_has_it_is_asked_and_remembered() {
+    let world = World::new()
+        .says(A, [elsewhere(B, 5)])
+        .says(B, [Ok("done")]);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a b");
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "b");
+}
+
+#[tokio::test]
+async fn what_this_replica_has_itself_is_remembered_too() {
+    let world = World::new()
+        .says(A, [elsewhere(HERE, 5)])
+        .says(HERE, [Ok("done")]);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a here");
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "here");
+}
+
+#[tokio::test]
+async fn where_to_ask_is_followed_three_times_and_then_looked_up_here() {
+    let world = World::new()
+        .says(A, [elsewhere(B, 1)])
+        .says(B, [elsewhere(C, 2)])
+        .says(C, [elsewhere(D, 3)])
+        .says(D, [elsewhere(B, 4)])
+        .says(HERE, [Ok("done")]);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a b c d here");
+}
+
+#[tokio::test]
+async fn what_is_not_newer_is_not_followed() {
+    let world = World::new()
+        .says(A, [elsewhere(B, 5)])
+        .says(B, [elsewhere(A, 5)])
+        .says(HERE, [Ok("done")]);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a b here");
+}
+
+#[tokio::test]
+async fn a_create_is_made_here_where_the_affinity_replica_gives_no_answer() {
+    for silence in [not_asked(), unknown()] {
+        let world = World::create().says(A, [silence]).says(HERE, [Ok("done")]);
+        assert_eq!(world.route().await.unwrap(), "done");
+        assert_eq!(world.done(), "a here");
+    }
+}
+
+#[tokio::test]
+async fn a_home_that_beats_and_cannot_be_called_is_asked_through_the_store() {
+    for silence in [not_asked(), unknown()] {
+        let world = World::new()
+            .says(A, [silence])
+            .says(HERE, [elsewhere(A, 5), Ok("done")]);
+        assert_eq!(world.route().await.unwrap(), "done");
+        assert_eq!(world.done(), "a here take-over:a here");
+    }
+}
+
+#[tokio::test]
+async fn a_home_that_is_down_is_not_called() {
+    let world = World::new()
+        .down(B)
+        .says(A, [elsewhere(B, 5)])
+        .says(HERE, [elsewhere(B, 5), Ok("done")]);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a here take-over:b here");
+}
+
+#[tokio::test]
+async fn a_remembered_home_that_is_down_is_looked_for_as_usual() {
+    let world = World::new()
+        .says(A, [elsewhere(B, 5), Ok("done")])
+        .says(B, [Ok("done")]);
+    world.route().await.unwrap();
+    world.done();
+    let world = world.down(B);
+    assert_eq!(world.route().await.unwrap(), "done");
+    assert_eq!(world.done(), "a");
+}
+
+#[tokio::test]
+async fn a_write_that_may_have_been_done_is_not_sent_once_more() {
+    let world = World::write().says(A, [unknown()]);
+    let status = world.route().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("write it again"), "{status:?}");
+    assert_eq!(world.done(), "a");
+}
+
+#[tokio::test]
+async fn a_write_that_was_certainly_not_sent_goes_another_way() {
+    let world = World::write()
+        .says(A, [not_asked()])
+        .says(HERE, [elsewhere(A, 5), refused()]);
+    let status = world.route().await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(world.done(), "a here take-over:a here");
+}
+
+#[tokio::test]
+async fn a_refusal_is_passed_on_as_it_is() {
+    let world = World::new().says(A, [refused()]);
+    let status = world.route().await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::FailedPrecondition, "over")
+    );
+    assert_eq!(world.done(), "a");
+}
+
+#[tokio::test]
+async fn replicas_that_do_not_agree_cost_a_retry_and_no_endless_way() {
+    let world = World::new()
+        .says(A, [elsewhere(HERE, 5)])
+        .says(HERE, [elsewhere(HERE, 5)]);
+    let status = world.route().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let world = World::new()
+        .says(A, [elsewhere(HERE, 5)])
+        .says(HERE, [elsewhere(A, 5)]);
+    let status = world.route().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(world.done(), "a here");
+}

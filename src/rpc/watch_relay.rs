@@ -1,0 +1,174 @@
+//! A WatchLock wherever its lockRef is: the news of this replica, or of the one that is its home, and of the next
+//! one when that changes.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use prost::Message as _;
+use tokio::time::{sleep, sleep_until};
+use tonic::{Code, Status, Streaming};
+
+use super::calls::Edge;
+use super::router::{Router, Watched};
+use super::status;
+use super::stopping::Stopping;
+use super::watch::{self, Broken};
+use crate::lock::LockRef;
+use crate::proto::peer::forward_watch_response::Outcome;
+use crate::proto::peer::{ForwardWatchResponse, Unable};
+use crate::proto::{LockState, WatchLockResponse};
+
+/// A watch that brought nothing is not opened again at once.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Where the news come from.
+enum Source {
+    Here(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
+    There(Streaming<ForwardWatchResponse>),
+}
+
+/// What comes from there.
+enum Coming {
+    News(WatchLockResponse),
+    /// It ended in an orderly way: its deadline, which is a little before ours.
+    End,
+    /// To be told as it is.
+    Refused(Status),
+    /// To go on elsewhere.
+    Broken,
+}
+
+struct Relay {
+    router: Router,
+    lock_ref: LockRef,
+    edge: Edge,
+    stopping: Stopping,
+    /// `None` while it is looked for.
+    source: Option<Source>,
+    /// Whether the present source brought anything.
+    brought: bool,
+}
+
+/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and with a status when
+/// this replica stops or the lockRef is found nowhere.
+pub async fn open(
+    router: Router,
+    lock_ref: LockRef,
+    edge: Edge,
+    stopping: Stopping,
+) -> Result<impl Stream<Item = Result<WatchLockResponse, Status>> + Send, Status> {
+    let mut relay = Relay {
+        router,
+        lock_ref,
+        edge,
+        stopping,
+        source: None,
+        brought: false,
+    };
+    relay.find().await?;
+    Ok(stream::unfold(Some(relay), |relay| async move {
+        relay?.tell().await
+    }))
+}
+
+impl Relay {
+    async fn find(&mut self) -> Result<(), Status> {
+        let watched = self.router.watch(&self.lock_ref, &self.edge).await?;
+        self.brought = false;
+        self.source = Some(match watched {
+            Watched::Here(news) => Source::Here(Box::pin(watch::stream(
+                self.lock_ref.clone(),
+                news,
+                self.edge.deadline,
+                self.stopping.clone(),
+            ))),
+            Watched::There(stream) => Source::There(stream),
+        });
+        Ok(())
+    }
+
+    /// The next thing to tell, and what goes on after it.
+    async fn tell(mut self) -> Option<(Result<WatchLockResponse, Status>, Option<Relay>)> {
+        let deadline = self.edge.deadline.answer_by();
+        let mut stopping = self.stopping.clone();
+        let over = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stopping.stopped() => Some((Err(status::stopping()), None)),
+            coming = self.next() => match coming {
+                Ok(Some(news)) => {
+                    let goes_on = news.state() != LockState::Lost;
+                    Some((Ok(news), goes_on.then_some(self)))
+                }
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
+            },
+            () = over => None,
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<WatchLockResponse>, Status> {
+        loop {
+            let Some(source) = &mut self.source else {
+                self.find().await?;
+                continue;
+            };
+            match source.next().await {
+                Coming::News(news) => {
+                    self.brought = true;
+                    return Ok(Some(news));
+                }
+                Coming::End if self.edge.deadline.at().is_some() => return Ok(None),
+                Coming::Refused(status) => return Err(status),
+                Coming::End | Coming::Broken => {
+                    self.source = None;
+                    if !self.brought {
+                        sleep(AGAIN_AFTER).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Source {
+    async fn next(&mut self) -> Coming {
+        match self {
+            Source::Here(news) => match news.next().await {
+                Some(Ok(news)) => Coming::News(news),
+                Some(Err(Broken::Stopping)) => Coming::Refused(status::stopping()),
+                Some(Err(Broken::Moved)) => Coming::Broken,
+                None => Coming::End,
+            },
+            Source::There(stream) => loop {
+                let outcome = match stream.message().await {
+                    Ok(Some(message)) => message.outcome,
+                    Ok(None) => return Coming::End,
+                    Err(_broken) => return Coming::Broken,
+                };
+                return match outcome {
+                    // That the watch began.
+                    Some(Outcome::News(news)) if news.is_empty() => continue,
+                    Some(Outcome::News(news)) => match WatchLockResponse::decode(news) {
+                        Ok(news) => Coming::News(news),
+                        Err(_) => Coming::Broken,
+                    },
+                    Some(Outcome::Refusal(told)) => Coming::Refused(Status::with_details(
+                        Code::from_i32(told.code),
+                        told.message,
+                        told.details,
+                    )),
+                    Some(Outcome::Elsewhere(_) | Outcome::Unable(Unable { .. })) | None => {
+                        Coming::Broken
+                    }
+                };
+            },
+        }
+    }
+}

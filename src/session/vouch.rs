@@ -1,0 +1,174 @@
+//! What a replica may say of the leases it keeps: its beats in the store vouch for them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Gaps shorter than this endanger no lease: it is below 90 % of the shortest TTL.
+const GAP_MIN: Duration = Duration::from_millis(800);
+/// How many gaps are remembered.
+const GAPS_MAX: usize = 64;
+
+/// 90 % of a span: what is left is for clock rates that differ.
+fn most(span: Duration) -> Duration {
+    span / 10 * 9
+}
+
+/// A time without an acknowledged beat, by when the beats around it were sent.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    from: Duration,
+    to: Duration,
+}
+
+/// The beats of one replica, as far as its store acknowledged them. All times are of its own CLOCK_BOOTTIME.
+///
+/// Others may end what it vouches for once they saw no beat of it for a TTL. They cannot have seen that before a
+/// TTL has passed since it sent a beat that was acknowledged, nor before a TTL since the swap was sent that made
+/// or took over the place (or session) at its present epoch.
+#[derive(Clone, Debug)]
+pub struct Vouch {
+    /// When the last acknowledged beat was sent; `None` for a replica that has its store alone.
+    sent: Option<Duration>,
+    replica_ttl: Duration,
+    dead: bool,
+    gaps: VecDeque<Gap>,
+}
+
+impl Vouch {
+    /// For a replica that has its store alone: nobody else can end what it keeps.
+    pub fn alone() -> Self {
+        Vouch {
+            sent: None,
+            replica_ttl: Duration::MAX,
+            dead: false,
+            gaps: VecDeque::new(),
+        }
+    }
+
+    /// For a replica whose first beat was sent then, and that others take for down after this replica TTL.
+    pub fn beating(sent: Duration, replica_ttl: Duration) -> Self {
+        Vouch {
+            sent: Some(sent),
+            replica_ttl,
+            dead: false,
+            gaps: VecDeque::new(),
+        }
+    }
+
+    /// A beat that was sent then was acknowledged, now.
+    pub fn acknowledged(&mut self, sent: Duration, now: Duration) {
+        let Some(last) = self.sent else { return };
+        if sent <= last || self.is_dead(now) {
+            return;
+        }
+        if sent - last > GAP_MIN {
+            if self.gaps.len() >= GAPS_MAX {
+                // The two oldest become one that covers both.
+                if let Some(oldest) = self.gaps.pop_front()
+                    && let Some(next) = self.gaps.front_mut()
+                {
+                    next.from = oldest.from;
+                }
+            }
+            self.gaps.push_back(Gap {
+                from: last,
+                to: sent,
+            });
+        }
+        self.sent = Some(sent);
+    }
+
+    /// How long a client may be told that it is safe, from `now`, where its lease was renewed now, has this TTL,
+    /// and the swap that gave it its epoch was sent at `since`. `None` where others may have seen enough to end
+    /// it: then it needs a new epoch first.
+    pub fn valid_for(&self, ttl: Duration, since: Duration, now: Duration) -> Option<Duration> {
+        let Some(sent) = self.sent else {
+            return Some(ttl);
+        };
+        let silent = |gap: &Gap| gap.to.saturating_sub(gap.from.max(since)) > most(ttl);
+        if self.gaps.iter().any(silent) {
+            return None;
+        }
+        let silence = now.saturating_sub(sent.max(since));
+        (silence <= most(ttl)).then(|| ttl - silence)
+    }
+
+    /// Whether this replica is over for good: others may take it for down soon. No beat brings it back.
+    pub fn is_dead(&mut self, now: Duration) -> bool {
+        let silence = self.sent.map(|sent| now.saturating_sub(sent));
+        self.dead |= silence.is_some_and(|silence| silence > most(self.replica_ttl));
+        self.dead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn beating(sent: u64) -> Vouch {
+        Vouch::beating(s(sent), s(1_000))
+    }
+
+    fn beat(vouch: &mut Vouch, at: u64) {
+        vouch.acknowledged(s(at), s(at));
+    }
+
+    #[test]
+    fn a_client_is_safe_for_its_ttl_counted_from_the_last_acknowledged_beat() {
+        let mut vouch = beating(10);
+        assert_eq!(vouch.valid_for(s(10), s(0), s(12)), Some(s(8)));
+        beat(&mut vouch, 13);
+        assert_eq!(vouch.valid_for(s(10), s(0), s(13)), Some(s(10)));
+        // Late news of an earlier one change nothing.
+        beat(&mut vouch, 11);
+        assert_eq!(vouch.valid_for(s(10), s(0), s(13)), Some(s(10)));
+    }
+
+    #[test]
+    fn a_place_that_is_younger_than_the_last_beat_counts_from_its_own_swap() {
+        let vouch = beating(10);
+        assert_eq!(vouch.valid_for(s(5), s(14), s(15)), Some(s(4)));
+        assert_eq!(vouch.valid_for(s(5), s(9), s(15)), None);
+    }
+
+    #[test]
+    fn what_lived_through_a_silence_of_its_ttl_needs_a_new_epoch() {
+        let mut vouch = beating(10);
+        beat(&mut vouch, 20);
+        assert_eq!(vouch.valid_for(s(10), s(9), s(20)), None);
+        assert_eq!(vouch.valid_for(s(12), s(9), s(20)), Some(s(12)));
+        // Made half way: nobody saw more than 5 s of silence.
+        assert_eq!(vouch.valid_for(s(10), s(15), s(20)), Some(s(10)));
+        // Its new epoch.
+        assert_eq!(vouch.valid_for(s(10), s(20), s(20)), Some(s(10)));
+    }
+
+    #[test]
+    fn gaps_are_never_forgotten_only_merged() {
+        let mut vouch = beating(0);
+        beat(&mut vouch, 30);
+        for n in 1..200 {
+            beat(&mut vouch, 30 + n);
+        }
+        assert!(vouch.gaps.len() <= GAPS_MAX);
+        assert_eq!(vouch.valid_for(s(30), s(0), s(229)), None);
+        assert_eq!(vouch.valid_for(s(30), s(220), s(229)), Some(s(30)));
+    }
+
+    #[test]
+    fn a_replica_is_dead_before_anybody_may_think_so() {
+        let late = s(109) + Duration::from_millis(1);
+        let vouch = || Vouch::beating(s(100), s(10));
+        assert!(!vouch().is_dead(s(109)));
+        assert!(vouch().is_dead(late));
+        // Sent in time, and acknowledged too late.
+        let mut sleeper = vouch();
+        sleeper.acknowledged(s(101), late);
+        assert!(sleeper.is_dead(s(101)), "for good");
+        assert!(!Vouch::alone().is_dead(s(1_000_000)));
+    }
+}

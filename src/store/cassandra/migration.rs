@@ -1,0 +1,111 @@
+//! Bringing the tables of an earlier version up to date, and noting which version they have.
+//!
+//! Versions are steps forward only. Each step can be repeated and be taken by two at once: it looks at what
+//! is missing, and whoever comes second finds nothing to do. The version is noted last.
+
+use super::driver::{Driver, Use};
+use super::fault::Fault;
+use super::options::Keyspace;
+use super::schema::{PART, SchemaError, VERSION, version};
+use super::statements::{Ask, single_table};
+use super::value::Value;
+
+/// The columns that came with version 2, in the table of replicas. (Its table of questions is made like any
+/// other.)
+const REPLICAS_2: [(&str, &str); 3] = [
+    ("peer_address", "text"),
+    ("beat", "bigint"),
+    ("stopped", "boolean"),
+];
+/// How often the note of the version is tried, while others write theirs.
+const TRIES_MAX: usize = 8;
+
+/// Adds what tables of earlier versions lack, once all tables are there, and notes the version.
+pub(super) async fn finish(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), SchemaError> {
+    for _ in 0..TRIES_MAX {
+        let found = version(driver, keyspace).await?;
+        match found {
+            Some(VERSION) => return Ok(()),
+            Some(found) if found > VERSION => {
+                let keyspace = keyspace.clone();
+                return Err(SchemaError::Newer { keyspace, found });
+            }
+            // Where none is noted, the tables may be those that an earlier program began to make.
+            Some(_) | None => {}
+        }
+        add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await?;
+        note(driver, keyspace, found).await?;
+    }
+    Err(SchemaError::Unreachable(format!(
+        "the version was changed by others during each of {TRIES_MAX} tries"
+    )))
+}
+
+/// Adds those columns of a table that it does not have, and waits until all nodes know them.
+async fn add_columns(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    table: &str,
+    wanted: &[(&str, &str)],
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), SchemaError> {
+    let lacking = lacking(driver, keyspace, table, wanted).await?;
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let table_name = single_table(keyspace, table);
+    say(&format!("{table_name}: {}", lacking.join(", ")));
+    let text = format!("ALTER TABLE {table_name} ADD ({})", lacking.join(", "));
+    let added = driver.change_schema(&text).await;
+    driver.agree_on_schema().await?;
+    match added {
+        Ok(()) => Ok(()),
+        // Refused, as it is if another one was faster: what counts is whether they are there.
+        Err(refused) => match self::lacking(driver, keyspace, table, wanted).await? {
+            none if none.is_empty() => Ok(()),
+            _ => Err(refused.into()),
+        },
+    }
+}
+
+/// `"name" type` of those columns that the table does not have.
+async fn lacking(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    table: &str,
+    wanted: &[(&str, &str)],
+) -> Result<Vec<String>, SchemaError> {
+    let text = Ask::Columns.text(keyspace);
+    let statement = driver.prepare(Use::Read, &text).await?;
+    let values = [Value::text(keyspace.as_str()), Value::text(table)];
+    let mut there = Vec::new();
+    for mut row in driver.execute(&statement, &values).await? {
+        let name = row.text("column_name");
+        there.extend(name.map_err(|error| SchemaError::Refused(error.to_string()))?);
+    }
+    Ok(wanted
+        .iter()
+        .filter(|(name, _)| !there.iter().any(|other| other == name))
+        .map(|(name, kind)| format!("\"{name}\" {kind}"))
+        .collect())
+}
+
+/// Notes the version, if the one that was found is still the one that is noted.
+async fn note(driver: &Driver, keyspace: &Keyspace, found: Option<i32>) -> Result<(), Fault> {
+    let (ask, values) = match found {
+        None => (
+            Ask::NoteSchemaVersion,
+            vec![Value::text(PART), Value::Int(VERSION)],
+        ),
+        Some(found) => (
+            Ask::RaiseSchemaVersion,
+            vec![Value::Int(VERSION), Value::text(PART), Value::Int(found)],
+        ),
+    };
+    let statement = driver.prepare(Use::Cas, &ask.text(keyspace)).await?;
+    driver.execute(&statement, &values).await.map(drop)
+}

@@ -1,0 +1,508 @@
+//! What replicas say to each other: a real replica that is called by others, and one that says what a test wants.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata::engine::{
+    Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL, SystemClock, SystemIds,
+};
+use fermata::limits::Limits;
+use fermata::lock::{ReplicaId, SessionId};
+use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata::proto::peer::peer_client::PeerClient as RawClient;
+use fermata::proto::peer::peer_server::{Peer as PeerService, PeerServer};
+use fermata::proto::peer::{
+    Elsewhere, ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse,
+    HintRequest, HintResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Unable,
+    forward_response, forward_watch_response,
+};
+use fermata::proto::{
+    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, LockState, ReleaseLockRequest,
+    WatchLockRequest, WatchLockResponse,
+};
+use fermata::rpc::calls::{AcquireLock, Call, CreateLockRef, Edge, ReleaseLock};
+use fermata::rpc::deadline::Deadline;
+use fermata::rpc::peer::PeerClient;
+use fermata::rpc::route::There;
+use fermata::server::{Secret, ServeError, Server, Stopped, bind};
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use futures_util::stream;
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinHandle;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+use uuid::Uuid;
+
+const SECRET: &str = "the secret of this test";
+
+fn client() -> PeerClient {
+    PeerClient::new(Secret::parse(SECRET).unwrap(), &Limits::default())
+}
+
+fn edge() -> Edge {
+    Edge {
+        deadline: Deadline::of_headers(&http::HeaderMap::new()),
+        identity: "ann".to_owned(),
+        limits: Arc::new(Limits::default()),
+        ids: Arc::new(SystemIds),
+    }
+}
+
+fn within(ms: u64) -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_millis(ms)
+}
+
+/// A replica that serves clients and other replicas.
+struct Called {
+    engine: Engine,
+    clients: String,
+    peer: Peer,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<Result<Stopped, ServeError>>,
+    _directory: TempDir,
+}
+
+impl Called {
+    async fn start() -> Called {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
+        let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let peer_listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let clients = format!("http://{}", listener.local_addr().unwrap());
+        let address = peer_listener.local_addr().unwrap().to_string();
+        let peers = Arc::new(client());
+        let engine = Engine::start(EngineOptions {
+            store: Arc::new(store),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            peers: peers.clone(),
+            tables: Vec::new(),
+            limits: Limits::default(),
+            address: String::new(),
+            peer_address: address.clone(),
+            replica_ttl: REPLICA_TTL,
+        })
+        .await
+        .unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = Server::new(engine.clone(), Arc::new(SystemIds))
+            .with_peers(peers, vec![peer_listener])
+            .serve_tcp(vec![listener], async {
+                let _ = stopped.await;
+            });
+        Called {
+            peer: Peer {
+                id: engine.replica(),
+                address,
+            },
+            engine,
+            clients,
+            stop: Some(stop),
+            server: tokio::spawn(server),
+            _directory: directory,
+        }
+    }
+
+    async fn raw(&self) -> RawClient<Channel> {
+        let address = format!("http://{}", self.peer.address);
+        RawClient::connect(address).await.unwrap()
+    }
+
+    async fn ask<C: Call>(&self, ask: C::Ask, ms: u64) -> There<C::Answer> {
+        forward::<C>(&client(), &self.peer, ask, ms).await
+    }
+
+    /// A lockRef of this key, made by another replica's call.
+    async fn create(&self, key: &str) -> String {
+        let ask = CreateLockRefRequest {
+            key: key.to_owned(),
+            ..Default::default()
+        };
+        answered(self.ask::<CreateLockRef>(ask, 5_000).await).lock_ref
+    }
+}
+
+async fn forward<C: Call>(
+    client: &PeerClient,
+    to: &Peer,
+    ask: C::Ask,
+    ms: u64,
+) -> There<C::Answer> {
+    let call = C::parse(ask, &edge()).unwrap();
+    client.forward(to, &call, &edge(), within(ms)).await
+}
+
+fn answered<A: std::fmt::Debug>(there: There<A>) -> A {
+    match there {
+        There::Answered(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn release(lock_ref: &str) -> ReleaseLockRequest {
+    ReleaseLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// A lockRef that was never issued.
+fn unknown_ref() -> ReleaseLockRequest {
+    release("default/a#9.00000000")
+}
+
+#[tokio::test]
+async fn only_who_knows_the_secret_is_heard() {
+    let called = Called::start().await;
+    let mut raw = called.raw().await;
+    for shown in [None, Some("another secret, as long"), Some(SECRET)] {
+        let mut request = Request::new(HintRequest::default());
+        if let Some(shown) = shown {
+            let value = MetadataValue::from_bytes(shown.as_bytes());
+            request
+                .metadata_mut()
+                .insert_bin("fermata-peer-secret-bin", value);
+        }
+        let code = raw
+            .hint(request)
+            .await
+            .map_or_else(|s| s.code(), |_| Code::Ok);
+        let expected = match shown == Some(SECRET) {
+            true => Code::Ok,
+            false => Code::Unauthenticated,
+        };
+        assert_eq!(code, expected, "{shown:?}");
+    }
+    let stranger = PeerClient::new(
+        Secret::parse("not the secret of it").unwrap(),
+        &Limits::default(),
+    );
+    let there = forward::<ReleaseLock>(&stranger, &called.peer, unknown_ref(), 5_000).await;
+    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+}
+
+#[tokio::test]
+async fn clients_cannot_speak_as_replicas_nor_replicas_as_clients() {
+    let called = Called::start().await;
+    let mut raw = RawClient::connect(called.clients.clone()).await.unwrap();
+    let hint = raw.hint(HintRequest::default()).await.unwrap_err();
+    assert_eq!(hint.code(), Code::Unimplemented);
+    let address = format!("http://{}", called.peer.address);
+    let mut locks = LockServiceClient::connect(address).await.unwrap();
+    let create = CreateLockRefRequest::default();
+    let create = locks.create_lock_ref(create).await.unwrap_err();
+    assert_eq!(create.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_call_that_is_passed_on_is_served_as_if_it_had_come_there() {
+    let called = Called::start().await;
+    let lock_ref = called.create("a").await;
+    assert!(lock_ref.contains('@'), "it holds: {lock_ref}");
+    let address = called.clients.clone();
+    let mut admin = fermata::proto::clients::lock_admin_client::LockAdminClient::connect(address)
+        .await
+        .unwrap();
+    let ask = DescribeLockRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let described = admin.describe_lock(ask).await.unwrap().into_inner();
+    assert_eq!(
+        described.holders[0].identity, "ann",
+        "its caller came along"
+    );
+    let released = called.ask::<ReleaseLock>(release(&lock_ref), 5_000).await;
+    assert!(!answered(released).already_released);
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_word_for_word_with_all_its_details() {
+    let called = Called::start().await;
+    let mut direct = LockServiceClient::connect(called.clients.clone())
+        .await
+        .unwrap();
+    let told = direct.release_lock(unknown_ref()).await.unwrap_err();
+    match called.ask::<ReleaseLock>(unknown_ref(), 5_000).await {
+        There::Refused(status) => {
+            assert_eq!(status.code(), told.code());
+            assert_eq!(status.message(), told.message());
+            assert_eq!(status.details(), told.details());
+            assert!(!status.details().is_empty());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_replica_serves_nothing_that_was_meant_for_another() {
+    let called = Called::start().await;
+    let earlier = Peer {
+        id: ReplicaId(Uuid::from_u128(1)),
+        ..called.peer.clone()
+    };
+    let create = CreateLockRefRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let there = forward::<CreateLockRef>(&client(), &earlier, create, 5_000).await;
+    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert_eq!(called.engine.counts().swaps, 0);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_passed_on_ends_before_its_caller_stops_listening() {
+    let called = Called::start().await;
+    called.create("a").await;
+    let ask = AcquireLockRequest {
+        lock_ref: called.create("a").await,
+        wait: Some(prost_types::Duration {
+            seconds: 60,
+            nanos: 0,
+        }),
+        ..Default::default()
+    };
+    let begun = Instant::now();
+    let waited = answered(called.ask::<AcquireLock>(ask, 1_000).await);
+    assert_eq!(waited.state(), LockState::Waiting);
+    let took = begun.elapsed();
+    assert!(
+        took > Duration::from_millis(500) && took < Duration::from_secs(1),
+        "{took:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_watch_that_is_passed_on_tells_all_of_it() {
+    let called = Called::start().await;
+    let lock_ref = called.create("a").await;
+    let ask = WatchLockRequest {
+        lock_ref: lock_ref.clone(),
+    };
+    let watch = client().watch(&called.peer, &ask, &edge()).await;
+    let mut news = answered(watch);
+    let mut next = async || match news.message().await.unwrap().unwrap().outcome.unwrap() {
+        forward_watch_response::Outcome::News(news) => {
+            WatchLockResponse::decode(news).unwrap().state()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(next().await, LockState::Held);
+    called.ask::<ReleaseLock>(release(&lock_ref), 5_000).await;
+    assert_eq!(next().await, LockState::Lost);
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_answers_those_that_wait_through_others() {
+    let mut called = Called::start().await;
+    called.create("a").await;
+    let ask = AcquireLockRequest {
+        lock_ref: called.create("a").await,
+        wait: Some(prost_types::Duration {
+            seconds: 60,
+            nanos: 0,
+        }),
+        ..Default::default()
+    };
+    let call = AcquireLock::parse(ask, &edge()).unwrap();
+    let (client, edge) = (client(), edge());
+    let waiting = client.forward(&called.peer, &call, &edge, within(60_000));
+    tokio::pin!(waiting);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(early.is_err(), "it waits");
+    called.stop.take().unwrap().send(()).unwrap();
+    let there = waiting.await;
+    assert!(matches!(there, There::Unknown(_)), "{there:?}");
+    assert_eq!(called.server.await.unwrap().unwrap(), Stopped::Clean);
+}
+
+#[tokio::test]
+async fn a_replica_that_is_gone_was_certainly_not_asked() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = Peer {
+        id: ReplicaId(Uuid::from_u128(1)),
+        address: listener.local_addr().unwrap().to_string(),
+    };
+    drop(listener);
+    let client = client();
+    let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
+    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    let nowhere = Peer {
+        address: String::new(),
+        ..peer
+    };
+    let there = forward::<ReleaseLock>(&client, &nowhere, unknown_ref(), 60_000).await;
+    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+}
+
+#[tokio::test]
+async fn a_replica_that_is_paused_is_noticed_within_seconds_whatever_the_deadline() {
+    // The system accepts for it.
+    let paused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = Peer {
+        id: ReplicaId(Uuid::from_u128(1)),
+        address: paused.local_addr().unwrap().to_string(),
+    };
+    let begun = Instant::now();
+    let client = client();
+    let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
+    assert!(matches!(there, There::Unknown(_)), "{there:?}");
+    // Not once more by each of the calls that come then.
+    let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
+    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+/// A replica that says the same to all.
+#[derive(Clone)]
+struct Says {
+    outcome: Option<forward_response::Outcome>,
+    heard: Arc<Mutex<Vec<ForwardRequest>>>,
+}
+
+impl Says {
+    async fn start(outcome: Option<forward_response::Outcome>) -> (Says, Peer) {
+        let says = Says {
+            outcome,
+            heard: Arc::default(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = Peer {
+            id: ReplicaId(Uuid::from_u128(1)),
+            address: listener.local_addr().unwrap().to_string(),
+        };
+        let incoming = stream::unfold(listener, |listener| async {
+            Some((listener.accept().await.map(|(io, _)| io), listener))
+        });
+        let service = PeerServer::new(says.clone());
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(Box::pin(incoming)));
+        (says, peer)
+    }
+}
+
+#[tonic::async_trait]
+impl PeerService for Says {
+    async fn forward(
+        &self,
+        request: Request<ForwardRequest>,
+    ) -> Result<Response<ForwardResponse>, Status> {
+        assert!(request.metadata().contains_key("grpc-timeout"));
+        self.heard.lock().await.push(request.into_inner());
+        let outcome = self.outcome.clone();
+        Ok(Response::new(ForwardResponse { outcome }))
+    }
+
+    type ForwardWatchStream = stream::Empty<Result<ForwardWatchResponse, Status>>;
+
+    async fn forward_watch(
+        &self,
+        _request: Request<ForwardWatchRequest>,
+    ) -> Result<Response<Self::ForwardWatchStream>, Status> {
+        Ok(Response::new(stream::empty()))
+    }
+
+    async fn hint(&self, _request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
+        Ok(Response::new(HintResponse {}))
+    }
+
+    async fn renew_session(
+        &self,
+        _request: Request<RenewSessionRequest>,
+    ) -> Result<Response<RenewSessionResponse>, Status> {
+        Err(Status::failed_precondition(
+            "as a proxy in between would say",
+        ))
+    }
+}
+
+#[tokio::test]
+async fn what_a_replica_says_is_understood() {
+    use forward_response::Outcome;
+    let home = Uuid::from_u128(7);
+    let elsewhere = Elsewhere {
+        home: home.as_bytes().to_vec().into(),
+        version: 5,
+    };
+    let unable = |nothing_done| {
+        Outcome::Unable(Unable {
+            nothing_done,
+            why: String::new(),
+        })
+    };
+    let refusal = Refusal {
+        code: Code::FailedPrecondition.into(),
+        ..Default::default()
+    };
+    type Expected = fn(&There<fermata::proto::ReleaseLockResponse>) -> bool;
+    let cases: [(Option<Outcome>, Expected); 6] = [
+        (
+            Some(Outcome::Elsewhere(elsewhere)),
+            |there| matches!(there, There::Elsewhere { home, version: 5 } if home.0.as_u128() == 7),
+        ),
+        (
+            Some(Outcome::Refusal(refusal)),
+            |there| matches!(there, There::Refused(status) if status.code() == Code::FailedPrecondition),
+        ),
+        (Some(unable(true)), |there| {
+            matches!(there, There::NotAsked(_))
+        }),
+        (Some(unable(false)), |there| {
+            matches!(there, There::Unknown(_))
+        }),
+        (None, |there| matches!(there, There::Unknown(_))),
+        (Some(Outcome::Answer(vec![0xff].into())), |there| {
+            matches!(there, There::Unknown(_))
+        }),
+    ];
+    for (outcome, expected) in cases {
+        let (says, peer) = Says::start(outcome.clone()).await;
+        let there = forward::<ReleaseLock>(&client(), &peer, unknown_ref(), 5_000).await;
+        assert!(expected(&there), "{outcome:?}: {there:?}");
+        let heard = says.heard.lock().await;
+        assert_eq!(heard.len(), 1);
+        assert_eq!(heard[0].method(), Method::ReleaseLock);
+        assert_eq!(&heard[0].to[..], peer.id.0.as_bytes());
+        let carried = ReleaseLockRequest::decode(heard[0].request.clone()).unwrap();
+        assert_eq!(carried, unknown_ref());
+    }
+}
+
+#[tokio::test]
+async fn a_status_from_the_way_there_says_nothing_about_a_session() {
+    let (_says, peer) = Says::start(None).await;
+    let session = SessionId(Uuid::from_u128(3));
+    let renewed = client().renew_session(&peer, session).await;
+    assert!(
+        matches!(renewed, Err(PeerError::Unreachable(_))),
+        "{renewed:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_create_is_one_call_wherever_it_is_made() {
+    let (says, peer) = Says::start(None).await;
+    let ask = CreateLockRefRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let call = CreateLockRef::parse(ask, &edge()).unwrap();
+    for _ in 0..2 {
+        client().forward(&peer, &call, &edge(), within(5_000)).await;
+    }
+    let heard = says.heard.lock().await;
+    let ids: Vec<String> = heard
+        .iter()
+        .map(|one| CreateLockRefRequest::decode(one.request.clone()).unwrap())
+        .map(|one| one.request_id)
+        .collect();
+    assert!(!ids[0].is_empty() && ids[0] == ids[1], "{ids:?}");
+}

@@ -1,0 +1,99 @@
+//! Keyspaces that earlier versions made.
+
+use bytes::Bytes;
+use fermata::lock::State;
+use fermata::store::cassandra::schema::{self, SchemaError};
+use fermata::store::cassandra::{CassandraStore, OpenError};
+use fermata::store::{Cell, Store, Swap};
+
+use super::World;
+use super::raw::Raw;
+use crate::world::{id, replica, replica_row, session, with_place};
+
+/// What `fermata schema print` printed, and `apply` made, when the version was 1.
+const VERSION_1: &str = include_str!("version_1.cql");
+/// A lock, a value, a session and a replica as the program of that time wrote them.
+const VERSION_1_ROWS: &str = include_str!("version_1_rows.cql");
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its_rows() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    raw.run(VERSION_1).await;
+    raw.run(VERSION_1_ROWS).await;
+    match CassandraStore::open(world.options()).await {
+        Err(error @ OpenError::OldSchema { found: 1, .. }) => {
+            let told = error.to_string();
+            assert!(told.contains("fermata schema apply"), "{told}");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let (options, schema) = (world.options(), world.schema(&["default"]));
+    let apply = || schema::apply(&options, &schema, &|_| {});
+    let (one, two, three) = tokio::join!(apply(), apply(), apply());
+    assert!(
+        one.is_ok() && two.is_ok() && three.is_ok(),
+        "{one:?} {two:?} {three:?}"
+    );
+    apply().await.unwrap();
+
+    let store = world.store().await;
+    let kept = with_place(&State::default(), 5);
+    assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&kept));
+    let value = Some(Bytes::from_static(b"v"));
+    let timestamp = 1_001;
+    let cell = store.read_data(&id("k")).await.unwrap();
+    assert_eq!(cell, Some(Cell { value, timestamp }));
+    let open = session(1, 1, true);
+    assert_eq!(store.load_session(open.id).await.unwrap(), Some(open));
+    let next = with_place(&kept, 6);
+    let swap = store.compare_and_swap(&id("k"), &kept, &next).await;
+    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    // A replica of that time gave no beats; it is not one to wait for.
+    assert_eq!(store.list_replicas(None, 9).await.unwrap(), []);
+    store.announce_replica(&replica_row(4)).await.unwrap();
+    store.beat(replica(4), 1, false).await.unwrap();
+    assert_eq!(store.list_replicas(None, 9).await.unwrap()[0].beat, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_an_earlier_program_began_to_make_are_completed() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    let begun = VERSION_1.split_inclusive(';').take(4);
+    raw.run(&begun.collect::<String>()).await;
+    assert!(matches!(
+        CassandraStore::open(world.options()).await,
+        Err(OpenError::NoSchema { .. })
+    ));
+    world.apply(&["default"]).await.unwrap();
+    let store = world.store().await;
+    store.announce_replica(&replica_row(4)).await.unwrap();
+    assert_eq!(store.list_replicas(None, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keyspace_of_a_later_version_is_left_alone() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    raw.run("UPDATE \"@KEYSPACE@\".\"schema_version\" SET \"version\" = 3 WHERE \"part\" = 'locks' IF EXISTS")
+        .await;
+    assert!(matches!(
+        CassandraStore::open(world.options()).await,
+        Err(OpenError::OtherSchema { found: 3, .. })
+    ));
+    assert!(matches!(
+        world.apply(&["default", "another"]).await,
+        Err(SchemaError::Newer { found: 3, .. })
+    ));
+    let tables = "SELECT gc_grace_seconds FROM system_schema.tables \
+                  WHERE keyspace_name = '@KEYSPACE@' AND table_name = 'lock_another'";
+    assert_eq!(raw.numbers(tables).await, [0; 0]);
+}
