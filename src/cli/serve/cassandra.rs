@@ -184,7 +184,7 @@ impl Starting {
     /// The command that puts it right, where there is one.
     fn repair(&self, why: &NotYet) -> String {
         let apply = match why {
-            NotYet::Open(OpenError::NoSchema { .. }) => true,
+            NotYet::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
             NotYet::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
             NotYet::Wrong(_) => true,
             NotYet::Open(OpenError::Unreachable(_)) | NotYet::Check(_) | NotYet::Engine(_) => false,
