@@ -28,7 +28,7 @@ use self::disk::ProbeError;
 use self::interrupt::Interrupt;
 use self::keys::Keys;
 use self::report::{DiskReport, Report, Run, millis};
-use self::workload::{Form, Workload};
+use self::workload::{Caller, Form, Workload};
 use super::exit;
 use super::failure::Failure;
 use super::output::{Format, print_text};
@@ -134,7 +134,9 @@ async fn measure_one(
         ttl: plan.ttl,
         value_bytes: plan.value_bytes,
     });
-    let outcome = load::run(workload, &clients, workers, plan.span, interrupt).await?;
+    let callers = clients.iter().cycle();
+    let callers = callers.map(|client| Caller::new(client.clone(), Arc::clone(&workload)));
+    let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
     Ok(Run::new(workers, clients.len(), outcome))
 }
 

@@ -181,10 +181,8 @@ pub(super) mod tests {
         for ms in 1..=1000 {
             measured.record(Phase::Section, Duration::from_millis(ms));
         }
-        measured.fail(&Failure {
-            phase: Phase::Put,
-            status: tonic::Status::unavailable("gone"),
-        });
+        let gone = tonic::Status::unavailable("gone");
+        measured.fail(&Failure::answered(Phase::Put, &gone));
         Outcome {
             elapsed: Duration::from_secs(10),
             measured,
