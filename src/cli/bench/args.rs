@@ -57,10 +57,10 @@ struct SectionArgs {
     value_size: usize,
 
     #[command(flatten)]
-    baseline: BaselineArgs,
+    load: LoadArgs,
 
     #[command(flatten)]
-    load: LoadArgs,
+    baseline: BaselineArgs,
 }
 
 /// Locks alone: nothing is read or written under them
@@ -149,8 +149,8 @@ impl Args {
             Benchmark::Section(SectionArgs {
                 short,
                 value_size,
-                baseline,
                 load,
+                baseline,
             }) => {
                 let form = if short { Form::Short } else { Form::Full };
                 (form, value_size, baseline.baseline()?, load)

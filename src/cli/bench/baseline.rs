@@ -19,12 +19,21 @@ enum Other {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Beside another system")]
 pub(super) struct BaselineArgs {
-    /// Measure this on the same Cassandra as well, the two in turns. `music`: the statements that MUSIC needs for
-    /// a section (the guard read at ONE, a transaction for the lockRef, a peek at ONE, the value read and written at
-    /// QUORUM, a transaction that deletes the lockRef), in tables of its own that are dropped in the end. They
-    /// go from this process straight to Cassandra, with no service in between, and use keys that are new in each
-    /// round; both favours it. Keys are own keys, so nobody waits
-    #[arg(long, value_name = "SYSTEM", value_enum, requires = "contact_points")]
+    /// Measure this on the same Cassandra as well, the two in turns, on keys of their own
+    ///
+    /// `music` is the sequence of statements that MUSIC needs for a section: the guard read at ONE, a transaction
+    /// for the lockRef, a peek at ONE, the value read and written at QUORUM, a transaction that deletes the
+    /// lockRef. Its tables, music_…, are dropped in the end.
+    ///
+    /// Three things favour it: its statements go from this process straight to Cassandra, with no service in
+    /// between; what its published code sends beyond them is left out; and its keys are new in each round.
+    #[arg(
+        long,
+        value_name = "SYSTEM",
+        value_enum,
+        requires = "contact_points",
+        hide_possible_values = true
+    )]
     baseline: Option<Other>,
 
     /// How many turns each of the two has, for each number of workers; a turn is a warm-up and a duration
@@ -32,7 +41,8 @@ pub(super) struct BaselineArgs {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Nodes of the Cassandra that the service stores in, `HOST` or `HOST:PORT`, separated by commas
+    /// Nodes of the Cassandra that the service stores in (which nobody checks), `HOST` or `HOST:PORT`, separated by
+    /// commas
     #[arg(
         long,
         value_name = "HOSTS",

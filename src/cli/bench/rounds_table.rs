@@ -30,10 +30,15 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     for one in &report.comparisons {
         rows.extend([&one.fermata, &one.baseline].map(|side| row(one.workers, side)));
     }
-    let mut out = aligned(&rows, SYSTEM);
-    out.push_str(
-        "Medians of the rounds; p50 and p99 are those of sections, the others p50 of their calls; in ms.\n\n",
-    );
+    let mut out = String::new();
+    if report.comparisons.is_empty() {
+        out.push_str("No round was completed.\n\n");
+    } else {
+        out.push_str(&aligned(&rows, SYSTEM));
+        out.push_str(
+            "Medians of the rounds; p50 and p99 are those of sections, the others p50 of their calls; in ms.\n\n",
+        );
+    }
     for one in &report.comparisons {
         out.push_str(&result(one));
     }
