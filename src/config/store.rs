@@ -162,15 +162,9 @@ impl TryFrom<String> for Consistency {
 }
 
 /// The name of a keyspace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyspaceName(pub Keyspace);
-
-impl Default for KeyspaceName {
-    fn default() -> Self {
-        KeyspaceName(Keyspace::default())
-    }
-}
 
 impl TryFrom<String> for KeyspaceName {
     type Error = KeyspaceError;

@@ -25,7 +25,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Where the news come from.
 enum Source {
     Here(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
-    There(Streaming<ForwardWatchResponse>),
+    There(Box<Streaming<ForwardWatchResponse>>),
 }
 
 /// What comes from there.
@@ -83,7 +83,7 @@ impl Relay {
                 self.edge.deadline,
                 self.stopping.clone(),
             ))),
-            Watched::There(stream) => Source::There(stream),
+            Watched::There(stream) => Source::There(Box::new(stream)),
         });
         Ok(())
     }

@@ -1,0 +1,467 @@
+//! Counters under locks: whatever happens to replicas and nodes, no increment is lost and none is made twice, fences
+//! only rise, and everybody gets a turn.
+//!
+//! The value of a key says how often each client has counted there. So a client whose put has no known outcome
+//! finds out by reading, and what it wanted is known exactly.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use fermata::proto::{
+    AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CriticalGetRequest,
+    CriticalPutRequest, ListLocksRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
+    RenewSessionRequest,
+};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+use uuid::Uuid;
+
+use super::sprayed::{Sprayed, may_be_repeated};
+
+pub const CLIENTS: usize = 24;
+pub const KEYS: usize = 8;
+/// The TTL of sessions and of lockRefs without one: more than that of replicas.
+pub const TTL: Duration = Duration::from_secs(15);
+/// How long one AcquireLock waits on the server.
+const WAIT: Duration = Duration::from_secs(3);
+/// How often a session is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+
+type Counts = [u32; CLIENTS];
+
+/// What one client saw of one section in which it counted.
+#[derive(Clone, Debug)]
+struct Section {
+    key: usize,
+    /// The sum of all counts that it wrote.
+    sum: u32,
+    fence: u64,
+    /// When it asked for a place, and when it held the key.
+    asked: Instant,
+    held: Instant,
+}
+
+/// Why a section did not come to its end.
+#[derive(Debug)]
+enum Ended {
+    /// The lockRef has a newer grant: ask for it.
+    Superseded,
+    /// The lockRef, or its session, is over: begin anew.
+    Lost,
+}
+
+/// Clients at work, until they are told to finish.
+pub struct Counters {
+    sprayed: Sprayed,
+    finish: Arc<AtomicBool>,
+    seen: Arc<Seen>,
+    clients: Vec<JoinHandle<[u32; KEYS]>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    sections: Mutex<Vec<Section>>,
+    /// Lost before they were finished.
+    lost: AtomicUsize,
+    /// How each of those was told.
+    told: Mutex<Vec<String>>,
+}
+
+/// What came of a run.
+pub struct Counted {
+    sections: Vec<Section>,
+    pub lost: usize,
+    pub told: Vec<String>,
+    pub repeats: usize,
+}
+
+fn key_name(key: usize) -> String {
+    format!("counter-{key}")
+}
+
+fn parse(value: &[u8]) -> Counts {
+    let mut counts = [0; CLIENTS];
+    if !value.is_empty() {
+        let text = std::str::from_utf8(value).unwrap();
+        for (count, part) in counts.iter_mut().zip(text.split(',')) {
+            *count = part.parse().unwrap();
+        }
+    }
+    counts
+}
+
+fn print(counts: &Counts) -> String {
+    counts.map(|n| n.to_string()).join(",")
+}
+
+fn seconds(span: Duration) -> prost_types::Duration {
+    span.try_into().unwrap()
+}
+
+impl Counters {
+    /// Every third client has a session, the others lockRefs that keep themselves alive.
+    pub fn start(sprayed: Sprayed) -> Counters {
+        let finish = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Seen::default());
+        let clients = (0..CLIENTS)
+            .map(|me| {
+                let client = CountingClient::new(me, &sprayed, &seen);
+                tokio::spawn(client.run(Arc::clone(&finish)))
+            })
+            .collect();
+        Counters {
+            sprayed,
+            finish,
+            seen,
+            clients,
+        }
+    }
+
+    /// How many sections were finished so far.
+    pub fn finished(&self) -> usize {
+        self.seen.sections.lock().unwrap().len()
+    }
+
+    /// Waits until so many more sections were finished.
+    pub async fn more(&self, sections: usize) {
+        let until = self.finished() + sections;
+        let reached = async {
+            while self.finished() < until {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(120), reached)
+            .await
+            .expect("nobody gets a turn");
+    }
+
+    /// Ends the run, and sees that every counter says what was counted.
+    pub async fn finish(self) -> Counted {
+        self.finish.store(true, Ordering::Relaxed);
+        let mut mine = Vec::new();
+        for client in self.clients {
+            mine.push(client.await.unwrap());
+        }
+        let mut reader = CountingClient::new(0, &self.sprayed, &self.seen);
+        for key in 0..KEYS {
+            let counts = reader.read(key).await;
+            for (me, mine) in mine.iter().enumerate() {
+                assert_eq!(counts[me], mine[key], "client {me} on key {key}");
+            }
+        }
+        nobody_is_left(&self.sprayed).await;
+        let counted = Counted {
+            sections: self.seen.sections.lock().unwrap().clone(),
+            lost: self.seen.lost.load(Ordering::Relaxed),
+            told: self.seen.told.lock().unwrap().clone(),
+            repeats: self.sprayed.repeats(),
+        };
+        counted.check_fences();
+        counted
+    }
+}
+
+/// Waits until no place is left in any queue: all were given back, or their liveness is over by now.
+async fn nobody_is_left(sprayed: &Sprayed) {
+    let until = Instant::now() + TTL + Duration::from_secs(15);
+    loop {
+        let mut admin = LockAdminClient::new(sprayed.channel());
+        let listed = admin.list_locks(ListLocksRequest::default()).await;
+        match listed.map(|listed| listed.into_inner().locks) {
+            Ok(locks) if locks.is_empty() => return,
+            left => assert!(Instant::now() < until, "left in their queues: {left:#?}"),
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+impl Counted {
+    pub fn sections(&self) -> usize {
+        self.sections.len()
+    }
+
+    fn check_fences(&self) {
+        for key in 0..KEYS {
+            let mut of_key: Vec<&Section> = self.sections.iter().filter(|s| s.key == key).collect();
+            of_key.sort_by_key(|section| section.sum);
+            for pair in of_key.windows(2) {
+                assert!(pair[0].sum < pair[1].sum, "one sum twice: {pair:?}");
+                assert!(pair[0].fence < pair[1].fence, "a fence fell: {pair:?}");
+            }
+        }
+    }
+
+    /// The longest that anybody waited for a turn, counted from `healed` where it began before.
+    pub fn longest_wait_after(&self, healed: Instant) -> Duration {
+        let waits = self.sections.iter().map(|section| {
+            let from = section.asked.max(healed);
+            section.held.saturating_duration_since(from)
+        });
+        waits.max().unwrap_or_default()
+    }
+}
+
+/// A client on its way through all keys.
+struct CountingClient {
+    me: usize,
+    sprayed: Sprayed,
+    seen: Arc<Seen>,
+    session: Option<Session>,
+}
+
+/// An open session that is renewed until this is dropped.
+struct Session {
+    id: String,
+    renewing: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+/// A key that is held.
+struct Held {
+    /// Without and with its grant.
+    lock_ref: String,
+    granted: String,
+    fence: u64,
+}
+
+impl CountingClient {
+    fn new(me: usize, sprayed: &Sprayed, seen: &Arc<Seen>) -> CountingClient {
+        CountingClient {
+            me,
+            sprayed: sprayed.clone(),
+            seen: Arc::clone(seen),
+            session: None,
+        }
+    }
+
+    /// Counts on one key after the other; how often on each.
+    async fn run(mut self, finish: Arc<AtomicBool>) -> [u32; KEYS] {
+        let mut mine = [0; KEYS];
+        let mut key = self.me % KEYS;
+        while !finish.load(Ordering::Relaxed) {
+            mine[key] += 1;
+            while let Err(Ended::Lost) = self.section(key, mine[key]).await {
+                self.seen.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            key = (key + 1) % KEYS;
+        }
+        mine
+    }
+
+    /// Counts up to `target`, unless an earlier section of unknown outcome did.
+    async fn section(&mut self, key: usize, target: u32) -> Result<(), Ended> {
+        let asked = Instant::now();
+        let lock_ref = self.create(key).await?;
+        let mut held = self.acquire(lock_ref).await?;
+        let at = Instant::now();
+        let mut counts = loop {
+            match self.get(&held).await {
+                Ok(counts) => break counts,
+                Err(Ended::Superseded) => held = self.acquire(held.lock_ref).await?,
+                Err(Ended::Lost) => return Err(Ended::Lost),
+            }
+        };
+        if counts[self.me] < target {
+            counts[self.me] += 1;
+            assert_eq!(counts[self.me], target, "client {} on key {key}", self.me);
+            loop {
+                // In the same section, so the same value: one of unknown outcome is written again.
+                match self.put(&held, &counts).await {
+                    Ok(()) => break,
+                    Err(Ended::Superseded) => held = self.acquire(held.lock_ref).await?,
+                    Err(Ended::Lost) => return Err(Ended::Lost),
+                }
+            }
+            self.seen.sections.lock().unwrap().push(Section {
+                key,
+                sum: counts.iter().sum(),
+                fence: held.fence,
+                asked,
+                held: at,
+            });
+        }
+        self.release(&held).await;
+        Ok(())
+    }
+
+    /// What is in a key, read under its lock.
+    async fn read(&mut self, key: usize) -> Counts {
+        loop {
+            let Ok(lock_ref) = self.create(key).await else {
+                continue;
+            };
+            let Ok(held) = self.acquire(lock_ref).await else {
+                continue;
+            };
+            let read = self.get(&held).await;
+            self.release(&held).await;
+            if let Ok(counts) = read {
+                return counts;
+            }
+        }
+    }
+
+    async fn create(&mut self, key: usize) -> Result<String, Ended> {
+        let session = match self.me % 3 {
+            0 => self.session().await,
+            _ => String::new(),
+        };
+        let ask = CreateLockRefRequest {
+            key: key_name(key),
+            request_id: Uuid::new_v4().to_string(),
+            ttl: session.is_empty().then(|| seconds(TTL)),
+            session,
+            owner: format!("client {}", self.me),
+            ..Default::default()
+        };
+        let create = self
+            .sprayed
+            .call(ask, Duration::ZERO, |mut client, ask| async move {
+                client.create_lock_ref(ask).await
+            });
+        let created = create
+            .await
+            .map_err(|status| self.ended("create", &status))?;
+        Ok(created.lock_ref)
+    }
+
+    /// Waits for the key, however often it takes.
+    async fn acquire(&mut self, lock_ref: String) -> Result<Held, Ended> {
+        loop {
+            let ask = AcquireLockRequest {
+                lock_ref: lock_ref.clone(),
+                wait: Some(seconds(WAIT)),
+                ..Default::default()
+            };
+            let acquire = self.sprayed.call(ask, WAIT, |mut client, ask| async move {
+                client.acquire_lock(ask).await
+            });
+            let acquired = acquire.await;
+            let acquired: AcquireLockResponse =
+                acquired.map_err(|status| self.ended("acquire", &status))?;
+            if acquired.state() == LockState::Held {
+                return Ok(Held {
+                    lock_ref,
+                    granted: acquired.lock_ref,
+                    fence: acquired.fencing_token,
+                });
+            }
+        }
+    }
+
+    async fn get(&mut self, held: &Held) -> Result<Counts, Ended> {
+        let ask = CriticalGetRequest {
+            lock_ref: held.granted.clone(),
+            ..Default::default()
+        };
+        let get = self
+            .sprayed
+            .call(ask, Duration::ZERO, |mut client, ask| async move {
+                client.critical_get(ask).await
+            });
+        let got = get.await.map_err(|status| self.ended("get", &status))?;
+        Ok(parse(&got.value))
+    }
+
+    async fn put(&mut self, held: &Held, counts: &Counts) -> Result<(), Ended> {
+        let ask = CriticalPutRequest {
+            lock_ref: held.granted.clone(),
+            value: print(counts).into_bytes().into(),
+            ..Default::default()
+        };
+        let put = self
+            .sprayed
+            .call(ask, Duration::ZERO, |mut client, ask| async move {
+                client.critical_put(ask).await
+            });
+        put.await.map_err(|status| self.ended("put", &status))?;
+        Ok(())
+    }
+
+    async fn release(&mut self, held: &Held) {
+        let ask = ReleaseLockRequest {
+            lock_ref: held.granted.clone(),
+            ..Default::default()
+        };
+        let release = self
+            .sprayed
+            .call(ask, Duration::ZERO, |mut client, ask| async move {
+                client.release_lock(ask).await
+            });
+        if let Err(status) = release.await {
+            self.ended("release", &status);
+        }
+    }
+
+    /// The session of this client; another one where it was lost.
+    async fn session(&mut self) -> String {
+        if let Some(session) = self.session.as_ref().filter(|s| !s.renewing.is_finished()) {
+            return session.id.clone();
+        }
+        let ask = OpenSessionRequest {
+            ttl: Some(seconds(TTL)),
+            request_id: Uuid::new_v4().to_string(),
+            owner: format!("client {}", self.me),
+        };
+        let open = self
+            .sprayed
+            .call(ask, Duration::ZERO, |mut client, ask| async move {
+                client.open_session(ask).await
+            });
+        let opened = open.await.unwrap();
+        let (sprayed, id) = (self.sprayed.clone(), opened.session.clone());
+        let renewing = tokio::spawn(async move {
+            loop {
+                sleep(RENEW_EVERY).await;
+                let ask = RenewSessionRequest {
+                    session: id.clone(),
+                };
+                let renew = sprayed.once(ask, Duration::ZERO, |mut client, ask| async move {
+                    client.renew_session(ask).await
+                });
+                // One that is over is opened anew by the next section.
+                if let Err(status) = renew.await
+                    && !may_be_repeated(&status)
+                {
+                    return;
+                }
+            }
+        });
+        let id = opened.session;
+        self.session = Some(Session {
+            id: id.clone(),
+            renewing,
+        });
+        id
+    }
+
+    /// What a refusal means for the section.
+    fn ended(&mut self, what: &str, status: &Status) -> Ended {
+        let details = status.get_error_details();
+        let reason = details.error_info().map_or("", |info| &*info.reason);
+        assert_eq!(
+            status.code(),
+            Code::FailedPrecondition,
+            "{what}: {status:?}"
+        );
+        if reason == "GRANT_SUPERSEDED" {
+            return Ended::Superseded;
+        }
+        if what != "release" {
+            let told = format!("{what}: {reason}: {}", status.message());
+            self.seen.told.lock().unwrap().push(told);
+        }
+        // Whatever it was of; the next section finds out.
+        self.session = None;
+        Ended::Lost
+    }
+}

@@ -1,0 +1,31 @@
+//! Without any fault nobody loses a lock, and nothing needs to be repeated.
+
+use std::time::{Duration, Instant};
+
+use super::counters::Counters;
+use super::world::World;
+
+async fn count_on(replicas: usize, sections: usize) {
+    let Some(world) = World::of(replicas).await else {
+        return;
+    };
+    let begun = Instant::now();
+    let counters = Counters::start(world.sprayed());
+    counters.more(sections).await;
+    let counted = counters.finish().await;
+    eprintln!(
+        "{replicas} replicas: {} sections in {:?}, {} repeats, the longest wait {:?}",
+        counted.sections(),
+        begun.elapsed(),
+        counted.repeats,
+        counted.longest_wait_after(begun)
+    );
+    assert_eq!(counted.lost, 0, "{:?}", counted.told);
+    assert_eq!(counted.repeats, 0);
+    assert!(counted.longest_wait_after(begun) < Duration::from_secs(5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_are_exact_on_one_replica() {
+    count_on(1, 500).await;
+}

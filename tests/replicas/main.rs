@@ -1,0 +1,18 @@
+//! What several replicas of `fermata serve --store cassandra` promise together: real processes, three real nodes
+//! of Cassandra, real faults.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod counters;
+mod fault_free;
+mod replica;
+mod sprayed;
+mod start;
+#[path = "../support/cassandra/mod.rs"]
+mod support;
+mod world;

@@ -1,0 +1,111 @@
+//! A client whose calls go to all replicas in turn, as behind a balancer that knows nothing of locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata::proto::clients::lock_service_client::LockServiceClient;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+use tonic_types::StatusExt as _;
+
+use super::replica::Client;
+
+/// How long one attempt may take, a wait aside.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// How long a call is repeated: more than any fault lasts.
+const REPEAT: Duration = Duration::from_secs(90);
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Cheap to clone; clones take turns together, and count together.
+#[derive(Clone)]
+pub struct Sprayed {
+    channels: Arc<Vec<Channel>>,
+    next: Arc<AtomicUsize>,
+    repeats: Arc<AtomicUsize>,
+}
+
+impl Sprayed {
+    pub fn new(channels: impl Iterator<Item = Channel>) -> Sprayed {
+        Sprayed {
+            channels: Arc::new(channels.collect()),
+            next: Arc::default(),
+            repeats: Arc::default(),
+        }
+    }
+
+    /// How many attempts were repeated so far.
+    pub fn repeats(&self) -> usize {
+        self.repeats.load(Ordering::Relaxed)
+    }
+
+    pub fn channel(&self) -> Channel {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        self.channels[turn % self.channels.len()].clone()
+    }
+
+    /// Makes a call at one replica after the other until one of them serves or refuses it.
+    pub async fn call<Q, A, F>(
+        &self,
+        ask: Q,
+        wait: Duration,
+        make: impl Fn(Client, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let status = match self.once(ask.clone(), wait, &make).await {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            if !may_be_repeated(&status) {
+                return Err(status);
+            }
+            assert!(
+                begun.elapsed() < REPEAT,
+                "in vain for {REPEAT:?}: {status:?}"
+            );
+            self.repeats.fetch_add(1, Ordering::Relaxed);
+            let asked = status
+                .get_details_retry_info()
+                .and_then(|info| info.retry_delay);
+            sleep(asked.unwrap_or_default().max(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Makes a call once, at the replica whose turn it is.
+    pub async fn once<Q, A, F>(
+        &self,
+        ask: Q,
+        wait: Duration,
+        make: impl Fn(Client, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut request = Request::new(ask);
+        request.set_timeout(wait + ATTEMPT);
+        let call = make(LockServiceClient::new(self.channel()), request);
+        match timeout(wait + ATTEMPT, call).await {
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(Status::deadline_exceeded("no answer")),
+        }
+    }
+}
+
+/// Whether a refusal says nothing about what was asked.
+pub fn may_be_repeated(status: &Status) -> bool {
+    let made_here = std::error::Error::source(status).is_some();
+    match status.code() {
+        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => true,
+        Code::Unknown | Code::Internal => made_here,
+        _ => false,
+    }
+}

@@ -1,0 +1,121 @@
+//! A replica may be started before its cluster, and before its tables.
+
+use std::time::Duration;
+
+use fermata::proto::CreateLockRefRequest;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::replica::{PATIENCE, Replica, Setup};
+use super::world::World;
+
+async fn health(replica: &Replica, service: &str) -> ServingStatus {
+    let ask = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let mut health = HealthClient::new(replica.channel());
+    health.check(ask).await.unwrap().into_inner().status()
+}
+
+async fn create(replica: &Replica) -> Result<(), Status> {
+    let ask = CreateLockRefRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    replica.client().create_lock_ref(ask).await.map(drop)
+}
+
+/// It listens and lives, and serves nobody yet.
+async fn waits(replica: &Replica) {
+    assert_eq!(health(replica, "").await, ServingStatus::NotServing);
+    assert_eq!(health(replica, "liveness").await, ServingStatus::Serving);
+    let refused = create(replica).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("Cassandra"), "{refused:?}");
+}
+
+async fn becomes_ready(replica: &Replica) {
+    block_in_place(|| replica.serving());
+    let until = std::time::Instant::now() + PATIENCE;
+    while health(replica, "").await != ServingStatus::Serving {
+        assert!(std::time::Instant::now() < until, "it is not ready");
+        sleep(Duration::from_millis(50)).await;
+    }
+    create(replica).await.unwrap();
+}
+
+/// Waits until its log says so.
+async fn says(replica: &Replica, words: &str) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !replica.log().contains(words) {
+        assert!(
+            std::time::Instant::now() < until,
+            "no {words:?} in\n{}",
+            replica.log_end()
+        );
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_waits_for_cassandra_and_becomes_ready_when_it_comes() {
+    let Some(world) = World::of(0).await else {
+        return;
+    };
+    let absent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = absent.local_addr().unwrap();
+    drop(absent);
+    let replica = Replica::start(Setup {
+        contact_points: vec![address.to_string()],
+        ..world.setup()
+    });
+    waits(&replica).await;
+    says(&replica, "cannot start yet: Cassandra cannot be reached").await;
+    let node = world.contact_points().remove(0);
+    let listener = TcpListener::bind(address).await.unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut here, _)) = listener.accept().await {
+            let mut there = TcpStream::connect(&node).await.unwrap();
+            tokio::spawn(async move {
+                let _ = copy_bidirectional(&mut here, &mut there).await;
+            });
+        }
+    });
+    becomes_ready(&replica).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_without_tables_says_which_command_makes_them_and_goes_on_when_they_are_there() {
+    let Some(world) = World::without_tables().await else {
+        return;
+    };
+    let mut replica = Replica::start(world.setup());
+    waits(&replica).await;
+    let command = format!(
+        "fermata schema apply --contact-points {} --keyspace {}",
+        world.contact_points().join(","),
+        world.keyspace
+    );
+    says(&replica, &command).await;
+    world.make_tables().await;
+    becomes_ready(&replica).await;
+    let status = block_in_place(|| replica.stop());
+    assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_waits_ends_at_once_when_it_is_told_to() {
+    let Some(world) = World::without_tables().await else {
+        return;
+    };
+    let mut replica = Replica::start(world.setup());
+    waits(&replica).await;
+    let status = block_in_place(|| replica.stop());
+    assert_eq!(status.code(), Some(0));
+}
