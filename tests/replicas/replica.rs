@@ -118,10 +118,6 @@ impl Replica {
         self.line("replica ")
     }
 
-    pub fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -143,13 +139,6 @@ impl Replica {
         let running = self.running.as_ref().expect("it does not run");
         let pid = i32::try_from(running.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
-    }
-
-    /// SIGKILL.
-    pub fn kill(&mut self) {
-        let mut running = self.running.take().expect("it does not run");
-        running.child.kill().unwrap();
-        running.child.wait().unwrap();
     }
 
     /// SIGTERM, and the end of it.
