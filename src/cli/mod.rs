@@ -5,6 +5,7 @@
 mod bench;
 pub mod check;
 mod child;
+mod cluster;
 mod exit;
 mod failure;
 mod get;

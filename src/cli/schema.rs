@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::exit;
 use super::failure::Failure;
 use super::output::print_text;
-use super::remote::variable;
+use super::{cluster, exit};
 use crate::lock::TableName;
 use crate::store::cassandra::health::{self, Weight};
 use crate::store::cassandra::schema::{self, Replication, Schema, SchemaError};
-use crate::store::cassandra::{CassandraOptions, Credentials, Keyspace, Majority};
+use crate::store::cassandra::{CassandraOptions, Keyspace};
 
 /// Make and check the tables in Cassandra
 #[derive(Debug, Clone, clap::Args)]
@@ -118,28 +117,8 @@ impl What {
 
 impl Cluster {
     fn options(self, keyspace: &Keyspace) -> Result<CassandraOptions, Failure> {
-        let password = match &self.password_file {
-            Some(file) => Some(
-                std::fs::read_to_string(file)?
-                    .trim_end_matches('\n')
-                    .to_owned(),
-            ),
-            None => variable("FERMATA_CASSANDRA_PASSWORD"),
-        };
-        let credentials = match (self.user, password) {
-            (Some(user), Some(password)) => Some(Credentials { user, password }),
-            (Some(_), None) => {
-                return Err(Failure::usage(
-                    "--user needs --password-file or FERMATA_CASSANDRA_PASSWORD",
-                ));
-            }
-            (None, _) => None,
-        };
-        Ok(CassandraOptions {
-            credentials,
-            majority: Majority::Everywhere,
-            ..CassandraOptions::new(self.contact_points, keyspace.clone())
-        })
+        let file = self.password_file.as_deref();
+        cluster::options(self.contact_points, keyspace, self.user, file)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::Engine;
 use super::actor::{Msg, PlaceRef, Whereabouts};
 use super::api::{EngineError, Renewed};
@@ -46,6 +48,33 @@ impl Engine {
         // In a task of its own: a question that was put is followed up, whoever waits.
         let taken = tokio::spawn(async move { take(&inner, &id, place, home).await });
         taken.await.map_err(|_| super::actor::no_answer())?
+    }
+
+    /// As [`Engine::take_over`], for the place that a create with this request_id made.
+    pub async fn take_created(
+        &self,
+        id: &KeyId,
+        request_id: Uuid,
+        home: ReplicaId,
+    ) -> Result<(), EngineError> {
+        let inner = self.inner()?;
+        let state = inner.store.load(id).await.map_err(failed)?;
+        let state = state.unwrap_or_default();
+        let made = state.entries.iter().find(|e| e.request_id == request_id);
+        match made {
+            Some(entry) => {
+                let lock_ref = LockRef {
+                    table: id.table.clone(),
+                    key: id.key.clone(),
+                    seq: entry.seq,
+                    tag: entry.tag(),
+                    grant: None,
+                };
+                self.take_over(&lock_ref, home).await
+            }
+            // Over meanwhile: the next try makes another.
+            None => Ok(()),
+        }
     }
 
     /// As [`Engine::take_over`], for a session and the replica that renews it.

@@ -31,7 +31,7 @@ pub enum Home {
 
 fn name(about: &About) -> Option<LeaseId> {
     match about {
-        About::Key(_) => None,
+        About::Key(..) => None,
         About::Place(lock_ref) => Some(LeaseId::LockRef(lock_ref.without_grant())),
         About::Session(session) => Some(LeaseId::Session(*session)),
     }

@@ -47,10 +47,8 @@ impl Around for Engine {
         match about {
             About::Place(lock_ref) => Engine::take_over(self, lock_ref, from).await,
             About::Session(session) => self.take_session(*session, from).await,
-            // A place that this call made before, and nobody knows its lockRef.
-            About::Key(_) => Err(EngineError::Unavailable(
-                "the replica that has the place cannot be called".to_owned(),
-            )),
+            // A place that an earlier try of this call made.
+            About::Key(id, request_id) => self.take_created(id, *request_id, from).await,
         }
     }
 }
@@ -101,7 +99,7 @@ pub async fn route<S: Step>(
 ) -> Result<S::Answer, Status> {
     let about = step.about();
     let usual = match about {
-        About::Key(id) => around.affinity(id),
+        About::Key(id, _) => around.affinity(id),
         About::Place(lock_ref) => around.affinity(&KeyId {
             table: lock_ref.table.clone(),
             key: lock_ref.key.clone(),

@@ -75,10 +75,13 @@ impl World {
 
     fn create() -> World {
         World {
-            about: About::Key(KeyId {
-                table: TableName::default_table(),
-                key: Key::parse("a", 64).unwrap(),
-            }),
+            about: About::Key(
+                KeyId {
+                    table: TableName::default_table(),
+                    key: Key::parse("a", 64).unwrap(),
+                },
+                Uuid::from_u128(9),
+            ),
             ..World::new()
         }
     }

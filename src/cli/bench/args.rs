@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::baseline::{Baseline, BaselineArgs};
 use super::counters::VALUE_BYTES_MIN;
 use super::keys::KeyChoice;
 use super::load;
 use super::workload::Form;
+use crate::cli::failure::Failure;
 use crate::cli::output::Format;
 use crate::cli::remote::Remote;
 use crate::config::Span;
@@ -56,6 +58,9 @@ struct SectionArgs {
 
     #[command(flatten)]
     load: LoadArgs,
+
+    #[command(flatten)]
+    baseline: BaselineArgs,
 }
 
 /// Locks alone: nothing is read or written under them
@@ -133,22 +138,28 @@ pub(super) struct Plan {
     pub(super) value_bytes: usize,
     pub(super) span: load::Span,
     pub(super) disk_probe: Option<PathBuf>,
+    /// Sections of the full form or the short one, on own keys only.
+    pub(super) baseline: Option<Baseline>,
 }
 
 impl Args {
     /// What to do, and how to print. `before` are the options before the command.
-    pub(super) fn plan(self, before: &Remote) -> (Plan, Format) {
-        let (form, value_bytes, load) = match self.benchmark {
+    pub(super) fn plan(self, before: &Remote) -> Result<(Plan, Format), Failure> {
+        let (form, value_bytes, baseline, load) = match self.benchmark {
             Benchmark::Section(SectionArgs {
                 short,
                 value_size,
                 load,
+                baseline,
             }) => {
                 let form = if short { Form::Short } else { Form::Full };
-                (form, value_size, load)
+                (form, value_size, baseline.baseline()?, load)
             }
-            Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, load),
+            Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, None, load),
         };
+        if baseline.is_some() && load.keys != KeyChoice::Own {
+            return Err(Failure::usage("--baseline is for --keys own"));
+        }
         let remote = load.remote.or(before);
         let plan = Plan {
             form,
@@ -168,8 +179,9 @@ impl Args {
                 duration: load.duration.duration(),
             },
             disk_probe: load.disk_probe,
+            baseline,
         };
-        (plan, remote.format())
+        Ok((plan, remote.format()))
     }
 }
 
@@ -204,7 +216,8 @@ mod tests {
     fn parse(line: &str) -> Result<(Plan, Format), String> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
         let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(bench.args.plan(&Remote::default()))
+        let plan = bench.args.plan(&Remote::default());
+        plan.map_err(|failure| failure.to_string())
     }
 
     #[test]
@@ -223,6 +236,17 @@ mod tests {
         assert_eq!(plan.span.duration, Duration::from_secs(60));
         assert_eq!(plan.span.warm_up, Duration::from_millis(500));
         assert_eq!(plan.ttl, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_baseline_is_found_by_its_flags() {
+        let (plan, _) =
+            parse("section --baseline music --contact-points a,b:9142 --keyspace locks --rounds 3")
+                .unwrap();
+        let settings = plan.baseline.unwrap().settings();
+        assert_eq!(settings.contact_points, ["a", "b:9142"]);
+        assert_eq!((settings.keyspace.as_str(), settings.rounds), ("locks", 3));
+        assert!(parse("section").unwrap().0.baseline.is_none());
     }
 
     #[test]
@@ -246,6 +270,14 @@ mod tests {
             "section --duration 10",
             "section --connections 0",
             "lock --value-size 10",
+            "section --baseline music",
+            "section --baseline other --contact-points a",
+            "section --contact-points a",
+            "section --rounds 3",
+            "section --baseline music --contact-points a --rounds 0",
+            "section --baseline music --contact-points a --keyspace a-b",
+            "section --baseline music --contact-points a --keys one",
+            "lock --baseline music --contact-points a",
         ] {
             assert!(parse(line).is_err(), "{line:?}");
         }

@@ -13,7 +13,6 @@ use hdrhistogram::CreationError;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::connect::Client;
 use super::counters::CounterCheck;
 use super::interrupt::Interrupt;
 use super::measure::{Failure, Measured};
@@ -56,10 +55,10 @@ pub(super) struct Seen {
     pub(super) errors: AtomicU64,
 }
 
-/// Runs a worker for each of `workers`, on the clients in turn.
-pub(super) async fn run(
-    workload: Arc<Workload>,
-    clients: &[Client],
+/// Runs so many workers, and as many more as read the counters; `hands` has no end.
+pub(super) async fn run<W: Worker>(
+    workload: &Workload,
+    hands: impl Iterator<Item = W> + Clone,
     workers: usize,
     span: Span,
     interrupt: &mut Interrupt,
@@ -73,8 +72,7 @@ pub(super) async fn run(
     let seen = Arc::new(Seen::default());
     let mut tasks = JoinSet::new();
     let mut measured = Vec::new();
-    for (number, client) in clients.iter().cycle().take(workers).enumerate() {
-        let worker = Worker::new(client.clone(), Arc::clone(&workload));
+    for (number, worker) in hands.clone().take(workers).enumerate() {
         let own = Arc::new(Mutex::new(Measured::new()?));
         measured.push(Arc::clone(&own));
         tasks.spawn(work(
@@ -119,7 +117,7 @@ pub(super) async fn run(
     let unfinished = workers - ended;
     let mut check = None;
     if workload.form != Form::Lock && unfinished == 0 {
-        check = check_counters(&workload, clients, &mut all, interrupt).await;
+        check = check_counters(workload, hands, &mut all, interrupt).await;
     }
     Ok(Outcome {
         elapsed,
@@ -132,7 +130,7 @@ pub(super) async fn run(
 
 /// Section after section until the end. Errors count from the beginning, times after the warm-up.
 async fn work(
-    mut worker: Worker,
+    mut worker: impl Worker,
     number: usize,
     measured: Arc<Mutex<Measured>>,
     seen: Arc<Seen>,
@@ -148,7 +146,7 @@ async fn work(
         {
             let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
             if begun >= measure.start {
-                for (phase, took) in &worker.times {
+                for (phase, took) in worker.times() {
                     measured.record(*phase, *took);
                 }
             }
@@ -167,18 +165,15 @@ async fn work(
 }
 
 /// Reads every counter that was incremented, under its lock, and compares. `None` if interrupted.
-async fn check_counters(
-    workload: &Arc<Workload>,
-    clients: &[Client],
+async fn check_counters<W: Worker>(
+    workload: &Workload,
+    hands: impl Iterator<Item = W>,
     measured: &mut Measured,
     interrupt: &mut Interrupt,
 ) -> Option<CounterCheck> {
     let touched = workload.counters.touched();
-    let read = stream::iter(touched.into_iter().zip(clients.iter().cycle()))
-        .map(|(key, client)| {
-            let mut worker = Worker::new(client.clone(), Arc::clone(workload));
-            async move { (key, worker.read(key).await) }
-        })
+    let read = stream::iter(touched.into_iter().zip(hands))
+        .map(|(key, mut worker)| async move { (key, worker.read(key).await) })
         .buffer_unordered(READERS)
         .collect::<Vec<(usize, Result<u64, Failure>)>>();
     let read = tokio::select! {

@@ -52,7 +52,20 @@ impl Phase {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) phase: Phase,
-    pub(super) status: Status,
+    /// What kind of failure: a status code, for one.
+    pub(super) code: &'static str,
+    pub(super) message: String,
+}
+
+impl Failure {
+    /// What a server answered.
+    pub(super) fn answered(phase: Phase, status: &Status) -> Failure {
+        Failure {
+            phase,
+            code: code_name(status.code()),
+            message: status.message().to_owned(),
+        }
+    }
 }
 
 /// Errors of one kind.
@@ -68,7 +81,7 @@ pub(super) struct Errors {
 pub(super) struct Measured {
     /// In microseconds, by the order of [`Phase::ALL`].
     latencies: [Histogram<u64>; Phase::ALL.len()],
-    /// By phase and the name of the status code.
+    /// By phase and code.
     errors: BTreeMap<(Phase, &'static str), Errors>,
 }
 
@@ -91,10 +104,10 @@ impl Measured {
     }
 
     pub(super) fn fail(&mut self, failure: &Failure) {
-        let kind = (failure.phase, code_name(failure.status.code()));
+        let kind = (failure.phase, failure.code);
         let errors = self.errors.entry(kind).or_insert_with(|| Errors {
             count: 0,
-            message: failure.status.message().to_owned(),
+            message: failure.message.clone(),
         });
         errors.count += 1;
     }
@@ -186,7 +199,7 @@ mod tests {
             (Phase::Create, Status::unavailable("third")),
         ] {
             let mut one = Measured::new().unwrap();
-            one.fail(&Failure { phase, status });
+            one.fail(&Failure::answered(phase, &status));
             all.add(&one);
         }
         let errors: Vec<_> = all

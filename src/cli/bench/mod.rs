@@ -1,9 +1,10 @@
 //! `fermata bench`: how fast is a running server, over real sockets?
 //!
 //! It calls the generated client directly, so that each call is timed by itself and nothing is repeated
-//! behind its back.
+//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements.
 
 mod args;
+mod baseline;
 mod connect;
 mod counters;
 mod disk;
@@ -11,8 +12,11 @@ mod interrupt;
 mod keys;
 mod load;
 mod measure;
+mod music;
 mod progress;
 mod report;
+mod rounds;
+mod rounds_table;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -22,17 +26,41 @@ use std::sync::Arc;
 
 pub use self::args::Args;
 use self::args::Plan;
+use self::baseline::Baseline;
 use self::connect::{ConnectError, connect, connections_for};
 use self::counters::Counters;
 use self::disk::ProbeError;
 use self::interrupt::Interrupt;
-use self::keys::Keys;
+use self::keys::{KeyChoice, Keys};
+use self::music::MusicWorker;
 use self::report::{DiskReport, Report, Run, millis};
-use self::workload::{Form, Workload};
+use self::rounds::{Comparison, alternate};
+use self::workload::{Caller, Form, Workload};
 use super::exit;
 use super::failure::Failure;
 use super::output::{Format, print_text};
 use super::remote::Remote;
+use crate::engine::{Ids as _, SystemIds};
+use crate::store::cassandra::baseline::{Fault, Music};
+
+/// Whose sections are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum System {
+    /// The service.
+    Fermata,
+    /// The baseline.
+    Music,
+}
+
+impl System {
+    fn name(self) -> &'static str {
+        match self {
+            System::Fermata => "fermata",
+            System::Music => "music",
+        }
+    }
+}
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +71,9 @@ enum BenchError {
     /// Name a directory that can be written to.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// Start Cassandra, name other nodes, or make the keyspace.
+    #[error("the tables of the baseline cannot be made in Cassandra: {0}")]
+    Baseline(#[from] Fault),
     /// Never seen: the histograms are of a valid kind.
     #[error("cannot measure: {0}")]
     Measure(#[from] hdrhistogram::CreationError),
@@ -53,6 +84,7 @@ impl From<BenchError> for Failure {
         let code = match error {
             BenchError::Connect(ConnectError::Endpoint(_)) => exit::USAGE,
             BenchError::Connect(ConnectError::Unreachable { .. }) => exit::UNAVAILABLE,
+            BenchError::Baseline(_) => exit::UNAVAILABLE,
             BenchError::Probe(_) => exit::IO,
             BenchError::Measure(_) => exit::SOFTWARE,
         };
@@ -62,7 +94,7 @@ impl From<BenchError> for Failure {
 
 /// Runs the command.
 pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
-    let (plan, format) = args.plan(before);
+    let (plan, format) = args.plan(before)?;
     let report = measure(&plan).await?;
     match format {
         Format::Text => print_text(&table::text(&report))?,
@@ -84,15 +116,7 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
         Some(directory) => Some((directory, disk::probe(directory).await?)),
         None => None,
     };
-    let mut runs = Vec::new();
-    for &workers in &plan.workers {
-        let run = measure_one(plan, workers, &mut interrupt).await?;
-        let interrupted = run.interrupted;
-        runs.push(run);
-        if interrupted {
-            break;
-        }
-    }
+    let (runs, comparisons) = measure_all(plan, &mut interrupt).await?;
     let disk = match before {
         Some((directory, before)) => Some(DiskReport {
             directory: directory.display().to_string(),
@@ -106,8 +130,58 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
         settings: plan.settings(),
         clean: runs.iter().all(|run| run.is_clean(counted)),
         runs,
+        comparisons,
         disk,
     })
+}
+
+/// The runs with each number of workers, and where there is a baseline, which of the two did more.
+async fn measure_all(
+    plan: &Plan,
+    interrupt: &mut Interrupt,
+) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
+    let Some(baseline) = &plan.baseline else {
+        let mut runs = Vec::new();
+        for &workers in &plan.workers {
+            let run = measure_one(plan, workers, interrupt).await?;
+            let interrupted = run.interrupted;
+            runs.push(run);
+            if interrupted {
+                break;
+            }
+        }
+        return Ok((runs, Vec::new()));
+    };
+    let (tag, ..) = SystemIds.uuid().as_fields();
+    let music = Arc::new(Music::make(&baseline.cluster, tag).await?);
+    let measured = measure_in_turns(plan, baseline.rounds, &music, interrupt).await;
+    if let Err(fault) = music.drop_tables().await {
+        eprintln!("fermata: the tables music_…_{tag:08x} could not be dropped: {fault}");
+    }
+    measured
+}
+
+/// The service and the baseline in turns, with each number of workers.
+async fn measure_in_turns(
+    plan: &Plan,
+    rounds: u32,
+    music: &Arc<Music>,
+    interrupt: &mut Interrupt,
+) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
+    let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
+    for &workers in &plan.workers {
+        let turn = async |system, round| match system {
+            System::Fermata => measure_one(plan, workers, interrupt).await,
+            System::Music => measure_music(plan, music, workers, round, interrupt).await,
+        };
+        let turns = alternate(rounds, turn).await?;
+        comparisons.extend(Comparison::of(workers, &turns));
+        runs.extend(turns);
+        if runs.last().is_some_and(|run| run.interrupted) {
+            break;
+        }
+    }
+    Ok((runs, comparisons))
 }
 
 /// One run, on connections of its own.
@@ -125,22 +199,47 @@ async fn measure_one(
         plan.key_count,
         plan.zipf_skew,
     );
-    let workload = Arc::new(Workload {
-        form: plan.form,
-        table: plan.table.clone(),
-        call_within: plan.call_within,
-        counters: Counters::new(keys.count()),
-        keys,
-        ttl: plan.ttl,
-        value_bytes: plan.value_bytes,
-    });
-    let outcome = load::run(workload, &clients, workers, plan.span, interrupt).await?;
+    let workload = Arc::new(plan.workload(keys));
+    let callers = clients.iter().cycle();
+    let callers = callers.map(|client| Caller::new(client.clone(), Arc::clone(&workload)));
+    let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
     Ok(Run::new(workers, clients.len(), outcome))
 }
 
+/// One run by MUSIC's statements.
+async fn measure_music(
+    plan: &Plan,
+    music: &Arc<Music>,
+    workers: usize,
+    round: u32,
+    interrupt: &mut Interrupt,
+) -> Result<Run, BenchError> {
+    // Every section leaves a tombstone in its key's queue, which a peek has to read past: with keys of its own
+    // no round pays for those before it.
+    let prefix = format!("{}/{workers}/{round}", plan.key_prefix);
+    let keys = Keys::new(KeyChoice::Own, &prefix, workers, 0, 0.0);
+    let workload = Arc::new(plan.workload(keys));
+    let hands =
+        std::iter::repeat_with(|| MusicWorker::new(Arc::clone(music), Arc::clone(&workload)));
+    let outcome = load::run(&workload, hands, workers, plan.span, interrupt).await?;
+    Ok(Run::new(workers, 1, outcome))
+}
+
 impl Plan {
+    fn workload(&self, keys: Keys) -> Workload {
+        Workload {
+            form: self.form,
+            table: self.table.clone(),
+            call_within: self.call_within,
+            counters: Counters::new(keys.count()),
+            keys,
+            ttl: self.ttl,
+            value_bytes: self.value_bytes,
+        }
+    }
+
     fn settings(&self) -> report::Settings {
-        let zipf = self.keys == keys::KeyChoice::Zipf;
+        let zipf = self.keys == KeyChoice::Zipf;
         report::Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
@@ -154,6 +253,7 @@ impl Plan {
             warm_up_ms: millis(self.span.warm_up),
             duration_ms: millis(self.span.duration),
             load_loop: "closed",
+            baseline: self.baseline.as_ref().map(Baseline::settings),
         }
     }
 }

@@ -6,11 +6,14 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::System;
+use super::baseline::BaselineSettings;
 use super::counters::CounterCheck;
 use super::disk::Disk;
 use super::keys::KeyChoice;
 use super::load::Outcome;
 use super::measure::Phase;
+use super::rounds::Comparison;
 use super::workload::Form;
 
 /// All runs of one command.
@@ -18,6 +21,8 @@ use super::workload::Form;
 pub(super) struct Report {
     pub(super) settings: Settings,
     pub(super) runs: Vec<Run>,
+    /// One for each number of workers, where there is a baseline.
+    pub(super) comparisons: Vec<Comparison>,
     /// Where the disk was probed.
     pub(super) disk: Option<DiskReport>,
     /// No errors, nothing unfinished, and every counter exact.
@@ -44,12 +49,19 @@ pub(super) struct Settings {
     /// Always `closed`: a worker begins a section when its last one is over.
     #[serde(rename = "loop")]
     pub(super) load_loop: &'static str,
+    /// Absent where only fermata is measured.
+    pub(super) baseline: Option<BaselineSettings>,
 }
 
 /// One run.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
+    /// Whose sections these are.
+    pub(super) system: System,
+    /// From 1; absent where there is no baseline.
+    pub(super) round: Option<u32>,
     pub(super) workers: usize,
+    /// Of music: to each node.
     pub(super) connections: usize,
     /// From the end of the warm-up to the end of the last section.
     pub(super) elapsed_ms: u64,
@@ -115,6 +127,8 @@ impl Run {
             .collect();
         let sections = measured.sections();
         Run {
+            system: System::Fermata,
+            round: None,
             workers,
             connections,
             elapsed_ms: millis(outcome.elapsed),
@@ -166,8 +180,12 @@ fn rate(count: u64, time: Duration) -> f64 {
     }
 }
 
-fn tenths(number: f64) -> f64 {
+pub(super) fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
+}
+
+pub(super) fn thousandths(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
 }
 
 #[cfg(test)]
@@ -181,10 +199,8 @@ pub(super) mod tests {
         for ms in 1..=1000 {
             measured.record(Phase::Section, Duration::from_millis(ms));
         }
-        measured.fail(&Failure {
-            phase: Phase::Put,
-            status: tonic::Status::unavailable("gone"),
-        });
+        let gone = tonic::Status::unavailable("gone");
+        measured.fail(&Failure::answered(Phase::Put, &gone));
         Outcome {
             elapsed: Duration::from_secs(10),
             measured,

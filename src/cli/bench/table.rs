@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::disk::Disk;
 use super::keys::KeyChoice;
 use super::report::{Report, Run, Settings};
+use super::rounds_table;
 use super::workload::Form;
 use crate::config::Span;
 
@@ -28,14 +29,9 @@ const PHASE: usize = 3;
 pub(super) fn text(report: &Report) -> String {
     let mut out = settings(&report.settings);
     out.push('\n');
-    let mut rows = vec![HEAD.map(str::to_owned)];
-    for run in &report.runs {
-        rows.extend(phases(run));
-    }
-    out.push_str(&aligned(&rows));
-    out.push_str("Times in ms, of calls that succeeded.\n\n");
-    for run in &report.runs {
-        out.push_str(&verdict(run, &report.settings));
+    match &report.settings.baseline {
+        None => out.push_str(&runs(report)),
+        Some(baseline) => out.push_str(&rounds_table::text(report, baseline)),
     }
     if let Some(disk) = &report.disk {
         // Writing to a string cannot fail, here and below.
@@ -48,6 +44,20 @@ pub(super) fn text(report: &Report) -> String {
         "Closed loop: a worker begins a section when its last one is over. So a stall of the server shows\n\
          in the highest latencies and in the rate, but as no more slow sections than there are workers.\n",
     );
+    out
+}
+
+/// Every run by itself.
+fn runs(report: &Report) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for run in &report.runs {
+        rows.extend(phases(run));
+    }
+    let mut out = aligned(&rows, PHASE);
+    out.push_str("Times in ms, of calls that succeeded.\n\n");
+    for run in &report.runs {
+        out.push_str(&verdict(run, &report.settings));
+    }
     out
 }
 
@@ -79,7 +89,7 @@ fn settings(settings: &Settings) -> String {
     )
 }
 
-fn span(ms: u64) -> Span {
+pub(super) fn span(ms: u64) -> Span {
     Span::from_millis(ms)
 }
 
@@ -126,12 +136,12 @@ fn phases(run: &Run) -> Vec<[String; HEAD.len()]> {
     rows.collect()
 }
 
-fn ms(us: u64) -> String {
+pub(super) fn ms(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }
 
 /// Errors and counters of one run.
-fn verdict(run: &Run, settings: &Settings) -> String {
+pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
     let mut out = String::new();
     let plural = if run.workers == 1 { "" } else { "s" };
     let _ = write!(out, "{} worker{plural}: ", run.workers);
@@ -191,9 +201,9 @@ fn probed(disk: &Disk) -> String {
     )
 }
 
-/// Rows under each other: numbers to the right, names to the left.
-fn aligned(rows: &[[String; HEAD.len()]]) -> String {
-    let mut widths = [0; HEAD.len()];
+/// Rows under each other: numbers to the right, the column of names to the left.
+pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], names: usize) -> String {
+    let mut widths = [0; COLUMNS];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.len().max(*width);
@@ -203,7 +213,7 @@ fn aligned(rows: &[[String; HEAD.len()]]) -> String {
     for row in rows {
         let cells = row.iter().zip(widths).enumerate();
         let cells = cells.map(|(column, (cell, width))| match column {
-            PHASE => format!("{cell:<width$}"),
+            _ if column == names => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
         });
         let line = cells.collect::<Vec<_>>().join("  ");
@@ -214,12 +224,12 @@ fn aligned(rows: &[[String; HEAD.len()]]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::counters::CounterCheck;
     use super::super::report::tests::outcome;
     use super::*;
 
-    fn report(runs: Vec<Run>) -> Report {
+    pub(in super::super) fn report(runs: Vec<Run>) -> Report {
         Report {
             settings: Settings {
                 version: "0",
@@ -234,8 +244,10 @@ mod tests {
                 warm_up_ms: 500,
                 duration_ms: 10_000,
                 load_loop: "closed",
+                baseline: None,
             },
             runs,
+            comparisons: Vec::new(),
             disk: None,
             clean: false,
         }

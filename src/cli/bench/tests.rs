@@ -73,6 +73,7 @@ async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
             duration: Duration::from_millis(250),
         },
         disk_probe: None,
+        baseline: None,
     };
     change(&mut plan);
     measure(&plan).await.unwrap()

@@ -45,16 +45,30 @@ pub(super) struct Workload {
     pub(super) value_bytes: usize,
 }
 
-/// One worker.
+/// Who does sections, one after the other.
+pub(super) trait Worker: Send + 'static {
+    /// The key for the next section of the worker with this number.
+    fn pick(&mut self, number: usize) -> usize;
+
+    /// One section.
+    fn section(&mut self, key: usize) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// How long the calls of the latest section took, as far as it came.
+    fn times(&self) -> &[(Phase, Duration)];
+
+    /// Reads a counter after the run.
+    fn read(&mut self, key: usize) -> impl Future<Output = Result<u64, Failure>> + Send;
+}
+
+/// A client of the service.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct Caller {
     client: Client,
     workload: Arc<Workload>,
     random: Random,
     /// Of a create that was not answered: the next one on its key finds the same place again.
     unanswered: Option<(usize, Uuid)>,
-    /// How long the calls of the latest section took.
-    pub(super) times: Vec<(Phase, Duration)>,
+    times: Vec<(Phase, Duration)>,
 }
 
 /// A lockRef that holds its key.
@@ -65,27 +79,15 @@ struct Held {
     value: Bytes,
 }
 
-impl Worker {
-    pub(super) fn new(client: Client, workload: Arc<Workload>) -> Worker {
-        Worker {
-            client,
-            workload,
-            random: Random::new(),
-            unanswered: None,
-            times: Vec::with_capacity(Phase::ALL.len()),
-        }
-    }
-
-    /// The key for the next section of the worker with this number.
-    pub(super) fn pick(&mut self, number: usize) -> usize {
+impl Worker for Caller {
+    fn pick(&mut self, number: usize) -> usize {
         match self.unanswered {
             Some((key, _)) => key,
             None => self.workload.keys.pick(number, &mut self.random),
         }
     }
 
-    /// One section. Its times count as far as it came.
-    pub(super) async fn section(&mut self, key: usize) -> Result<(), Failure> {
+    async fn section(&mut self, key: usize) -> Result<(), Failure> {
         self.times.clear();
         let begun = Instant::now();
         let form = self.workload.form;
@@ -103,8 +105,12 @@ impl Worker {
         done
     }
 
-    /// Reads a counter as the holder of its key.
-    pub(super) async fn read(&mut self, key: usize) -> Result<u64, Failure> {
+    fn times(&self) -> &[(Phase, Duration)] {
+        &self.times
+    }
+
+    /// As the holder of its key.
+    async fn read(&mut self, key: usize) -> Result<u64, Failure> {
         let held = self.take(key, false).await?;
         let counter = self.get(&held.lock_ref).await;
         match counter {
@@ -112,6 +118,18 @@ impl Worker {
             Err(_) => self.give_up(held.lock_ref).await,
         }
         counter
+    }
+}
+
+impl Caller {
+    pub(super) fn new(client: Client, workload: Arc<Workload>) -> Caller {
+        Caller {
+            client,
+            workload,
+            random: Random::new(),
+            unanswered: None,
+            times: Vec::with_capacity(Phase::ALL.len()),
+        }
     }
 
     /// Waits for a key.
@@ -161,10 +179,8 @@ impl Worker {
             let call = self
                 .client
                 .acquire_lock(within(ask, WAIT + self.workload.call_within));
-            let acquired = call.await.map_err(|status| Failure {
-                phase: Phase::Acquire,
-                status,
-            })?;
+            let acquired = call.await;
+            let acquired = acquired.map_err(|status| Failure::answered(Phase::Acquire, &status))?;
             let acquired = acquired.into_inner();
             if acquired.state() == LockState::Held {
                 return Ok(Held {
@@ -267,6 +283,6 @@ async fn timed<T>(
             times.push((phase, begun.elapsed()));
             Ok(answer.into_inner())
         }
-        Err(status) => Err(Failure { phase, status }),
+        Err(status) => Err(Failure::answered(phase, &status)),
     }
 }

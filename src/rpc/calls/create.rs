@@ -39,7 +39,7 @@ impl Call for CreateLockRef {
     }
 
     fn about(&self) -> About {
-        About::Key(self.call.id.clone())
+        About::Key(self.call.id.clone(), self.call.request_id)
     }
 
     fn ask(&self) -> CreateLockRefRequest {

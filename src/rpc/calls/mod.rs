@@ -14,6 +14,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::display;
+use uuid::Uuid;
 
 pub use create::CreateLockRef;
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
@@ -49,8 +50,8 @@ impl Edge {
 /// What a call is about: says which replica has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum About {
-    /// A new place in the queue of a key.
-    Key(KeyId),
+    /// A new place in the queue of a key, by the request_id that names it.
+    Key(KeyId, Uuid),
     /// A place.
     Place(LockRef),
     /// A session.
@@ -70,7 +71,7 @@ impl About {
     /// Names it in the span of the call (a lockRef without its grant).
     pub fn record(&self, span: &Span) {
         match self {
-            About::Key(id) => span.record("table", display(&id.table)),
+            About::Key(id, _) => span.record("table", display(&id.table)),
             About::Place(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
             About::Session(session) => span.record("session", display(session)),
         };

@@ -48,6 +48,8 @@ pub(super) enum Use {
     SerialRead,
     /// A read of what a majority has. May be sent twice.
     Read,
+    /// A read of what any one replica has, be it old. May be sent twice.
+    AnyRead,
     /// A write with its own timestamp, so that sending it twice changes nothing.
     Write,
 }
@@ -154,9 +156,12 @@ impl Driver {
                     Majority::OneDatacenter => Consistency::LocalSerial,
                 });
             }
-            Use::Read | Use::Write => {
+            Use::Read | Use::AnyRead | Use::Write => {
                 prepared.set_is_idempotent(true);
                 prepared.set_retry_policy(Some(Arc::new(DefaultRetryPolicy::new())));
+                if usage == Use::AnyRead {
+                    prepared.set_consistency(Consistency::One);
+                }
             }
         }
         Ok(Statement { prepared, usage })
@@ -171,7 +176,7 @@ impl Driver {
         let values: Vec<_> = values.iter().map(bound).collect();
         let answer = match statement.usage {
             Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, &values).await?,
-            Use::Read => {
+            Use::Read | Use::AnyRead => {
                 let answer = self.session.execute_unpaged(&statement.prepared, &values);
                 answer.await.map_err(fault)?
             }

@@ -4,7 +4,7 @@ use crate::store::StoreError;
 
 /// Why there is no result, sorted by what may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub enum Fault {
     /// Nothing was changed, and nothing will be.
     #[error("{0}")]
     NotStarted(String),

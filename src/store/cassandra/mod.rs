@@ -1,10 +1,11 @@
 //! The store on Apache Cassandra (and ScyllaDB, which speaks the same protocol).
 //!
 //! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
-//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL,
-//! `driver` all there is of the driver; `codec` and `change` turn states into rows, `load` rows into states.
-//! No rules of the lock live here.
+//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL of the
+//! service, `baseline` that of what it is measured against; `driver` all there is of the driver; `codec` and
+//! `change` turn states into rows, `load` rows into states. No rules of the lock live here.
 
+pub mod baseline;
 mod change;
 mod codec;
 mod driver;

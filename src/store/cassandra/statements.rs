@@ -1,4 +1,4 @@
-//! Every statement of the service: CQL is written here and in `schema`, nowhere else.
+//! Every statement of the service: its CQL is written here and in `schema`, nowhere else.
 //!
 //! Names come from types that cannot carry CQL, and are quoted; values are always bound.
 

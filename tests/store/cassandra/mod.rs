@@ -1,5 +1,6 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
+mod baseline;
 mod migration;
 mod queue;
 mod raw;

@@ -35,6 +35,15 @@ impl Raw {
         seqs.collect()
     }
 
+    /// The names of all tables, in order.
+    pub async fn tables(&self) -> Vec<String> {
+        let text = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+        let answer = self.session.query_unpaged(text, (&self.keyspace,)).await;
+        let rows = answer.unwrap().into_rows_result().unwrap();
+        let names = rows.rows::<(String,)>().unwrap().map(|row| row.unwrap().0);
+        names.collect()
+    }
+
     /// Writes a row where there was one, as an old node might that comes back.
     pub async fn bring_back(&self, key: &str, seq: i64) {
         let text = format!(

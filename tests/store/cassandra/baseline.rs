@@ -1,0 +1,160 @@
+//! MUSIC's statements, as `fermata bench` sends them.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fermata::store::cassandra::baseline::{Fault, Music};
+use serde_json::Value as Json;
+use tokio::time::timeout;
+
+use super::World;
+use super::raw::Raw;
+
+const FERMATA: &str = env!("CARGO_BIN_EXE_fermata");
+/// Only a test that fails waits for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const NOW_MS: i64 = 1_800_000_000_000;
+
+/// Waits until it is the turn of a lockRef: a read at ONE may be old for a moment.
+async fn its_turn(music: &Music, lock_ref: i64) {
+    let turn = async { while music.peek("k").await != Ok(Some(lock_ref)) {} };
+    timeout(PATIENCE, turn).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_of_music_serves_its_places_in_order_and_leaves_no_table() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    let tables = raw.tables().await;
+    let music = Music::make(&world.options(), 7).await.unwrap();
+    assert_eq!(raw.tables().await.len(), tables.len() + 2);
+    let taken = Music::make(&world.options(), 7).await.map(drop);
+    assert!(matches!(taken, Err(Fault::NotStarted(_))), "{taken:?}");
+
+    assert_eq!(music.guard("k").await, Ok(0));
+    assert_eq!(music.peek("k").await, Ok(None));
+    assert_eq!(music.enqueue("k", 0, "first", NOW_MS).await, Ok(true));
+    assert_eq!(
+        music.enqueue("k", 0, "late", NOW_MS).await,
+        Ok(false),
+        "the guard is 1"
+    );
+    assert_eq!(music.enqueue("k", 1, "second", NOW_MS).await, Ok(true));
+
+    its_turn(&music, 1).await;
+    assert_eq!(music.get("k").await, Ok(None));
+    assert_eq!(music.put("k", 1, b"one", NOW_MS).await, Ok(()));
+    assert_eq!(music.release("k", 1).await, Ok(true));
+    assert_eq!(music.release("k", 1).await, Ok(false), "it is gone");
+
+    its_turn(&music, 2).await;
+    assert_eq!(music.get("k").await, Ok(Some(b"one".to_vec())));
+    assert_eq!(music.put("k", 2, b"two", NOW_MS).await, Ok(()));
+    // The first one goes on writing, a minute later.
+    let late = music.put("k", 1, b"late", NOW_MS + 60_000).await;
+    assert_eq!(late, Ok(()));
+    assert_eq!(music.get("k").await, Ok(Some(b"two".to_vec())));
+    assert_eq!(music.release("k", 2).await, Ok(true));
+    let guard = async { while music.guard("k").await != Ok(2) {} };
+    timeout(PATIENCE, guard).await.unwrap();
+
+    music.drop_tables().await.unwrap();
+    assert_eq!(raw.tables().await, tables);
+}
+
+/// `fermata serve` on a store of its own.
+struct Serve {
+    child: Child,
+    endpoint: String,
+    _data: tempfile::TempDir,
+}
+
+impl Serve {
+    fn start() -> Serve {
+        let data = tempfile::tempdir().unwrap();
+        let mut child = Command::new(FERMATA)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "error"])
+            .arg("--data-dir")
+            .arg(data.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let endpoint = line
+            .trim()
+            .strip_prefix("listening on ")
+            .unwrap()
+            .to_owned();
+        Serve {
+            child,
+            endpoint,
+            _data: data,
+        }
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_benchmark_takes_turns_with_music_and_compares() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    let tables = raw.tables().await;
+    let serve = Serve::start();
+    let bench = tokio::process::Command::new(FERMATA)
+        .args(["bench", "section", "--baseline", "music", "--rounds", "2"])
+        .args(["--workers", "1,4", "--duration", "1s", "--warm-up", "500ms"])
+        .args(["--output", "json", "--endpoint", &serve.endpoint])
+        .args([
+            "--contact-points",
+            &world.cluster.contact_points().join(","),
+        ])
+        .args(["--keyspace", &world.keyspace.to_string()])
+        .env_remove("FERMATA_TABLE")
+        .output();
+    let told = bench.await.unwrap();
+    assert!(told.status.success(), "{told:?}");
+    let report: Json = serde_json::from_slice(&told.stdout).unwrap();
+
+    let turns = report["runs"].as_array().unwrap().iter().map(|run| {
+        let counters = &run["counter_check"];
+        assert_eq!(counters["lost"], 0, "{run}");
+        assert!(counters["acknowledged"].as_u64() >= run["sections"].as_u64());
+        assert_eq!(run["errors"], 0, "{run}");
+        let system = run["system"].as_str().unwrap();
+        (
+            run["workers"].as_u64().unwrap(),
+            run["round"].as_u64().unwrap(),
+            system,
+        )
+    });
+    let turns: Vec<_> = turns.collect();
+    let expected = [1, 4].map(|workers| {
+        [1, 2].map(|round| [(workers, round, "fermata"), (workers, round, "music")])
+    });
+    assert_eq!(turns, expected.concat().concat());
+
+    for one in report["comparisons"].as_array().unwrap() {
+        assert_eq!(one["rounds"], 2);
+        let [ours, other] = ["fermata", "baseline"]
+            .map(|side| one[side]["sections_per_s"]["median"].as_f64().unwrap());
+        assert!(ours > 0.0 && other > 0.0, "{one}");
+        assert!(one["ratio"]["median"].as_f64() > Some(0.0), "{one}");
+        let phases = one["baseline"]["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 6, "{one}");
+    }
+    assert_eq!(report["comparisons"].as_array().unwrap().len(), 2);
+    assert_eq!(raw.tables().await, tables, "it left nothing");
+}
