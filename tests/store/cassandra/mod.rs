@@ -1,5 +1,7 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
+mod access;
+mod certificates;
 mod migration;
 mod queue;
 mod raw;
