@@ -141,6 +141,13 @@ impl Replica {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut running = self.running.take().expect("it does not run");
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+    }
+
     /// SIGTERM, and the end of it.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
