@@ -13,6 +13,15 @@ pub(super) enum ConnectFault {
     Unreachable(String),
 }
 
+impl From<ConnectFault> for Fault {
+    fn from(fault: ConnectFault) -> Fault {
+        match fault {
+            ConnectFault::Settings(why) | ConnectFault::Refused(why) => Fault::Refused(why),
+            ConnectFault::Unreachable(why) => Fault::NotStarted(why),
+        }
+    }
+}
+
 /// Why there is no result, sorted by what may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
