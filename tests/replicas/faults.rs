@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
 use super::counters::{Counters, TTL};
-use super::support::cluster;
+use super::support;
 use super::world::World;
 
 /// The longest that anybody may wait for a turn after a fault is over: the longer of session TTL and replica TTL,
@@ -59,14 +59,14 @@ async fn count_through<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> O
 }
 
 fn signal_node(node: usize, signal: Signal) {
-    tokio::task::block_in_place(|| cluster::signal(node, signal)).unwrap();
+    tokio::task::block_in_place(|| support::signal(node, signal)).unwrap();
 }
 
 /// Starts nodes that were killed, and waits until all are up.
 fn start_nodes(world: &World, nodes: &[usize]) {
     tokio::task::block_in_place(|| {
         for node in nodes {
-            cluster::start_node(*node).unwrap();
+            support::start_node(*node).unwrap();
         }
         world.wait_for_nodes();
     });

@@ -1,13 +1,14 @@
 //! A keyspace of its own on the shared cluster, and replicas on it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use fermata::lock::TableName;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, Keyspace};
 use tempfile::TempDir;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::replica::{Replica, Setup};
 use super::sprayed::Sprayed;
@@ -19,12 +20,16 @@ pub struct World {
     pub keyspace: Keyspace,
     cluster: Arc<Cluster>,
     directory: TempDir,
+    /// Nodes are killed and paused: one world at a time.
+    _alone: OwnedMutexGuard<()>,
 }
 
 impl World {
     /// A keyspace without tables, and no replica; `None` where Cassandra is left out.
     pub async fn without_tables() -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
+        static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+        let alone = Arc::clone(&ALONE).lock_owned().await;
         let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
         let cluster = cluster.await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -40,6 +45,7 @@ impl World {
             keyspace: Keyspace::parse(&name).unwrap(),
             cluster,
             directory,
+            _alone: alone,
         })
     }
 
