@@ -69,6 +69,31 @@ impl World {
         schema::apply(&options, &schema, &|_| {}).await.unwrap();
     }
 
+    /// As [`World::of`], but each replica tells the others an address at which nobody is.
+    pub async fn of_strangers(replicas: usize) -> Option<World> {
+        let mut world = World::without_tables().await?;
+        world.make_tables().await;
+        for _ in 0..replicas {
+            let mut setup = world.setup();
+            let nowhere = ("FERMATA_CFG_PEERS__ADVERTISE", "127.0.0.1:9");
+            setup
+                .settings
+                .push((nowhere.0.to_owned(), nowhere.1.to_owned()));
+            world.replicas.push(Replica::start(setup));
+        }
+        tokio::task::block_in_place(|| {
+            for replica in &world.replicas {
+                replica.serving();
+            }
+        });
+        Some(world)
+    }
+
+    /// Waits until every node sees every other up.
+    pub fn wait_for_nodes(&self) {
+        self.cluster.wait_until_up(&|_| {}).unwrap();
+    }
+
     pub fn contact_points(&self) -> Vec<String> {
         self.cluster.contact_points()
     }

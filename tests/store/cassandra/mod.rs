@@ -1,6 +1,8 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
+mod access;
 mod baseline;
+mod certificates;
 mod migration;
 mod queue;
 mod raw;
