@@ -56,6 +56,8 @@ pub(super) struct Others {
     consents: Vec<oneshot::Sender<bool>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
+    /// How many of the calls in the backlog came in before the read under way was begun.
+    pub covered: usize,
     /// When the first swap was sent of which it is not known yet what became.
     pub sent_at: Option<Duration>,
     /// The present poll is of somebody who stands behind others.
