@@ -2,7 +2,10 @@
 
 mod access;
 mod certificates;
+mod faults;
 mod migration;
+#[path = "../../support/cql_proxy.rs"]
+mod proxy;
 mod queue;
 mod raw;
 mod rows;
