@@ -439,3 +439,20 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_made_while_an_older_state_is_read_is_found() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let before = create(b, call("k", 20_000)).await.lock_ref;
+    service.replicas[0].way.slow(Duration::from_millis(500));
+    let early = a.acquire(&before, NO_WAIT, false);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let made = create(b, call("k", 20_000)).await.lock_ref;
+        a.acquire(&made, NO_WAIT, false).await
+    };
+    let (early, late) = tokio::join!(early, late);
+    assert_eq!(elsewhere(early), b.replica());
+    assert_eq!(elsewhere(late), b.replica());
+}
