@@ -218,9 +218,9 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
         inner.members.silence(known.keeper, known.seen) >= silence_max(known.ttl)
     });
     if due || silent {
-        let heard = inner.members.heard();
         match inner.store.load_session(session).await {
             Ok(Some(row)) => {
+                let heard = inner.members.heard(inner.clock.boot());
                 let same = remote.known.as_ref().is_some_and(|k| k.epoch == row.epoch);
                 inner.remote.saw(&row, heard, inner.clock.boot());
                 if row.open && row.replica == inner.replica {
@@ -303,14 +303,15 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         let known = match known {
             Some(known) => known,
             None => {
-                let heard = inner.members.heard();
                 let row = inner.store.load_session(session).await;
                 let row = row.map_err(|error| EngineError::Unavailable(error.to_string()))?;
                 let Some(row) = row.filter(|row| row.open) else {
                     inner.remote.saw_end(session, inner.clock.boot());
                     return Err(EngineError::SessionOver);
                 };
-                inner.remote.saw(&row, heard, inner.clock.boot());
+                let now = inner.clock.boot();
+                let heard = inner.members.heard(now);
+                inner.remote.saw(&row, heard, now);
                 Known {
                     keeper: row.replica,
                     epoch: row.epoch,

@@ -185,7 +185,7 @@ impl Actor {
         let inner = &run.inner;
         match entry.liveness {
             Liveness::Own { ttl_ms } => {
-                let now = (entry.epoch, inner.members.heard());
+                let now = (entry.epoch, inner.members.heard(inner.clock.boot()));
                 let seen = self.others.seen.entry(entry.seq).or_insert(now);
                 if seen.0 != entry.epoch {
                     *seen = now;
