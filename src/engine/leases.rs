@@ -313,7 +313,11 @@ impl Leases {
         let (mut table, _) = self.look();
         let known = table.sessions.get_mut(&session).ok_or(NoLease::Unknown)?;
         if known.lease.is_over() {
-            return Err(NoLease::Over);
+            // One that was promised to another replica may be alive there.
+            return Err(match known.ceded {
+                Some(_) => NoLease::Unknown,
+                None => NoLease::Over,
+            });
         }
         known.places.insert(place);
         Ok(())
@@ -515,11 +519,12 @@ impl Table {
                 (&mut known.lease, known.since, known.ceded)
             }
         };
-        if lease.is_over() {
-            return Err(NoLease::Over);
-        }
+        // First: what it lives by may be alive at the other replica, whatever became of the lease here.
         if ceded {
             return Err(NoLease::Ceded);
+        }
+        if lease.is_over() {
+            return Err(NoLease::Over);
         }
         let ttl = lease.ttl();
         let valid_for = self.vouch.valid_for(ttl, since, boot);

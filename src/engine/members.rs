@@ -103,9 +103,14 @@ impl Members {
         }
     }
 
-    /// The present moment of this observer.
-    pub fn heard(&self) -> Heard {
-        self.table().heard
+    /// The present moment of this observer; `now` is CLOCK_BOOTTIME. What is first seen at it has been silent for no
+    /// longer than later looks count: the time since the latest one was begun is not counted again.
+    pub fn heard(&self, now: Duration) -> Heard {
+        let table = self.table();
+        let since = table
+            .last
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        Heard(table.heard.0 + since)
     }
 
     /// For how long nothing was heard of a replica, of what was seen since `since`.
@@ -316,6 +321,15 @@ mod tests {
         let later = members.look(ms(2));
         members.saw(later, ms(3), vec![]);
         assert_eq!(members.presence(id(9)), Presence::Down);
+    }
+
+    #[test]
+    fn what_is_first_seen_between_two_looks_is_silent_from_then_on_only() {
+        let members = Members::new(id(1), TTL);
+        looks(&members, 0, 3, |_| 5);
+        let seen = members.heard(ms(2_900));
+        looks(&members, 3, 1, |_| 5);
+        assert_eq!(members.silence(id(2), seen), ms(100));
     }
 
     #[test]

@@ -164,12 +164,13 @@ impl Engine {
 
     /// As [`Engine::told`], of what was done already: then a lease of which nothing can be said is no reason not
     /// to say so.
-    async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Done<T> {
+    async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Result<Done<T>, EngineError> {
         let told = Self::told(inner, accepted.life).await;
-        Done {
+        inner.alive()?;
+        Ok(Done {
             value: accepted.value,
             valid_for: told.map_or(Duration::ZERO, |life| life.valid_for),
-        }
+        })
     }
 
     /// As [`Engine::told`], of where a place stands.
@@ -189,7 +190,7 @@ impl Engine {
                 let key = LeaseKey::Session(session);
                 match inner.leases.renew(&key) {
                     Ok(_) => {}
-                    Err(NoLease::Unknown | NoLease::Doubted) if inner.shared => {
+                    Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded) if inner.shared => {
                         remote::renew(&inner, session).await?;
                     }
                     Err(_) => return Err(EngineError::SessionOver),
@@ -296,7 +297,7 @@ impl Engine {
             call_no,
             reply,
         });
-        Ok(Self::done(&inner, ask.await?).await)
+        Self::done(&inner, ask.await?).await
     }
 
     /// Writes as the holder.
@@ -315,7 +316,7 @@ impl Engine {
             mutation,
             reply,
         });
-        Ok(Self::done(&inner, ask.await?).await)
+        Self::done(&inner, ask.await?).await
     }
 
     /// Watches a lockRef.
@@ -387,7 +388,7 @@ impl Engine {
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         let inner = self.inner()?;
         let renewed = inner.leases.renew(&LeaseKey::Session(session));
-        if renewed == Err(NoLease::Unknown) {
+        if let Err(NoLease::Unknown | NoLease::Ceded) = renewed {
             return match sessions::kept_elsewhere(&inner, session).await? {
                 Some(elsewhere) => Err(elsewhere),
                 None => Ok(true),
@@ -397,10 +398,14 @@ impl Engine {
         let ended = tokio::spawn(sessions::end(Arc::clone(&inner), session))
             .await
             .map_err(|_| actor::no_answer())?;
-        if !ended {
-            return Err(EngineError::Stopping);
+        match ended {
+            sessions::Closed::Done => Ok(renewed.is_err()),
+            sessions::Closed::Stopped => Err(EngineError::Stopping),
+            sessions::Closed::Moved => match sessions::kept_elsewhere(&inner, session).await? {
+                Some(elsewhere) => Err(elsewhere),
+                None => Ok(true),
+            },
         }
-        Ok(renewed.is_err())
     }
 
     /// Reads without a lock.

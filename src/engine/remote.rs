@@ -125,6 +125,14 @@ impl RemoteSessions {
         }
     }
 
+    /// It moved: its row says where.
+    fn forget_keeper(&self, session: SessionId) {
+        if let Some(remote) = self.table().get_mut(&session) {
+            remote.known = None;
+            remote.read_at = None;
+        }
+    }
+
     fn saw(&self, row: &SessionRow, heard: Heard, now: Duration) {
         let mut table = self.table();
         let Some(remote) = table.get_mut(&row.id) else {
@@ -210,9 +218,9 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
         inner.members.silence(known.keeper, known.seen) >= silence_max(known.ttl)
     });
     if due || silent {
-        let heard = inner.members.heard();
         match inner.store.load_session(session).await {
             Ok(Some(row)) => {
+                let heard = inner.members.heard(inner.clock.boot());
                 let same = remote.known.as_ref().is_some_and(|k| k.epoch == row.epoch);
                 inner.remote.saw(&row, heard, inner.clock.boot());
                 if row.open && row.replica == inner.replica {
@@ -282,7 +290,11 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         match inner.leases.renew(&LeaseKey::Session(session)) {
             Err(NoLease::Unknown) => {}
             Ok(renewed) => return Ok(renewed),
-            Err(_) => return sessions::renew(inner, session).await,
+            Err(_) => match sessions::renew(inner, session).await {
+                // Not what the caller asks for: who keeps it is asked below.
+                Err(EngineError::Elsewhere { .. }) => {}
+                renewed => return renewed,
+            },
         }
         let known = {
             let table = inner.remote.table();
@@ -291,14 +303,15 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         let known = match known {
             Some(known) => known,
             None => {
-                let heard = inner.members.heard();
                 let row = inner.store.load_session(session).await;
                 let row = row.map_err(|error| EngineError::Unavailable(error.to_string()))?;
                 let Some(row) = row.filter(|row| row.open) else {
                     inner.remote.saw_end(session, inner.clock.boot());
                     return Err(EngineError::SessionOver);
                 };
-                inner.remote.saw(&row, heard, inner.clock.boot());
+                let now = inner.clock.boot();
+                let heard = inner.members.heard(now);
+                inner.remote.saw(&row, heard, now);
                 Known {
                     keeper: row.replica,
                     epoch: row.epoch,
@@ -309,7 +322,13 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         };
         let peer = match inner.members.presence(known.keeper) {
             Presence::Live(peer) => peer,
-            Presence::Here => return sessions::renew(inner, session).await,
+            Presence::Here => match sessions::renew(inner, session).await {
+                Err(EngineError::Elsewhere { .. }) => {
+                    inner.remote.forget_keeper(session);
+                    continue;
+                }
+                renewed => return renewed,
+            },
             Presence::Down | Presence::Unsure => {
                 inner.remote.look_again(session);
                 return Err(unreachable("replica is down".to_owned()));
@@ -327,11 +346,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 return Err(EngineError::SessionOver);
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => {
-                // It moved: its row says where.
-                if let Some(remote) = inner.remote.table().get_mut(&session) {
-                    remote.known = None;
-                    remote.read_at = None;
-                }
+                inner.remote.forget_keeper(session);
             }
             Err(PeerError::Refused(error)) => return Err(error),
             Err(PeerError::Unreachable(why)) => {

@@ -37,7 +37,7 @@ fn too_many(inner: &Inner) -> EngineError {
 pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, EngineError> {
     let mut tries = 0;
     let mut may_be_written = false;
-    let since = inner.clock.boot();
+    let begun = inner.clock.boot();
     loop {
         if inner.leases.renew(&LeaseKey::Session(row.id)).is_err()
             && inner.leases.counts().0 >= inner.limits.sessions_max
@@ -46,9 +46,10 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
         }
         let swap = inner.store.swap_session(0, &row).await;
         may_be_written |= matches!(swap, SessionSwap::Unknown(_));
-        let found = match swap {
-            SessionSwap::Applied => row.clone(),
-            SessionSwap::Conflict(Some(found)) => found,
+        // When one that was found got its epoch is not known here: then a beat is all that vouches for it.
+        let (found, since) = match swap {
+            SessionSwap::Applied => (row.clone(), begun),
+            SessionSwap::Conflict(Some(found)) => (found, Duration::ZERO),
             SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < 8 => {
                 // Its outcome is looked up by trying again: the row is there, or it is not.
                 inner.clock.sleep(inner.backoff(tries)).await;
@@ -63,7 +64,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
                 if may_be_written {
                     // If nobody asks for it again it expires, and its row is closed then.
-                    let _ = inner.leases.add_session(row.id, ttl_of(&row), since);
+                    let _ = inner.leases.add_session(row.id, ttl_of(&row), begun);
                 }
                 return Err(EngineError::Unavailable(error.to_string()));
             }
@@ -87,11 +88,6 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             return super::remote::renew(&inner, found.id).await;
         }
         // Also one that was found: by the row of this replica's own id it was written by this one, now or before.
-        let since = if found.epoch == row.epoch {
-            since
-        } else {
-            Duration::ZERO
-        };
         return match inner.leases.add_session(found.id, ttl_of(&found), since) {
             Ok(()) => {
                 inner.beat_sooner.notify_one();
@@ -194,7 +190,13 @@ async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineErr
     match inner.store.swap_session(expected, &row).await {
         SessionSwap::Applied => {}
         SessionSwap::Conflict(_) => return Ok(false),
-        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => return Err(failed(error)),
+        SessionSwap::Unknown(error) => {
+            tracing::warn!(session = %row.id, %error, "whether a session was taken over is not known; looking it up");
+            if !was_taken(inner, &row).await? {
+                return Ok(false);
+            }
+        }
+        SessionSwap::NotStarted(error) => return Err(failed(error)),
     }
     match inner.leases.add_session(row.id, ttl_of(&row), since) {
         Ok(()) => {
@@ -210,6 +212,23 @@ async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineErr
         }
         Err(_) => Err(EngineError::SessionOver),
     }
+}
+
+/// Resolves a swap of unknown outcome, however long the store takes (I6): one that took effect and that nobody here
+/// knows of would keep the session open for ever. The read settles it.
+async fn was_taken(inner: &Arc<Inner>, row: &SessionRow) -> Result<bool, EngineError> {
+    let mut tries = 0;
+    while !*inner.stopping.borrow() {
+        match inner.store.load_session(row.id).await {
+            Ok(found) => return Ok(found.as_ref() == Some(row)),
+            Err(error) => {
+                tracing::debug!(session = %row.id, %error, "it could not be looked up yet")
+            }
+        }
+        inner.clock.sleep(inner.backoff(tries)).await;
+        tries += 1;
+    }
+    Err(EngineError::Stopping)
 }
 
 /// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its consent.
@@ -276,18 +295,18 @@ fn moved(inner: &Arc<Inner>, session: SessionId) {
 }
 
 /// Ends a session: first its lease here, then its row, then what lives by it. Returns when all of that is
-/// committed, however long the store takes: true; or once this replica stops. Safe to run twice.
-pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
+/// committed, however long the store takes; or once this replica stops. Safe to run twice.
+pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> Closed {
     let Some(places) = inner.leases.end_session(session) else {
-        return true;
+        return Closed::Done;
     };
     match write_closed(&inner, session).await {
         Closed::Done => {}
         Closed::Moved => {
             moved(&inner, session);
-            return true;
+            return Closed::Moved;
         }
-        Closed::Stopped => return false,
+        Closed::Stopped => return Closed::Stopped,
     }
     if inner.shared {
         for peer in inner.members.peers() {
@@ -298,7 +317,10 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> bool {
     inner.leases.note_closed(session);
     evict_all(&inner, session, places).await;
     forget_if_done(&inner, session);
-    !*inner.stopping.borrow()
+    match *inner.stopping.borrow() {
+        true => Closed::Stopped,
+        false => Closed::Done,
+    }
 }
 
 /// Evicts what lives by a session that is over, as far as it is known here.
@@ -335,9 +357,9 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     }
 }
 
-/// What came of closing a row.
+/// What came of closing a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Closed {
+pub(super) enum Closed {
     /// It is closed, or gone.
     Done,
     /// Another replica keeps the session now, so it is not for this one to close.

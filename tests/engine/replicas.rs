@@ -439,3 +439,85 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_made_while_an_older_state_is_read_is_found() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let before = create(b, call("k", 20_000)).await.lock_ref;
+    service.replicas[0].way.slow(Duration::from_millis(500));
+    let early = a.acquire(&before, NO_WAIT, false);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let made = create(b, call("k", 20_000)).await.lock_ref;
+        a.acquire(&made, NO_WAIT, false).await
+    };
+    let (early, late) = tokio::join!(early, late);
+    assert_eq!(elsewhere(early), b.replica());
+    assert_eq!(elsewhere(late), b.replica());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_went_to_another_replica_is_not_over_where_it_was() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let keeper = a.replica();
+    let session = session(a, 20_000).await;
+    let here = create(a, call_of(session, "k")).await.lock_ref;
+    service.wires.cut("replica-0");
+    b.take_session(session, keeper).await.unwrap();
+    let acquired = a.acquire(&here, NO_WAIT, false).await.unwrap();
+    assert!(acquired.valid_for > TTL);
+    let held = acquired.lock_ref;
+    assert_eq!(get(a, &held).await, Ok(None));
+    create(a, call_of(session, "k2")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_closed_by_the_replica_that_keeps_it_only() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let keeper = a.replica();
+    let session = session(a, 20_000).await;
+    service.wires.cut("replica-0");
+    b.take_session(session, keeper).await.unwrap();
+    assert_eq!(elsewhere(a.close_session(session).await), b.replica());
+    assert_eq!(b.close_session(session).await, Ok(false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_found_open_is_no_younger_than_it_is() {
+    let service = Service::of(1).await;
+    let a = service.engine(0);
+    let id = some_id();
+    let open = || a.open_session(id, 20_000, String::new(), String::new());
+    open().await.unwrap();
+    // Its last acknowledged beat is a second ago.
+    service.replicas[0].way.mute(true);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    let (_, renewed) = open().await.unwrap();
+    assert!(
+        renewed.valid_for <= Duration::from_millis(19_100),
+        "{renewed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let keeper = a.replica();
+    let session = session(a, 3_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    service.kill(0);
+    down(b, keeper).await;
+    service.replicas[1].way.unheard(1);
+    // Nobody comes for it any more.
+    let _ = b.take_session(session, keeper).await;
+    let id = super::world::key("k");
+    until("it ended with its client", || async {
+        b.describe(&id).await.unwrap().state.entries.is_empty()
+    })
+    .await;
+    assert!(matches!(get(b, &held).await, Err(EngineError::Over(_))));
+}

@@ -228,9 +228,10 @@ impl Actor {
                     ask: None,
                 },
             )),
-            (Err(NoLease::Unknown | NoLease::Doubted), LeaseKey::Session(session))
-                if run.inner.shared =>
-            {
+            (
+                Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded),
+                LeaseKey::Session(session),
+            ) if run.inner.shared => {
                 let ask = Some(*session);
                 let life = Life {
                     ttl: Duration::ZERO,

@@ -46,10 +46,13 @@ impl Actor {
     /// Starts the next operation on the store, if there is something to do. True if what was asked could
     /// be answered without the store.
     pub(super) fn ask_store(&mut self, run: &mut Run) -> bool {
-        let Some(state) = self.state.clone().filter(|_| !self.stale) else {
+        // Between two reads that calls ask for, what is to be changed has its turn.
+        let reads = self.stale && !(self.just_read && !self.pending.is_empty());
+        self.just_read = false;
+        let Some(state) = self.state.clone().filter(|_| !reads) else {
             if self.stale || !self.backlog.is_empty() || !self.pending.is_empty() {
+                self.awaiting = self.backlog.len();
                 let inner = Arc::clone(&run.inner);
-                self.others.covered = self.backlog.len();
                 run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id))));
             }
             return false;
@@ -113,10 +116,11 @@ impl Actor {
                 }
                 let now = self.state.as_ref().map(|s| s.version);
                 self.looked(run, known != now);
-                // What came in after the read was begun may be about what it could not show.
-                let covered = std::mem::take(&mut self.others.covered);
+                self.just_read = true;
+                // What this read shows may be older than a call that came after it was begun.
+                let awaiting = std::mem::take(&mut self.awaiting);
                 for (at, msg) in std::mem::take(&mut self.backlog).into_iter().enumerate() {
-                    self.take(run, msg, at < covered);
+                    self.take(run, msg, at < awaiting);
                 }
             }
             StoreDone::Loaded(_, Err(error)) => {

@@ -76,8 +76,11 @@ pub(super) struct Actor {
     state: Option<Arc<State>>,
     /// What is known of the store may be out of date: read it again before anything else.
     stale: bool,
-    /// Calls that came in before the first state was read.
+    /// The latest thing that was done at the store was to read the state.
+    just_read: bool,
+    /// Calls that wait for a state to be read, and how many of them came before the present read was begun.
     backlog: VecDeque<Msg>,
+    awaiting: usize,
     /// Where the key has no row: the timestamp of the value that the data table already holds (I2).
     past: Option<u64>,
     /// What this home remembers of the fence of its holder.
@@ -116,6 +119,8 @@ impl Actor {
             state: None,
             stale: false,
             backlog: VecDeque::new(),
+            awaiting: 0,
+            just_read: false,
             past: None,
             holding: None,
             pending: VecDeque::new(),

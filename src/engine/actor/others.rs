@@ -56,8 +56,6 @@ pub(super) struct Others {
     consents: Vec<oneshot::Sender<bool>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
-    /// How many of the calls in the backlog came in before the read under way was begun.
-    pub covered: usize,
     /// When the first swap was sent of which it is not known yet what became.
     pub sent_at: Option<Duration>,
     /// The present poll is of somebody who stands behind others.
@@ -187,7 +185,7 @@ impl Actor {
         let inner = &run.inner;
         match entry.liveness {
             Liveness::Own { ttl_ms } => {
-                let now = (entry.epoch, inner.members.heard());
+                let now = (entry.epoch, inner.members.heard(inner.clock.boot()));
                 let seen = self.others.seen.entry(entry.seq).or_insert(now);
                 if seen.0 != entry.epoch {
                     *seen = now;

@@ -13,7 +13,7 @@ use crate::store::{Cell, StoreError, Written};
 impl Actor {
     /// Lets the holder in if that is wanted and possible, and does what waited for it.
     pub(super) fn let_in(&mut self, run: &mut Run) {
-        if self.stale {
+        if self.stale && !self.just_read {
             return;
         }
         let Some(holding) = &mut self.holding else {
