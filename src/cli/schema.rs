@@ -126,7 +126,7 @@ impl From<SchemaError> for Failure {
     fn from(error: SchemaError) -> Failure {
         let code = match error {
             SchemaError::Unreachable(_) | SchemaError::Refused(_) => exit::UNAVAILABLE,
-            SchemaError::Newer { .. } => exit::CONFIG,
+            SchemaError::Settings(_) | SchemaError::Newer { .. } => exit::CONFIG,
         };
         Failure::new(code, error.to_string())
     }

@@ -42,6 +42,7 @@ mod error;
 mod fault;
 mod grant;
 mod guard;
+mod holding;
 mod lease;
 mod lost;
 mod place;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::answer::Standing;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
-use super::guard::{LockGuard, release_in_background};
+use super::guard::LockGuard;
 use super::request::LockRequest;
 use super::session::Session;
 use super::validity::Validity;
@@ -34,7 +34,8 @@ pub struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.taken {
-            release_in_background(&self.client, std::mem::take(&mut self.lock_ref), self.ttl);
+            let lock_ref = std::mem::take(&mut self.lock_ref);
+            self.client.release_in_background(lock_ref, self.ttl);
         }
     }
 }

@@ -162,7 +162,7 @@ impl TryFrom<String> for Consistency {
 }
 
 /// The name of a keyspace.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyspaceName(pub Keyspace);
 

@@ -53,6 +53,8 @@ struct Remote {
     renewed_at: Option<Duration>,
     /// Its row says that it is over.
     over: bool,
+    /// What lives by it is being evicted.
+    evicting: bool,
     places: BTreeSet<PlaceId>,
     wanted_until: Duration,
     /// Calls that keep it alive.
@@ -148,6 +150,13 @@ impl RemoteSessions {
         }
     }
 
+    /// Notes whether what lives by it is being evicted. False where it is not known any more.
+    fn evicting(&self, session: SessionId, evicting: bool) -> bool {
+        let mut table = self.table();
+        let remote = table.get_mut(&session);
+        remote.map(|r| r.evicting = evicting).is_some()
+    }
+
     /// Forgets what nobody cares for, and says what is left.
     fn wanted(&self, now: Duration) -> Vec<(SessionId, Remote)> {
         let mut table = self.table();
@@ -188,8 +197,7 @@ pub(super) async fn watch_on(inner: Arc<Inner>) {
 async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     let now = inner.clock.boot();
     if remote.over {
-        // Until nothing lives by it here: what the store refused is tried again.
-        return sessions::evict_all(inner, session, remote.places.into_iter().collect()).await;
+        return evict(inner, session, remote);
     }
     let again = remote
         .known
@@ -229,6 +237,19 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     {
         tracing::debug!(%session, %error, "an open call could not renew its session");
     }
+}
+
+/// Evicts what lives by a session that is over, until nothing does: what the store refuses is tried again. In a task
+/// of its own, so that no key holds up the sessions of others.
+fn evict(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
+    if remote.evicting || remote.places.is_empty() || !inner.remote.evicting(session, true) {
+        return;
+    }
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        sessions::evict_all(&inner, session, remote.places.into_iter().collect()).await;
+        inner.remote.evicting(session, false);
+    });
 }
 
 /// Closes a session whose replica is silent.

@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Gaps shorter than this endanger no lease: it is below 90 % of the shortest TTL.
-const GAP_MIN: Duration = Duration::from_millis(800);
-/// How many gaps are remembered.
+/// How many gaps are remembered, of lengths that fall from the oldest to the latest: of beats in time a dozen.
 const GAPS_MAX: usize = 64;
 
 /// 90 % of a span: what is left is for clock rates that differ.
@@ -18,6 +16,12 @@ fn most(span: Duration) -> Duration {
 struct Gap {
     from: Duration,
     to: Duration,
+}
+
+impl Gap {
+    fn length(&self) -> Duration {
+        self.to.saturating_sub(self.from)
+    }
 }
 
 /// The beats of one replica, as far as its store acknowledged them. All times are of its own CLOCK_BOOTTIME.
@@ -61,21 +65,27 @@ impl Vouch {
         if sent <= last || self.is_dead(now) {
             return;
         }
-        if sent - last > GAP_MIN {
-            if self.gaps.len() >= GAPS_MAX {
-                // The two oldest become one that covers both.
-                if let Some(oldest) = self.gaps.pop_front()
-                    && let Some(next) = self.gaps.front_mut()
-                {
-                    next.from = oldest.from;
-                }
-            }
-            self.gaps.push_back(Gap {
-                from: last,
-                to: sent,
-            });
-        }
+        self.note_gap(Gap {
+            from: last,
+            to: sent,
+        });
         self.sent = Some(sent);
+    }
+
+    /// A gap that is no longer than a later one says nothing that this does not say, whatever is asked. So only
+    /// those are kept that are longer than all later ones.
+    fn note_gap(&mut self, gap: Gap) {
+        while self.gaps.back().is_some_and(|b| b.length() <= gap.length()) {
+            self.gaps.pop_back();
+        }
+        if self.gaps.len() >= GAPS_MAX
+            && let Some(oldest) = self.gaps.pop_front()
+            && let Some(next) = self.gaps.front_mut()
+        {
+            // One that says what both say, and hardly more: as long as the longer, as late as the later.
+            next.from = next.to.saturating_sub(oldest.length());
+        }
+        self.gaps.push_back(gap);
     }
 
     /// How long a client may be told that it is safe, from `now`, where its lease was renewed now, has this TTL,
@@ -148,15 +158,37 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_never_forgotten_only_merged() {
+    fn gaps_are_forgotten_only_for_longer_ones() {
         let mut vouch = beating(0);
         beat(&mut vouch, 30);
         for n in 1..200 {
             beat(&mut vouch, 30 + n);
         }
-        assert!(vouch.gaps.len() <= GAPS_MAX);
         assert_eq!(vouch.valid_for(s(30), s(0), s(229)), None);
-        assert_eq!(vouch.valid_for(s(30), s(220), s(229)), Some(s(30)));
+        assert_eq!(vouch.valid_for(s(30), s(31), s(229)), Some(s(30)));
+        // Each shorter than the one before: all are kept, until there are too many.
+        let mut at = 229;
+        for length in (2..200).rev() {
+            at += length;
+            beat(&mut vouch, at);
+        }
+        assert!(vouch.gaps.len() <= GAPS_MAX);
+        assert_eq!(vouch.valid_for(s(200), s(0), s(at)), None);
+        assert_eq!(vouch.valid_for(s(3), s(at - 6), s(at)), None);
+        assert_eq!(vouch.valid_for(s(3), s(at - 2), s(at)), Some(s(3)));
+    }
+
+    #[test]
+    fn beats_in_time_never_cast_a_doubt_however_many() {
+        let mut vouch = beating(0);
+        // Each some milliseconds later than it should be.
+        let mut at = Duration::ZERO;
+        for n in 1..10_000_u64 {
+            at += Duration::from_millis(1_000 + n * 7_919 % 41);
+            vouch.acknowledged(at, at);
+            assert_eq!(vouch.valid_for(s(5), s(0), at), Some(s(5)), "beat {n}");
+        }
+        assert!(vouch.gaps.len() <= GAPS_MAX);
     }
 
     #[test]

@@ -37,8 +37,7 @@ fn forced() -> Evidence {
 #[tokio::test]
 async fn the_next_holder_does_not_hear_how_the_one_before_it_ended() {
     let world = World::new().await;
-    let first = world.create("k").await.lock_ref;
-    let second = world.create("k").await.lock_ref;
+    let (first, second) = world.create_two("k").await;
     for n in 0..15 {
         world.put(&first, &n.to_string()).await.unwrap();
     }
@@ -126,8 +125,7 @@ async fn a_release_of_unknown_outcome_is_resolved_and_counts_once() {
     for first in outcomes() {
         for second in outcomes() {
             let world = World::new().await;
-            let held = world.create("k").await.lock_ref;
-            let next = world.create("k").await.lock_ref;
+            let (held, next) = world.create_two("k").await;
             world.put(&held, "v").await.unwrap();
             world.store.fail_swaps([first.clone(), second.clone()]);
             release_patiently(&world, &held).await;
@@ -153,10 +151,7 @@ async fn a_release_is_done_although_its_caller_heard_of_a_failure_and_went_away(
         matches!(failed, Err(EngineError::Unavailable(_))),
         "{failed:?}"
     );
-    until("it is released", || async {
-        world.state("k").await.entries.is_empty()
-    })
-    .await;
+    world.until_free("k").await;
     assert!(!world.state("k").await.unsynced);
 }
 
@@ -197,8 +192,7 @@ async fn a_put_of_unknown_outcome_makes_the_next_holder_sync_at_the_first_timest
         Fault::UnknownLate(Duration::from_millis(40)),
     ] {
         let world = World::new().await;
-        let held = world.create("k").await.lock_ref;
-        let next = world.create("k").await.lock_ref;
+        let (held, next) = world.create_two("k").await;
         world.put(&held, "sure").await.unwrap();
         world.store.fail_writes([fault.clone()]);
         let unknown = world.put(&held, "maybe").await;
@@ -255,14 +249,9 @@ async fn a_put_that_is_given_up_makes_the_next_holder_sync() {
 #[tokio::test]
 async fn a_rewrite_of_unknown_outcome_is_repeated_with_what_was_read_once() {
     let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    let next = world.create("k").await.lock_ref;
+    let (held, next) = world.create_two("k").await;
     world.put(&held, "v").await.unwrap();
-    world
-        .engine
-        .force_release(&held, "op", "why")
-        .await
-        .unwrap();
+    world.force(&held, "why").await;
     let reads = world.store.log().reads;
     world
         .store
@@ -279,14 +268,9 @@ async fn a_rewrite_of_unknown_outcome_is_repeated_with_what_was_read_once() {
 #[tokio::test]
 async fn a_sync_read_that_fails_is_repeated_and_nobody_is_let_in_before() {
     let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    let next = world.create("k").await.lock_ref;
+    let (held, next) = world.create_two("k").await;
     world.put(&held, "v").await.unwrap();
-    world
-        .engine
-        .force_release(&held, "op", "why")
-        .await
-        .unwrap();
+    world.force(&held, "why").await;
     world
         .store
         .fail_reads([Fault::NotStarted, Fault::NotStarted]);
@@ -345,14 +329,9 @@ async fn a_value_from_ahead_of_the_clock_is_met_by_a_read_and_written_over() {
 #[tokio::test]
 async fn a_value_from_ahead_of_the_clock_is_synced_under_a_fence_above_it() {
     let world = World::new().await;
-    let held = world.create("k").await.lock_ref;
-    let next = world.create("k").await.lock_ref;
+    let (held, next) = world.create_two("k").await;
     let timestamp = ahead(&world, "k").await;
-    world
-        .engine
-        .force_release(&held, "op", "why")
-        .await
-        .unwrap();
+    world.force(&held, "why").await;
     let next = world.acquire(&next).await;
     let rewrites = world.store.writes_from(Fence(timestamp + 1));
     assert_eq!(rewrites.len(), 1);
@@ -385,10 +364,7 @@ async fn releases_that_are_repeated_in_an_outage_are_kept_once() {
     world.store.fail_swaps(vec![Fault::NotStarted; 6]);
     let releases = (0..40).map(|_| world.release(&held));
     futures_util::future::join_all(releases).await;
-    until("it is released", || async {
-        world.state("k").await.entries.is_empty()
-    })
-    .await;
+    world.until_free("k").await;
     until("the answers are in", || async {
         world.engine.counts().commands >= 2
     })

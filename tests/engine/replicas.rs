@@ -388,3 +388,54 @@ async fn many_sections_of_one_key_through_three_replicas_count_exactly() {
         Ok(Some("240".to_owned()))
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_another() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    // Its home is not told.
+    service.wires.cut("replica-0");
+    let ended = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        b.force_release(&held, "ops", "stuck").await.unwrap()
+    };
+    let soon = tokio::time::timeout(LONG / 3, acquire(a, &waiting));
+    let (turn, ended) = tokio::join!(soon, ended);
+    assert!(ended.was_holder);
+    turn.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    service.wires.cut("replica-0");
+    b.force_release(&held, "ops", "stuck").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let again = a.acquire(&held, NO_WAIT, false).await;
+    assert!(matches!(again, Err(EngineError::Over(_))), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_cannot_be_changed_holds_up_no_other() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let (one, other) = (session(a, 20_000).await, session(a, 20_000).await);
+    create(b, call_of(one, "stuck")).await;
+    let held = create(b, call_of(other, "k")).await.lock_ref;
+    service.replicas[1].way.stick(super::world::key("stuck"));
+    until("they know each other", || async {
+        matches!(a.presence(b.replica()), Presence::Live(_))
+    })
+    .await;
+    a.close_session(one).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    a.close_session(other).await.unwrap();
+    until("what lived by the other session is over", || async {
+        matches!(get(b, &held).await, Err(EngineError::Over(_)))
+    })
+    .await;
+}

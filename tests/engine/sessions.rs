@@ -25,22 +25,16 @@ async fn rows(world: &World) -> usize {
     store.list_sessions(None, 100).await.unwrap().len()
 }
 
+async fn until_no_row(world: &World) {
+    until("the row is gone", || async { rows(world).await == 0 }).await;
+}
+
 #[tokio::test]
 async fn what_lives_by_a_session_ends_with_it_and_its_holder_hears_why() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
-    let held = world
-        .engine
-        .create(call_of(session, "a"))
-        .await
-        .unwrap()
-        .lock_ref;
-    let other = world
-        .engine
-        .create(call_of(session, "b"))
-        .await
-        .unwrap()
-        .lock_ref;
+    let held = world.create_in(session, "a").await;
+    let other = world.create_in(session, "b").await;
     let next = world.create("a").await.lock_ref;
     world.put(&held, "v").await.unwrap();
     assert_eq!(world.engine.close_session(session).await, Ok(false));
@@ -50,7 +44,7 @@ async fn what_lives_by_a_session_ends_with_it_and_its_holder_hears_why() {
     assert_eq!(world.get(&next).await, Ok(Some("v".to_owned())));
     assert_eq!(world.engine.close_session(session).await, Ok(true));
     assert_eq!(world.engine.counts().sessions, 0);
-    until("the row is gone", || async { rows(&world).await == 0 }).await;
+    until_no_row(&world).await;
 }
 
 #[tokio::test]
@@ -69,12 +63,7 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
-    let held = world
-        .engine
-        .create(call_of(session, "k"))
-        .await
-        .unwrap()
-        .lock_ref;
+    let held = world.create_in(session, "k").await;
     clock.advance(TTL - STEP).await;
     let renewed = world
         .engine
@@ -90,11 +79,8 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     let renew = world.engine.renew(&LeaseId::Session(session)).await;
     assert_eq!(renew.unwrap_err(), EngineError::SessionOver);
     assert_eq!(world.put(&held, "late").await, Err(closed()));
-    until("its place ended", || async {
-        world.state("k").await.entries.is_empty()
-    })
-    .await;
-    until("the row is gone", || async { rows(&world).await == 0 }).await;
+    world.until_free("k").await;
+    until_no_row(&world).await;
 }
 
 #[tokio::test]
@@ -158,19 +144,14 @@ async fn an_opening_that_nobody_learned_of_expires() {
     ));
     assert_eq!(rows(&world).await, 1);
     clock.advance(TTL + STEP).await;
-    until("the row is gone", || async { rows(&world).await == 0 }).await;
+    until_no_row(&world).await;
 }
 
 #[tokio::test]
 async fn a_closing_that_fails_is_tried_until_it_is_done() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
-    let held = world
-        .engine
-        .create(call_of(session, "k"))
-        .await
-        .unwrap()
-        .lock_ref;
+    let held = world.create_in(session, "k").await;
     world
         .store
         .fail_sessions([Fault::NotStarted, Fault::UnknownLost, Fault::UnknownDone]);
@@ -180,7 +161,7 @@ async fn a_closing_that_fails_is_tried_until_it_is_done() {
     world.engine.close_session(session).await.unwrap();
     assert!(world.state("k").await.entries.is_empty());
     assert_eq!(world.put(&held, "late").await, Err(closed()));
-    until("the row is gone", || async { rows(&world).await == 0 }).await;
+    until_no_row(&world).await;
 }
 
 #[tokio::test]
@@ -209,7 +190,7 @@ async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
 
     let a = call_of(one, "a");
     let first = world.engine.create(a.clone()).await.unwrap();
-    world.engine.create(call_of(one, "b")).await.unwrap();
+    world.create_in(one, "b").await;
     let what = "lock_refs_per_session_max";
     let full = EngineError::Exhausted { what, limit: 2 };
     assert_eq!(
@@ -222,7 +203,7 @@ async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
         first.lock_ref
     );
     world.release(&first.lock_ref).await.unwrap();
-    world.engine.create(call_of(one, "c")).await.unwrap();
+    world.create_in(one, "c").await;
 }
 
 #[tokio::test]
@@ -256,13 +237,10 @@ async fn a_create_that_commits_while_its_session_closes_leaves_nothing() {
             Ok(_) | Err(EngineError::SessionOver | EngineError::Over(Over::Ended(_))) => {}
             Err(error) => panic!("{error}"),
         }
-        until("nothing is left", || async {
-            world.state(&name).await.entries.is_empty()
-        })
-        .await;
+        world.until_free(&name).await;
     }
     assert_eq!(world.engine.counts().sessions, 0);
-    until("the rows are gone", || async { rows(&world).await == 0 }).await;
+    until_no_row(&world).await;
 }
 
 #[tokio::test]
@@ -270,18 +248,8 @@ async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
-    let held = world
-        .engine
-        .create(call_of(session, "k"))
-        .await
-        .unwrap()
-        .lock_ref;
-    let waiting = world
-        .engine
-        .create(call_of(session, "k"))
-        .await
-        .unwrap()
-        .lock_ref;
+    let held = world.create_in(session, "k").await;
+    let waiting = world.create_in(session, "k").await;
     clock.advance(TTL - STEP).await;
     let world = world.restart().await;
     clock.advance(TTL - STEP).await;
@@ -299,7 +267,7 @@ async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
 async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
-    world.engine.create(call_of(session, "k")).await.unwrap();
+    world.create_in(session, "k").await;
     world.store.hold_swaps(true);
     let engine = world.engine.clone();
     let closing = tokio::spawn(async move { engine.close_session(session).await });
@@ -310,10 +278,7 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     .await;
     let world = world.restart().await;
     closing.abort();
-    until("nothing is left", || async {
-        world.state("k").await.entries.is_empty()
-    })
-    .await;
+    world.until_free("k").await;
     assert_eq!(rows(&world).await, 0);
 }
 
@@ -347,7 +312,7 @@ async fn a_second_close_is_answered_only_once_the_first_is_written() {
 async fn a_close_does_not_outlast_its_replica() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
-    world.engine.create(call_of(session, "k")).await.unwrap();
+    world.create_in(session, "k").await;
     world.store.hold_swaps(true);
     let (engine, close) = (world.engine.clone(), world.engine.clone());
     let closing = tokio::spawn(async move { close.close_session(session).await });
@@ -373,5 +338,5 @@ async fn a_session_whose_last_place_ends_before_its_close_is_written_leaves_no_r
         world.engine.release(&created.lock_ref, None, 0)
     );
     assert_eq!(closed, Ok(false));
-    until("the row is gone", || async { rows(&world).await == 0 }).await;
+    until_no_row(&world).await;
 }

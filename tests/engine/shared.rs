@@ -38,6 +38,12 @@ pub struct Way {
     cut: Mutex<bool>,
     /// Only beats do not come through.
     mute: Mutex<bool>,
+    /// The key that cannot be changed through it.
+    stuck: Mutex<Option<KeyId>>,
+    /// How long what was loaded takes to come back.
+    slow: Mutex<Duration>,
+    /// How many swaps of sessions take effect without an answer that says so.
+    unheard: Mutex<u32>,
 }
 
 impl Way {
@@ -54,6 +60,18 @@ impl Way {
 
     pub fn mute(&self, mute: bool) {
         *self.mute.lock().unwrap() = mute;
+    }
+
+    pub fn stick(&self, id: KeyId) {
+        *self.stuck.lock().unwrap() = Some(id);
+    }
+
+    pub fn slow(&self, by: Duration) {
+        *self.slow.lock().unwrap() = by;
+    }
+
+    pub fn unheard(&self, swaps: u32) {
+        *self.unheard.lock().unwrap() = swaps;
     }
 }
 
@@ -72,10 +90,18 @@ impl Store for Way {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        self.open()?.store.load(id).await
+        let loaded = self.open()?.store.load(id).await;
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
+        loaded
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+        if self.stuck.lock().unwrap().as_ref() == Some(id) {
+            return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
+        }
         match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
@@ -107,10 +133,16 @@ impl Store for Way {
     }
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
-        match self.open() {
+        let swap = match self.open() {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
+        };
+        let mut unheard = self.unheard.lock().unwrap();
+        if *unheard > 0 && matches!(swap, SessionSwap::Applied) {
+            *unheard -= 1;
+            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
         }
+        swap
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
@@ -271,6 +303,9 @@ impl Service {
                 shared: Arc::clone(&shared),
                 cut: Mutex::default(),
                 mute: Mutex::default(),
+                stuck: Mutex::default(),
+                slow: Mutex::default(),
+                unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");
             let engine = Engine::start(EngineOptions {

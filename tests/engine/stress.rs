@@ -329,10 +329,7 @@ async fn one_holder_at_a_time_reads_what_the_last_one_left_whatever_fails() {
     world.store.fail_randomly(0, 0);
     for at in 0..KEYS {
         let name = format!("k{at}");
-        until("nobody is left", || async {
-            world.state(&name).await.entries.is_empty()
-        })
-        .await;
+        world.until_free(&name).await;
         let last = world.create(&name).await.lock_ref;
         let last = world.acquire(&last).await;
         let value = world.get(&last).await.unwrap();

@@ -18,15 +18,10 @@ const STEP: Duration = Duration::from_millis(200);
 async fn a_holder_that_came_but_cannot_be_let_in_yet_is_not_evicted_for_not_coming() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
-    let first = world.create("k").await.lock_ref;
-    let second = world.create("k").await.lock_ref;
+    let (first, second) = world.create_two("k").await;
     world.put(&first, "v").await.unwrap();
     world.store.hold_reads(true);
-    world
-        .engine
-        .force_release(&first, "op", "to see")
-        .await
-        .unwrap();
+    world.force(&first, "to see").await;
     let acquire = tokio::spawn({
         let (engine, second) = (world.engine.clone(), second.clone());
         async move { engine.acquire(&second, Duration::ZERO, false).await }
@@ -152,12 +147,7 @@ async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(3_600_000).await;
-    let holder = world
-        .engine
-        .create(call_of(session, "k"))
-        .await
-        .unwrap()
-        .lock_ref;
+    let holder = world.create_in(session, "k").await;
     let waiter = world
         .engine
         .create(call("k", 10_000))
@@ -198,8 +188,7 @@ async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed
 #[tokio::test]
 async fn a_place_that_is_given_up_leaves_the_queue() {
     let world = World::new().await;
-    let first = world.create("k").await.lock_ref;
-    let second = world.create("k").await.lock_ref;
+    let (first, second) = world.create_two("k").await;
     let third = world.create("k").await.lock_ref;
     let waiting = wait_for(&world, &second, TTL);
     tokio::task::yield_now().await;
@@ -219,28 +208,19 @@ async fn a_place_that_is_given_up_leaves_the_queue() {
 #[tokio::test]
 async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
     let world = World::new().await;
-    let first = world.create("k").await.lock_ref;
-    let second = world.create("k").await.lock_ref;
+    let (first, second) = world.create_two("k").await;
     let third = world.create("k").await.lock_ref;
     let mut watch = world.engine.watch(&third).await.unwrap();
     assert_eq!(watch.next().await, Some(Watched::Waiting { position: 2 }));
     world.release(&second).await.unwrap();
     assert_eq!(watch.next().await, Some(Watched::Waiting { position: 1 }));
-    world
-        .engine
-        .force_release(&first, "op", "stuck")
-        .await
-        .unwrap();
+    world.force(&first, "stuck").await;
     let held = watch.next().await;
     let Some(Watched::Held { grant }) = held else {
         panic!("{held:?}");
     };
     world.put(&third.with_grant(grant), "v").await.unwrap();
-    world
-        .engine
-        .force_release(&third, "op", "stuck")
-        .await
-        .unwrap();
+    world.force(&third, "stuck").await;
     let (by, why) = ("op".into(), "stuck".into());
     let forced = Over::Ended(EndReason::Forced { by, why });
     assert_eq!(watch.next().await, Some(Watched::Lost(forced)));
@@ -310,10 +290,7 @@ async fn an_answer_whose_caller_was_gone_is_no_claim() {
             .await
             .unwrap();
     }
-    until("it is evicted", || async {
-        world.state("k").await.entries.is_empty()
-    })
-    .await;
+    world.until_free("k").await;
 }
 
 #[tokio::test]
@@ -346,8 +323,5 @@ async fn an_answer_that_comes_with_the_value_to_a_caller_who_is_gone_is_no_claim
         let lease = LeaseId::Session(session);
         world.engine.renew(&lease).await.unwrap();
     }
-    until("it is evicted", || async {
-        world.state("other").await.entries.is_empty()
-    })
-    .await;
+    world.until_free("other").await;
 }

@@ -137,6 +137,32 @@ impl World {
         soon(self.engine.create(call(id, 30_000))).await.unwrap()
     }
 
+    /// A holder, and who waits behind it.
+    pub async fn create_two(&self, id: &str) -> (LockRef, LockRef) {
+        let first = self.create(id).await.lock_ref;
+        (first, self.create(id).await.lock_ref)
+    }
+
+    /// A place that lives by a session.
+    pub async fn create_in(&self, session: SessionId, id: &str) -> LockRef {
+        let created = soon(self.engine.create(call_of(session, id))).await;
+        created.unwrap().lock_ref
+    }
+
+    /// Ends a lockRef by force, by `op` and for this reason.
+    pub async fn force(&self, lock_ref: &LockRef, why: &str) {
+        let forced = soon(self.engine.force_release(lock_ref, "op", why)).await;
+        forced.unwrap();
+    }
+
+    /// Waits until nobody has a place in the queue of a key.
+    pub async fn until_free(&self, id: &str) {
+        until("nobody has a place", || async {
+            self.state(id).await.entries.is_empty()
+        })
+        .await;
+    }
+
     pub async fn put(&self, held: &LockRef, value: &str) -> Result<(), EngineError> {
         let done = soon(self.engine.critical_write(held, put(value), 0)).await;
         done.map(|_| ())

@@ -10,6 +10,7 @@
 
 mod counters;
 mod fault_free;
+mod faults;
 mod replica;
 mod sprayed;
 mod start;

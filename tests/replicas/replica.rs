@@ -118,10 +118,6 @@ impl Replica {
         self.line("replica ")
     }
 
-    pub fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }

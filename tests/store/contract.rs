@@ -1,16 +1,19 @@
 //! What every store promises. A store calls [`keeps_its_promises`] with a way to make an empty one.
 
+mod shared;
+
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fermata::lock::{Fence, Seq, State};
-use fermata::store::{Cell, Question, ReplicaRow, SessionSwap, Store, Subject, Swap, Written};
-use uuid::Uuid;
+use fermata::lock::State;
+use fermata::store::{Cell, SessionSwap, Store, Swap, Written};
 
 use crate::world::{
-    Random, id, id_in, key, replica, replica_row, session, table, with_place, without_holder,
+    Random, apply, id, id_in, key, replica_row, session, table, with_place, without_holder,
 };
+
+pub use shared::*;
 
 /// Makes the tests of the contract for one kind of store: a module of them, from an async function that
 /// makes an empty store for the promise with this name.
@@ -69,11 +72,6 @@ where
     promise(Arc::clone(&fresh.store)).await;
 }
 
-async fn apply(store: &dyn Store, key: &str, old: &State, new: &State) {
-    let swap = store.compare_and_swap(&id(key), old, new).await;
-    assert!(matches!(swap, Swap::Applied), "{key}: {swap:?}");
-}
-
 fn cell(timestamp: u64, value: Option<&'static str>) -> Cell {
     Cell {
         value: value.map(|text| Bytes::from_static(text.as_bytes())),
@@ -86,9 +84,9 @@ pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Arc<dyn Sto
     let none = State::default();
     let one = with_place(&none, 1);
     let two = with_place(&one, 2);
-    apply(&*store, "k", &none, &one).await;
+    apply(&*store, &id("k"), &none, &one).await;
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(one.clone()));
-    apply(&*store, "k", &one, &two).await;
+    apply(&*store, &id("k"), &one, &two).await;
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(two.clone()));
     // A key that was used and given back is not a fresh one.
     let three = without_holder(&without_holder(&two));
@@ -96,7 +94,7 @@ pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Arc<dyn Sto
         version: 3,
         ..three
     };
-    apply(&*store, "k", &two, &three).await;
+    apply(&*store, &id("k"), &two, &three).await;
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(three));
     let swap = store.compare_and_swap(&id("k"), &none, &one).await;
     assert!(matches!(swap, Swap::Conflict(Some(_))), "{swap:?}");
@@ -115,8 +113,8 @@ pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Arc<dyn Store
     assert_eq!(shown(swap), None);
     assert_eq!(store.load(&id("k")).await.unwrap(), None);
 
-    apply(&*store, "k", &none, &one).await;
-    apply(&*store, "k", &one, &two).await;
+    apply(&*store, &id("k"), &none, &one).await;
+    apply(&*store, &id("k"), &one, &two).await;
     // One that comes too late, and one from a future that never was.
     let stale = with_place(&one, 3);
     let swap = store.compare_and_swap(&id("k"), &one, &stale).await;
@@ -165,7 +163,7 @@ pub async fn random_states_read_back_whole(store: Arc<dyn Store>) {
         let mut state = State::default();
         for _ in 0..60 {
             let next = random.successor(&state);
-            apply(&*store, key, &state, &next).await;
+            apply(&*store, &id(key), &state, &next).await;
             let kept = store.load(&id(key)).await.unwrap();
             assert_eq!(kept, Some(next.clone()));
             state = next;
@@ -237,8 +235,8 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
     }
     // One that nobody wants any more.
     let one = with_place(&none, 1);
-    apply(&*store, "a gone one", &none, &one).await;
-    apply(&*store, "a gone one", &one, &without_holder(&one)).await;
+    apply(&*store, &id("a gone one"), &none, &one).await;
+    apply(&*store, &id("a gone one"), &one, &without_holder(&one)).await;
 
     let default = table("default");
     for page in [1, 3, expected.len(), 100] {
@@ -388,168 +386,4 @@ pub async fn an_announced_replica_is_listed(store: Arc<dyn Store>) {
     }
     let last = listed.last().map(|row| row.id);
     assert!(store.list_replicas(last, 10).await.unwrap().is_empty());
-}
-
-// What follows is promised by stores that several replicas share.
-
-pub async fn beats_never_go_back(store: Arc<dyn Store>) {
-    if store.is_exclusive() {
-        return;
-    }
-    let announced = replica_row(3);
-    let seen = async |beat, stopped| {
-        let listed = store.list_replicas(None, 10).await.unwrap();
-        let expected = ReplicaRow {
-            beat,
-            stopped,
-            ..announced.clone()
-        };
-        assert_eq!(listed, [expected]);
-    };
-    store.announce_replica(&announced).await.unwrap();
-    seen(0, false).await;
-    for (beat, latest) in [(1, 1), (2, 2), (1, 2), (700, 700), (5, 700)] {
-        store.beat(announced.id, beat, false).await.unwrap();
-        seen(latest, false).await;
-    }
-    store.beat(announced.id, 701, true).await.unwrap();
-    seen(701, true).await;
-    // What was sent before, and the announcement, come late.
-    store.beat(announced.id, 699, false).await.unwrap();
-    store.announce_replica(&announced).await.unwrap();
-    seen(701, true).await;
-}
-
-pub async fn a_forgotten_replica_does_not_come_back(store: Arc<dyn Store>) {
-    if store.is_exclusive() {
-        return;
-    }
-    let (gone, other) = (replica_row(3), replica_row(5));
-    for row in [&gone, &other] {
-        store.announce_replica(row).await.unwrap();
-        store.beat(row.id, 1 << 40, false).await.unwrap();
-    }
-    store.forget_replica(gone.id).await.unwrap();
-    store.beat(gone.id, (1 << 40) + 1, false).await.unwrap();
-    store.announce_replica(&gone).await.unwrap();
-    // Nor is there one that was never announced.
-    store.beat(replica(4), 1, false).await.unwrap();
-    let listed = store.list_replicas(None, 10).await.unwrap();
-    let left: Vec<_> = listed.iter().map(|row| row.id).collect();
-    assert_eq!(left, [other.id]);
-}
-
-fn about_place(request: u128, home: u128) -> Question {
-    Question {
-        id: Uuid::from_u128(request),
-        home: replica(home),
-        about: Subject::Place {
-            key: id_in("orders", "日本/7"),
-            seq: Seq(request as u64),
-            fence: Fence(Fence::MAX),
-            epoch: u32::MAX,
-        },
-    }
-}
-
-/// The questions put to a home, in the order of their ids.
-async fn questions(store: &dyn Store, home: u128) -> Vec<Question> {
-    let mut questions = store.questions(replica(home)).await.unwrap();
-    questions.sort_by_key(|question| question.id);
-    questions
-}
-
-pub async fn who_is_asked_sees_a_question_until_they_consent(store: Arc<dyn Store>) {
-    if store.is_exclusive() {
-        return;
-    }
-    let holder = about_place(1, 7);
-    let waiter = Question {
-        about: Subject::Place {
-            key: id("k"),
-            seq: Seq(9),
-            fence: Fence::NONE,
-            epoch: 0,
-        },
-        ..about_place(2, 7)
-    };
-    let session = Question {
-        about: Subject::Session {
-            session: session(1, 1, true).id,
-            epoch: 3,
-        },
-        ..about_place(3, 7)
-    };
-    let others = about_place(4, 8);
-    assert_eq!(questions(&*store, 7).await, []);
-    for question in [&session, &waiter, &others, &holder] {
-        assert!(!store.has_consent(question).await.unwrap());
-        store.ask_replica(question).await.unwrap();
-        assert!(!store.has_consent(question).await.unwrap());
-    }
-    let asked = [holder, waiter.clone(), session.clone()];
-    assert_eq!(questions(&*store, 7).await, asked);
-    assert_eq!(questions(&*store, 8).await, std::slice::from_ref(&others));
-    assert_eq!(questions(&*store, 9).await, []);
-    store.consent(&waiter).await.unwrap();
-    // What is repeated, by a retry, does not ask again.
-    store.ask_replica(&waiter).await.unwrap();
-    store.consent(&waiter).await.unwrap();
-    for question in asked.iter().chain([&others]) {
-        let consented = store.has_consent(question).await.unwrap();
-        assert_eq!(consented, *question == waiter, "{question:?}");
-    }
-    let [holder, _, session] = asked;
-    assert_eq!(questions(&*store, 7).await, [holder, session]);
-    assert_eq!(questions(&*store, 8).await, [others]);
-}
-
-pub async fn some_hundreds_of_questions_are_seen_at_once_and_the_others_after_them(
-    store: Arc<dyn Store>,
-) {
-    if store.is_exclusive() {
-        return;
-    }
-    const ASKED: u128 = 1_100;
-    for from in (0..ASKED).step_by(50) {
-        let some = (from..from + 50).map(|request| {
-            let store = Arc::clone(&store);
-            tokio::spawn(async move { store.ask_replica(&about_place(request, 7)).await })
-        });
-        for asked in some.collect::<Vec<_>>() {
-            asked.await.unwrap().unwrap();
-        }
-    }
-    let mut answered = 0;
-    loop {
-        let some = store.questions(replica(7)).await.unwrap();
-        assert!(some.len() <= 500, "{}", some.len());
-        if some.is_empty() {
-            break;
-        }
-        answered += some.len() as u128;
-        for question in some {
-            store.consent(&question).await.unwrap();
-        }
-    }
-    assert_eq!(answered, ASKED);
-}
-
-pub async fn a_shared_store_has_a_clock(store: Arc<dyn Store>) {
-    if store.is_exclusive() {
-        return;
-    }
-    let now_us = || {
-        let now = std::time::SystemTime::now();
-        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_micros() as u64
-    };
-    for _ in 0..10 {
-        let before = now_us();
-        let clock = store.clock_us().await.unwrap().unwrap();
-        let after = now_us();
-        // The nodes are on this machine; a clock may be read in whole milliseconds.
-        let about = before - 2_000..=after + 2_000;
-        assert!(about.contains(&clock), "{clock} is not in {about:?}");
-    }
 }

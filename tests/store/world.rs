@@ -6,7 +6,7 @@ use fermata::lock::{
     Command, CoreLimits, Create, Evidence, Key, KeyId, Liveness, Mode, ReplicaId, SessionId, State,
     TableName, decide,
 };
-use fermata::store::{ReplicaRow, SessionRow};
+use fermata::store::{ReplicaRow, SessionRow, Store, Swap};
 use uuid::Uuid;
 
 pub fn table(name: &str) -> TableName {
@@ -88,6 +88,25 @@ pub fn replica_row(number: u128) -> ReplicaRow {
         beat: 0,
         stopped: false,
     }
+}
+
+/// Changes a state that nobody else changes. Where a store cannot say whether it did (a cluster on a busy machine),
+/// it is asked until it can.
+pub async fn apply(store: &dyn Store, id: &KeyId, old: &State, new: &State) {
+    let mut is_unknown = false;
+    for _ in 0..100 {
+        match store.compare_and_swap(id, old, new).await {
+            Swap::Applied => return,
+            Swap::Conflict(Some(found)) if is_unknown && found == *new => return,
+            Swap::Conflict(found) => panic!("{id}: {found:?} instead of {old:?}"),
+            Swap::Unknown(error) => {
+                println!("{id}: {error}");
+                is_unknown = true;
+            }
+            Swap::NotStarted(error) => println!("{id}: {error}"),
+        }
+    }
+    panic!("{id}: the store does not answer");
 }
 
 /// Random numbers that a seed repeats (splitmix64).

@@ -155,7 +155,7 @@ impl Worker for MusicWorker {
 
 fn failed(phase: Phase, fault: Fault) -> Failure {
     let code = match fault {
-        Fault::NotStarted(_) => "NOT_STARTED",
+        Fault::Refused(_) | Fault::NotStarted(_) => "NOT_STARTED",
         Fault::Unknown(_) => "UNKNOWN_OUTCOME",
     };
     Failure {

@@ -12,7 +12,8 @@ use crate::store::Store;
 use crate::store::cassandra::health::{self, Finding, Weight};
 use crate::store::cassandra::schema::{Schema, SchemaError};
 use crate::store::cassandra::{
-    CassandraOptions, CassandraStore, Credentials, Keyspace, Majority, OpenError,
+    CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials, Keyspace,
+    Majority, OpenError,
 };
 
 /// The password, where it is in no file.
@@ -38,9 +39,6 @@ pub enum SettingsError {
         "store.cassandra.user is set, and there is no password: set store.cassandra.password_file or {PASSWORD}"
     )]
     NoPassword,
-    /// Encryption was asked for.
-    #[error("store.cassandra.tls: this version cannot encrypt the way to Cassandra yet")]
-    NoTls,
 }
 
 /// A text file of the configuration, whole.
@@ -53,9 +51,19 @@ pub fn file(path: &Path) -> Result<String, SettingsError> {
 
 /// How the cluster of the configuration is reached.
 pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsError> {
-    if config.tls.ca_file.is_some() {
-        return Err(SettingsError::NoTls);
-    }
+    let client = match (&config.tls.cert_file, &config.tls.key_file) {
+        (Some(certificate), Some(key)) => Some(ClientCertificate {
+            certificate_file: certificate.clone(),
+            key_file: key.clone(),
+        }),
+        // One without the other is refused with the configuration.
+        (None, _) | (_, None) => None,
+    };
+    let tls = config.tls.ca_file.as_ref().map(|ca_file| CassandraTls {
+        ca_file: ca_file.clone(),
+        client,
+        verify_host: config.tls.verify_host,
+    });
     let credentials = match &config.user {
         None => None,
         Some(user) => {
@@ -71,6 +79,7 @@ pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsErr
     let usual = CassandraOptions::new(config.contact_points.0.clone(), config.keyspace.0.clone());
     Ok(CassandraOptions {
         credentials,
+        tls,
         datacenter: config.datacenter.clone(),
         majority: match config.consistency {
             Consistency::Quorum => Majority::Everywhere,
@@ -187,7 +196,11 @@ impl Starting {
             NotYet::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
             NotYet::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
             NotYet::Wrong(_) => true,
-            NotYet::Open(OpenError::Unreachable(_)) | NotYet::Check(_) | NotYet::Engine(_) => false,
+            NotYet::Open(
+                OpenError::Settings(_) | OpenError::Refused(_) | OpenError::Unreachable(_),
+            )
+            | NotYet::Check(_)
+            | NotYet::Engine(_) => false,
         };
         if !apply {
             return String::new();

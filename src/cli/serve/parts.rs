@@ -60,7 +60,7 @@ async fn listen(
 /// What the configuration names, read before anything is opened.
 pub enum Prepared {
     Embedded(EmbeddedOptions, PathBuf),
-    Cassandra(Starting, Option<Arc<PeerClient>>),
+    Cassandra(Box<Starting>, Option<Arc<PeerClient>>),
 }
 
 /// What runs below the server.
@@ -91,7 +91,7 @@ impl Prepared {
                     }
                     None => None,
                 };
-                Prepared::Cassandra(Starting::new(config)?, client)
+                Prepared::Cassandra(Box::new(Starting::new(config)?), client)
             }
         })
     }

@@ -25,6 +25,10 @@ impl Actor {
             let must_look = match &msg {
                 Msg::Where { .. } => true,
                 Msg::Force { place, .. } => !self.knows(run, *place),
+                // It may say HELD, or "not yet" for as long as it is repeated.
+                Msg::Acquire { place, .. } | Msg::Watch { place, .. } => {
+                    !self.knows(run, *place) || self.looked_long_ago(run)
+                }
                 other => other.place().is_some_and(|place| !self.knows(run, place)),
             };
             if must_look {

@@ -49,6 +49,7 @@ impl Actor {
         let Some(state) = self.state.clone().filter(|_| !self.stale) else {
             if self.stale || !self.backlog.is_empty() || !self.pending.is_empty() {
                 let inner = Arc::clone(&run.inner);
+                self.others.covered = self.backlog.len();
                 run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id))));
             }
             return false;
@@ -112,8 +113,10 @@ impl Actor {
                 }
                 let now = self.state.as_ref().map(|s| s.version);
                 self.looked(run, known != now);
-                for msg in std::mem::take(&mut self.backlog) {
-                    self.take(run, msg, true);
+                // What came in after the read was begun may be about what it could not show.
+                let covered = std::mem::take(&mut self.others.covered);
+                for (at, msg) in std::mem::take(&mut self.backlog).into_iter().enumerate() {
+                    self.take(run, msg, at < covered);
                 }
             }
             StoreDone::Loaded(_, Err(error)) => {

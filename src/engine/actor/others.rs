@@ -23,6 +23,9 @@ use crate::store::StoreError;
 const LOOKED_AGO_MAX: Duration = Duration::from_millis(1_000);
 /// What is looked for when nobody of this home is in a hurry.
 const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
+/// What is looked for where all places ahead are of this home too, or somebody watches the holder: others end places
+/// by force, and of closed sessions, and the hint that says so may be lost.
+const POLL_RARELY: Duration = Duration::from_secs(5);
 /// A consent that is followed by no take-over is given up after this.
 const CEDED_FOR: Duration = Duration::from_secs(6);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
@@ -43,6 +46,8 @@ pub(super) struct Others {
     pub has_own_place: bool,
     /// A place of this home stands behind one of another.
     behind: bool,
+    /// A place of this home waits.
+    waits: bool,
     /// Places of others: the epoch they have, and since when it was seen.
     seen: BTreeMap<Seq, (u32, Heard)>,
     /// Places of this home that others were promised.
@@ -51,8 +56,12 @@ pub(super) struct Others {
     consents: Vec<oneshot::Sender<bool>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
+    /// How many of the calls in the backlog came in before the read under way was begun.
+    pub covered: usize,
     /// When the first swap was sent of which it is not known yet what became.
     pub sent_at: Option<Duration>,
+    /// The present poll is of somebody who stands behind others.
+    urgent: bool,
     /// Looks in a row that showed nothing new.
     quiet: u32,
     swept_until: Duration,
@@ -91,6 +100,7 @@ impl Actor {
         let last_of_mine = new.entries.iter().rposition(mine);
         let first_of_others = new.entries.iter().position(|entry| !mine(entry));
         self.others.has_own_place = last_of_mine.is_some();
+        self.others.waits = last_of_mine.is_some_and(|at| at > 0);
         self.others.behind = match (last_of_mine, first_of_others) {
             (Some(last), Some(first)) => first < last,
             (None, _) | (_, None) => false,
@@ -105,26 +115,28 @@ impl Actor {
         });
     }
 
-    /// Sets when to look next, if somebody of this home waits behind others.
+    /// Sets when to look next, if somebody of this home waits or watches.
     pub(super) fn poll_others(&mut self, run: &mut Run) {
         let swept = self.others.swept_until > Duration::ZERO;
-        if !self.others.behind && !swept {
+        let watched = || self.watches.values().any(|w| w.receiver_count() > 0);
+        let urgent = self.others.behind || swept;
+        if !urgent && !(run.inner.shared && (self.others.waits || watched())) {
             run.poll = None;
             return;
         }
-        if run.poll.is_some() || self.stale {
+        if self.stale || (run.poll.is_some() && self.others.urgent >= urgent) {
             return;
         }
+        self.others.urgent = urgent;
         if swept && run.inner.clock.boot() > self.others.swept_until {
             self.others.swept_until = Duration::ZERO;
             return;
         }
-        let in_a_hurry = !self.wakes.is_empty()
-            || !self.let_ins.is_empty()
-            || self.watches.values().any(|w| w.receiver_count() > 0);
-        let span = match in_a_hurry {
-            true => run.inner.backoff(self.others.quiet),
-            false => POLL_SLOWLY,
+        let in_a_hurry = !self.wakes.is_empty() || !self.let_ins.is_empty() || watched();
+        let span = match (urgent, in_a_hurry) {
+            (true, true) => run.inner.backoff(self.others.quiet),
+            (true, false) => POLL_SLOWLY,
+            (false, _) => POLL_RARELY,
         };
         run.poll = Some(run.inner.clock.sleep(span));
     }
@@ -398,13 +410,18 @@ impl Actor {
         });
     }
 
+    /// Whether this home's last look at its key is too long ago to let anybody in, or to answer, by it (I4, I10).
+    pub(super) fn looked_long_ago(&self, run: &Run) -> bool {
+        let ago = run.inner.clock.boot().saturating_sub(self.others.looked_at);
+        run.inner.shared && ago > LOOKED_AGO_MAX
+    }
+
     /// The read beside a critical call, where this home's last look is too long ago (I10).
     pub(super) fn look_beside(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
         let now = run.inner.clock.boot();
-        let ago = now.saturating_sub(self.others.looked_at);
+        let due = self.looked_long_ago(run);
         let inner = Arc::clone(&run.inner);
         let id = Arc::clone(&self.id);
-        let due = inner.shared && ago > LOOKED_AGO_MAX;
         async move {
             match due {
                 true => Some((now, inner.store.load(&id).await)),

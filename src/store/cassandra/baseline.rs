@@ -89,7 +89,7 @@ impl Music {
         let tables = Tables::new(&options.keyspace, tag);
         match driver.change_schema(&tables.make_lock()).await {
             Ok(()) => {}
-            Err(fault @ Fault::NotStarted(_)) => return Err(fault),
+            Err(fault @ (Fault::Refused(_) | Fault::NotStarted(_))) => return Err(fault),
             Err(fault @ Fault::Unknown(_)) => {
                 // What matters is why, here and below.
                 let _ = drop_tables(&driver, &tables).await;

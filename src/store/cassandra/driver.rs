@@ -1,7 +1,9 @@
-//! The driver: the only file that knows which one it is.
+//! The driver: only here and in the folder beside is it known which one it is.
 //!
-//! It prepares, executes, pages, and says what became of a request that got no result. What is asked, and
-//! what the rows mean, is not known here.
+//! It connects, prepares, executes and pages. What is asked, and what the rows mean, is not known here.
+
+mod outcome;
+mod values;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +14,7 @@ use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::cluster::Node;
-use scylla::errors::{DbError, ExecutionError, NewSessionError, PrepareError, RequestAttemptError};
+use scylla::errors::ExecutionError;
 use scylla::policies::load_balancing::{
     DefaultPolicy, NodeIdentifier, SingleTargetLoadBalancingPolicy,
 };
@@ -23,11 +25,14 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
-use scylla::value::{CqlTimestamp, CqlValue, MaybeUnset};
+use scylla::value::{CqlValue, MaybeUnset};
 use uuid::Uuid;
 
-use super::fault::Fault;
+use self::outcome::{fault, fault_of_repeated, not_connected, not_prepared};
+use self::values::{bound, rows};
+use super::fault::{ConnectFault, Fault};
 use super::options::{CassandraOptions, Majority};
+use super::tls;
 use super::value::{Row, Value};
 
 /// After how long without an answer a read or a put is sent to another node as well.
@@ -83,7 +88,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) async fn connect(options: &CassandraOptions) -> Result<Driver, Fault> {
+    pub(super) async fn connect(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
         let mut policy = DefaultPolicy::builder().token_aware(true);
         if let Some(datacenter) = &options.datacenter {
             policy = policy
@@ -118,7 +123,14 @@ impl Driver {
         if let Some(credentials) = &options.credentials {
             builder = builder.user(&credentials.user, &credentials.password);
         }
-        let session = builder.build().await.map_err(not_connected)?;
+        if let Some(tls) = &options.tls {
+            let config = tls::client_config(tls).map_err(ConnectFault::Settings)?;
+            builder = builder.tls_context(Some(config));
+        }
+        let session = builder
+            .build()
+            .await
+            .map_err(|error| not_connected(error, options.tls.is_some()))?;
         Ok(Driver {
             session,
             majority: options.majority,
@@ -355,180 +367,4 @@ fn only(
     shard: Option<Shard>,
 ) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
     SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
-}
-
-fn bound(value: &Value) -> MaybeUnset<CqlValue> {
-    MaybeUnset::Set(match value {
-        Value::Unset => return MaybeUnset::Unset,
-        Value::Text(text) => CqlValue::Text(text.clone()),
-        Value::Blob(bytes) => CqlValue::Blob(bytes.clone()),
-        Value::BigInt(number) => CqlValue::BigInt(*number),
-        Value::Int(number) => CqlValue::Int(*number),
-        Value::TinyInt(number) => CqlValue::TinyInt(*number),
-        Value::Boolean(truth) => CqlValue::Boolean(*truth),
-        Value::Uuid(id) => CqlValue::Uuid(*id),
-        Value::Timestamp(ms) => CqlValue::Timestamp(CqlTimestamp(*ms)),
-        Value::Map(pairs) => CqlValue::Map(
-            pairs
-                .iter()
-                .map(|(one, other)| (CqlValue::Text(one.clone()), CqlValue::Text(other.clone())))
-                .collect(),
-        ),
-    })
-}
-
-fn rows(answer: QueryResult) -> Result<Vec<Row>, Fault> {
-    if !answer.is_rows() {
-        return Ok(Vec::new());
-    }
-    // It was executed; only the answer cannot be read.
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Fault::Unknown(format!("an answer cannot be read: {error}"))
-    };
-    let rows = answer.into_rows_result().map_err(|e| unreadable(&e))?;
-    let columns: Arc<[String]> = rows
-        .column_specs()
-        .iter()
-        .map(|column| column.name().to_owned())
-        .collect();
-    let typed = rows
-        .rows::<scylla::value::Row>()
-        .map_err(|e| unreadable(&e))?;
-    typed
-        .map(|row| {
-            let row = row.map_err(|e| unreadable(&e))?;
-            let values = row
-                .columns
-                .into_iter()
-                .map(|cell| cell.map(read).transpose());
-            Ok(Row {
-                columns: Arc::clone(&columns),
-                values: values.collect::<Result<_, _>>()?,
-            })
-        })
-        .collect()
-}
-
-fn read(value: CqlValue) -> Result<Value, Fault> {
-    Ok(match value {
-        CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
-        CqlValue::Blob(bytes) => Value::Blob(bytes),
-        CqlValue::BigInt(number) => Value::BigInt(number),
-        CqlValue::Int(number) => Value::Int(number),
-        CqlValue::TinyInt(number) => Value::TinyInt(number),
-        CqlValue::Boolean(truth) => Value::Boolean(truth),
-        CqlValue::Uuid(id) => Value::Uuid(id),
-        CqlValue::Timeuuid(id) => Value::Uuid(id.into()),
-        CqlValue::Timestamp(CqlTimestamp(ms)) => Value::Timestamp(ms),
-        CqlValue::Map(pairs) => Value::Map(
-            pairs
-                .into_iter()
-                .filter_map(|pair| match pair {
-                    (CqlValue::Text(one), CqlValue::Text(other)) => Some((one, other)),
-                    _ => None,
-                })
-                .collect(),
-        ),
-        _ => {
-            return Err(Fault::Unknown(
-                "a column has a type that no table of ours has".to_owned(),
-            ));
-        }
-    })
-}
-
-fn not_connected(error: NewSessionError) -> Fault {
-    Fault::NotStarted(error.to_string())
-}
-
-fn not_prepared(error: PrepareError) -> Fault {
-    Fault::NotStarted(error.to_string())
-}
-
-/// What became of a request that was sent once.
-fn fault(error: ExecutionError) -> Fault {
-    let what = error.to_string();
-    match may_have_happened(&error) {
-        true => Fault::Unknown(what),
-        false => Fault::NotStarted(what),
-    }
-}
-
-/// What became of a request that may have been sent more than once: the error is that of the last try only.
-fn fault_of_repeated(error: ExecutionError) -> Fault {
-    let what = error.to_string();
-    match error {
-        ExecutionError::BadQuery(_)
-        | ExecutionError::EmptyPlan
-        | ExecutionError::PrepareError(_) => Fault::NotStarted(what),
-        ExecutionError::ConnectionPoolError(_)
-        | ExecutionError::LastAttemptError(_)
-        | ExecutionError::RequestTimeout(_)
-        | ExecutionError::UseKeyspaceError(_)
-        | ExecutionError::SchemaAgreementError(_)
-        | ExecutionError::MetadataError(_) => Fault::Unknown(what),
-        // One that a later driver brings.
-        _ => Fault::Unknown(what),
-    }
-}
-
-/// Whether a request that ended so may have taken effect, or may yet. Every error is named; the last arms
-/// are for those that a later driver brings, which may be anything.
-fn may_have_happened(error: &ExecutionError) -> bool {
-    match error {
-        ExecutionError::BadQuery(_)
-        | ExecutionError::EmptyPlan
-        | ExecutionError::PrepareError(_)
-        | ExecutionError::ConnectionPoolError(_) => false,
-        ExecutionError::RequestTimeout(_)
-        | ExecutionError::UseKeyspaceError(_)
-        | ExecutionError::SchemaAgreementError(_)
-        | ExecutionError::MetadataError(_) => true,
-        ExecutionError::LastAttemptError(attempt) => match attempt {
-            RequestAttemptError::SerializationError(_)
-            | RequestAttemptError::CqlRequestSerialization(_)
-            | RequestAttemptError::UnableToAllocStreamId
-            | RequestAttemptError::RepreparedIdChanged { .. }
-            | RequestAttemptError::RepreparedIdMissingInBatch => false,
-            RequestAttemptError::BrokenConnectionError(_)
-            | RequestAttemptError::BodyExtensionsParseError(_)
-            | RequestAttemptError::CqlResultParseError(_)
-            | RequestAttemptError::CqlErrorParseError(_)
-            | RequestAttemptError::UnexpectedResponse(_)
-            | RequestAttemptError::NonfinishedPagingState => true,
-            RequestAttemptError::DbError(said, _) => node_may_have_done_it(said),
-            _ => true,
-        },
-        _ => true,
-    }
-}
-
-fn node_may_have_done_it(said: &DbError) -> bool {
-    match said {
-        // Refused before anything was sent to a replica.
-        DbError::SyntaxError
-        | DbError::Invalid
-        | DbError::AlreadyExists { .. }
-        | DbError::FunctionFailure { .. }
-        | DbError::AuthenticationError
-        | DbError::Unauthorized
-        | DbError::ConfigError
-        | DbError::Unavailable { .. }
-        | DbError::Overloaded
-        | DbError::IsBootstrapping
-        | DbError::Unprepared { .. }
-        | DbError::ProtocolError => false,
-        // Write type CAS: accepted or not. Another: decided, and not everywhere yet, so a read of a majority
-        // may miss it.
-        DbError::WriteTimeout { .. } | DbError::WriteFailure { .. } => true,
-        // The reading phase of a CAS: nothing was proposed; what was under way before may be.
-        DbError::ReadTimeout { .. } | DbError::ReadFailure { .. } => true,
-        DbError::RateLimitReached {
-            rejected_by_coordinator,
-            ..
-        } => !rejected_by_coordinator,
-        // 0x1700, CAS_WRITE_UNKNOWN, is among the others.
-        DbError::TruncateError | DbError::ServerError | DbError::Other(_) => true,
-        _ => true,
-    }
 }

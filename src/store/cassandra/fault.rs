@@ -2,9 +2,32 @@
 
 use crate::store::StoreError;
 
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ConnectFault {
+    /// Nobody was asked: a file cannot be read, or does not hold what it should.
+    Settings(String),
+    /// A node was reached, and they or we would not have the other.
+    Refused(String),
+    /// No node was reached.
+    Unreachable(String),
+}
+
+impl From<ConnectFault> for Fault {
+    fn from(fault: ConnectFault) -> Fault {
+        match fault {
+            ConnectFault::Settings(why) | ConnectFault::Refused(why) => Fault::Refused(why),
+            ConnectFault::Unreachable(why) => Fault::NotStarted(why),
+        }
+    }
+}
+
 /// Why there is no result, sorted by what may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
+    /// A node would not do it: nothing was changed, and nothing would be if it were repeated.
+    #[error("{0}")]
+    Refused(String),
     /// Nothing was changed, and nothing will be.
     #[error("{0}")]
     NotStarted(String),
@@ -13,10 +36,18 @@ pub enum Fault {
     Unknown(String),
 }
 
+impl Fault {
+    /// Whether it may have taken effect, or may yet.
+    pub(super) fn is_unknown(&self) -> bool {
+        match self {
+            Fault::Refused(_) | Fault::NotStarted(_) => false,
+            Fault::Unknown(_) => true,
+        }
+    }
+}
+
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> StoreError {
-        match fault {
-            Fault::NotStarted(what) | Fault::Unknown(what) => StoreError::Unavailable(what),
-        }
+        StoreError::Unavailable(fault.to_string())
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::driver::{Driver, Use};
-use super::fault::Fault;
 use super::options::{CassandraOptions, Majority};
 use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
 use super::value::Value;
@@ -58,9 +57,7 @@ pub async fn check(
     options: &CassandraOptions,
     schema: &Schema,
 ) -> Result<Vec<Finding>, SchemaError> {
-    let driver = Driver::connect(options)
-        .await
-        .map_err(|fault| SchemaError::Unreachable(fault.to_string()))?;
+    let driver = Driver::connect(options).await?;
     let mut findings = Vec::new();
     let copies = copies(&driver, schema).await?;
     let Some(copies) = copies else {
@@ -71,19 +68,16 @@ pub async fn check(
         return Ok(findings);
     };
     findings.extend(judge_copies(&copies, options.majority));
-    match version(&driver, &schema.keyspace).await {
-        Ok(Some(VERSION)) => {}
-        Ok(Some(found)) => findings.push(wrong(
+    match version(&driver, &schema.keyspace).await? {
+        Some(VERSION) => {}
+        Some(found) => findings.push(wrong(
             format!("the schema has version {found}; this program works with {VERSION}"),
             match found < VERSION {
                 true => "fermata schema apply",
                 false => "run the program that the schema belongs to",
             },
         )),
-        Ok(None) | Err(Fault::NotStarted(_)) => {
-            findings.push(wrong("the schema has no version", "fermata schema apply"))
-        }
-        Err(fault @ Fault::Unknown(_)) => return Err(fault.into()),
+        None => findings.push(wrong("the schema has no version", "fermata schema apply")),
     }
     findings.extend(tables(&driver, schema).await?);
     for (node, variant) in driver.setting_of_each_node("paxos_variant").await {

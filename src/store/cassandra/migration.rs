@@ -6,7 +6,7 @@
 use super::driver::{Driver, Use};
 use super::fault::Fault;
 use super::options::Keyspace;
-use super::schema::{PART, SchemaError, VERSION, version};
+use super::schema::{PART, SchemaError, VERSION, columns, version};
 use super::statements::{Ask, single_table};
 use super::value::Value;
 
@@ -78,15 +78,8 @@ async fn lacking(
     keyspace: &Keyspace,
     table: &str,
     wanted: &[(&str, &str)],
-) -> Result<Vec<String>, SchemaError> {
-    let text = Ask::Columns.text(keyspace);
-    let statement = driver.prepare(Use::Read, &text).await?;
-    let values = [Value::text(keyspace.as_str()), Value::text(table)];
-    let mut there = Vec::new();
-    for mut row in driver.execute(&statement, &values).await? {
-        let name = row.text("column_name");
-        there.extend(name.map_err(|error| SchemaError::Refused(error.to_string()))?);
-    }
+) -> Result<Vec<String>, Fault> {
+    let there = columns(driver, keyspace, table).await?;
     Ok(wanted
         .iter()
         .filter(|(name, _)| !there.iter().any(|other| other == name))

@@ -22,6 +22,7 @@ pub mod schema;
 mod sessions;
 mod skip;
 mod statements;
+mod tls;
 mod value;
 
 use std::collections::HashMap;
@@ -32,9 +33,12 @@ use bytes::Bytes;
 
 use self::change::Change;
 use self::driver::{Driver, Statement, Use};
-use self::fault::Fault;
+use self::fault::{ConnectFault, Fault};
 use self::memory::Memory;
-pub use self::options::{CassandraOptions, Credentials, Keyspace, KeyspaceError, Majority};
+pub use self::options::{
+    CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
+    Majority,
+};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
@@ -45,18 +49,20 @@ use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 /// Why the store could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenError {
-    /// No node could be reached, or none let us in. Repeat later.
+    /// A file that the options name cannot be used.
+    #[error("{0}")]
+    Settings(String),
+    /// A node was reached, but would not let us in, or is not one that is to be trusted.
+    #[error("Cassandra refused: {0}")]
+    Refused(String),
+    /// No node could be reached. Repeat later.
     #[error("Cassandra cannot be reached: {0}")]
     Unreachable(String),
     /// The keyspace has no tables of ours.
-    #[error(
-        "the keyspace {keyspace} has no tables of Fermata ({why}); make them: fermata schema apply"
-    )]
+    #[error("the keyspace {keyspace} has no tables of Fermata; make them: fermata schema apply")]
     NoSchema {
         /// The keyspace.
         keyspace: Keyspace,
-        /// What the cluster said.
-        why: String,
     },
     /// The tables are those of an earlier version of this program.
     #[error(
@@ -83,6 +89,16 @@ pub enum OpenError {
     },
 }
 
+impl From<ConnectFault> for OpenError {
+    fn from(fault: ConnectFault) -> OpenError {
+        match fault {
+            ConnectFault::Settings(what) => OpenError::Settings(what),
+            ConnectFault::Refused(what) => OpenError::Refused(what),
+            ConnectFault::Unreachable(what) => OpenError::Unreachable(what),
+        }
+    }
+}
+
 /// A [`Store`] in a keyspace of a cluster, shared by any number of processes.
 #[derive(Debug)]
 pub struct CassandraStore {
@@ -96,8 +112,7 @@ pub struct CassandraStore {
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
-        let unreachable = |fault: Fault| OpenError::Unreachable(fault.to_string());
-        let driver = Driver::connect(&options).await.map_err(unreachable)?;
+        let driver = Driver::connect(&options).await?;
         let keyspace = options.keyspace.clone();
         let store = CassandraStore {
             driver,
@@ -123,12 +138,11 @@ impl CassandraStore {
                     },
                 })
             }
-            Ok(None) => Err(OpenError::NoSchema {
-                keyspace,
-                why: "no version is noted".to_owned(),
-            }),
-            Err(Fault::NotStarted(why)) => Err(OpenError::NoSchema { keyspace, why }),
-            Err(fault @ Fault::Unknown(_)) => Err(unreachable(fault)),
+            Ok(None) => Err(OpenError::NoSchema { keyspace }),
+            Err(Fault::Refused(what)) => Err(OpenError::Refused(what)),
+            Err(Fault::NotStarted(what) | Fault::Unknown(what)) => {
+                Err(OpenError::Unreachable(what))
+            }
         }
     }
 
@@ -261,11 +275,11 @@ impl Store for CassandraStore {
                     Err(error) => Swap::NotStarted(error),
                 }
             }
-            Err(fault @ Fault::NotStarted(_)) => {
+            Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
+            Err(fault) => {
                 open.close();
                 Swap::NotStarted(fault.into())
             }
-            Err(fault @ Fault::Unknown(_)) => Swap::Unknown(fault.into()),
         }
     }
 
@@ -301,8 +315,8 @@ impl Store for CassandraStore {
         ];
         match self.ask(Ask::WriteData(id.table.clone()), &values).await {
             Ok(_) => Written::Done,
-            Err(fault @ Fault::NotStarted(_)) => Written::NotStarted(fault.into()),
-            Err(fault @ Fault::Unknown(_)) => Written::Unknown(fault.into()),
+            Err(fault) if fault.is_unknown() => Written::Unknown(fault.into()),
+            Err(fault) => Written::NotStarted(fault.into()),
         }
     }
 
@@ -326,8 +340,8 @@ impl Store for CassandraStore {
                 Ok(session) => SessionSwap::Conflict(session),
                 Err(error) => SessionSwap::NotStarted(error),
             },
-            Err(fault @ Fault::NotStarted(_)) => SessionSwap::NotStarted(fault.into()),
-            Err(fault @ Fault::Unknown(_)) => SessionSwap::Unknown(fault.into()),
+            Err(fault) if fault.is_unknown() => SessionSwap::Unknown(fault.into()),
+            Err(fault) => SessionSwap::NotStarted(fault.into()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The name of a keyspace: 1 to 48 ASCII letters, digits or `_`, a letter first.
@@ -79,6 +80,38 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// How connections are encrypted, and who is trusted. The files are PEM, and read when connecting.
+#[derive(Clone, Debug)]
+pub struct CassandraTls {
+    /// The certificates of those who may have signed the nodes' certificates.
+    pub ca_file: PathBuf,
+    /// Who to be, where the nodes ask for a certificate as well.
+    pub client: Option<ClientCertificate>,
+    /// Whether a node's certificate must be for the IP address that it is reached at. Without it any
+    /// certificate of that CA will do, and whoever has one can pass for a node.
+    pub verify_host: bool,
+}
+
+impl CassandraTls {
+    /// Trusts this CA, and checks addresses.
+    pub fn new(ca_file: impl Into<PathBuf>) -> CassandraTls {
+        CassandraTls {
+            ca_file: ca_file.into(),
+            client: None,
+            verify_host: true,
+        }
+    }
+}
+
+/// A certificate of ours.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    /// The certificate, and those between it and the CA if there are any.
+    pub certificate_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}
+
 /// How a cluster is reached.
 #[derive(Clone, Debug)]
 pub struct CassandraOptions {
@@ -88,6 +121,8 @@ pub struct CassandraOptions {
     pub keyspace: Keyspace,
     /// Who to be; `None` where the cluster asks nobody.
     pub credentials: Option<Credentials>,
+    /// How connections are encrypted; `None` where they are not.
+    pub tls: Option<CassandraTls>,
     /// The datacenter whose nodes are asked before others.
     pub datacenter: Option<String>,
     /// Whose majority must agree.
@@ -110,6 +145,7 @@ impl CassandraOptions {
             contact_points,
             keyspace,
             credentials: None,
+            tls: None,
             datacenter: None,
             majority: Majority::default(),
             connections_per_node: NonZeroUsize::MIN,

@@ -3,12 +3,13 @@
 use std::fmt;
 
 use super::driver::{Driver, Use};
-use super::fault::Fault;
+use super::fault::{ConnectFault, Fault};
 use super::migration;
 use super::options::{CassandraOptions, Keyspace};
 use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
 use super::value::Value;
 use crate::lock::TableName;
+use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
 pub const VERSION: i32 = 2;
@@ -149,10 +150,13 @@ impl Schema {
 /// Why the schema could not be made or looked at.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SchemaError {
+    /// A file that the options name cannot be used.
+    #[error("{0}")]
+    Settings(String),
     /// No node could be reached, or one gave no answer. Repeat: what is there already stays.
     #[error("Cassandra cannot be reached: {0}")]
     Unreachable(String),
-    /// The cluster refused.
+    /// The cluster refused, or is not one that is to be trusted.
     #[error("Cassandra refused: {0}")]
     Refused(String),
     /// A later version of this program made it.
@@ -167,11 +171,21 @@ pub enum SchemaError {
     },
 }
 
+impl From<ConnectFault> for SchemaError {
+    fn from(fault: ConnectFault) -> SchemaError {
+        match fault {
+            ConnectFault::Settings(what) => SchemaError::Settings(what),
+            ConnectFault::Refused(what) => SchemaError::Refused(what),
+            ConnectFault::Unreachable(what) => SchemaError::Unreachable(what),
+        }
+    }
+}
+
 impl From<Fault> for SchemaError {
     fn from(fault: Fault) -> SchemaError {
         match fault {
-            Fault::NotStarted(what) => SchemaError::Refused(what),
-            Fault::Unknown(what) => SchemaError::Unreachable(what),
+            Fault::Refused(what) => SchemaError::Refused(what),
+            Fault::NotStarted(what) | Fault::Unknown(what) => SchemaError::Unreachable(what),
         }
     }
 }
@@ -183,17 +197,12 @@ pub async fn apply(
     schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
-    let driver = Driver::connect(options)
-        .await
-        .map_err(|fault| SchemaError::Unreachable(fault.to_string()))?;
-    match version(&driver, &schema.keyspace).await {
-        Ok(Some(found)) if found > VERSION => {
-            let keyspace = schema.keyspace.clone();
-            return Err(SchemaError::Newer { keyspace, found });
-        }
-        // No keyspace, or no table in it.
-        Ok(_) | Err(Fault::NotStarted(_)) => {}
-        Err(fault @ Fault::Unknown(_)) => return Err(fault.into()),
+    let driver = Driver::connect(options).await?;
+    if let Some(found) = version(&driver, &schema.keyspace).await?
+        && found > VERSION
+    {
+        let keyspace = schema.keyspace.clone();
+        return Err(SchemaError::Newer { keyspace, found });
     }
     for statement in schema.statements() {
         let name = statement.split([' ', '(']).nth(5).unwrap_or_default();
@@ -207,17 +216,39 @@ pub async fn apply(
     migration::finish(&driver, &schema.keyspace, say).await
 }
 
-/// The version of the schema in a keyspace; `None` where none is noted.
+/// The version of the schema in a keyspace; `None` where none is noted, or nothing is there.
 pub(super) async fn version(driver: &Driver, keyspace: &Keyspace) -> Result<Option<i32>, Fault> {
+    if columns(driver, keyspace, "schema_version")
+        .await?
+        .is_empty()
+    {
+        return Ok(None);
+    }
     let text = Ask::SchemaVersion.text(keyspace);
     let statement = driver.prepare(Use::Read, &text).await?;
     let rows = driver.execute(&statement, &[Value::text(PART)]).await?;
     let found = rows.into_iter().next().map(|mut row| row.int("version"));
-    match found {
-        None => Ok(None),
-        Some(Ok(found)) => Ok(found),
-        Some(Err(error)) => Err(Fault::Unknown(error.to_string())),
+    Ok(found.transpose().map_err(unreadable)?.flatten())
+}
+
+/// The columns that a table has; none where there is no table.
+pub(super) async fn columns(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    table: &str,
+) -> Result<Vec<String>, Fault> {
+    let text = Ask::Columns.text(keyspace);
+    let statement = driver.prepare(Use::Read, &text).await?;
+    let values = [Value::text(keyspace.as_str()), Value::text(table)];
+    let mut columns = Vec::new();
+    for mut row in driver.execute(&statement, &values).await? {
+        columns.extend(row.text("column_name").map_err(unreadable)?);
     }
+    Ok(columns)
+}
+
+fn unreadable(error: StoreError) -> Fault {
+    Fault::Refused(error.to_string())
 }
 
 #[cfg(test)]

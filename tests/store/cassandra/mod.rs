@@ -1,7 +1,12 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
+mod access;
 mod baseline;
+mod certificates;
+mod faults;
 mod migration;
+#[path = "../../support/cql_proxy.rs"]
+mod proxy;
 mod queue;
 mod raw;
 mod rows;

@@ -10,7 +10,7 @@ use fermata::store::{Store, Swap};
 use uuid::Uuid;
 
 use super::World;
-use crate::world::{id, with_place, without_holder};
+use crate::world::{apply, id, with_place, without_holder};
 
 /// Puts a place in the queue, however often others are faster; the versions that were acknowledged.
 async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
@@ -80,10 +80,7 @@ async fn fill(store: &CassandraStore, places: u128) -> State {
         };
     }
     state.version = 1;
-    let swap = store
-        .compare_and_swap(&id("k"), &State::default(), &state)
-        .await;
-    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    apply(store, &id("k"), &State::default(), &state).await;
     state
 }
 
@@ -123,8 +120,7 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
                     version: state.version + 1,
                     ..without_holder(&fresh)
                 };
-                let swap = writer.compare_and_swap(&id("k"), &state, &new).await;
-                assert!(matches!(swap, Swap::Applied), "{swap:?}");
+                apply(&*writer, &id("k"), &state, &new).await;
                 state = new;
             }
             state.version

@@ -2,15 +2,14 @@
 
 use fermata::lock::{Command, CoreLimits, SessionId, State, decide};
 use fermata::store::cassandra::CassandraStore;
-use fermata::store::{Question, Store, Subject, Swap};
+use fermata::store::{Question, Store, Subject};
 
 use super::World;
 use super::raw::Raw;
 use crate::world::{create, id, replica, with_place, without_holder};
 
 async fn apply(store: &CassandraStore, old: &State, new: State) -> State {
-    let swap = store.compare_and_swap(&id("k"), old, &new).await;
-    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    crate::world::apply(store, &id("k"), old, &new).await;
     new
 }
 

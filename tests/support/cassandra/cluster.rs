@@ -18,7 +18,7 @@ const START_MAX: Duration = Duration::from_secs(300);
 /// How long they may then take to see each other.
 const SEE_EACH_OTHER_MAX: Duration = Duration::from_secs(120);
 /// How long a node may take to end once nobody wants it.
-const END_MAX: Duration = Duration::from_secs(30);
+pub(super) const END_MAX: Duration = Duration::from_secs(30);
 
 /// A running cluster; it goes on for as long as anybody has one of these.
 #[derive(Debug)]
@@ -31,13 +31,13 @@ pub struct Cluster {
 }
 
 /// Where the nodes lie.
-fn run_directory() -> Result<PathBuf, ClusterError> {
+pub(super) fn run_directory() -> Result<PathBuf, ClusterError> {
     let run = cache_directory()?.join("run");
     fs::create_dir_all(&run).map_err(ClusterError::io(run.display()))?;
     Ok(run)
 }
 
-fn lock_file(name: &str) -> Result<(PathBuf, File), ClusterError> {
+pub(super) fn lock_file(name: &str) -> Result<(PathBuf, File), ClusterError> {
     let path = run_directory()?.join(name);
     let file = File::options().create(true).append(true).open(&path);
     Ok((
@@ -135,25 +135,7 @@ impl Cluster {
     pub fn wait_until_up(&self, say: &dyn Fn(&str)) -> Result<(), ClusterError> {
         let from = Instant::now();
         for (number, node) in self.nodes.iter().enumerate() {
-            while !node.answers_clients() {
-                let logs = node.directory.join("logs");
-                if from.elapsed() > Duration::from_secs(5) && node.pid().is_none() {
-                    let log = node.log_end();
-                    return Err(ClusterError::Died {
-                        node: node.number,
-                        log,
-                    });
-                }
-                if from.elapsed() > START_MAX {
-                    let what = format!("the start of node {}", node.number);
-                    return Err(ClusterError::TooSlow {
-                        what,
-                        after: START_MAX,
-                        logs,
-                    });
-                }
-                thread::sleep(Duration::from_millis(200));
-            }
+            wait_until_answering(node, from)?;
             let up = format!("{} of {} accept clients", number + 1, self.nodes.len());
             say(&format!("{up} after {:.0} s", from.elapsed().as_secs_f32()));
         }
@@ -207,6 +189,28 @@ impl Cluster {
         let node = self.nodes.iter().find(|node| node.number == number);
         node.map(Node::log).ok_or(ClusterError::NoSuchNode(number))
     }
+}
+
+/// Waits until a node accepts clients that was started at `from`.
+pub(super) fn wait_until_answering(node: &Node, from: Instant) -> Result<(), ClusterError> {
+    while !node.answers_clients() {
+        if from.elapsed() > Duration::from_secs(5) && node.pid().is_none() {
+            let log = node.log_end();
+            return Err(ClusterError::Died {
+                node: node.number,
+                log,
+            });
+        }
+        if from.elapsed() > START_MAX {
+            return Err(ClusterError::TooSlow {
+                what: format!("the start of node {}", node.number),
+                after: START_MAX,
+                logs: node.directory.join("logs"),
+            });
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
 }
 
 /// Sends a running node a signal: SIGKILL, SIGSTOP, SIGCONT.

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use super::{Cluster, ClusterError};
+use super::{Cluster, ClusterError, Lone};
 
 /// `off` leaves out what needs Cassandra.
 const TEST_CASSANDRA: &str = "FERMATA_TEST_CASSANDRA";
@@ -18,25 +18,38 @@ const REQUIRE_CASSANDRA: &str = "FERMATA_REQUIRE_CASSANDRA";
 ///
 /// If it cannot be started, or is left out where it is required.
 pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
-    static CLUSTER: OnceLock<Result<Arc<Cluster>, String>> = OnceLock::new();
-    let started = CLUSTER.get_or_init(|| {
-        if std::env::var_os(TEST_CASSANDRA).is_some_and(|value| value == "off") {
-            say("SKIPPED: the tests that need Cassandra, by FERMATA_TEST_CASSANDRA=off");
-            return Err(String::new());
+    static CLUSTER: OnceLock<Result<Option<Arc<Cluster>>, String>> = OnceLock::new();
+    let started =
+        CLUSTER.get_or_init(|| unless_left_out(|| Cluster::up(nodes, &say).map(Arc::new)));
+    started
+        .clone()
+        .unwrap_or_else(|why| panic!("no Cassandra: {why}"))
+}
+
+/// A node of a cluster of its own, with these settings; the same rules.
+///
+/// # Panics
+///
+/// If it cannot be started, or is left out where it is required.
+pub fn lone(settings: &[(&str, String)]) -> Option<Lone> {
+    let started = unless_left_out(|| Lone::up(settings, &say));
+    started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))
+}
+
+fn unless_left_out<T>(
+    start: impl FnOnce() -> Result<T, ClusterError>,
+) -> Result<Option<T>, String> {
+    if std::env::var_os(TEST_CASSANDRA).is_some_and(|value| value == "off") {
+        say("SKIPPED: the tests that need Cassandra, by FERMATA_TEST_CASSANDRA=off");
+        return Ok(None);
+    }
+    match start() {
+        Ok(started) => Ok(Some(started)),
+        Err(ClusterError::Missing(what)) if !is_required() => {
+            say(&format!("SKIPPED: the tests that need Cassandra: {what}"));
+            Ok(None)
         }
-        match Cluster::up(nodes, &say) {
-            Ok(cluster) => Ok(Arc::new(cluster)),
-            Err(ClusterError::Missing(what)) if !is_required() => {
-                say(&format!("SKIPPED: the tests that need Cassandra: {what}"));
-                Err(String::new())
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    });
-    match started {
-        Ok(cluster) => Some(Arc::clone(cluster)),
-        Err(why) if why.is_empty() => None,
-        Err(why) => panic!("no Cassandra: {why}"),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -11,10 +11,12 @@
 
 mod cluster;
 pub mod for_tests;
+mod lone;
 mod node;
 mod tools;
 
 pub use cluster::{Cluster, NodeStatus, down, nodetool, signal, start_node, status};
+pub use lone::Lone;
 pub use nix::sys::signal::Signal;
 pub use tools::{Tools, cache_directory};
 

@@ -106,19 +106,42 @@ impl Node {
         accepts(&address)
     }
 
-    /// Makes its directory anew: a node without data.
+    /// Makes its directory anew: a node without data, of a cluster of so many.
     pub fn make(&self, nodes: usize) -> Result<(), ClusterError> {
         let seeds: Vec<String> = (1..=nodes).map(|n| format!("127.0.0.{n}:7000")).collect();
         let token = match nodes {
             1 => "0",
             _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
         };
+        self.make_with(token, &seeds.join(","), &[])
+    }
+
+    /// The same, of a cluster of its own, with some settings set otherwise: each a name and what follows the colon.
+    pub fn make_alone(&self, settings: &[(&str, String)]) -> Result<(), ClusterError> {
+        let seed = format!("{}:7000", self.address());
+        self.make_with("0", &seed, settings)
+    }
+
+    fn make_with(
+        &self,
+        token: &str,
+        seeds: &str,
+        settings: &[(&str, String)],
+    ) -> Result<(), ClusterError> {
         let directory = self.directory.display();
-        let configuration = CONFIGURATION
+        let mut configuration = CONFIGURATION
             .replace("@TOKEN@", token)
-            .replace("@SEEDS@", &seeds.join(","))
+            .replace("@SEEDS@", seeds)
             .replace("@ADDRESS@", &self.address())
             .replace("@DIRECTORY@", &directory.to_string());
+        for (name, value) in settings {
+            let start = format!("{name}:");
+            let others = configuration
+                .lines()
+                .filter(|line| !line.starts_with(&start));
+            configuration = others.map(|line| format!("{line}\n")).collect();
+            configuration.push_str(&format!("{start} {value}\n"));
+        }
         let make = || {
             match fs::remove_dir_all(&self.directory) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

@@ -1,0 +1,164 @@
+//! Places in the queue of a key: taken, asked about, given back.
+
+use std::time::Duration;
+
+use tonic::Status;
+use uuid::Uuid;
+
+use super::{from_wire, promised, to_wire};
+use crate::client::answer::{Acquired, Created, Mutation, Standing};
+use crate::client::connect::{Answer, Client};
+use crate::client::error::{CreateError, ReleaseError, WaitError};
+use crate::client::fault::{Fault, ServerError};
+use crate::client::request::LockRequest;
+use crate::proto;
+
+impl Client {
+    /// Takes a place in the queue of a key. Keep the `request_id` for repeats: the same id never takes a
+    /// second place. The place must be kept alive, by an open [`Client::acquire_lock`] or by
+    /// [`Client::renew_session`].
+    pub async fn create_lock_ref(
+        &self,
+        request: &LockRequest,
+        session: &str,
+        request_id: Uuid,
+    ) -> Result<Created, CreateError> {
+        let message = proto::CreateLockRefRequest {
+            key: request.key.clone(),
+            table: request.table.clone(),
+            request_id: request_id.to_string(),
+            session: session.to_owned(),
+            // A session has a TTL of its own; both together are refused.
+            ttl: request.ttl.filter(|_| session.is_empty()).and_then(to_wire),
+            owner: request.owner.clone(),
+            read_value: false,
+            mode: proto::LockMode::Exclusive.into(),
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().create_lock_ref(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        let message = answer.message;
+        Ok(Created {
+            standing: standing(message.state, message.position, message.fencing_token)
+                .map_err(CreateError::Other)?,
+            lock_ref: message.lock_ref,
+            session: message.session,
+            ttl: from_wire(message.ttl),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it. One attempt, at
+    /// most `wait` and a little longer.
+    pub(in crate::client) async fn acquire_once(
+        &self,
+        lock_ref: &str,
+        wait: Duration,
+        timeout: Duration,
+    ) -> Result<Acquired, Status> {
+        let message = proto::AcquireLockRequest {
+            lock_ref: lock_ref.to_owned(),
+            wait: to_wire(wait),
+            read_value: false,
+        };
+        let answer = self
+            .once(timeout, |attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().acquire_lock(request).await }
+            })
+            .await?;
+        acquired(answer).map_err(|error| Status::internal(error.message))
+    }
+
+    /// Asks, without waiting, whether a lockRef holds its key, and with which grant.
+    pub async fn acquire_lock(&self, lock_ref: &str) -> Result<Acquired, WaitError> {
+        let message = proto::AcquireLockRequest {
+            lock_ref: lock_ref.to_owned(),
+            wait: None,
+            read_value: false,
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().acquire_lock(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        acquired(answer).map_err(WaitError::Other)
+    }
+
+    /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it
+    /// had been released before.
+    pub async fn release_lock(
+        &self,
+        lock_ref: &str,
+        put: Option<Mutation>,
+        call_no: impl FnMut() -> u64,
+    ) -> Result<bool, ReleaseError> {
+        let timeout = self.options().timeout;
+        let released = self.release_raw(lock_ref, put.as_ref(), call_no, timeout);
+        match released.await {
+            Ok(already_released) => Ok(already_released),
+            Err(status) => Err(Fault::new(&status).into()),
+        }
+    }
+
+    pub(in crate::client) async fn release_raw(
+        &self,
+        lock_ref: &str,
+        put: Option<&Mutation>,
+        mut call_no: impl FnMut() -> u64,
+        total: Duration,
+    ) -> Result<bool, Status> {
+        let answer = self
+            .repeat(total, |attempt| {
+                let call_no = call_no();
+                let request = attempt.request(proto::ReleaseLockRequest {
+                    lock_ref: lock_ref.to_owned(),
+                    put: put.map(Mutation::to_wire),
+                    call_no: if put.is_some() { call_no } else { 0 },
+                });
+                async move { attempt.locks().release_lock(request).await }
+            })
+            .await?;
+        Ok(answer.message.already_released)
+    }
+
+    /// Gives a place back for nobody to wait for. Tried for a TTL; after that it has ended by itself.
+    pub(in crate::client) fn release_in_background(&self, lock_ref: String, ttl: Duration) {
+        let client = self.clone();
+        Client::in_background(async move {
+            if let Err(status) = client.release_raw(&lock_ref, None, || 0, ttl).await {
+                tracing::debug!(code = ?status.code(), "a place is left to expire");
+            }
+        });
+    }
+}
+
+fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, ServerError> {
+    let validity = promised(&answer, answer.message.valid_for);
+    let message = answer.message;
+    Ok(Acquired {
+        standing: standing(message.state, message.position, message.fencing_token)?,
+        lock_ref: message.lock_ref,
+        valid_until: validity.until(),
+        validity,
+    })
+}
+
+/// Reads a state that only HELD and WAITING are allowed in.
+fn standing(state: i32, position: u32, fencing_token: u64) -> Result<Standing, ServerError> {
+    match proto::LockState::try_from(state) {
+        Ok(proto::LockState::Held) => Ok(Standing::Held { fencing_token }),
+        Ok(proto::LockState::Waiting) => Ok(Standing::Waiting { position }),
+        Ok(proto::LockState::Unspecified | proto::LockState::Lost) | Err(_) => {
+            Err(ServerError::unexpected(format!("the state {state}")))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Sessions: opened, renewed, closed.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{from_wire, promised, to_wire};
+use crate::client::answer::Renewed;
+use crate::client::connect::Client;
+use crate::client::error::SessionError;
+use crate::client::fault::Fault;
+use crate::client::request::SessionRequest;
+use crate::proto;
+
+impl Client {
+    pub(in crate::client) async fn open_session_raw(
+        &self,
+        request: &SessionRequest,
+    ) -> Result<Renewed, SessionError> {
+        let message = proto::OpenSessionRequest {
+            ttl: request.ttl.and_then(to_wire),
+            // One id for all attempts: a repeat finds the session that the first one opened.
+            request_id: Uuid::new_v4().to_string(),
+            owner: request.owner.clone(),
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().open_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        Ok(Renewed {
+            session: answer.message.session,
+            ttl: from_wire(answer.message.ttl),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// One sign of life for a session, or for a lockRef without one.
+    pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
+        self.renew_within(session, self.options().timeout).await
+    }
+
+    pub(in crate::client) async fn renew_within(
+        &self,
+        session: &str,
+        total: Duration,
+    ) -> Result<Renewed, SessionError> {
+        let answer = self
+            .repeat(total, |attempt| {
+                let request = attempt.request(proto::RenewSessionRequest {
+                    session: session.to_owned(),
+                });
+                async move { attempt.locks().renew_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        Ok(Renewed {
+            session: session.to_owned(),
+            ttl: from_wire(answer.message.ttl),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// Closes a session and ends all lockRefs of it. True if it was over before.
+    pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::CloseSessionRequest {
+                    session: session.to_owned(),
+                });
+                async move { attempt.locks().close_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.already_closed)
+    }
+}

@@ -1,0 +1,200 @@
+//! What a guard and the task that watches its lock share. What the guard offers is in `guard.rs`.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, Notify, watch};
+use tonic::Status;
+
+use super::answer::Standing;
+use super::connect::Client;
+use super::error::{CriticalError, WaitError};
+use super::fault::{Fault, ServerError};
+use super::grant::Grants;
+use super::lease::{Lease, LeaseState};
+use super::lost::Lost;
+use super::validity::Validity;
+use super::watch::{Seen, Watcher};
+
+/// A held lock: its grant, its lease, and whether it is lost.
+pub(super) struct Holding {
+    pub(super) client: Client,
+    pub(super) lease: Arc<Lease>,
+    /// Whether the lease is this lock's alone, and not a session's.
+    own_lease: bool,
+    pub(super) grants: Grants,
+    lost: watch::Sender<Option<Lost>>,
+    /// Calls on one lockRef are made one after the other.
+    pub(super) turn: Mutex<()>,
+    /// Somebody waits for the loss: watch now.
+    watch_now: Notify,
+}
+
+impl Holding {
+    pub(super) fn new(
+        client: &Client,
+        lease: Arc<Lease>,
+        own_lease: bool,
+        lock_ref: String,
+        fencing_token: u64,
+    ) -> Holding {
+        Holding {
+            client: client.clone(),
+            lease,
+            own_lease,
+            grants: Grants::new(lock_ref, fencing_token),
+            lost: watch::Sender::new(None),
+            turn: Mutex::new(()),
+            watch_now: Notify::new(),
+        }
+    }
+
+    /// Somebody waits for the loss.
+    pub(super) fn watch_now(&self) {
+        self.watch_now.notify_one();
+    }
+
+    /// The loss, as far as anybody noticed.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        self.lost.borrow().clone()
+    }
+
+    /// The loss, also one that only the clock knows of yet.
+    pub(super) fn lost_now(&self) -> Option<Lost> {
+        if let Some(lost) = self.lost() {
+            return Some(lost);
+        }
+        match self.lease.state() {
+            LeaseState::Live(_) => None,
+            LeaseState::Over(lost) => Some(self.lose(lost)),
+        }
+    }
+
+    /// Loses the lock, once; the first reason stays.
+    fn lose(&self, lost: Lost) -> Lost {
+        self.lost.send_if_modified(|present| {
+            let first = present.is_none();
+            if first {
+                *present = Some(lost.clone());
+            }
+            first
+        });
+        if self.own_lease {
+            self.lease.end(lost.clone());
+        }
+        self.lost().unwrap_or(lost)
+    }
+
+    /// Returns when the lock is lost.
+    pub(super) async fn over(&self) -> Lost {
+        let mut changes = self.lost.subscribe();
+        loop {
+            if let Some(lost) = self.lost_now() {
+                return lost;
+            }
+            tokio::select! {
+                lost = self.lease.over() => return self.lose(lost),
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Makes one critical call, for a superseded grant a second time with the new one.
+    pub(super) async fn critical<T, F>(&self, call: F) -> Result<T, CriticalError>
+    where
+        F: AsyncFn(String) -> Result<(T, Validity), Status>,
+    {
+        let _turn = self.turn.lock().await;
+        let mut regranted = false;
+        loop {
+            if let Some(lost) = self.lost_now() {
+                return Err(CriticalError::Lost(lost));
+            }
+            let result = tokio::select! {
+                biased;
+                result = call(self.grants.present().lock_ref) => result,
+                lost = self.over() => return Err(CriticalError::Lost(lost)),
+            };
+            let fault = match result {
+                Ok((value, validity)) => {
+                    self.lease.extend(validity);
+                    // An acknowledgement that comes after the end promises nothing.
+                    return match self.lost_now() {
+                        None => Ok(value),
+                        Some(lost) => Err(CriticalError::Lost(lost)),
+                    };
+                }
+                Err(status) => Fault::new(&status),
+            };
+            match fault.over() {
+                Ok(lost) => return Err(CriticalError::Lost(self.lose(lost))),
+                Err(Fault::Superseded(_)) if !regranted => {
+                    regranted = true;
+                    self.regrant().await?;
+                }
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+    }
+
+    /// Asks for the present grant, after a take-over.
+    pub(super) async fn regrant(&self) -> Result<(), CriticalError> {
+        let lock_ref = self.grants.present().lock_ref;
+        match self.client.acquire_lock(&lock_ref).await {
+            Ok(acquired) => match acquired.standing {
+                Standing::Held { fencing_token } => {
+                    self.lease.extend(acquired.validity);
+                    self.grants.renew(&acquired.lock_ref, fencing_token);
+                    Ok(())
+                }
+                // A holder does not become a waiter again.
+                Standing::Waiting { .. } => Err(CriticalError::Other(ServerError::unexpected(
+                    "a place in the queue for a lock that is held".to_owned(),
+                ))),
+            },
+            Err(WaitError::Lost(lost)) => Err(CriticalError::Lost(self.lose(lost))),
+            Err(WaitError::Unavailable(error)) => Err(CriticalError::Unavailable(error)),
+            Err(WaitError::Denied(error)) => Err(CriticalError::Denied(error)),
+            Err(WaitError::Limit(error)) => Err(CriticalError::Limit(error)),
+            Err(WaitError::Other(error)) => Err(CriticalError::Other(error)),
+            Err(error @ WaitError::TimedOut { .. }) => Err(CriticalError::Other(
+                ServerError::unexpected(error.to_string()),
+            )),
+        }
+    }
+
+    /// Finds out about the loss, whoever comes to know it first.
+    pub(super) async fn monitor(self: Arc<Self>) {
+        let lost = tokio::select! {
+            biased;
+            lost = self.lease.over() => lost,
+            lost = self.follow() => lost,
+        };
+        let lost = self.lose(lost);
+        tracing::debug!(reason = lost.reason.as_str(), "a lock is lost");
+    }
+
+    /// Watches the lock on the server: an end by force, and a take-over, show only there.
+    async fn follow(&self) -> Lost {
+        tokio::select! {
+            () = tokio::time::sleep(self.client.options().watch_after) => {}
+            () = self.watch_now.notified() => {}
+        }
+        let mut watcher = Watcher::new(&self.client, &self.grants.present().lock_ref);
+        loop {
+            match watcher.next().await {
+                Seen::Waiting { .. } => {}
+                Seen::Held {
+                    lock_ref,
+                    fencing_token,
+                } => self.grants.renew(&lock_ref, fencing_token),
+                Seen::Superseded => {
+                    if let Err(CriticalError::Lost(lost)) = self.regrant().await {
+                        return lost;
+                    }
+                }
+                Seen::Lost(lost) => return lost,
+            }
+            watcher.follow(&self.grants.present().lock_ref);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! A node that lets nobody in without a password and a certificate.
+
+use std::time::{Duration, Instant};
+
+use fermata::lock::State;
+use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
+use fermata::store::cassandra::{
+    CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials, Keyspace,
+    OpenError,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OnceCell;
+
+use super::World;
+use super::certificates::Authority;
+use super::support::{self, Lone};
+use crate::world::{apply, id, table, with_place};
+
+/// The node; the authority that it knows, and one with the same name.
+struct Guarded {
+    node: Lone,
+    authority: Authority,
+    stranger: Authority,
+    client: ClientCertificate,
+}
+
+impl Guarded {
+    /// One for all tests of this program. `None` where Cassandra is left out.
+    async fn node() -> Option<&'static Guarded> {
+        static NODE: OnceCell<Option<Guarded>> = OnceCell::const_new();
+        NODE.get_or_init(Guarded::start).await.as_ref()
+    }
+
+    async fn start() -> Option<Guarded> {
+        let (authority, stranger) = (Authority::named("one"), Authority::named("one"));
+        let client = authority.issue("client", None);
+        let own = authority.issue("node", Some(&Lone::address()));
+        let encryption = format!(
+            "{{enabled: true, optional: false, require_client_auth: true, keystore: '{}', truststore: '{}', \
+             ssl_context_factory: {{class_name: org.apache.cassandra.security.PEMBasedSslContextFactory}}}}",
+            authority.in_one_file(&own).display(),
+            authority.file().display(),
+        );
+        let settings = [
+            ("client_encryption_options", encryption),
+            ("authenticator", "PasswordAuthenticator".to_owned()),
+        ];
+        let starting = tokio::task::spawn_blocking(move || support::for_tests::lone(&settings));
+        let guarded = Guarded {
+            node: starting.await.unwrap()?,
+            authority,
+            stranger,
+            client,
+        };
+        // The user is made a while after the node listens.
+        let until = Instant::now() + Duration::from_secs(120);
+        while let Err(error) = guarded.apply(&guarded.options()).await {
+            assert!(Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Some(guarded)
+    }
+
+    /// Of one who may.
+    fn options(&self) -> CassandraOptions {
+        let keyspace = Keyspace::parse("guarded").unwrap();
+        CassandraOptions {
+            credentials: Some(Credentials {
+                user: "cassandra".to_owned(),
+                password: "cassandra".to_owned(),
+            }),
+            tls: Some(CassandraTls {
+                client: Some(self.client.clone()),
+                ..CassandraTls::new(self.authority.file())
+            }),
+            ..CassandraOptions::new(vec![self.node.contact_point()], keyspace)
+        }
+    }
+
+    fn tls(&self) -> CassandraTls {
+        self.options().tls.unwrap()
+    }
+
+    async fn apply(&self, options: &CassandraOptions) -> Result<(), SchemaError> {
+        let schema = Schema {
+            keyspace: options.keyspace.clone(),
+            replication: Some(Replication::Simple(1)),
+            tables: vec![table("default")],
+        };
+        schema::apply(options, &schema, &|_| {}).await
+    }
+}
+
+/// Why these options do not open a store.
+async fn refusal(options: CassandraOptions) -> OpenError {
+    match CassandraStore::open(options).await {
+        Ok(_) => panic!("it was let in"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_a_certificate_and_a_password_is_let_in() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let store = CassandraStore::open(guarded.options()).await.unwrap();
+    let none = State::default();
+    apply(&store, &id("k"), &none, &with_place(&none, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_and_none_are_told_apart() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let mut options = guarded.options();
+    options.credentials.as_mut().unwrap().password = "wrong".to_owned();
+    match refusal(options.clone()).await {
+        OpenError::Refused(what) => {
+            assert!(what.contains("password are incorrect"), "{what}");
+            assert!(!what.contains("wrong"), "{what}");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(matches!(
+        guarded.apply(&options).await,
+        Err(SchemaError::Refused(_))
+    ));
+    options.credentials = None;
+    match refusal(options).await {
+        OpenError::Refused(what) => assert!(what.contains("a user and a password"), "{what}"),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_another_authority_knows_is_not_trusted() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let other = Authority::named("another authority");
+    for (stranger, verify_host) in [
+        (&guarded.stranger, true),
+        (&guarded.stranger, false),
+        (&other, true),
+        (&other, false),
+    ] {
+        let tls = CassandraTls {
+            ca_file: stranger.file(),
+            verify_host,
+            ..guarded.tls()
+        };
+        let options = CassandraOptions {
+            tls: Some(tls),
+            ..guarded.options()
+        };
+        match refusal(options).await {
+            OpenError::Refused(what) => assert!(what.contains("not signed by the CA"), "{what}"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_a_certificate_of_the_authority_is_not_let_in() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    for client in [None, Some(guarded.stranger.issue("client", None))] {
+        let tls = CassandraTls {
+            client,
+            ..guarded.tls()
+        };
+        let options = CassandraOptions {
+            tls: Some(tls),
+            ..guarded.options()
+        };
+        match refusal(options).await {
+            OpenError::Refused(what) => assert!(what.contains("our certificate"), "{what}"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_encrypt_is_not_let_in() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let options = CassandraOptions {
+        tls: None,
+        ..guarded.options()
+    };
+    match refusal(options).await {
+        OpenError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_encrypt_is_not_spoken_to() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let authority = Authority::named("some");
+    let options = CassandraOptions {
+        tls: Some(CassandraTls::new(authority.file())),
+        ..world.options()
+    };
+    match refusal(options).await {
+        OpenError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
+        other => panic!("{other}"),
+    }
+}
+
+/// Another address of the node, which its certificate does not name. (A driver takes it that all nodes listen at
+/// the same port.)
+async fn other_address(of: String) -> String {
+    let listener = TcpListener::bind("127.0.0.5:9042").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let of = of.clone();
+            tokio::spawn(async move {
+                let mut node = TcpStream::connect(of).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut node).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_for_another_address_counts_only_where_addresses_are_not_checked() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let options = |verify_host| CassandraOptions {
+        tls: Some(CassandraTls {
+            verify_host,
+            ..guarded.tls()
+        }),
+        ..guarded.options()
+    };
+    let elsewhere = other_address(guarded.node.contact_point()).await;
+    let checked = CassandraOptions {
+        contact_points: vec![elsewhere.clone()],
+        ..options(true)
+    };
+    match refusal(checked).await {
+        OpenError::Refused(what) => assert!(what.contains("not for the address"), "{what}"),
+        other => panic!("{other}"),
+    }
+    let unchecked = CassandraOptions {
+        contact_points: vec![elsewhere],
+        ..options(false)
+    };
+    CassandraStore::open(unchecked).await.unwrap();
+}

@@ -1,0 +1,67 @@
+//! Certificates of authorities that live for one test program.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use fermata::store::cassandra::ClientCertificate;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use tempfile::TempDir;
+
+/// An authority, and where it puts what it issues.
+pub struct Authority {
+    directory: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn named(name: &str) -> Authority {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let directory = TempDir::new().unwrap();
+        std::fs::write(directory.path().join("ca.pem"), certificate.pem()).unwrap();
+        Authority {
+            directory,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// Its own certificate.
+    pub fn file(&self) -> PathBuf {
+        self.path("ca.pem")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A certificate for an address or for none.
+    pub fn issue(&self, name: &str, address: Option<&str>) -> ClientCertificate {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let address = address.map(|address| address.parse::<IpAddr>().unwrap());
+        params
+            .subject_alt_names
+            .extend(address.map(SanType::IpAddress));
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = ClientCertificate {
+            certificate_file: self.path(&format!("{name}.pem")),
+            key_file: self.path(&format!("{name}.key")),
+        };
+        std::fs::write(&files.certificate_file, certificate.pem()).unwrap();
+        std::fs::write(&files.key_file, key.serialize_pem()).unwrap();
+        files
+    }
+
+    /// A certificate and its key in one file, as Cassandra reads them.
+    pub fn in_one_file(&self, files: &ClientCertificate) -> PathBuf {
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let both = text(&files.key_file) + &text(&files.certificate_file);
+        let path = files.certificate_file.with_extension("both.pem");
+        std::fs::write(&path, both).unwrap();
+        path
+    }
+}
