@@ -521,3 +521,18 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     .await;
     assert!(matches!(get(b, &held).await, Err(EngineError::Over(_))));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    session(a, 6_000).await;
+    service.kill(0);
+    for _ in 0..400 {
+        if b.list_sessions(None, 9).await.unwrap().items.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is still open");
+}
