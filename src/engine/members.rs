@@ -107,7 +107,9 @@ impl Members {
     /// longer than later looks count: the time since the latest one was begun is not counted again.
     pub fn heard(&self, now: Duration) -> Heard {
         let table = self.table();
-        let since = table.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        let since = table
+            .last
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
         Heard(table.heard.0 + since)
     }
 

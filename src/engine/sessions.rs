@@ -221,7 +221,9 @@ async fn was_taken(inner: &Arc<Inner>, row: &SessionRow) -> Result<bool, EngineE
     while !*inner.stopping.borrow() {
         match inner.store.load_session(row.id).await {
             Ok(found) => return Ok(found.as_ref() == Some(row)),
-            Err(error) => tracing::debug!(session = %row.id, %error, "it could not be looked up yet"),
+            Err(error) => {
+                tracing::debug!(session = %row.id, %error, "it could not be looked up yet")
+            }
         }
         inner.clock.sleep(inner.backoff(tries)).await;
         tries += 1;
