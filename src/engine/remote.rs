@@ -105,6 +105,13 @@ impl RemoteSessions {
         gone.map_or_else(BTreeSet::new, |remote| remote.places)
     }
 
+    /// The TTL of one whose row was read.
+    pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
+        let table = self.table();
+        let known = table.get(&session)?.known.as_ref()?;
+        Some(known.ttl)
+    }
+
     pub fn places_of(&self, session: SessionId) -> usize {
         let table = self.table();
         table.get(&session).map_or(0, |remote| remote.places.len())
