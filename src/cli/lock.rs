@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -94,6 +95,21 @@ Examples:
   fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
   fermata lock --wait 30s --ttl 10s deploy -- \\
     sh -c './deploy.sh && fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
+
+/// Says what to do about a command that follows the key as if nothing else could.
+pub fn tip(error: &mut clap::Error) {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    let of_lock = usage.is_some_and(|usage| usage.contains(" lock "));
+    if error.kind() != ErrorKind::UnknownArgument || !of_lock || word.starts_with('-') {
+        return;
+    }
+    let tip = format!("put -- before the command: fermata lock KEY -- {word} ...");
+    let tips = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tips);
+}
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
@@ -328,6 +344,31 @@ mod tests {
             &["fermata", "lock", "--try", "--wait", "3s", "k", "--", "ls"],
         ] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn who_leaves_out_the_dashes_is_told_so() {
+        let said = |words: &[&str]| {
+            let mut error = Cli::try_parse_from(words).unwrap_err();
+            super::tip(&mut error);
+            error.to_string()
+        };
+        let tip = "tip: put -- before the command: fermata lock KEY -- echo ...";
+        for words in [
+            &["fermata", "lock", "k", "echo", "hello"][..],
+            &["fermata", "lock", "--try", "k", "echo"],
+        ] {
+            let said = said(words);
+            assert!(said.contains(tip), "{said}");
+        }
+        for words in [
+            &["fermata", "lock", "k"][..],
+            &["fermata", "lock", "k", "--oops", "--", "ls"],
+            &["fermata", "get", "a", "b"],
+        ] {
+            let said = said(words);
+            assert!(!said.contains("put --"), "{said}");
         }
     }
 }

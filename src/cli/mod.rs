@@ -73,7 +73,8 @@ enum Command {
 pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            lock::tip(&mut error);
             let code = if error.use_stderr() { exit::USAGE } else { 0 };
             // Nowhere to say it: the status is left.
             let _ = error.print();

@@ -248,7 +248,13 @@ impl Walk<'_> {
                     format!("this is a section: write [{key}] and its settings below")
                 }
                 (Some(inner), kind) => {
-                    let tried = fits(inner, &kind).and_then(|()| try_alone(&key, kind.clone()));
+                    let tried = fits(inner, &kind).and_then(|()| {
+                        try_alone(&key, kind.clone()).map_err(|what| match inner {
+                            // Digits alone: nothing else can be wrong with them.
+                            Json::Number(_) => format!("{kind} is too large"),
+                            _ => what,
+                        })
+                    });
                     match tried {
                         Ok(()) => {
                             good.insert(name, Value::new(None, kind));
@@ -272,14 +278,30 @@ impl Walk<'_> {
     }
 }
 
-/// The library would take `64.5` or `true` for a number; text is how the environment says everything.
+/// The library would take `64.5` or `true` for a number, and say of `-1` that it is text; text is how the
+/// environment says everything.
 fn fits(schema: &Json, given: &ValueKind) -> Result<(), String> {
     match (schema, given) {
-        (_, ValueKind::String(_)) => Ok(()),
-        (Json::Number(_), ValueKind::I64(_) | ValueKind::U64(_)) => Ok(()),
+        (Json::Number(_), ValueKind::I64(_) | ValueKind::U64(_) | ValueKind::String(_)) => {
+            let text = given.to_string();
+            match text.strip_prefix('-').unwrap_or(&text) {
+                digits if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) => {
+                    Err(format!("{text:?} is no whole number"))
+                }
+                digits if digits.len() < text.len() => {
+                    Err(format!("{text} is negative; this must be 0 or more"))
+                }
+                _ => Ok(()),
+            }
+        }
         (Json::Number(_), _) => Err("this must be a whole number".to_owned()),
         (Json::Bool(_), ValueKind::Boolean(_)) => Ok(()),
+        (Json::Bool(_), ValueKind::String(text)) if text == "true" || text == "false" => Ok(()),
+        (Json::Bool(_), ValueKind::String(text)) => {
+            Err(format!("this must be true or false, not {text:?}"))
+        }
         (Json::Bool(_), _) => Err("this must be true or false".to_owned()),
+        (_, ValueKind::String(_)) => Ok(()),
         (Json::String(_), _) => Err("this must be text, in quotes".to_owned()),
         _ => Ok(()),
     }

@@ -132,6 +132,43 @@ fn every_problem_is_told_at_once() {
 }
 
 #[test]
+fn what_is_no_number_is_told_in_words() {
+    let name = "FERMATA_CFG_STORE__EMBEDDED__CACHE_MIB";
+    for (value, what) in [
+        ("-1", "-1 is negative; this must be 0 or more"),
+        ("1.5", "\"1.5\" is no whole number"),
+        ("", "\"\" is no whole number"),
+        ("-", "\"-\" is no whole number"),
+        ("true", "\"true\" is no whole number"),
+        ("4294967296", "4294967296 is too large"),
+        (
+            "99999999999999999999999",
+            "99999999999999999999999 is too large",
+        ),
+    ] {
+        assert_eq!(
+            problems(&environment(&[(name, value)])),
+            [format!(
+                "store.embedded.cache_mib: {what} (environment variable {name})"
+            )]
+        );
+    }
+    let text = "[limits]\nsessions_max = -1\nttl_min_ms = 4294967296";
+    let (file, sources) = with_file(environment(&[("FERMATA_CFG_INSECURE", "-1")]), text);
+    let path = file.path().display();
+    assert_eq!(
+        problems(&sources),
+        [
+            "insecure: this must be true or false, not \"-1\" \
+             (environment variable FERMATA_CFG_INSECURE)"
+                .to_owned(),
+            format!("limits.sessions_max: -1 is negative; this must be 0 or more (file {path})"),
+            format!("limits.ttl_min_ms: 4294967296 is too large (file {path})"),
+        ]
+    );
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let mut sources = environment(&[]);
     sources.file = Some("/nowhere/fermata.toml".into());

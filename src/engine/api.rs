@@ -230,8 +230,9 @@ pub enum EngineError {
     /// The session is closed, has expired, or was never opened. Open another one.
     #[error("this session is closed or has expired (or was never opened)")]
     SessionOver,
-    /// The lockRef was taken over and has a newer grant; AcquireLock gives it.
-    #[error("this lockRef has a newer grant; AcquireLock gives it")]
+    /// The grant in the lockRef is an older one, since another replica took it over, or was never given.
+    /// AcquireLock gives the one in force.
+    #[error("the grant in this lockRef is not the one in force; AcquireLock gives that one")]
     GrantSuperseded,
     /// A critical call needs the lockRef that AcquireLock (or a create that held at once) gave.
     #[error(

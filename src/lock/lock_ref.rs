@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use uuid::Uuid;
 
 use super::fence::Fence;
-use super::key::{Key, TableName};
+use super::key::{Key, KeyError, TableName};
 use super::state::Seq;
 
 /// What of a key is written as `%XX`: all but letters, digits and these.
@@ -110,7 +110,25 @@ pub struct LockRef {
 #[error(
     "not a lockRef: {0} (it looks like default/orders-42#17.k3vt9p2q, as CreateLockRef gave it)"
 )]
-pub struct LockRefError(&'static str);
+pub struct LockRefError(Fault);
+
+/// What is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Fault {
+    #[error("{0}")]
+    Malformed(&'static str),
+    #[error(
+        "it has {bytes} bytes, and none has more than {}",
+        LockRef::TEXT_BYTES_MAX
+    )]
+    TooLong { bytes: usize },
+    #[error("its key has {bytes} bytes, and none has more than {}", Key::BYTES_MAX)]
+    KeyTooLong { bytes: usize },
+}
+
+fn malformed(what: &'static str) -> LockRefError {
+    LockRefError(Fault::Malformed(what))
+}
 
 impl LockRef {
     /// The longest text of any lockRef, in bytes.
@@ -166,41 +184,43 @@ impl FromStr for LockRef {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.len() > Self::TEXT_BYTES_MAX {
-            return Err(LockRefError("it is too long"));
+            return Err(LockRefError(Fault::TooLong { bytes: text.len() }));
         }
         let (table, rest) = text
             .split_once('/')
-            .ok_or(LockRefError("it has no '/' after the table"))?;
+            .ok_or(malformed("it has no '/' after the table"))?;
         let table =
-            TableName::parse(table).map_err(|_| LockRefError("its table name is malformed"))?;
+            TableName::parse(table).map_err(|_| malformed("its table name is malformed"))?;
         let (key_text, place) = rest
             .rsplit_once('#')
-            .ok_or(LockRefError("it has no '#' after the key"))?;
+            .ok_or(malformed("it has no '#' after the key"))?;
         let key = percent_decode_str(key_text)
             .decode_utf8()
-            .map_err(|_| LockRefError("its key is not UTF-8"))?;
-        let key =
-            Key::parse(&key, Key::BYTES_MAX).map_err(|_| LockRefError("its key is malformed"))?;
+            .map_err(|_| malformed("its key is not UTF-8"))?;
+        let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| match error {
+            KeyError::TooLong { bytes, .. } => LockRefError(Fault::KeyTooLong { bytes }),
+            KeyError::Empty { .. } | KeyError::Control { .. } => malformed("its key is malformed"),
+        })?;
         if utf8_percent_encode(key.as_str(), ENCODED).to_string() != key_text {
-            return Err(LockRefError("its key is not in the canonical spelling"));
+            return Err(malformed("its key is not in the canonical spelling"));
         }
         let (seq, rest) = place
             .split_once('.')
-            .ok_or(LockRefError("it has no '.' after the number"))?;
+            .ok_or(malformed("it has no '.' after the number"))?;
         let seq = number(seq)
             .filter(|n| *n <= Seq::LAST.0)
-            .ok_or(LockRefError("its number is malformed"))?;
+            .ok_or(malformed("its number is malformed"))?;
         let (tag, grant) = match rest.split_once('@') {
             Some((tag, grant)) => (tag, Some(grant)),
             None => (rest, None),
         };
-        let tag = Tag::parse(tag).ok_or(LockRefError("its tag is malformed"))?;
+        let tag = Tag::parse(tag).ok_or(malformed("its tag is malformed"))?;
         let grant = match grant {
             Some(text) => Some(
                 number(text)
                     .filter(|n| *n <= Fence::MAX)
                     .map(Fence)
-                    .ok_or(LockRefError("its grant is malformed"))?,
+                    .ok_or(malformed("its grant is malformed"))?,
             ),
             None => None,
         };

@@ -237,7 +237,7 @@ impl CountingClient {
     fn new(me: usize, sprayed: &Sprayed, seen: &Arc<Seen>) -> CountingClient {
         CountingClient {
             me,
-            sprayed: sprayed.clone(),
+            sprayed: sprayed.of_client(me),
             seen: Arc::clone(seen),
             session: None,
         }

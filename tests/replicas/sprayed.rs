@@ -24,6 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub struct Sprayed {
     channels: Arc<Vec<Channel>>,
     next: Arc<AtomicUsize>,
+    /// It stays with a replica for as long as that serves it.
+    stays: bool,
     repeats: Arc<AtomicUsize>,
 }
 
@@ -32,7 +34,27 @@ impl Sprayed {
         Sprayed {
             channels: Arc::new(channels.collect()),
             next: Arc::default(),
+            stays: false,
             repeats: Arc::default(),
+        }
+    }
+
+    /// Clients of which each stays with one replica, until that does not serve it.
+    pub fn staying(self) -> Sprayed {
+        Sprayed {
+            stays: true,
+            ..self
+        }
+    }
+
+    /// For one of the clients.
+    pub fn of_client(&self, number: usize) -> Sprayed {
+        match self.stays {
+            true => Sprayed {
+                next: Arc::new(AtomicUsize::new(number)),
+                ..self.clone()
+            },
+            false => self.clone(),
         }
     }
 
@@ -42,7 +64,9 @@ impl Sprayed {
     }
 
     pub fn channel(&self) -> Channel {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let turn = self
+            .next
+            .fetch_add(usize::from(!self.stays), Ordering::Relaxed);
         self.channels[turn % self.channels.len()].clone()
     }
 
@@ -72,6 +96,8 @@ impl Sprayed {
                 "in vain for {REPEAT:?}: {status:?}"
             );
             self.repeats.fetch_add(1, Ordering::Relaxed);
+            self.next
+                .fetch_add(usize::from(self.stays), Ordering::Relaxed);
             let asked = status
                 .get_details_retry_info()
                 .and_then(|info| info.retry_delay);

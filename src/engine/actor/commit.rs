@@ -47,7 +47,7 @@ impl Actor {
     /// be answered without the store.
     pub(super) fn ask_store(&mut self, run: &mut Run) -> bool {
         // Between two reads that calls ask for, what is to be changed has its turn.
-        let reads = self.stale && !(self.just_read && !self.pending.is_empty());
+        let reads = self.stale && (!self.just_read || self.pending.is_empty());
         self.just_read = false;
         let Some(state) = self.state.clone().filter(|_| !reads) else {
             if self.stale || !self.backlog.is_empty() || !self.pending.is_empty() {

@@ -15,10 +15,10 @@ fn lock_ref(key: &str, grant: Option<u64>) -> LockRef {
     }
 }
 
-fn fault(text: &str) -> &'static str {
+fn fault(text: &str) -> String {
     match text.parse::<LockRef>() {
         Ok(parsed) => panic!("{text:?} is a lockRef: {parsed:?}"),
-        Err(LockRefError(fault)) => fault,
+        Err(LockRefError(fault)) => fault.to_string(),
     }
 }
 
@@ -96,7 +96,17 @@ fn a_text_with_a_part_missing_or_too_much_says_which() {
         assert_eq!(fault(text), what, "{text:?}");
     }
     let too_long = "x".repeat(LockRef::TEXT_BYTES_MAX + 1);
-    assert_eq!(fault(&too_long), "it is too long");
+    let bytes = too_long.len();
+    let max = LockRef::TEXT_BYTES_MAX;
+    assert_eq!(
+        fault(&too_long),
+        format!("it has {bytes} bytes, and none has more than {max}")
+    );
+    let too_long = format!("default/{}#17.00000000", "k".repeat(1025));
+    assert_eq!(
+        fault(&too_long),
+        "its key has 1025 bytes, and none has more than 1024"
+    );
 }
 
 #[test]

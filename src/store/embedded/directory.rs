@@ -31,14 +31,26 @@ const FORMAT_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Directory {
     root: PathBuf,
-    /// Closing it gives the directory back; so does the end of the process, however it comes.
-    _lock: File,
+    /// Locked for as long as this value lives, or this process: its end gives the directory back, however it
+    /// comes.
+    lock: File,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing the file is not enough while a process that was just forked still has it too. That fails
+        // for no file that was locked, and then the closing is left.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Directory {
     /// Makes the directory if there is none, and takes it for this process.
     pub(super) fn claim(root: &Path) -> Result<Directory, OpenError> {
-        make_directories(root).map_err(|error| OpenError::io(root, error))?;
+        make_directories(root).map_err(|error| match no_directory(root) {
+            Some(path) => OpenError::NotADirectory { path },
+            None => OpenError::io(root, error),
+        })?;
         let path = root.join(LOCK);
         let refused = |error| OpenError::io(&path, error);
         let mut lock = OpenOptions::new()
@@ -67,7 +79,7 @@ impl Directory {
             .map_err(refused)?;
         Ok(Directory {
             root: root.to_owned(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -174,6 +186,14 @@ fn make_directories(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What is in the way of a directory: the first part of its path that is there and is none.
+fn no_directory(path: &Path) -> Option<PathBuf> {
+    let mut parts: Vec<&Path> = path.ancestors().collect();
+    parts.reverse();
+    let in_the_way = |part: &&Path| fs::symlink_metadata(part).is_ok() && !part.is_dir();
+    parts.into_iter().find(in_the_way).map(Path::to_owned)
+}
+
 fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -191,5 +211,21 @@ fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_given_back_although_a_fork_has_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::claim(root.path()).unwrap();
+        let of_the_fork = directory.lock.try_clone().unwrap();
+        assert!(Directory::claim(root.path()).is_err());
+        drop(directory);
+        assert!(Directory::claim(root.path()).is_ok());
+        drop(of_the_fork);
     }
 }

@@ -17,6 +17,12 @@ pub enum OpenError {
         /// That process, as far as its lock file says.
         pid: Option<u32>,
     },
+    /// Something else than a directory lies there, or on the way to it.
+    #[error("{} is not a directory; name another data directory (--data-dir), or move that away", .path.display())]
+    NotADirectory {
+        /// What is no directory.
+        path: PathBuf,
+    },
     /// It cannot be written to.
     #[error("{} cannot be written ({source}); give this user the right to read and write it", .path.display())]
     NotWritable {

@@ -80,7 +80,12 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         (
             "longer than any",
             format!("{place}@{}", "1".repeat(4_000)),
-            broken("it is too long"),
+            broken(&format!("it has {} bytes, and none", place.len() + 4_001)),
+        ),
+        (
+            "with a key longer than any",
+            format!("default/{}#1.{tag}", "k".repeat(1_025)),
+            broken("its key has 1025 bytes, and none has more than 1024"),
         ),
         ("number 0", format!("{key}#0.{tag}"), broken("its number")),
         (
@@ -192,7 +197,7 @@ pub fn holders_only(stage: &Stage) -> Vec<Row> {
     let token = stage.held.fencing_token;
     let (place, _) = stage.held.lock_ref.split_once('@').unwrap();
     let waiter = &stage.waiter.lock_ref;
-    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock gives it");
+    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock gives that one");
     let no_grant = || precondition("NO_GRANT", "this lockRef has no grant");
     for (what, text, expected) in [
         (

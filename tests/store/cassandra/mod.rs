@@ -3,7 +3,10 @@
 mod access;
 mod baseline;
 mod certificates;
+mod faults;
 mod migration;
+#[path = "../../support/cql_proxy.rs"]
+mod proxy;
 mod queue;
 mod raw;
 mod rows;

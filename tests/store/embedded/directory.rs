@@ -51,6 +51,29 @@ async fn what_it_makes_is_for_its_user_alone() {
 }
 
 #[tokio::test]
+async fn what_is_no_directory_is_named() {
+    let outside = TempDir::new().unwrap();
+    let file = outside.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let link = outside.path().join("link");
+    std::os::unix::fs::symlink(outside.path().join("nothing"), &link).unwrap();
+    for (asked, named) in [
+        (file.clone(), &file),
+        (file.join("below/it"), &file),
+        (link.clone(), &link),
+    ] {
+        let error = open(&asked).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(error, OpenError::NotADirectory { path } if path == *named),
+            "{said}"
+        );
+        assert!(said.contains("is not a directory"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[tokio::test]
 async fn a_store_that_was_never_finished_is_none() {
     let directory = TempDir::new().unwrap();
     let making = directory.path().join("store.new");

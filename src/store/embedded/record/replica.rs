@@ -13,6 +13,8 @@ struct Row {
     version: String,
     #[prost(sint64, tag = "3")]
     started_at_ms: i64,
+    #[prost(string, tag = "4")]
+    peer_address: String,
 }
 
 pub(in crate::store::embedded) fn encode_replica(replica: &ReplicaRow) -> Vec<u8> {
@@ -20,6 +22,7 @@ pub(in crate::store::embedded) fn encode_replica(replica: &ReplicaRow) -> Vec<u8
         address: replica.address.clone(),
         version: replica.version.clone(),
         started_at_ms: replica.started_at_ms,
+        peer_address: replica.peer_address.clone(),
     })
 }
 
@@ -31,11 +34,12 @@ pub(in crate::store::embedded) fn decode_replica(
         address,
         version,
         started_at_ms,
+        peer_address,
     } = decode(row)?;
     Ok(ReplicaRow {
         id,
         address,
-        peer_address: String::new(),
+        peer_address,
         version,
         started_at_ms,
         beat: 0,
@@ -53,7 +57,7 @@ mod tests {
         let replica = ReplicaRow {
             id: ReplicaId(Uuid::from_u128(1)),
             address: "[::1]:7400".to_owned(),
-            peer_address: String::new(),
+            peer_address: "replica-1:7451".to_owned(),
             version: "0.1.0".to_owned(),
             started_at_ms: 1,
             beat: 0,

@@ -1,0 +1,314 @@
+//! A network that loses requests and responses, delivers late, or breaks off; and nodes that hang.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fermata::lock::{KeyId, State};
+use fermata::store::cassandra::{CassandraOptions, CassandraStore};
+use fermata::store::{Cell, Store, StoreError, Swap, Written};
+
+use super::World;
+use super::proxy::{CqlProxy, Faults};
+use crate::world::{Random, id, with_place};
+
+/// A tenth of all requests and a tenth of all responses.
+const LOSSES: Faults = Faults {
+    lose_requests: 0.1,
+    lose_responses: 0.1,
+    delay_requests: 0.0,
+    delay_max: Duration::ZERO,
+};
+
+struct Lossy {
+    world: World,
+    proxy: CqlProxy,
+}
+
+impl Lossy {
+    /// Nothing is lost yet.
+    async fn make(test: &str) -> Option<Lossy> {
+        let world = World::make(&["default"]).await?;
+        let seed = Random::seeded(test).next();
+        let proxy = CqlProxy::before(&world.cluster.contact_points(), seed);
+        Some(Lossy { world, proxy })
+    }
+
+    fn options(&self) -> CassandraOptions {
+        CassandraOptions {
+            // Less than nodes take to give up: what was lost is not waited for.
+            request_timeout: Duration::from_millis(1_500),
+            ..CassandraOptions::new(self.proxy.contact_points(), self.world.keyspace.clone())
+        }
+    }
+
+    async fn store(&self) -> Arc<CassandraStore> {
+        Arc::new(CassandraStore::open(self.options()).await.unwrap())
+    }
+}
+
+/// A read until it gets an answer.
+async fn load(store: &CassandraStore, key: &KeyId) -> State {
+    loop {
+        match store.load(key).await {
+            Ok(found) => return found.unwrap_or_default(),
+            Err(StoreError::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What a client was told of its attempts. An attempt puts a place in the queue of a key, under a request id of its
+/// own.
+#[derive(Default)]
+struct Told {
+    applied: Vec<(KeyId, u128)>,
+    not_applied: Vec<(KeyId, u128)>,
+    unknown: usize,
+}
+
+/// Makes one change to a key: attempts it until one attempt is told to be applied, or shows.
+async fn change(store: &CassandraStore, key: &KeyId, attempts: &AtomicU64, told: &mut Told) {
+    let mut mine: BTreeSet<u128> = BTreeSet::new();
+    let mut state = load(store, key).await;
+    loop {
+        let requests = state.entries.iter().map(|entry| entry.request_id.as_u128());
+        if requests.into_iter().any(|request| mine.contains(&request)) {
+            return;
+        }
+        let attempt = u128::from(attempts.fetch_add(1, Ordering::Relaxed));
+        mine.insert(attempt);
+        let new = with_place(&state, attempt);
+        match store.compare_and_swap(key, &state, &new).await {
+            Swap::Applied => {
+                told.applied.push((key.clone(), attempt));
+                let seen = load(store, key).await.version;
+                assert!(
+                    seen >= new.version,
+                    "{seen} after {} was acknowledged",
+                    new.version
+                );
+                return;
+            }
+            Swap::Conflict(found) => {
+                told.not_applied.push((key.clone(), attempt));
+                let found = found.unwrap_or_default();
+                assert_ne!(
+                    found.version, state.version,
+                    "a conflict with what was named"
+                );
+                state = found;
+            }
+            Swap::NotStarted(_) => {
+                told.not_applied.push((key.clone(), attempt));
+                state = load(store, key).await;
+            }
+            Swap::Unknown(_) => {
+                told.unknown += 1;
+                state = load(store, key).await;
+            }
+        }
+    }
+}
+
+/// Several clients make so many changes together; every one must be there once, and nobody was told a lie.
+async fn make_changes(lossy: &Lossy, changes: usize) {
+    const CLIENTS: usize = 8;
+    const KEYS: usize = 5;
+    let attempts = Arc::new(AtomicU64::new(1));
+    let stores = [lossy.store().await, lossy.store().await];
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let store = Arc::clone(&stores[client % stores.len()]);
+            let attempts = Arc::clone(&attempts);
+            tokio::spawn(async move {
+                let mut told = Told::default();
+                for number in (client..changes).step_by(CLIENTS) {
+                    let key = id(&format!("k{}", number % KEYS));
+                    change(&store, &key, &attempts, &mut told).await;
+                }
+                told
+            })
+        })
+        .collect();
+    let mut told = Told::default();
+    for client in clients {
+        let one = client.await.unwrap();
+        told.applied.extend(one.applied);
+        told.not_applied.extend(one.not_applied);
+        told.unknown += one.unknown;
+    }
+    let truth = lossy.world.store().await;
+    let mut there = BTreeSet::new();
+    for number in 0..KEYS {
+        let key = id(&format!("k{number}"));
+        let state = load(&truth, &key).await;
+        assert_eq!(
+            state.version,
+            state.entries.len() as u64,
+            "one version a place"
+        );
+        let requests = state.entries.iter().map(|entry| entry.request_id.as_u128());
+        there.extend(requests.map(|request| (key.clone(), request)));
+    }
+    println!(
+        "{changes} changes: {} told to be applied, {} not, {} unknown; {:?}",
+        told.applied.len(),
+        told.not_applied.len(),
+        told.unknown,
+        lossy.proxy.counts()
+    );
+    assert_eq!(there.len(), changes);
+    let lies: Vec<_> = told
+        .applied
+        .iter()
+        .filter(|one| !there.contains(one))
+        .collect();
+    assert!(lies.is_empty(), "told to be applied, and are not: {lies:?}");
+    let lies: Vec<_> = told
+        .not_applied
+        .iter()
+        .filter(|one| there.contains(one))
+        .collect();
+    assert!(lies.is_empty(), "told not to be applied, and are: {lies:?}");
+    assert!(told.unknown > 0, "nothing was put to the test");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_changes_are_exact_where_a_tenth_of_requests_and_responses_is_lost() {
+    let Some(lossy) = Lossy::make("five_hundred_changes").await else {
+        return;
+    };
+    lossy.proxy.set(LOSSES);
+    make_changes(&lossy, 500).await;
+    let counts = lossy.proxy.counts();
+    assert!(
+        counts.lost_requests > 20 && counts.lost_responses > 20,
+        "{counts:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_are_exact_where_requests_arrive_after_they_were_given_up_and_connections_break() {
+    let Some(lossy) = Lossy::make("requests_arrive_after").await else {
+        return;
+    };
+    lossy.proxy.set(Faults {
+        delay_requests: 0.1,
+        delay_max: Duration::from_secs(4),
+        ..Faults::default()
+    });
+    let breaking = async {
+        for number in (1..=3).cycle() {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            lossy.proxy.break_connections(number);
+        }
+    };
+    tokio::select! {
+        () = make_changes(&lossy, 200) => {}
+        () = breaking => {}
+    }
+    assert!(lossy.proxy.counts().delayed_requests > 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_was_acknowledged_is_read_whatever_is_lost() {
+    let Some(lossy) = Lossy::make("a_value_that_was_acknowledged").await else {
+        return;
+    };
+    let store = lossy.store().await;
+    lossy.proxy.set(LOSSES);
+    let (mut acknowledged, mut unknown) = (0, 0);
+    for timestamp in 1..=200 {
+        let value = Some(Bytes::from(timestamp.to_string()));
+        match store.write_data(&id("k"), Cell { value, timestamp }).await {
+            Written::Done => acknowledged = timestamp,
+            Written::Unknown(_) => unknown += 1,
+            Written::NotStarted(error) => panic!("{error}"),
+        }
+        let read = loop {
+            match store.read_data(&id("k")).await {
+                Ok(read) => break read,
+                Err(error) => println!("{timestamp}: {error}"),
+            }
+        };
+        let read = read.map_or(0, |cell| {
+            assert_eq!(cell.value, Some(Bytes::from(cell.timestamp.to_string())));
+            cell.timestamp
+        });
+        assert!(
+            (acknowledged..=timestamp).contains(&read),
+            "{read} after {acknowledged}"
+        );
+    }
+    println!("{unknown} of 200 unknown; {:?}", lossy.proxy.counts());
+    assert!(acknowledged > 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_some_seconds_later() {
+    let Some(lossy) = Lossy::make("a_coordinator_that_hangs").await else {
+        return;
+    };
+    let store = lossy.store().await;
+    let key = id("k");
+    let mut state = State::default();
+    let requests = || [1, 2, 3].map(|number| lossy.proxy.counts_before(number).requests);
+
+    // Who is asked first for this key.
+    let before = requests();
+    let next = with_place(&state, 1);
+    crate::world::apply(&*store, &key, &state, &next).await;
+    state = next;
+    let after = requests();
+    let first = (0..3)
+        .max_by_key(|node| after[*node] - before[*node])
+        .unwrap()
+        + 1;
+    assert_eq!(
+        after.iter().sum::<u64>() - before.iter().sum::<u64>(),
+        1,
+        "a busy machine"
+    );
+
+    // It hangs: the connections stay, and nothing is answered.
+    let hangs = Faults {
+        lose_requests: 1.0,
+        ..Faults::default()
+    };
+    lossy.proxy.set_before(first, hangs);
+    let hung = Instant::now();
+    let next = with_place(&state, 2);
+    let swap = store.compare_and_swap(&key, &state, &next).await;
+    assert!(matches!(swap, Swap::Unknown(_)), "{swap:?}");
+    // What became of it is asked at SERIAL, there as well; that is the second one.
+    let error = store.load(&key).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    let waited = hung.elapsed();
+    let timeout = lossy.options().request_timeout;
+    assert!(waited >= 2 * timeout && waited < 3 * timeout, "{waited:?}");
+
+    // From now on the others are asked.
+    let asked = lossy.proxy.counts_before(first).requests;
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        let next = with_place(&state, u128::from(state.version) + 100);
+        crate::world::apply(&*store, &key, &state, &next).await;
+        state = next;
+    }
+    assert_eq!(lossy.proxy.counts_before(first).requests, asked);
+
+    // Some seconds later it is asked again, and answers.
+    lossy.proxy.set_before(first, Faults::default());
+    while lossy.proxy.counts_before(first).requests == asked {
+        assert!(
+            hung.elapsed() < Duration::from_secs(60),
+            "never asked again"
+        );
+        let next = with_place(&state, u128::from(state.version) + 100);
+        crate::world::apply(&*store, &key, &state, &next).await;
+        state = next;
+    }
+}
