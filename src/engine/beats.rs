@@ -113,10 +113,13 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
             _ = over.wait_for(|over| *over) => return,
             () = inner.clock.sleep(pause) => {}
         }
-        if let Err(error) = look(&inner).await {
+        // At once: a slow answer to one must not put the looks too far apart to count.
+        let questions = within(&inner, inner.store.questions(inner.replica));
+        let (looked, questions) = tokio::join!(look(&inner), questions);
+        if let Err(error) = looked {
             tracing::debug!(%error, "the other replicas could not be looked at");
         }
-        match within(&inner, inner.store.questions(inner.replica)).await {
+        match questions {
             Ok(questions) => answer(&inner, questions),
             Err(error) => tracing::debug!(%error, "questions could not be read"),
         }

@@ -412,6 +412,12 @@ impl Leases {
         })
     }
 
+    /// The TTL of a lease, where it is kept here.
+    pub fn ttl(&self, key: &LeaseKey) -> Option<Duration> {
+        let (mut table, _) = self.look();
+        table.lease(key).map(|lease| lease.ttl())
+    }
+
     /// What is left of a lease, where it is kept here.
     pub fn left(&self, key: &LeaseKey) -> Option<LeaseLeft> {
         let (mut table, now) = self.look();
@@ -422,12 +428,9 @@ impl Leases {
         })
     }
 
-    /// Rings `Alarm::Claim` after one TTL of the lease, unless the place is removed before.
-    pub fn watch_claim(&self, place: &PlaceId, grant: Fence, key: &LeaseKey) {
+    /// Rings `Alarm::Claim` after one TTL, unless the place is removed before.
+    pub fn watch_claim(&self, place: &PlaceId, grant: Fence, ttl: Duration) {
         let (mut table, now) = self.look();
-        let Some(ttl) = table.lease(key).map(|lease| lease.ttl()) else {
-            return;
-        };
         let alarm = table.set_alarm(now.plus(ttl), Alarm::Claim(place.clone(), grant));
         if let Some(older) = table.claims.insert(place.clone(), alarm) {
             table.alarms.remove(&older);

@@ -105,6 +105,13 @@ impl RemoteSessions {
         gone.map_or_else(BTreeSet::new, |remote| remote.places)
     }
 
+    /// The TTL of one whose row was read.
+    pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
+        let table = self.table();
+        let known = table.get(&session)?.known.as_ref()?;
+        Some(known.ttl)
+    }
+
     pub fn places_of(&self, session: SessionId) -> usize {
         let table = self.table();
         table.get(&session).map_or(0, |remote| remote.places.len())
@@ -112,9 +119,14 @@ impl RemoteSessions {
 
     /// Whether it is over, as far as is known; from now on it is watched for a while.
     pub fn observe(&self, session: SessionId, now: Duration) -> bool {
+        self.observe_for(session, now, WANTED_FOR)
+    }
+
+    /// As [`RemoteSessions::observe`], for so long.
+    pub fn observe_for(&self, session: SessionId, now: Duration, span: Duration) -> bool {
         let mut table = self.table();
         let remote = table.entry(session).or_default();
-        remote.wanted_until = now.saturating_add(WANTED_FOR);
+        remote.wanted_until = remote.wanted_until.max(now.saturating_add(span));
         remote.over
     }
 

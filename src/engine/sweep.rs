@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::actor::Msg;
 use super::inner::Inner;
 use super::peers::Presence;
+use super::remote::silence_max;
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::StoreError;
 
@@ -83,8 +84,10 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
                 continue;
             }
             if row.open {
-                // Closed once nothing was heard of it for its TTL.
-                inner.remote.observe(row.id, inner.clock.boot());
+                // Closed once nothing was heard of it for its TTL, and so observed for longer.
+                let ttl = Duration::from_millis(u64::from(row.ttl_ms));
+                let span = silence_max(ttl).saturating_add(EVERY);
+                inner.remote.observe_for(row.id, inner.clock.boot(), span);
             } else {
                 inner.store.forget_session(row.id).await?;
             }

@@ -521,3 +521,43 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     .await;
     assert!(matches!(get(b, &held).await, Err(EngineError::Over(_))));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_elsewhere() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let session = session(a, 1_000).await;
+    let first = create(b, call("k", 20_000)).await.lock_ref;
+    let given_up = create(b, call_of(session, "k")).await.lock_ref;
+    let last = create(b, call("k", 20_000)).await.lock_ref;
+    b.release(&first, None, 0).await.unwrap();
+    let keep = async {
+        loop {
+            a.renew(&LeaseId::Session(session)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::select! {
+        _ = acquire(b, &last) => {}
+        () = keep => {}
+    }
+    assert_eq!(
+        get(b, &given_up).await,
+        Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    session(a, 6_000).await;
+    service.kill(0);
+    for _ in 0..400 {
+        if b.list_sessions(None, 9).await.unwrap().items.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is still open");
+}

@@ -443,6 +443,20 @@ impl Actor {
         });
     }
 
+    /// The TTL of what a place lives by; the longest there may be, of a session that another replica keeps and whose
+    /// row was not read yet.
+    pub(super) fn ttl_of(&self, run: &Run, entry: &Entry) -> Duration {
+        let here = || run.inner.leases.ttl(&self.lease_key(entry));
+        match entry.liveness {
+            Liveness::Own { ttl_ms } => Duration::from_millis(u64::from(ttl_ms)),
+            Liveness::Session(session) => here()
+                .or_else(|| run.inner.remote.ttl_of(session))
+                .unwrap_or(Duration::from_millis(u64::from(
+                    run.inner.limits.ttl_max_ms,
+                ))),
+        }
+    }
+
     /// A place has been the holder for one TTL: evict it if nobody was told (I5).
     fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
         let waits = |l: &LetIn| l.seq == seq && !l.reply.is_closed();

@@ -159,11 +159,13 @@ impl Actor {
             false => last_of_mine.unwrap_or(0),
         };
         let mut others_left = false;
+        let mut down_left = false;
         for entry in state.entries.iter().take(watched) {
             if entry.home == me {
                 continue;
             }
             others_left = true;
+            down_left |= run.inner.members.presence(entry.home) == Presence::Down;
             if let Some(evidence) = self.is_dead(run, entry)
                 && !self.is_evicting(entry.seq)
             {
@@ -177,6 +179,9 @@ impl Actor {
         }
         if !others_left {
             self.others.swept_until = Duration::ZERO;
+        } else if swept && down_left {
+            // What was seen of them is kept until they are over, however long their TTL.
+            self.others.swept_until = run.inner.clock.boot().saturating_add(SWEPT_FOR);
         }
     }
 

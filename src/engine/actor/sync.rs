@@ -48,8 +48,8 @@ impl Actor {
             && let Some(entry) = self.state.as_ref().and_then(|s| s.holder())
         {
             holding.claim_watched = true;
-            let key = self.lease_key(entry);
-            run.inner.leases.watch_claim(&self.place(seq), grant, &key);
+            let ttl = self.ttl_of(run, entry);
+            run.inner.leases.watch_claim(&self.place(seq), grant, ttl);
         }
     }
 
