@@ -16,6 +16,10 @@ use crate::config::Span;
 /// How long a call may take unless asked otherwise.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
+const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
+    sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
+    probed.";
+
 /// Measure a running server
 ///
 /// Workers lock, read, write and release over real connections as fast as they are answered, and each
@@ -26,11 +30,7 @@ const CALL_WITHIN: Duration = Duration::from_secs(10);
 /// left out. Ctrl-C ends early with the report of what was measured; a second one does not wait for
 /// calls under way.
 #[derive(Debug, Clone, clap::Args)]
-#[command(
-    after_help = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
-    probed."
-)]
+#[command(after_help = EXIT_STATUS)]
 pub struct Args {
     #[command(subcommand)]
     benchmark: Benchmark,
@@ -47,6 +47,7 @@ enum Benchmark {
 /// Each section is CreateLockRef, AcquireLock if the answer says WAITING, CriticalGet, CriticalPut of the
 /// number that was read plus one, and ReleaseLock.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_STATUS)]
 struct SectionArgs {
     /// The same in two calls: the create reads the value, and the release writes it
     #[arg(long)]
@@ -67,6 +68,7 @@ struct SectionArgs {
 ///
 /// Each round is CreateLockRef, AcquireLock if the answer says WAITING, and ReleaseLock.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_STATUS)]
 struct LockArgs {
     #[command(flatten)]
     load: LoadArgs,

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::baseline::BaselineSettings;
 use super::report::Report;
-use super::rounds::{Comparison, Side};
-use super::table::{aligned, ms, span, verdict};
+use super::rounds::{Comparison, PhaseMedians, Side};
+use super::table::{aligned, counted, ms, span, verdict};
 
-const HEAD: [&str; 12] = [
+const SECTIONS: [&str; 7] = [
     "workers",
     "system",
     "sections/s",
@@ -15,39 +15,41 @@ const HEAD: [&str; 12] = [
     "highest",
     "p50",
     "p99",
-    "create",
-    "acquire",
-    "get",
-    "put",
-    "release",
+];
+const CALLS: [&str; 7] = [
+    "workers", "system", "create", "acquire", "get", "put", "release",
 ];
 /// The column of names; all others are numbers.
 const SYSTEM: usize = 1;
 
 /// The table, what it comes to, and how to read it.
 pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
+    let mut sections = vec![SECTIONS.map(str::to_owned)];
+    let mut calls = vec![CALLS.map(str::to_owned)];
     for one in &report.comparisons {
-        rows.extend([&one.fermata, &one.baseline].map(|side| row(one.workers, side)));
+        for side in [&one.fermata, &one.baseline] {
+            sections.push(sections_of(one.workers, side));
+            calls.push(calls_of(one.workers, side));
+        }
     }
     let mut out = String::new();
     if report.comparisons.is_empty() {
         out.push_str("No round was completed.\n\n");
     } else {
-        out.push_str(&aligned(&rows, SYSTEM));
-        out.push_str(
-            "Medians of the rounds; p50 and p99 are those of sections, the others p50 of their calls; in ms.\n\n",
-        );
+        out.push_str(&aligned(&sections, SYSTEM));
+        out.push_str("Medians of the rounds; p50 and p99 of whole sections, in ms.\n\n");
+        out.push_str(&aligned(&calls, SYSTEM));
+        out.push_str("Medians of the rounds; p50 of each call, in ms.\n\n");
     }
     for one in &report.comparisons {
         out.push_str(&result(one));
     }
-    let counted: Vec<_> = report
+    let unclean: Vec<_> = report
         .runs
         .iter()
         .filter(|run| !run.is_clean(true))
         .collect();
-    if counted.is_empty() {
+    if unclean.is_empty() {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(
             out,
@@ -55,16 +57,17 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
             report.runs.len()
         );
     }
-    for run in counted {
+    for run in unclean {
         let round = run.round.unwrap_or_default();
         let _ = write!(out, "{}, round {round}, ", run.system.name());
         out.push_str(&verdict(run, &report.settings));
     }
     let _ = writeln!(
         out,
-        "\nIn each of {} rounds fermata had its turn, then {}, each for {} after a warm-up of {}.\n\
-         {} is the sequence of statements alone, sent from this process straight to Cassandra, with no\n\
-         service in between, on keys that are new in each round: both favour it.",
+        "\nIn each of {} rounds fermata had its turn, then {}, each for {} after a\n\
+         warm-up of {}. {} is the sequence of statements alone, sent from this\n\
+         process straight to Cassandra, with no service in between, on keys that are\n\
+         new in each round: both favour it.",
         baseline.rounds,
         baseline.system.name(),
         span(report.settings.duration_ms),
@@ -74,40 +77,52 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     out
 }
 
-fn row(workers: usize, side: &Side) -> [String; HEAD.len()] {
+fn sections_of(workers: usize, side: &Side) -> [String; SECTIONS.len()] {
     let rate = side.sections_per_s;
-    let time = |name: &str, p99: bool| {
-        let phase = side.phases.iter().find(|phase| phase.phase == name);
-        let us = phase.map(|phase| if p99 { phase.p99_us } else { phase.p50_us });
-        us.map_or("-".to_owned(), ms)
-    };
     [
         workers.to_string(),
         side.system.name().to_owned(),
         format!("{:.1}", rate.median),
         format!("{:.1}", rate.lowest),
         format!("{:.1}", rate.highest),
-        time("section", false),
-        time("section", true),
-        time("create", false),
-        time("acquire", false),
-        time("get", false),
-        time("put", false),
-        time("release", false),
+        time(side, "section", |phase| phase.p50_us),
+        time(side, "section", |phase| phase.p99_us),
     ]
+}
+
+fn calls_of(workers: usize, side: &Side) -> [String; CALLS.len()] {
+    let [.., create, acquire, get, put, release] =
+        CALLS.map(|call| time(side, call, |phase| phase.p50_us));
+    let system = side.system.name().to_owned();
+    [
+        workers.to_string(),
+        system,
+        create,
+        acquire,
+        get,
+        put,
+        release,
+    ]
+}
+
+fn time(side: &Side, name: &str, us: impl Fn(&PhaseMedians) -> u64) -> String {
+    let phase = side.phases.iter().find(|phase| phase.phase == name);
+    phase.map_or("-".to_owned(), |phase| ms(us(phase)))
 }
 
 /// Which one did more.
 fn result(one: &Comparison) -> String {
-    let plural = if one.workers == 1 { "" } else { "s" };
-    let rounds = if one.rounds == 1 { "round" } else { "rounds" };
+    let workers = counted(one.workers, "worker");
     let other = one.baseline.system.name();
     match one.ratio {
         Some(ratio) => format!(
-            "{} worker{plural}: fermata did {:.2} times the sections of {other} ({:.2} to {:.2} in {} {rounds})\n",
-            one.workers, ratio.median, ratio.lowest, ratio.highest, one.rounds,
+            "{workers}: {:.2} times the sections of {other} ({:.2} to {:.2} in {})\n",
+            ratio.median,
+            ratio.lowest,
+            ratio.highest,
+            counted(one.rounds, "round"),
         ),
-        None => format!("{} worker{plural}: {other} did no section\n", one.workers),
+        None => format!("{workers}: {other} did no section\n"),
     }
 }
 
@@ -134,14 +149,25 @@ mod tests {
         assert_eq!(
             lines[..3],
             [
-                "workers  system   sections/s  lowest  highest     p50     p99  create  acquire  get  put  release",
-                "     16  fermata       120.0   120.0    120.0   8.003   8.003       -        -    -    -        -",
-                "     16  music         100.0    50.0    100.0  20.015  20.015       -        -    -    -        -",
+                "workers  system   sections/s  lowest  highest     p50     p99",
+                "     16  fermata       120.0   120.0    120.0   8.003   8.003",
+                "     16  music         100.0    50.0    100.0  20.015  20.015",
             ]
         );
         assert_eq!(
-            lines[5],
-            "16 workers: fermata did 1.20 times the sections of music (1.20 to 2.40 in 3 rounds)"
+            lines[5..8],
+            [
+                "workers  system   create  acquire  get  put  release",
+                "     16  fermata       -        -    -    -        -",
+                "     16  music         -        -    -    -        -",
+            ]
         );
+        assert_eq!(
+            lines[10],
+            "16 workers: 1.20 times the sections of music (1.20 to 2.40 in 3 rounds)"
+        );
+        for line in lines {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 }

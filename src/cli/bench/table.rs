@@ -9,21 +9,11 @@ use super::rounds_table;
 use super::workload::Form;
 use crate::config::Span;
 
-const HEAD: [&str; 11] = [
-    "workers",
-    "conns",
-    "sections/s",
-    "phase",
-    "count",
-    "mean",
-    "p50",
-    "p90",
-    "p99",
-    "p99.9",
-    "max",
+const HEAD: [&str; 8] = [
+    "phase", "count", "mean", "p50", "p90", "p99", "p99.9", "max",
 ];
 /// The column of names; all others are numbers.
-const PHASE: usize = 3;
+const PHASE: usize = 0;
 
 /// The whole report.
 pub(super) fn text(report: &Report) -> String {
@@ -41,8 +31,9 @@ pub(super) fn text(report: &Report) -> String {
         }
     }
     out.push_str(
-        "Closed loop: a worker begins a section when its last one is over. So a stall of the server shows\n\
-         in the highest latencies and in the rate, but as no more slow sections than there are workers.\n",
+        "\nClosed loop: a worker begins a section when its last one is over. So a stall of\n\
+         the server shows in the highest latencies and in the rate, but as no more slow\n\
+         sections than there are workers.\n",
     );
     out
 }
@@ -53,12 +44,37 @@ fn runs(report: &Report) -> String {
     for run in &report.runs {
         rows.extend(phases(run));
     }
-    let mut out = aligned(&rows, PHASE);
-    out.push_str("Times in ms, of calls that succeeded.\n\n");
+    let aligned = aligned(&rows, PHASE);
+    let mut lines = aligned.lines();
+    let mut out = String::new();
+    let mut line = |out: &mut String| {
+        out.push_str(lines.next().unwrap_or_default());
+        out.push('\n');
+    };
+    line(&mut out);
+    for run in &report.runs {
+        let _ = writeln!(
+            out,
+            "\n{}, {}: {:.1} sections/s",
+            counted(run.workers, "worker"),
+            counted(run.connections, "connection"),
+            run.sections_per_s
+        );
+        for _ in &run.phases {
+            line(&mut out);
+        }
+    }
+    out.push_str("\nTimes in ms, of calls that succeeded.\n\n");
     for run in &report.runs {
         out.push_str(&verdict(run, &report.settings));
     }
     out
+}
+
+/// `1 worker`, `2 workers`.
+pub(super) fn counted(count: usize, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
 }
 
 fn settings(settings: &Settings) -> String {
@@ -81,7 +97,7 @@ fn settings(settings: &Settings) -> String {
         None => String::new(),
     };
     format!(
-        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}, at {}\n",
+        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\nat {}\n",
         span(settings.ttl_ms),
         span(settings.duration_ms),
         span(settings.warm_up_ms),
@@ -93,58 +109,34 @@ pub(super) fn span(ms: u64) -> Span {
     Span::from_millis(ms)
 }
 
-fn phases(run: &Run) -> Vec<[String; HEAD.len()]> {
-    let mut first = [
-        run.workers.to_string(),
-        run.connections.to_string(),
-        format!("{:.1}", run.sections_per_s),
-    ];
-    if run.phases.is_empty() {
-        let [workers, connections, rate] = first;
-        let none = || "-".to_owned();
-        let zero = "0".to_owned();
-        return vec![[
-            workers,
-            connections,
-            rate,
-            none(),
-            zero,
-            none(),
-            none(),
-            none(),
-            none(),
-            none(),
-            none(),
-        ]];
-    }
-    let rows = run.phases.iter().map(|row| {
-        let [workers, connections, rate] = std::mem::take(&mut first);
+fn phases(run: &Run) -> impl Iterator<Item = [String; HEAD.len()]> {
+    run.phases.iter().map(|row| {
         [
-            workers,
-            connections,
-            rate,
             row.phase.to_owned(),
             row.count.to_string(),
-            format!("{:.3}", row.mean_us / 1000.0),
+            ms(row.mean_us.round() as u64),
             ms(row.p50_us),
             ms(row.p90_us),
             ms(row.p99_us),
             ms(row.p999_us),
             ms(row.max_us),
         ]
-    });
-    rows.collect()
+    })
 }
 
+/// As precise as seven characters can say it.
 pub(super) fn ms(us: u64) -> String {
-    format!("{}.{:03}", us / 1000, us % 1000)
+    if us < 1_000_000 {
+        format!("{}.{:03}", us / 1000, us % 1000)
+    } else {
+        format!("{}.{}", us / 1000, us % 1000 / 100)
+    }
 }
 
 /// Errors and counters of one run.
 pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
     let mut out = String::new();
-    let plural = if run.workers == 1 { "" } else { "s" };
-    let _ = write!(out, "{} worker{plural}: ", run.workers);
+    let _ = write!(out, "{}: ", counted(run.workers, "worker"));
     if run.interrupted {
         out.push_str("interrupted; ");
     }
@@ -154,7 +146,7 @@ pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
     let _ = write!(out, "errors: {}; ", run.errors);
     match &run.counter_check {
         _ if settings.form == Form::Lock => out.push_str("nothing was written\n"),
-        None => out.push_str("counter check: NOT DONE\n"),
+        None => out.push_str("counters: NOT CHECKED\n"),
         Some(check) if check.is_exact() => {
             let unknown = match check.unknown {
                 0 => String::new(),
@@ -162,15 +154,15 @@ pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
             };
             let _ = writeln!(
                 out,
-                "counter check: exact ({} increments acknowledged{unknown}, {} stored, 0 lost)",
+                "counters: exact\n  {} increments acknowledged{unknown}, {} stored",
                 check.acknowledged, check.stored,
             );
         }
         Some(check) => {
             let _ = writeln!(
                 out,
-                "counter check: NOT EXACT ({} increments acknowledged, {} of unknown outcome, {} stored; \
-                 {} LOST, {} too many, {} of {} counters not read)",
+                "counters: NOT EXACT\n  {} increments acknowledged, {} of unknown outcome, {} stored;\n  \
+                 {} LOST, {} too many; {} of {} counters not read",
                 check.acknowledged,
                 check.unknown,
                 check.stored,
@@ -226,6 +218,7 @@ pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], names: u
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::counters::CounterCheck;
+    use super::super::report::DiskReport;
     use super::super::report::tests::outcome;
     use super::*;
 
@@ -259,15 +252,64 @@ pub(super) mod tests {
             Run::new(1, 1, outcome()),
             Run::new(64, 4, outcome()),
         ]));
-        let table: Vec<&str> = text.lines().skip(3).take(3).collect();
+        let table: Vec<&str> = text.lines().skip(4).take(7).collect();
         assert_eq!(
             table,
             [
-                "workers  conns  sections/s  phase    count     mean      p50      p90      p99    p99.9       max",
-                "      1      1       100.0  section   1000  500.505  500.223  900.095  990.207  999.423  1000.447",
-                "     64      4       100.0  section   1000  500.505  500.223  900.095  990.207  999.423  1000.447",
+                "phase    count     mean      p50      p90      p99    p99.9     max",
+                "",
+                "1 worker, 1 connection: 100.0 sections/s",
+                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
+                "",
+                "64 workers, 4 connections: 100.0 sections/s",
+                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
             ]
         );
+    }
+
+    #[test]
+    fn the_report_fits_80_columns() {
+        let mut runs = vec![
+            Run::new(1, 1, outcome()),
+            Run::new(100_000, 10_000, outcome()),
+        ];
+        runs[1].phases.clear();
+        let many = 9_999_999;
+        for phase in &mut runs[0].phases {
+            let us = 99_999_900;
+            phase.count = 999_999_999;
+            phase.mean_us = 99_999_900.0;
+            (phase.p50_us, phase.p90_us) = (us, us);
+            (phase.p99_us, phase.p999_us, phase.max_us) = (us, us, us);
+        }
+        for (run, lost) in runs.iter_mut().zip([0, many]) {
+            run.errors_by_code.clear();
+            run.counter_check = Some(CounterCheck {
+                acknowledged: many,
+                unknown: 99_999,
+                stored: many + 99_999,
+                lost,
+                ..CounterCheck::default()
+            });
+        }
+        let mut report = report(runs);
+        let disk = Disk {
+            syncs: 99_999,
+            p50_us: 99_999,
+            p99_us: 99_999,
+            max_us: 99_999,
+        };
+        report.disk = Some(DiskReport {
+            directory: "/var/lib/fermata".to_owned(),
+            before: disk.clone(),
+            after: disk,
+        });
+        for form in [Form::Full, Form::Short, Form::Lock] {
+            report.settings.form = form;
+            for line in text(&report).lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
     }
 
     #[test]
