@@ -32,7 +32,7 @@ async fn a_queue_of_music_serves_its_places_in_order_and_leaves_no_table() {
     let music = Music::make(&world.options(), 7).await.unwrap();
     assert_eq!(raw.tables().await.len(), tables.len() + 2);
     let taken = Music::make(&world.options(), 7).await.map(drop);
-    assert!(matches!(taken, Err(Fault::NotStarted(_))), "{taken:?}");
+    assert!(matches!(taken, Err(Fault::Refused(_))), "{taken:?}");
 
     assert_eq!(music.guard("k").await, Ok(0));
     assert_eq!(music.peek("k").await, Ok(None));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fermata::lock::{KeyId, State};
-use fermata::store::cassandra::{CassandraOptions, CassandraStore};
+use fermata::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
 use fermata::store::{Cell, Store, StoreError, Swap, Written};
 
 use super::World;
@@ -45,7 +45,14 @@ impl Lossy {
     }
 
     async fn store(&self) -> Arc<CassandraStore> {
-        Arc::new(CassandraStore::open(self.options()).await.unwrap())
+        loop {
+            match CassandraStore::open(self.options()).await {
+                Ok(store) => return Arc::new(store),
+                // What it asks at first is lost as well.
+                Err(OpenError::Unreachable(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 }
 
