@@ -157,7 +157,9 @@ impl Actor {
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
                 let since = self.others.sent_at.unwrap_or(Duration::ZERO);
                 let kept = run.inner.leases.add_place(place, entry.tag(), ttl, since);
-                run.inner.beat_sooner.notify_one();
+                if run.inner.shared {
+                    run.inner.beat_sooner.notify_one();
+                }
                 (kept, Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {

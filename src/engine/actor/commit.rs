@@ -164,11 +164,11 @@ impl Actor {
                 let old = self.state.clone().unwrap_or_default();
                 // A look beside a call may have shown it already, and more.
                 if new.version > known {
-                    self.adopt(run, new.clone());
+                    self.adopt(run, new);
                 }
                 self.others.sent_at = None;
                 self.deliver(run, batch);
-                self.tell_others(run, &old, &new);
+                self.tell_others(run, &old);
             }
             Swap::Conflict(current) => {
                 Counters::add(&counters.conflicts, 1);

@@ -183,8 +183,8 @@ impl Actor {
             let taking = known || self.backlog.len() < run.inner.limits.calls_per_key_max;
             tokio::select! {
                 biased;
-                // Whoever waits hears that this replica is over.
-                _ = dead.wait_for(|dead| *dead) => return,
+                // Whoever waits hears that this replica is over. One that has its store alone never is.
+                _ = dead.wait_for(|dead| *dead), if run.inner.shared => return,
                 done = next_of(&mut run.store_op) => {
                     run.store_op = None;
                     self.store_done(&mut run, done);

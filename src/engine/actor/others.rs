@@ -233,10 +233,10 @@ impl Actor {
     }
 
     /// After a swap of this replica: tells the homes that have something to do now. They would find out.
-    pub(super) fn tell_others(&self, run: &Run, old: &State, new: &State) {
-        if !run.inner.shared {
+    pub(super) fn tell_others(&self, run: &Run, old: &State) {
+        let Some(new) = self.state.as_ref().filter(|_| run.inner.shared) else {
             return;
-        }
+        };
         let me = run.inner.replica;
         let mut told: Vec<ReplicaId> = Vec::new();
         let mut tell = |home: ReplicaId| {
