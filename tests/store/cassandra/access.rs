@@ -177,7 +177,10 @@ async fn a_client_without_a_certificate_of_the_authority_is_not_let_in() {
             ..guarded.options()
         };
         match refusal(options).await {
-            OpenError::Refused(what) => assert!(what.contains("our certificate"), "{what}"),
+            // With TLS 1.3 the node refuses after the handshake: what it says may be lost with the connection.
+            OpenError::Refused(what) | OpenError::Unreachable(what) => {
+                assert!(what.contains("our certificate"), "{what}");
+            }
             other => panic!("{other}"),
         }
     }

@@ -33,6 +33,10 @@ pub(super) fn not_connected(error: NewSessionError, is_encrypted: bool) -> Conne
         SetupError::BrokenConnection(_) if !is_encrypted => ConnectFault::Unreachable(format!(
             "{last} (a node that wants TLS breaks off like this; none was asked for)"
         )),
+        // The node closed the connection before we sent anything, and the driver lost what it said by that.
+        SetupError::BrokenConnection(_) => ConnectFault::Unreachable(format!(
+            "{last} (a node that refuses our certificate, or that we have none, breaks off like this)"
+        )),
         _ => ConnectFault::Unreachable(last.to_string()),
     }
 }
