@@ -112,6 +112,7 @@ impl Actor {
                 // A look beside a call may have shown more.
                 if known.is_none_or(|known| known <= state.version) {
                     self.others.looked_at = self.others.looked_at.max(begun);
+                    self.latest.met(known, &state);
                     self.adopt(run, state);
                 }
                 let now = self.state.as_ref().map(|s| s.version);
@@ -164,6 +165,7 @@ impl Actor {
                 let old = self.state.clone().unwrap_or_default();
                 // A look beside a call may have shown it already, and more.
                 if new.version > known {
+                    self.changed(&old, &new);
                     self.adopt(run, new);
                 }
                 self.others.sent_at = None;
@@ -176,6 +178,7 @@ impl Actor {
                 self.ask_again(batch, false);
                 let current = current.unwrap_or_default();
                 if current.version > known {
+                    self.latest.met(Some(known), &current);
                     self.adopt(run, current);
                 }
                 self.pause(run);

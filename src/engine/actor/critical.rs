@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::api::{EngineError, Mutation, Value};
 use super::holding::Holding;
 use super::intent::Intent;
+use super::latest::Read;
 use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
 use super::others::Looked;
 use super::outcome::unexpected;
@@ -40,13 +41,13 @@ pub(super) enum IoDone {
         place: PlaceRef,
         life: Life,
         reply: Reply<Accepted<Value>>,
-        cell: Result<Option<Cell>, StoreError>,
+        read: Read,
         looked: Looked,
     },
     Wrote {
         place: PlaceRef,
         life: Life,
-        timestamp: u64,
+        cell: Cell,
         reply: WriteReply,
         written: Written,
         looked: Looked,
@@ -55,7 +56,7 @@ pub(super) enum IoDone {
     LetIn {
         grant: Fence,
         let_in: super::LetIn,
-        cell: Result<Option<Cell>, StoreError>,
+        read: Read,
         looked: Looked,
     },
     /// The one read of a fence that must be synced.
@@ -137,14 +138,14 @@ impl Actor {
         let Critical { place, life, kind } = call;
         let (mutation, reply) = match kind {
             CriticalKind::Get(reply) => {
-                let look = self.look_beside(run);
+                let (read, look) = (self.read_latest(run), self.look_beside(run));
                 run.io.push(Box::pin(async move {
-                    let (cell, looked) = tokio::join!(store.read_data(&id), look);
+                    let (read, looked) = tokio::join!(read, look);
                     IoDone::Got {
                         place,
                         life,
                         reply,
-                        cell,
+                        read,
                         looked,
                     }
                 }));
@@ -169,6 +170,7 @@ impl Actor {
             return holding.put_off.push_back(Critical { place, life, kind });
         };
         holding.writing.insert(timestamp);
+        self.latest.forget();
         let cell = Cell {
             value: match mutation {
                 Mutation::Put(bytes) => Some(bytes),
@@ -178,11 +180,11 @@ impl Actor {
         };
         let look = self.look_beside(run);
         run.io.push(Box::pin(async move {
-            let (written, looked) = tokio::join!(store.write_data(&id, cell), look);
+            let (written, looked) = tokio::join!(store.write_data(&id, cell.clone()), look);
             IoDone::Wrote {
                 place,
                 life,
-                timestamp,
+                cell,
                 reply,
                 written,
                 looked,
@@ -247,20 +249,16 @@ impl Actor {
                 place,
                 life,
                 reply,
-                cell,
+                read,
                 looked,
             } => {
                 let looked = self.saw_beside(run, looked);
-                let answer = match self.settle_call(place) {
-                    Some(holding) => cell
-                        .map(|cell| {
-                            if let Some(cell) = &cell {
-                                holding.saw(cell.timestamp);
-                            }
-                            Accepted {
-                                value: value_of(cell),
-                                life,
-                            }
+                let answer = match settle_call(&mut self.holding, place) {
+                    Some(holding) => read
+                        .noted(holding, &mut self.latest)
+                        .map(|cell| Accepted {
+                            value: value_of(cell),
+                            life,
                         })
                         .map_err(|error| EngineError::Unavailable(error.to_string()))
                         .and_then(|done| looked.map(|()| done)),
@@ -273,27 +271,24 @@ impl Actor {
             IoDone::Wrote {
                 place,
                 life,
-                timestamp,
+                cell,
                 reply,
                 written,
                 looked,
             } => {
                 let looked = self.saw_beside(run, looked);
-                self.wrote((place, life), timestamp, reply, written, looked);
+                self.wrote((place, life), cell, reply, written, looked);
                 self.finish_consent();
             }
             IoDone::LetIn {
                 grant,
                 let_in,
-                cell,
+                read,
                 looked,
-            } => {
-                let cell = match self.saw_beside(run, looked) {
-                    Ok(()) => cell,
-                    Err(error) => return drop(let_in.reply.send(Err(error))),
-                };
-                self.let_in_read(run, grant, let_in, cell);
-            }
+            } => match self.saw_beside(run, looked) {
+                Ok(()) => self.let_in_read(run, grant, let_in, read),
+                Err(error) => drop(let_in.reply.send(Err(error))),
+            },
             IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
             IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
         }
@@ -302,12 +297,13 @@ impl Actor {
     fn wrote(
         &mut self,
         (place, life): (PlaceRef, Life),
-        timestamp: u64,
+        cell: Cell,
         reply: WriteReply,
         written: Written,
         looked: Result<(), EngineError>,
     ) {
-        let Some(holding) = self.settle_call(place) else {
+        let timestamp = cell.timestamp;
+        let Some(holding) = settle_call(&mut self.holding, place) else {
             // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
             // this write shows is up to that.
             let error = match self.why_over(place.seq, place.tag) {
@@ -323,6 +319,9 @@ impl Actor {
         let result = match written {
             Written::Done => {
                 holding.acked = holding.acked.max(timestamp);
+                if holding.acked == timestamp && !holding.has_open_write() {
+                    self.latest.know(Some(cell));
+                }
                 // Written; but whether this home's fence was still in force is not known.
                 looked
             }
@@ -346,16 +345,6 @@ impl Actor {
                 drop(reply.send(Err(error)));
             }
         }
-    }
-
-    /// One critical call less under way; what is known of its fence, if that is still in force.
-    fn settle_call(&mut self, place: PlaceRef) -> Option<&mut Holding> {
-        let holding = self
-            .holding
-            .as_mut()
-            .filter(|h| Some(h.grant) == place.grant)?;
-        holding.calls = holding.calls.saturating_sub(1);
-        Some(holding)
     }
 
     /// Answers HELD, and notes that somebody was there to hear it (I5).
@@ -395,6 +384,14 @@ impl Actor {
             holding.claimed = true;
         }
     }
+}
+
+/// One critical call less under way; what is known of its fence, if that is still in force.
+fn settle_call(holding: &mut Option<Holding>, place: PlaceRef) -> Option<&mut Holding> {
+    let current = |h: &&mut Holding| Some(h.grant) == place.grant;
+    let holding = holding.as_mut().filter(current)?;
+    holding.calls = holding.calls.saturating_sub(1);
+    Some(holding)
 }
 
 /// What a cell means to a reader.

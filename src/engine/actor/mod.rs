@@ -9,6 +9,7 @@
 //! - `commit`: the load or compare-and-swap under way, and what comes of it
 //! - `outcome`: what callers hear of a batch whose outcomes stand
 //! - `holding`: what the home of a holder remembers of its fence
+//! - `latest`: the value, while this home knows it without reading
 //! - `adopt`: what a new committed state means for leases, holder, waits and watches
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
@@ -20,6 +21,7 @@ mod commit;
 mod critical;
 mod holding;
 mod intent;
+mod latest;
 mod msg;
 mod others;
 mod outcome;
@@ -45,6 +47,7 @@ use critical::IoDone;
 pub(super) use critical::value_of;
 use holding::Holding;
 use intent::Intent;
+use latest::Latest;
 pub(super) use msg::{
     Accepted, Held, HeldReply, Life, Msg, Open, PlaceRef, WatchHandle, Whereabouts,
 };
@@ -85,6 +88,8 @@ pub(super) struct Actor {
     past: Option<u64>,
     /// What this home remembers of the fence of its holder.
     holding: Option<Holding>,
+    /// What the data of the key holds, where that is known for sure.
+    latest: Latest,
     /// What the next compare-and-swap shall do.
     pending: VecDeque<Intent>,
     /// Who waits to hear HELD of the present holder.
@@ -123,6 +128,7 @@ impl Actor {
             just_read: false,
             past: None,
             holding: None,
+            latest: Latest::default(),
             pending: VecDeque::new(),
             let_ins: Vec::new(),
             wakes: BTreeMap::new(),
@@ -209,6 +215,7 @@ impl Actor {
                     None => return,
                 },
                 () = tokio::time::sleep(LINGER), if idle && run.io.is_empty() && run.poll.is_none() => {
+                    self.latest.forget();
                     match run.inner.keys.park(self, &rx) {
                         Ok(()) => return,
                         Err(back) => self = back,

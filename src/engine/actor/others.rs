@@ -442,6 +442,7 @@ impl Actor {
         let state = state.unwrap_or_default();
         let known = self.state.as_ref().map_or(0, |s| s.version);
         if state.version > known {
+            self.latest.met(Some(known), &state);
             self.adopt(run, state);
         }
         self.others.looked_at = self.others.looked_at.max(at);

@@ -6,6 +6,7 @@ use super::super::api::{EngineError, Watched};
 use super::critical::{IoDone, value_of};
 use super::holding::Entrance;
 use super::intent::Intent;
+use super::latest::Read;
 use super::{Actor, LetIn, Run};
 use crate::lock::Fence;
 use crate::store::{Cell, StoreError, Written};
@@ -75,15 +76,13 @@ impl Actor {
                 continue;
             }
             if let_in.read_value {
-                let store = Arc::clone(&run.inner.store);
-                let id = Arc::clone(&self.id);
-                let look = self.look_beside(run);
+                let (read, look) = (self.read_latest(run), self.look_beside(run));
                 run.io.push(Box::pin(async move {
-                    let (cell, looked) = tokio::join!(store.read_data(&id), look);
+                    let (read, looked) = tokio::join!(read, look);
                     IoDone::LetIn {
                         grant,
                         let_in,
-                        cell,
+                        read,
                         looked,
                     }
                 }));
@@ -102,13 +101,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn let_in_read(
-        &mut self,
-        run: &mut Run,
-        grant: Fence,
-        let_in: LetIn,
-        cell: Result<Option<Cell>, StoreError>,
-    ) {
+    pub(super) fn let_in_read(&mut self, run: &mut Run, grant: Fence, let_in: LetIn, read: Read) {
         let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
             // Taken over or ended meanwhile: look again.
             if self
@@ -124,11 +117,8 @@ impl Actor {
             }
             return;
         };
-        match cell {
+        match read.noted(holding, &mut self.latest) {
             Ok(cell) => {
-                if let Some(cell) = &cell {
-                    holding.saw(cell.timestamp);
-                }
                 let value = Some(value_of(cell));
                 self.say_held(run, let_in.reply, let_in.existed, value);
             }
@@ -222,6 +212,7 @@ impl Actor {
         match written {
             Written::Done => {
                 self.tries = 0;
+                self.latest.know(Some(cell.clone()));
                 holding.entrance = Entrance::Open;
                 holding.synced = true;
             }
