@@ -174,8 +174,7 @@ fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
         }
         let inner = Arc::clone(inner);
         tokio::spawn(async move {
-            if gives_up(&inner, &question).await {
-                tracing::info!(about = ?question.about, "given up to another replica that asked for it");
+            if does(&inner, &question).await {
                 if let Err(error) = inner.store.consent(&question).await {
                     tracing::debug!(%error, "a consent could not be written; it is asked again");
                 }
@@ -185,9 +184,13 @@ fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
     }
 }
 
-/// Whether what is asked for is given up, here and now, for good.
-async fn gives_up(inner: &Arc<Inner>, question: &Question) -> bool {
-    match &question.about {
+/// Whether what is asked for is done: given up, here and now, for good, or heard.
+async fn does(inner: &Arc<Inner>, question: &Question) -> bool {
+    let given_up = match &question.about {
+        Subject::Key { key, version } => {
+            let id = Arc::new(key.clone());
+            return inner.keys.hint(inner, &id, *version).is_ok();
+        }
         Subject::Place {
             key,
             seq,
@@ -206,5 +209,9 @@ async fn gives_up(inner: &Arc<Inner>, question: &Question) -> bool {
             sent && answer.await.unwrap_or(false)
         }
         Subject::Session { session, epoch } => sessions::give_up(inner, *session, *epoch).await,
+    };
+    if given_up {
+        tracing::info!(about = ?question.about, "given up to another replica that asked for it");
     }
+    given_up
 }

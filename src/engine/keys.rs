@@ -107,10 +107,16 @@ impl Keys {
     }
 
     /// Tells the actor of a key, if there is one, that another replica knows of this version.
-    pub fn hint(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64) {
-        if self.shard(id).contains_key(id) {
-            // A hint may be lost.
-            let _ = self.send(inner, id, Msg::Hint { version });
+    pub fn hint(
+        &self,
+        inner: &Arc<Inner>,
+        id: &Arc<KeyId>,
+        version: u64,
+    ) -> Result<(), EngineError> {
+        let is_known = self.shard(id).contains_key(id);
+        match is_known {
+            true => self.send(inner, id, Msg::Hint { version }),
+            false => Ok(()),
         }
     }
 

@@ -88,12 +88,10 @@ impl Engine {
         taken.await.map_err(|_| super::actor::no_answer())?
     }
 
-    /// Another replica says that a key has this version now.
-    pub fn hinted(&self, key: KeyId, version: u64) {
-        if let Ok(inner) = self.inner() {
-            let id = Arc::new(key);
-            inner.keys.hint(&inner, &id, version);
-        }
+    /// Another replica says that a key has this version now. Fails where that could not be taken in.
+    pub fn hinted(&self, key: KeyId, version: u64) -> Result<(), EngineError> {
+        let inner = self.inner()?;
+        inner.keys.hint(&inner, &Arc::new(key), version)
     }
 
     /// Another replica says that a session is over.

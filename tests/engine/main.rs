@@ -13,6 +13,7 @@ mod faulty;
 mod lost_memory;
 mod manual_clock;
 mod memory;
+mod moves;
 mod replicas;
 mod rng;
 mod sections;

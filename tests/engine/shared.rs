@@ -42,7 +42,7 @@ pub struct Way {
     stuck: Mutex<Option<KeyId>>,
     /// How long what was loaded takes to come back.
     slow: Mutex<Duration>,
-    /// How many swaps of sessions take effect without an answer that says so.
+    /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
 
@@ -73,6 +73,13 @@ impl Way {
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
+
+    fn is_unheard(&self) -> bool {
+        let mut unheard = self.unheard.lock().unwrap();
+        let is_unheard = *unheard > 0;
+        *unheard = unheard.saturating_sub(1);
+        is_unheard
+    }
 }
 
 #[async_trait]
@@ -102,9 +109,13 @@ impl Store for Way {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
         }
-        match self.open() {
+        let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
+        };
+        match matches!(swap, Swap::Applied) && self.is_unheard() {
+            true => Swap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            false => swap,
         }
     }
 
@@ -137,12 +148,10 @@ impl Store for Way {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
         };
-        let mut unheard = self.unheard.lock().unwrap();
-        if *unheard > 0 && matches!(swap, SessionSwap::Applied) {
-            *unheard -= 1;
-            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+        match matches!(swap, SessionSwap::Applied) && self.is_unheard() {
+            true => SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            false => swap,
         }
-        swap
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
@@ -249,7 +258,14 @@ struct Wired(Arc<Wires>);
 impl Peers for Wired {
     fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
         if let Some(engine) = self.0.to(to) {
-            engine.hinted(key.clone(), version);
+            let _ = engine.hinted(key.clone(), version);
+        }
+    }
+
+    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+        match self.0.to(to) {
+            Some(engine) => engine.hinted(key.clone(), version).map_err(PeerError::Refused),
+            None => Err(PeerError::Unreachable("cut".to_owned())),
         }
     }
 

@@ -13,6 +13,7 @@
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
+//! - `tell`: what other replicas are told of it
 
 mod adopt;
 mod calls;
@@ -24,6 +25,7 @@ mod msg;
 mod others;
 mod outcome;
 mod sync;
+mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;

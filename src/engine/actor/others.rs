@@ -63,6 +63,8 @@ pub(super) struct Others {
     /// Looks in a row that showed nothing new.
     quiet: u32,
     swept_until: Duration,
+    /// The state before a swap of this replica of which it is not known yet what became.
+    pub untold: Option<Arc<State>>,
 }
 
 /// What a look beside a call showed; `None` where no look was needed.
@@ -229,33 +231,6 @@ impl Actor {
         if self.state.as_ref().is_some_and(|s| s.version < version) {
             self.others.quiet = 0;
             self.stale = true;
-        }
-    }
-
-    /// After a swap of this replica: tells the homes that have something to do now. They would find out.
-    pub(super) fn tell_others(&self, run: &Run, old: &State) {
-        let Some(new) = self.state.as_ref().filter(|_| run.inner.shared) else {
-            return;
-        };
-        let me = run.inner.replica;
-        let mut told: Vec<ReplicaId> = Vec::new();
-        let mut tell = |home: ReplicaId| {
-            if home != me
-                && !told.contains(&home)
-                && let Presence::Live(peer) = run.inner.members.presence(home)
-            {
-                run.inner.peers.hint(&peer, &self.id, new.version);
-                told.push(home);
-            }
-        };
-        if let Some(holder) = new.holder()
-            && old.grant != new.grant
-        {
-            tell(holder.home);
-        }
-        let gone = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
-        for entry in gone.take(64) {
-            tell(entry.home);
         }
     }
 

@@ -15,6 +15,15 @@ impl CassandraStore {
     pub(super) async fn put_question(&self, question: &Question) -> Result<(), StoreError> {
         let mut values = vec![Value::Uuid(question.home.0), Value::Uuid(question.id)];
         values.extend(match &question.about {
+            // Without an epoch: a version of this program that does not know it passes over it in silence.
+            Subject::Key { key, version } => [
+                Value::text(key.table.as_str()),
+                Value::text(key.key.as_str()),
+                Value::BigInt(bigint(*version)?),
+                Value::Unset,
+                Value::Unset,
+                Value::Unset,
+            ],
             Subject::Place {
                 key,
                 seq,
@@ -96,7 +105,8 @@ fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError>
         return Ok(None);
     }
     let Some(epoch) = row.int("epoch")?.map(i32::cast_unsigned) else {
-        return Ok(None);
+        let about = looked_at(row)?;
+        return Ok(about.map(|about| Question { id, home, about }));
     };
     let about = match row.uuid("session")? {
         Some(session) => {
@@ -111,18 +121,30 @@ fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError>
     Ok(about.map(|about| Question { id, home, about }))
 }
 
-fn place(mut row: Row, epoch: u32) -> Result<Option<Subject>, StoreError> {
+/// Its version stands where a place has its seq.
+fn looked_at(mut row: Row) -> Result<Option<Subject>, StoreError> {
+    let version = row.bigint("seq")?.and_then(|version| number(version).ok());
+    let key = key_of(&mut row)?;
+    let about = key.zip(version);
+    Ok(about.map(|(key, version)| Subject::Key { key, version }))
+}
+
+fn key_of(row: &mut Row) -> Result<Option<KeyId>, StoreError> {
     let table = row.text("table_name")?;
+    let table = table.and_then(|table| TableName::parse(&table).ok());
     let key = row.text("key")?;
+    let key = key.and_then(|key| Key::parse(&key, Key::BYTES_MAX).ok());
+    Ok(table.zip(key).map(|(table, key)| KeyId { table, key }))
+}
+
+fn place(mut row: Row, epoch: u32) -> Result<Option<Subject>, StoreError> {
     let seq = row.bigint("seq")?.and_then(|seq| number(seq).ok());
     let fence = row.bigint("fence")?.and_then(|fence| number(fence).ok());
-    let table = table.and_then(|table| TableName::parse(&table).ok());
-    let key = key.and_then(|key| Key::parse(&key, Key::BYTES_MAX).ok());
-    let (Some(table), Some(key), Some(seq), Some(fence)) = (table, key, seq, fence) else {
+    let (Some(key), Some(seq), Some(fence)) = (key_of(&mut row)?, seq, fence) else {
         return Ok(None);
     };
     Ok(Some(Subject::Place {
-        key: KeyId { table, key },
+        key,
         seq: Seq(seq),
         fence: Fence(fence),
         epoch,

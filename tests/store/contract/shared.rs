@@ -97,14 +97,21 @@ pub async fn who_is_asked_sees_a_question_until_they_consent(store: Arc<dyn Stor
         },
         ..about_place(3, 7)
     };
+    let key = Question {
+        about: Subject::Key {
+            key: id_in("orders", "日本/7"),
+            version: u64::from(u32::MAX),
+        },
+        ..about_place(5, 7)
+    };
     let others = about_place(4, 8);
     assert_eq!(questions(&*store, 7).await, []);
-    for question in [&session, &waiter, &others, &holder] {
+    for question in [&session, &waiter, &others, &key, &holder] {
         assert!(!store.has_consent(question).await.unwrap());
         store.ask_replica(question).await.unwrap();
         assert!(!store.has_consent(question).await.unwrap());
     }
-    let asked = [holder, waiter.clone(), session.clone()];
+    let asked = [holder, waiter.clone(), session, key];
     assert_eq!(questions(&*store, 7).await, asked);
     assert_eq!(questions(&*store, 8).await, std::slice::from_ref(&others));
     assert_eq!(questions(&*store, 9).await, []);
@@ -116,8 +123,8 @@ pub async fn who_is_asked_sees_a_question_until_they_consent(store: Arc<dyn Stor
         let consented = store.has_consent(question).await.unwrap();
         assert_eq!(consented, *question == waiter, "{question:?}");
     }
-    let [holder, _, session] = asked;
-    assert_eq!(questions(&*store, 7).await, [holder, session]);
+    let [holder, _, session, key] = asked;
+    assert_eq!(questions(&*store, 7).await, [holder, session, key]);
     assert_eq!(questions(&*store, 8).await, [others]);
 }
 
