@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::actor::Msg;
+use super::ceded;
 use super::inner::Inner;
-use super::sessions;
 use crate::lock::KeyId;
 use crate::store::{Question, StoreError, Subject};
 
@@ -208,7 +208,7 @@ async fn does(inner: &Arc<Inner>, question: &Question) -> bool {
             let sent = inner.keys.send(inner, &id, msg).is_ok();
             sent && answer.await.unwrap_or(false)
         }
-        Subject::Session { session, epoch } => sessions::give_up(inner, *session, *epoch).await,
+        Subject::Session { session, epoch } => ceded::give_up(inner, *session, *epoch).await,
     };
     if given_up {
         tracing::info!(about = ?question.about, "given up to another replica that asked for it");

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use fermata::engine::{CreateCall, Engine, EngineError, LeaseId};
-use fermata::lock::{EndReason, LockRef, Over};
+use fermata::engine::{CreateCall, Engine, EngineError, LeaseId, Standing};
+use fermata::lock::{EndReason, LockRef, Over, SessionId};
 
-use super::shared::Service;
-use super::world::{call, until};
+use super::shared::{Service, some_id};
+use super::world::{call, call_of, until};
+
+const LONG: Duration = Duration::from_secs(30);
+/// For this long nothing but an open wait keeps a session alive.
+const WAITED: Duration = Duration::from_secs(3);
+const SHORT_MS: u32 = 1_000;
 
 async fn create(engine: &Engine, call: CreateCall) -> LockRef {
     engine.create(call).await.unwrap().lock_ref
@@ -43,4 +48,48 @@ async fn a_home_is_told_of_an_end_also_where_its_outcome_had_to_be_looked_up() {
         is_forced(a.renew(&lease).await)
     })
     .await;
+}
+
+async fn session(engine: &Engine) -> SessionId {
+    let opened = engine.open_session(some_id(), SHORT_MS, String::new(), String::new());
+    opened.await.unwrap().0
+}
+
+/// Waits at `home` for a place that lives by a session, which `keeper` keeps and `taker` takes over meanwhile.
+async fn waits_while_its_session_moves(home: &Engine, keeper: &Engine, taker: &Engine) {
+    let first = create(home, call("k", 20_000)).await;
+    let session = session(keeper).await;
+    let waiting = create(home, call_of(session, "k")).await;
+    let wait = home.acquire(&waiting, LONG, false);
+    let moves = async {
+        until("it was taken over", || async {
+            taker.take_session(session, keeper.replica()).await.is_ok()
+        })
+        .await;
+        tokio::time::sleep(WAITED).await;
+        home.release(&first, None, 0).await.unwrap();
+    };
+    let (acquired, ()) = tokio::join!(wait, moves);
+    assert!(matches!(acquired.unwrap().standing, Standing::Held { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_wait_keeps_a_session_alive_that_went_to_another_replica() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    waits_while_its_session_moves(a, a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_wait_keeps_a_session_alive_that_came_from_another_replica() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    waits_while_its_session_moves(a, b, a).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_wait_keeps_a_session_alive_that_goes_around_it() {
+    let service = Service::of(3).await;
+    let (a, b, c) = (service.engine(0), service.engine(1), service.engine(2));
+    waits_while_its_session_moves(a, b, c).await;
 }

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
-use super::leases::{LeaseKey, PlaceId};
+use super::leases::{LeaseKey, OpenCall, PlaceId};
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
 use commit::StoreDone;
 use critical::IoDone;
@@ -48,7 +48,7 @@ pub(super) use critical::value_of;
 use holding::Holding;
 use intent::Intent;
 pub(super) use msg::{
-    Accepted, Held, HeldReply, Life, Msg, Open, PlaceRef, WatchHandle, Whereabouts,
+    Accepted, Held, HeldReply, Life, Msg, PlaceRef, WatchHandle, Whereabouts,
 };
 use others::Others;
 
@@ -68,7 +68,7 @@ pub(super) struct LetIn {
     pub existed: bool,
     pub reply: HeldReply,
     /// Keeps the place alive.
-    pub _open: Open,
+    pub _open: OpenCall,
 }
 
 /// The actor of one key. Parked between two pieces of work.

@@ -6,7 +6,6 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, ForceReleased, Mutation, Value, Watched};
 use super::super::leases::{LeaseKey, OpenCall};
-use super::super::remote::OpenRemote;
 use crate::lock::{Create, Fence, LockRef, ReplicaId, Seq, SessionId, Tag};
 
 /// A lockRef of the actor's own key.
@@ -34,12 +33,6 @@ pub(in super::super) struct Life {
     pub valid_for: Duration,
     /// Another replica is to be asked first: it keeps this session, or it needs a new epoch.
     pub ask: Option<SessionId>,
-}
-
-/// A call that keeps a lease alive for as long as this lives.
-pub(in super::super) enum Open {
-    Here(#[expect(dead_code, reason = "it is dropped")] OpenCall),
-    Elsewhere(#[expect(dead_code, reason = "it is dropped")] OpenRemote),
 }
 
 /// An accepted critical call that was done.
@@ -86,7 +79,7 @@ pub(in super::super) enum Held {
 /// Rings when it is the place's turn, or the place is over. Keeps it alive until then.
 pub(in super::super) struct Wake {
     pub turn: oneshot::Receiver<()>,
-    pub _open: Open,
+    pub _open: OpenCall,
 }
 
 pub(in super::super) type HeldReply = oneshot::Sender<Result<Held, EngineError>>;
@@ -96,7 +89,7 @@ pub(in super::super) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 pub(in super::super) struct WatchHandle {
     pub seen: watch::Receiver<Watched>,
     /// Keeps the place alive.
-    pub _open: Open,
+    pub _open: OpenCall,
     pub lease: LeaseKey,
 }
 
