@@ -1,11 +1,12 @@
-//! A session that another replica asks for, and what becomes of it here (I10).
+//! A session that another replica asks for, and one that is this replica's by its row only (I10).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::EngineError;
 use super::inner::Inner;
-use super::sessions::{CEDED_FOR, anew, moved};
+use super::leases::LeaseKey;
+use super::sessions::{CEDED_FOR, anew, moved, take_row};
 use crate::lock::SessionId;
 use crate::store::SessionRow;
 
@@ -60,5 +61,21 @@ async fn follow(inner: Arc<Inner>, session: SessionId) {
             Err(EngineError::Unavailable(_)) => {}
             Ok(_) | Err(_) => return,
         }
+    }
+}
+
+/// A row that names this replica, which keeps no such session: written by a change of which it never heard, or by a
+/// task that died. Others take it for kept for as long as this replica beats. So it is kept from here on, and ends
+/// in its time unless its client comes.
+pub(super) async fn adopt(inner: &Arc<Inner>, row: SessionRow) {
+    let session = row.id;
+    if !row.open || inner.leases.ttl(&LeaseKey::Session(session)).is_some() {
+        return;
+    }
+    match take_row(inner, row).await {
+        Ok(true) => tracing::warn!(%session, "a session that this replica did not know of is kept by it now"),
+        // Changed meanwhile.
+        Ok(false) => {}
+        Err(error) => tracing::debug!(%session, %error, "a session could not be taken in"),
     }
 }

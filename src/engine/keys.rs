@@ -106,6 +106,15 @@ impl Keys {
         Ok(())
     }
 
+    /// Whether a key has an actor.
+    pub fn has(&self, id: &KeyId) -> bool {
+        match self.shard(id).get(id) {
+            Some(Slot::Running(tx)) => !tx.is_closed(),
+            Some(Slot::Parked(_)) => true,
+            None => false,
+        }
+    }
+
     /// Tells the actor of a key, if there is one, that another replica knows of this version.
     pub fn hint(
         &self,

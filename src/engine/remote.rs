@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::api::{EngineError, Renewed};
+use super::ceded;
 use super::inner::Inner;
 use super::leases::{LeaseKey, NoLease, PlaceId};
 use super::members::Heard;
@@ -213,6 +214,7 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
                     for place in &remote.places {
                         let _ = inner.leases.attach(session, place.clone());
                     }
+                    ceded::adopt(inner, row).await;
                 } else if row.open && silent && same {
                     close(inner, row).await;
                 }

@@ -179,7 +179,7 @@ fn renew_again(inner: &Inner, session: SessionId) -> Result<Renewed, EngineError
 }
 
 /// Makes this replica the one that keeps a session, from the row that was read. False if that changed.
-async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
+pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
     let since = inner.clock.boot();
     let expected = row.epoch;
     let row = SessionRow {

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use fermata::engine::{CreateCall, Engine, EngineError, LeaseId, Standing};
-use fermata::lock::{EndReason, LockRef, Over, SessionId};
+use fermata::lock::{
+    Command, CoreLimits, Create, EndReason, Liveness, LockRef, Mode, Over, SessionId, State, decide,
+};
+use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
 use super::shared::{Service, some_id};
-use super::world::{call, call_of, until};
+use super::world::{call, call_of, key, until};
 
 const LONG: Duration = Duration::from_secs(30);
 /// For this long nothing but an open wait keeps a session alive.
@@ -92,4 +95,56 @@ async fn an_open_wait_keeps_a_session_alive_that_goes_around_it() {
     let service = Service::of(3).await;
     let (a, b, c) = (service.engine(0), service.engine(1), service.engine(2));
     waits_while_its_session_moves(a, b, c).await;
+}
+
+/// Puts a place into the queue of `k` whose home is `home`, which never hears of it.
+async fn place_unknown_to(home: &Engine, way: &dyn Store, live_by: Liveness) {
+    let create = Create {
+        request_id: some_id(),
+        mode: Mode::Exclusive,
+        liveness: live_by,
+        home: home.replica(),
+        identity: "".into(),
+        owner: "".into(),
+        created_at_ms: 0,
+        past: None,
+    };
+    let empty = State::default();
+    let made = decide(&empty, &[Command::Create(create)], 1, &CoreLimits::default());
+    let swap = way.compare_and_swap(&key("k"), &empty, &made.state).await;
+    assert!(matches!(swap, Swap::Applied), "{swap:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_ever_behind_a_place_that_its_home_does_not_know_of() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let live_by = Liveness::Own { ttl_ms: SHORT_MS };
+    place_unknown_to(a, &*service.replicas[1].way, live_by).await;
+    let waiting = create(b, call("k", 20_000)).await;
+    let acquired = b.acquire(&waiting, LONG, false).await.unwrap();
+    assert!(matches!(acquired.standing, Standing::Held { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_ever_for_a_session_that_its_replica_does_not_know_of() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let row = SessionRow {
+        id: SessionId(some_id()),
+        ttl_ms: SHORT_MS,
+        replica: a.replica(),
+        epoch: 1,
+        open: true,
+        identity: String::new(),
+        owner: String::new(),
+        created_at_ms: 0,
+    };
+    let way = &service.replicas[1].way;
+    let swap = way.swap_session(0, &row).await;
+    assert!(matches!(swap, SessionSwap::Applied), "{swap:?}");
+    place_unknown_to(b, &**way, Liveness::Session(row.id)).await;
+    let waiting = create(b, call("k", 20_000)).await;
+    let acquired = b.acquire(&waiting, LONG, false).await.unwrap();
+    assert!(matches!(acquired.standing, Standing::Held { .. }));
 }
