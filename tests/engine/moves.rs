@@ -148,3 +148,23 @@ async fn nobody_waits_for_ever_for_a_session_that_its_replica_does_not_know_of()
     let acquired = b.acquire(&waiting, LONG, false).await.unwrap();
     assert!(matches!(acquired.standing, Standing::Held { .. }));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_was_ended_while_its_value_was_synced_is_not_told_that_it_holds() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let first = create(a, call("k", 20_000)).await;
+    let second = create(a, call("k", 20_000)).await;
+    a.force_release(&first, "ops", "stuck").await.unwrap();
+    // Its home is told by nobody, and finds out by its own look only.
+    service.wires.cut("replica-0");
+    service.replicas[0].way.deaf(true);
+    service.replicas[0].way.slow_writes(Duration::from_millis(1_500));
+    let acquire = a.acquire(&second, LONG, false);
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        b.force_release(&second, "ops", "stuck").await.unwrap();
+    };
+    let (acquired, ()) = tokio::join!(acquire, end);
+    assert!(is_forced(acquired));
+}

@@ -42,6 +42,10 @@ pub struct Way {
     stuck: Mutex<Option<KeyId>>,
     /// How long what was loaded takes to come back.
     slow: Mutex<Duration>,
+    /// How long a value takes to be written.
+    slow_writes: Mutex<Duration>,
+    /// What this replica is asked through the store does not come through.
+    deaf: Mutex<bool>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
@@ -68,6 +72,14 @@ impl Way {
 
     pub fn slow(&self, by: Duration) {
         *self.slow.lock().unwrap() = by;
+    }
+
+    pub fn slow_writes(&self, by: Duration) {
+        *self.slow_writes.lock().unwrap() = by;
+    }
+
+    pub fn deaf(&self, deaf: bool) {
+        *self.deaf.lock().unwrap() = deaf;
     }
 
     pub fn unheard(&self, swaps: u32) {
@@ -124,6 +136,10 @@ impl Store for Way {
     }
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        let slow = *self.slow_writes.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
         match self.open() {
             Ok(shared) => shared.store.write_data(id, cell).await,
             Err(error) => Written::NotStarted(error),
@@ -206,6 +222,9 @@ impl Store for Way {
     }
 
     async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+        if *self.deaf.lock().unwrap() {
+            return Err(StoreError::Unavailable("deaf".to_owned()));
+        }
         let rows = self.open()?.rows.lock().unwrap();
         let open = rows
             .questions
@@ -321,6 +340,8 @@ impl Service {
                 mute: Mutex::default(),
                 stuck: Mutex::default(),
                 slow: Mutex::default(),
+                slow_writes: Mutex::default(),
+                deaf: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");

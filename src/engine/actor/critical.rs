@@ -65,6 +65,8 @@ pub(super) enum IoDone {
     },
     /// The rewrite of what was read.
     SyncWrote { fence: Fence, written: Written },
+    /// The look at the key after a sync that took long.
+    SyncLooked { grant: Fence, looked: Looked },
 }
 
 impl Actor {
@@ -296,6 +298,7 @@ impl Actor {
             }
             IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
             IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
+            IoDone::SyncLooked { grant, looked } => self.sync_looked(run, grant, looked),
         }
     }
 

@@ -15,6 +15,8 @@ pub(super) enum Entrance {
     Reading,
     /// What was read is being rewritten at op 0, with the same content until that is acknowledged.
     Writing(Cell),
+    /// It was rewritten, and the last look at the key is too long ago by now: it is looked at first (I10).
+    Looking,
     /// The holder may be let in.
     Open,
 }

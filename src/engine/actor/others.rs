@@ -396,15 +396,23 @@ impl Actor {
 
     /// The read beside a critical call, where this home's last look is too long ago (I10).
     pub(super) fn look_beside(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
-        let now = run.inner.clock.boot();
         let due = self.looked_long_ago(run);
+        let look = self.look_now(run);
+        async move {
+            match due {
+                true => look.await,
+                false => None,
+            }
+        }
+    }
+
+    /// A read beside whatever else goes on, as of when it is begun.
+    pub(super) fn look_now(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
         let inner = Arc::clone(&run.inner);
         let id = Arc::clone(&self.id);
         async move {
-            match due {
-                true => Some((now, inner.store.load(&id).await)),
-                false => None,
-            }
+            let now = inner.clock.boot();
+            Some((now, inner.store.load(&id).await))
         }
     }
 
