@@ -259,7 +259,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The questions put to a replica that it has not consented to, some hundreds at most.
+    /// The questions put to a replica that it has not answered, some hundreds at most.
     async fn questions(&self, _home: ReplicaId) -> Result<Vec<Question>, StoreError> {
         Ok(Vec::new())
     }
@@ -269,9 +269,14 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether what was asked was consented to.
-    async fn has_consent(&self, _question: &Question) -> Result<bool, StoreError> {
-        Ok(false)
+    /// Declines what was asked. Never after a consent to it, nor before one.
+    async fn decline(&self, _question: &Question) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Whether what was asked was consented to; `None` while it is not answered.
+    async fn has_consent(&self, _question: &Question) -> Result<Option<bool>, StoreError> {
+        Ok(None)
     }
 
     /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).

@@ -9,7 +9,7 @@ use fermata::lock::{
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
 use super::shared::{Service, some_id};
-use super::world::{call, call_of, key, until};
+use super::world::{call, call_of, key, put, until};
 
 const LONG: Duration = Duration::from_secs(30);
 /// For this long nothing but an open wait keeps a session alive.
@@ -167,4 +167,38 @@ async fn a_holder_that_was_ended_while_its_value_was_synced_is_not_told_that_it_
     };
     let (acquired, ()) = tokio::join!(acquire, end);
     assert!(is_forced(acquired));
+}
+
+/// Writes through the engines in turn, from `at` on, as a client does whose calls go to all of them while those cannot
+/// call each other. Which one served it.
+async fn write_sprayed(service: &Service, held: &LockRef, at: usize) -> usize {
+    for number in (at..at + 30).map(|at| at % service.replicas.len()) {
+        let engine = service.engine(number);
+        let mut answer = engine.critical_write(held, put("x"), 0).await.map(drop);
+        if let Err(EngineError::Elsewhere { home, .. }) = answer {
+            answer = engine.take_over(held, home).await;
+            if answer.is_ok() {
+                answer = engine.critical_write(held, put("x"), 0).await.map(drop);
+            }
+        }
+        match answer {
+            Ok(()) => return number,
+            Err(EngineError::Unavailable(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("served by none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_keeps_its_grant_though_its_calls_go_to_all_and_those_cannot_call_each_other() {
+    let service = Service::of(3).await;
+    for number in 0..3 {
+        service.wires.cut(&format!("replica-{number}"));
+    }
+    let held = create(service.engine(0), call("k", 20_000)).await;
+    let mut at = 1;
+    for _ in 0..4 {
+        at = write_sprayed(&service, &held, at).await + 1;
+    }
 }

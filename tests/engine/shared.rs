@@ -22,7 +22,14 @@ use uuid::Uuid;
 #[derive(Default)]
 struct Rows {
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
-    questions: Vec<(Question, bool)>,
+    questions: Vec<(Question, Option<bool>)>,
+}
+
+impl Rows {
+    fn answer(&mut self, question: &Question, yes: bool) {
+        let asked = self.questions.iter_mut().filter(|(q, _)| q.id == question.id);
+        asked.for_each(|(_, answer)| *answer = Some(yes));
+    }
 }
 
 pub struct Shared {
@@ -217,7 +224,7 @@ impl Store for Way {
 
     async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.questions.push((question.clone(), false));
+        rows.questions.push((question.clone(), None));
         Ok(())
     }
 
@@ -229,24 +236,26 @@ impl Store for Way {
         let open = rows
             .questions
             .iter()
-            .filter(|(q, yes)| q.home == home && !yes);
+            .filter(|(q, answer)| q.home == home && answer.is_none());
         Ok(open.map(|(q, _)| q.clone()).collect())
     }
 
     async fn consent(&self, question: &Question) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        for (asked, yes) in &mut rows.questions {
-            *yes |= asked.id == question.id;
-        }
+        rows.answer(question, true);
         Ok(())
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<bool, StoreError> {
+    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
+        let mut rows = self.open()?.rows.lock().unwrap();
+        rows.answer(question, false);
+        Ok(())
+    }
+
+    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
         let rows = self.open()?.rows.lock().unwrap();
-        Ok(rows
-            .questions
-            .iter()
-            .any(|(q, yes)| q.id == question.id && *yes))
+        let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
+        Ok(asked.and_then(|(_, answer)| *answer))
     }
 }
 

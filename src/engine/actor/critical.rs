@@ -120,6 +120,7 @@ impl Actor {
             holding.last_call_no = call_no;
         }
         holding.calls += 1;
+        holding.served_at = Some(run.inner.clock.boot());
         Ok(life)
     }
 
@@ -396,6 +397,7 @@ impl Actor {
             && heard
         {
             holding.claimed = true;
+            holding.served_at = Some(run.inner.clock.boot());
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) use critical::value_of;
 use holding::Holding;
 use intent::Intent;
 pub(super) use msg::{
-    Accepted, Held, HeldReply, Life, Msg, PlaceRef, WatchHandle, Whereabouts,
+    Accepted, GivesUp, Held, HeldReply, Life, Msg, PlaceRef, WatchHandle, Whereabouts,
 };
 use others::Others;
 

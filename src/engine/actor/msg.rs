@@ -52,6 +52,17 @@ pub(in super::super) struct Whereabouts {
     pub version: u64,
 }
 
+/// Whether something is given up to another replica that asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum GivesUp {
+    /// For good.
+    Yes,
+    /// Whoever asks hears so, and may ask anew later.
+    No,
+    /// It cannot be said yet, or there is nothing to give.
+    NotNow,
+}
+
 /// Where a place stands, to whoever created or acquires it.
 pub(in super::super) enum Held {
     /// It holds the key.
@@ -160,12 +171,12 @@ pub(in super::super) enum Msg {
         from_epoch: u32,
         reply: Reply<bool>,
     },
-    /// Another replica asks for a place: true once it is given up, for good.
+    /// Another replica asks for a place: answered once it is given up, for good, or is not.
     Consent {
         seq: Seq,
         fence: Fence,
         epoch: u32,
-        reply: oneshot::Sender<bool>,
+        reply: oneshot::Sender<GivesUp>,
     },
     /// Another replica says that the key has this version.
     Hint { version: u64 },
@@ -211,7 +222,7 @@ impl Msg {
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
             Msg::Where { reply, .. } => drop(reply.send(Err(error))),
             Msg::Take { reply, .. } => drop(reply.send(Err(error))),
-            Msg::Consent { reply, .. } => drop(reply.send(false)),
+            Msg::Consent { reply, .. } => drop(reply.send(GivesUp::NotNow)),
             Msg::Hint { .. } | Msg::Sweep => {}
             Msg::Expired { .. }
             | Msg::Claim { .. }

@@ -14,7 +14,7 @@ use super::super::members::Heard;
 use super::super::peers::Presence;
 use super::super::remote::silence_max;
 use super::intent::{EvictReply, Intent};
-use super::msg::{PlaceRef, Reply, Whereabouts};
+use super::msg::{GivesUp, PlaceRef, Reply, Whereabouts};
 use super::{Actor, Run};
 use crate::lock::{Entry, Evidence, Fence, Liveness, Lookup, Over, ReplicaId, Seq, State};
 use crate::store::StoreError;
@@ -28,6 +28,9 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 const POLL_RARELY: Duration = Duration::from_secs(5);
 /// A consent that is followed by no take-over is given up after this.
 const CEDED_FOR: Duration = Duration::from_secs(6);
+/// A holder that was served so lately is not given up: its client may make each call through another replica, and
+/// would lose its grant by each.
+const STAYS_FOR: Duration = Duration::from_secs(5);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -53,7 +56,7 @@ pub(super) struct Others {
     /// Places of this home that others were promised.
     ceded: BTreeMap<Seq, Ceded>,
     /// Who hears of a promise once the calls of the holder are answered.
-    consents: Vec<oneshot::Sender<bool>>,
+    consents: Vec<oneshot::Sender<GivesUp>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
     /// When the first swap was sent of which it is not known yet what became.
@@ -259,24 +262,29 @@ impl Actor {
         &mut self,
         run: &Run,
         (seq, fence, epoch): (Seq, Fence, u32),
-        reply: oneshot::Sender<bool>,
+        reply: oneshot::Sender<GivesUp>,
     ) {
         let Some(state) = self.state.clone() else {
             // Whoever asked looks for the answer in the store.
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         };
         let Some(entry) = state.entry(seq) else {
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         };
         let holds = state.head == seq;
         let in_force = if holds { state.fence } else { Fence::NONE };
         if entry.home != run.inner.replica || entry.epoch != epoch || fence != in_force {
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         }
         let at = run.inner.clock.boot();
+        let served_at = self.holding.as_ref().and_then(|h| h.served_at);
+        if holds && served_at.is_some_and(|then| at.saturating_sub(then) < STAYS_FOR) {
+            let _ = reply.send(GivesUp::No);
+            return;
+        }
         self.others.ceded.insert(seq, Ceded { epoch, at });
         run.inner.leases.cede_place(&self.place(seq));
         self.wakes.remove(&seq);
@@ -287,7 +295,7 @@ impl Actor {
             self.others.consents.push(reply);
             self.finish_consent();
         } else {
-            let _ = reply.send(true);
+            let _ = reply.send(GivesUp::Yes);
         }
     }
 
@@ -300,7 +308,7 @@ impl Actor {
         if !self.others.ceded.contains_key(&state.head) {
             // Over, or taken over: nothing is left to promise.
             for reply in std::mem::take(&mut self.others.consents) {
-                let _ = reply.send(false);
+                let _ = reply.send(GivesUp::NotNow);
             }
             return;
         }
@@ -309,7 +317,7 @@ impl Actor {
         }
         self.holding = None;
         for reply in std::mem::take(&mut self.others.consents) {
-            let _ = reply.send(true);
+            let _ = reply.send(GivesUp::Yes);
         }
     }
 

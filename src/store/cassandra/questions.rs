@@ -50,8 +50,8 @@ impl CassandraStore {
         Ok(())
     }
 
-    /// Those that were not consented to. Consented ones stand among them for as long as they are kept, so all
-    /// pages are looked at until enough are found.
+    /// Those that were not answered. Answered ones stand among them for as long as they are kept, so all pages are
+    /// looked at until enough are found.
     pub(super) async fn open_questions(
         &self,
         home: ReplicaId,
@@ -77,9 +77,13 @@ impl CassandraStore {
         }
     }
 
-    pub(super) async fn write_consent(&self, question: &Question) -> Result<(), StoreError> {
+    pub(super) async fn write_consent(
+        &self,
+        question: &Question,
+        consented: bool,
+    ) -> Result<(), StoreError> {
         let values = [
-            Value::Boolean(true),
+            Value::Boolean(consented),
             Value::Uuid(question.home.0),
             Value::Uuid(question.id),
         ];
@@ -87,21 +91,24 @@ impl CassandraStore {
         Ok(())
     }
 
-    pub(super) async fn read_consent(&self, question: &Question) -> Result<bool, StoreError> {
+    pub(super) async fn read_consent(
+        &self,
+        question: &Question,
+    ) -> Result<Option<bool>, StoreError> {
         let values = [Value::Uuid(question.home.0), Value::Uuid(question.id)];
         let rows = self.ask(Ask::HasConsent, &values).await?;
         let Some(mut row) = rows.into_iter().next() else {
-            return Ok(false);
+            return Ok(None);
         };
-        Ok(row.boolean("consented")?.unwrap_or(false))
+        row.boolean("consented")
     }
 }
 
-/// `None` for one that was consented to, for what is left of one whose cells expire, and for one that this
+/// `None` for one that was answered, for what is left of one whose cells expire, and for one that this
 /// version does not understand: it must not keep the others from being answered.
 fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError> {
     let id = present(row.uuid("id")?, "id")?;
-    if row.boolean("consented")?.unwrap_or(false) {
+    if row.boolean("consented")?.is_some() {
         return Ok(None);
     }
     let Some(epoch) = row.int("epoch")?.map(i32::cast_unsigned) else {
