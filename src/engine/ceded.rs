@@ -73,7 +73,9 @@ pub(super) async fn adopt(inner: &Arc<Inner>, row: SessionRow) {
         return;
     }
     match take_row(inner, row).await {
-        Ok(true) => tracing::warn!(%session, "a session that this replica did not know of is kept by it now"),
+        Ok(true) => {
+            tracing::warn!(%session, "a session that this replica did not know of is kept by it now")
+        }
         // Changed meanwhile.
         Ok(false) => {}
         Err(error) => tracing::debug!(%session, %error, "a session could not be taken in"),

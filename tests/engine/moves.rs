@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::engine::{CreateCall, Engine, EngineError, LeaseId, Standing};
+use fermata::engine::{CreateCall, Engine, EngineError, LeaseId, Presence, Standing};
 use fermata::lock::{
     Command, CoreLimits, Create, EndReason, Liveness, LockRef, Mode, Over, SessionId, State, decide,
 };
@@ -60,6 +60,11 @@ async fn session(engine: &Engine) -> SessionId {
 
 /// Waits at `home` for a place that lives by a session, which `keeper` keeps and `taker` takes over meanwhile.
 async fn waits_while_its_session_moves(home: &Engine, keeper: &Engine, taker: &Engine) {
+    until("the home knows the keeper", || async {
+        let presence = home.presence(keeper.replica());
+        matches!(presence, Presence::Here | Presence::Live(_))
+    })
+    .await;
     let first = create(home, call("k", 20_000)).await;
     let session = session(keeper).await;
     let waiting = create(home, call_of(session, "k")).await;
@@ -110,7 +115,12 @@ async fn place_unknown_to(home: &Engine, way: &dyn Store, live_by: Liveness) {
         past: None,
     };
     let empty = State::default();
-    let made = decide(&empty, &[Command::Create(create)], 1, &CoreLimits::default());
+    let made = decide(
+        &empty,
+        &[Command::Create(create)],
+        1,
+        &CoreLimits::default(),
+    );
     let swap = way.compare_and_swap(&key("k"), &empty, &made.state).await;
     assert!(matches!(swap, Swap::Applied), "{swap:?}");
 }
@@ -159,7 +169,9 @@ async fn a_holder_that_was_ended_while_its_value_was_synced_is_not_told_that_it_
     // Its home is told by nobody, and finds out by its own look only.
     service.wires.cut("replica-0");
     service.replicas[0].way.deaf(true);
-    service.replicas[0].way.slow_writes(Duration::from_millis(1_500));
+    service.replicas[0]
+        .way
+        .slow_writes(Duration::from_millis(1_500));
     let acquire = a.acquire(&second, LONG, false);
     let end = async {
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -27,7 +27,10 @@ struct Rows {
 
 impl Rows {
     fn answer(&mut self, question: &Question, yes: bool) {
-        let asked = self.questions.iter_mut().filter(|(q, _)| q.id == question.id);
+        let asked = self
+            .questions
+            .iter_mut()
+            .filter(|(q, _)| q.id == question.id);
         asked.for_each(|(_, answer)| *answer = Some(yes));
     }
 }
@@ -292,7 +295,9 @@ impl Peers for Wired {
 
     async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
         match self.0.to(to) {
-            Some(engine) => engine.hinted(key.clone(), version).map_err(PeerError::Refused),
+            Some(engine) => engine
+                .hinted(key.clone(), version)
+                .map_err(PeerError::Refused),
             None => Err(PeerError::Unreachable("cut".to_owned())),
         }
     }

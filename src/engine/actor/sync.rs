@@ -258,7 +258,8 @@ impl Actor {
     /// Nobody is let in by what was known before a sync that took long (I10).
     pub(super) fn sync_looked(&mut self, run: &mut Run, grant: Fence, looked: Looked) {
         let looked = self.saw_beside(run, looked);
-        let looking = |h: &&mut Holding| h.grant == grant && matches!(h.entrance, Entrance::Looking);
+        let looking =
+            |h: &&mut Holding| h.grant == grant && matches!(h.entrance, Entrance::Looking);
         let Some(holding) = self.holding.as_mut().filter(looking) else {
             return;
         };

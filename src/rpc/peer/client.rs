@@ -340,7 +340,8 @@ impl Peers for PeerClient {
     async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
         let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
         let told = client.hint(self.hint_request(of_key(key, version))).await;
-        told.map(drop).map_err(|status| self.unreachable(to, &status))
+        told.map(drop)
+            .map_err(|status| self.unreachable(to, &status))
     }
 
     fn session_over(&self, to: &Peer, session: SessionId) {
