@@ -50,7 +50,10 @@ async fn follow(inner: Arc<Inner>, session: SessionId) {
                     return;
                 }
             }
-            Ok(Some(row)) if row.open => return moved(&inner, session),
+            // Unless it came back meanwhile.
+            Ok(Some(row)) if row.open && inner.leases.ceded_for(session).is_some() => {
+                return moved(&inner, session);
+            }
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%session, %error, "a session that was given up could not be read");

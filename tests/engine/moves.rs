@@ -214,3 +214,28 @@ async fn a_holder_keeps_its_grant_though_its_calls_go_to_all_and_those_cannot_ca
         at = write_sprayed(&service, &held, at).await + 1;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_with_a_short_ttl_that_moves_to_another_replica_comes_in_time() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let home = a.replica();
+    service.wires.cut("replica-0");
+    until("they know each other", || async {
+        matches!(b.presence(home), Presence::Live(_))
+    })
+    .await;
+    let held = create(a, call("k", 4_000)).await;
+    until("it is given up", || async {
+        match b.take_over(&held, home).await {
+            Err(EngineError::Unavailable(_)) => false,
+            taken => {
+                taken.unwrap();
+                true
+            }
+        }
+    })
+    .await;
+    let acquired = b.acquire(&held, LONG, false).await.unwrap();
+    assert!(matches!(acquired.standing, Standing::Held { .. }));
+}

@@ -29,7 +29,7 @@ const POLL_RARELY: Duration = Duration::from_secs(5);
 /// A consent that is followed by no take-over is given up after this.
 const CEDED_FOR: Duration = Duration::from_secs(6);
 /// A holder that was served so lately is not given up: its client may make each call through another replica, and
-/// would lose its grant by each.
+/// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
 const STAYS_FOR: Duration = Duration::from_secs(5);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
@@ -281,7 +281,8 @@ impl Actor {
         }
         let at = run.inner.clock.boot();
         let served_at = self.holding.as_ref().and_then(|h| h.served_at);
-        if holds && served_at.is_some_and(|then| at.saturating_sub(then) < STAYS_FOR) {
+        let stays_for = STAYS_FOR.min(self.ttl_of(run, entry) / 3);
+        if holds && served_at.is_some_and(|then| at.saturating_sub(then) < stays_for) {
             let _ = reply.send(GivesUp::No);
             return;
         }
