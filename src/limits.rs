@@ -15,6 +15,8 @@ pub struct Limits {
     pub key_bytes_max: usize,
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
+    /// The largest value that the home of a holder remembers while its key is busy, in bytes; 0 for none.
+    pub remembered_value_bytes_max: usize,
     /// The largest gRPC message, in bytes. Must leave room for a value.
     pub message_bytes_max: usize,
     /// The longest owner label, in bytes.
@@ -60,6 +62,7 @@ impl Default for Limits {
         Limits {
             key_bytes_max: Key::BYTES_MAX,
             value_bytes_max: 1024 * 1024,
+            remembered_value_bytes_max: 64 * 1024,
             message_bytes_max: 1024 * 1024 + 64 * 1024,
             owner_bytes_max: 128,
             reason_bytes_max: 256,

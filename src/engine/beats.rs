@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::actor::Msg;
+use super::actor::{GivesUp, Msg};
+use super::ceded;
 use super::inner::Inner;
-use super::sessions;
 use crate::lock::KeyId;
 use crate::store::{Question, StoreError, Subject};
 
@@ -174,20 +174,30 @@ fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
         }
         let inner = Arc::clone(inner);
         tokio::spawn(async move {
-            if gives_up(&inner, &question).await {
-                tracing::info!(about = ?question.about, "given up to another replica that asked for it");
-                if let Err(error) = inner.store.consent(&question).await {
-                    tracing::debug!(%error, "a consent could not be written; it is asked again");
-                }
+            let written = match gives_up(&inner, &question).await {
+                GivesUp::Yes => inner.store.consent(&question).await,
+                GivesUp::No => inner.store.decline(&question).await,
+                GivesUp::NotNow => Ok(()),
+            };
+            if let Err(error) = written {
+                tracing::debug!(%error, "an answer to a question could not be written; it is asked again");
             }
             inner.asked.end(question.id);
         });
     }
 }
 
-/// Whether what is asked for is given up, here and now, for good.
-async fn gives_up(inner: &Arc<Inner>, question: &Question) -> bool {
-    match &question.about {
+/// Whether what is asked for is given up, here and now, for good. Of news: whether they were heard.
+async fn gives_up(inner: &Arc<Inner>, question: &Question) -> GivesUp {
+    let is_done = |done: bool| match done {
+        true => GivesUp::Yes,
+        false => GivesUp::NotNow,
+    };
+    let given_up = match &question.about {
+        Subject::Key { key, version } => {
+            let id = Arc::new(key.clone());
+            return is_done(inner.keys.hint(inner, &id, *version).is_ok());
+        }
         Subject::Place {
             key,
             seq,
@@ -202,9 +212,17 @@ async fn gives_up(inner: &Arc<Inner>, question: &Question) -> bool {
                 reply,
             };
             let id: Arc<KeyId> = Arc::new(key.clone());
-            let sent = inner.keys.send(inner, &id, msg).is_ok();
-            sent && answer.await.unwrap_or(false)
+            match inner.keys.send(inner, &id, msg) {
+                Ok(()) => answer.await.unwrap_or(GivesUp::NotNow),
+                Err(_) => GivesUp::NotNow,
+            }
         }
-        Subject::Session { session, epoch } => sessions::give_up(inner, *session, *epoch).await,
+        Subject::Session { session, epoch } => {
+            is_done(ceded::give_up(inner, *session, *epoch).await)
+        }
+    };
+    if given_up == GivesUp::Yes {
+        tracing::info!(about = ?question.about, "given up to another replica that asked for it");
     }
+    given_up
 }

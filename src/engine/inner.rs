@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use uuid::Uuid;
 
 use super::api::EngineError;
@@ -42,6 +42,8 @@ pub(super) struct Inner {
     pub beat_sooner: Notify,
     /// Questions of other replicas that are worked at.
     pub asked: Asked,
+    /// For each other home that may be being told of an end at the moment.
+    pub telling: Arc<Semaphore>,
     /// This machine's clock differs too much from the store's (I2).
     pub clock_off: AtomicBool,
     /// True once the engine stops: waits end, no call is taken.

@@ -89,7 +89,7 @@ impl Keys {
                         limit: inner.limits.active_keys_max as u64,
                     });
                 }
-                Box::new(Actor::new(Arc::clone(id)))
+                Box::new(Actor::new(Arc::clone(id), &inner.limits))
             }
         };
         let (tx, rx) = mpsc::channel(inner.limits.calls_per_key_max);
@@ -106,11 +106,26 @@ impl Keys {
         Ok(())
     }
 
+    /// Whether a key has an actor.
+    pub fn has(&self, id: &KeyId) -> bool {
+        match self.shard(id).get(id) {
+            Some(Slot::Running(tx)) => !tx.is_closed(),
+            Some(Slot::Parked(_)) => true,
+            None => false,
+        }
+    }
+
     /// Tells the actor of a key, if there is one, that another replica knows of this version.
-    pub fn hint(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64) {
-        if self.shard(id).contains_key(id) {
-            // A hint may be lost.
-            let _ = self.send(inner, id, Msg::Hint { version });
+    pub fn hint(
+        &self,
+        inner: &Arc<Inner>,
+        id: &Arc<KeyId>,
+        version: u64,
+    ) -> Result<(), EngineError> {
+        let is_known = self.shard(id).contains_key(id);
+        match is_known {
+            true => self.send(inner, id, Msg::Hint { version }),
+            false => Ok(()),
         }
     }
 

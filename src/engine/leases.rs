@@ -4,6 +4,8 @@
 //! anybody waits behind it or not (I8); a renewal does not move it: when it rings early it is set again.
 //! So a sign of life costs a look-up.
 
+mod open;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use super::api::{LeaseLeft, Renewed};
 use super::clock::Clock;
 use crate::lock::{Fence, KeyId, Seq, SessionId, Tag};
 use crate::session::{Lease, Observed, Observer, Vouch};
+pub(super) use open::OpenCall;
 
 /// The table is looked at least this often; a longer gap means that the process was not running.
 pub(super) const TICK: Duration = Duration::from_millis(50);
@@ -88,6 +91,8 @@ struct Table {
     places: HashMap<PlaceId, PlaceLease>,
     alarms: BTreeMap<AlarmAt, Alarm>,
     claims: HashMap<PlaceId, AlarmAt>,
+    /// Calls open here that keep a session alive, wherever that is kept.
+    open: HashMap<SessionId, u32>,
     next_alarm: u64,
     sessions_max: usize,
     vouch: Vouch,
@@ -99,21 +104,6 @@ struct Table {
 pub(super) struct Leases {
     clock: Arc<dyn Clock>,
     table: Mutex<Table>,
-}
-
-/// A call that keeps a lease alive for as long as this lives.
-pub(super) struct OpenCall {
-    leases: Arc<Leases>,
-    key: LeaseKey,
-}
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        let (mut table, now) = self.leases.look();
-        if let Some(lease) = table.lease(&self.key) {
-            lease.close_call(now);
-        }
-    }
 }
 
 /// Room for one more place of a session, until the place is made or is not.
@@ -141,6 +131,7 @@ impl Leases {
                 places: HashMap::new(),
                 alarms: BTreeMap::new(),
                 claims: HashMap::new(),
+                open: HashMap::new(),
                 next_alarm: 0,
                 sessions_max,
                 vouch,
@@ -255,8 +246,9 @@ impl Leases {
             return Err(NoLease::TooMany);
         }
         let alarm = table.set_alarm(now.plus(ttl), Alarm::Session(session));
+        let open_calls = table.open_calls(session);
         let known = SessionLease {
-            lease: Lease::new(ttl, now),
+            lease: Lease::with_open_calls(ttl, now, open_calls),
             alarm,
             since,
             ceded: None,
@@ -396,20 +388,6 @@ impl Leases {
         table.alarms.remove(&gone.alarm);
         table.uncount_ttl(gone.lease.ttl());
         gone.places.into_iter().collect()
-    }
-
-    /// A call that keeps a lease alive for as long as the guard lives.
-    pub fn open_call(self: &Arc<Self>, key: &LeaseKey) -> Result<OpenCall, NoLease> {
-        let (mut table, now) = self.look();
-        let lease = table.lease(key).ok_or(NoLease::Unknown)?;
-        if !lease.open_call(now) {
-            return Err(NoLease::Over);
-        }
-        drop(table);
-        Ok(OpenCall {
-            leases: Arc::clone(self),
-            key: key.clone(),
-        })
     }
 
     /// The TTL of a lease, where it is kept here.

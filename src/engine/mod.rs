@@ -9,6 +9,7 @@ mod alarms;
 mod answer;
 mod api;
 mod beats;
+mod ceded;
 mod clock;
 mod inner;
 mod keys;

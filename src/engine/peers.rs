@@ -47,6 +47,9 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a key has this version now. Best effort: it may be lost, repeated or late.
     fn hint(&self, to: &Peer, key: &KeyId, version: u64);
 
+    /// As [`Peers::hint`], and whether it was heard.
+    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError>;
+
     /// Tells a replica that a session is over. Best effort as well.
     fn session_over(&self, to: &Peer, session: SessionId);
 
@@ -61,6 +64,10 @@ pub struct NoPeers;
 #[async_trait]
 impl Peers for NoPeers {
     fn hint(&self, _to: &Peer, _key: &KeyId, _version: u64) {}
+
+    async fn tell(&self, to: &Peer, _key: &KeyId, _version: u64) -> Result<(), PeerError> {
+        Err(PeerError::Unreachable(to.address.clone()))
+    }
 
     fn session_over(&self, _to: &Peer, _session: SessionId) {}
 

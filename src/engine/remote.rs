@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::api::{EngineError, Renewed};
+use super::ceded;
 use super::inner::Inner;
 use super::leases::{LeaseKey, NoLease, PlaceId};
 use super::members::Heard;
@@ -57,28 +58,12 @@ struct Remote {
     evicting: bool,
     places: BTreeSet<PlaceId>,
     wanted_until: Duration,
-    /// Calls that keep it alive.
-    open: usize,
 }
 
 /// Sessions that other replicas keep.
 #[derive(Default)]
 pub(super) struct RemoteSessions {
     table: Mutex<BTreeMap<SessionId, Remote>>,
-}
-
-/// A call that keeps such a session alive for as long as this lives.
-pub(super) struct OpenRemote {
-    inner: Arc<Inner>,
-    session: SessionId,
-}
-
-impl Drop for OpenRemote {
-    fn drop(&mut self) {
-        if let Some(remote) = self.inner.remote.table().get_mut(&self.session) {
-            remote.open = remote.open.saturating_sub(1);
-        }
-    }
 }
 
 impl RemoteSessions {
@@ -180,21 +165,10 @@ impl RemoteSessions {
     /// Forgets what nobody cares for, and says what is left.
     fn wanted(&self, now: Duration) -> Vec<(SessionId, Remote)> {
         let mut table = self.table();
-        let wanted = |r: &Remote| !r.places.is_empty() || r.open > 0 || r.wanted_until > now;
+        let wanted = |r: &Remote| !r.places.is_empty() || r.wanted_until > now;
         table.retain(|_, remote| wanted(remote));
         let all = table.iter().map(|(id, remote)| (*id, remote.clone()));
         all.collect()
-    }
-}
-
-/// A call that keeps a session of another replica alive for as long as the guard lives.
-pub(super) fn open_call(inner: &Arc<Inner>, session: SessionId) -> OpenRemote {
-    let mut table = inner.remote.table();
-    table.entry(session).or_default().open += 1;
-    drop(table);
-    OpenRemote {
-        inner: Arc::clone(inner),
-        session,
     }
 }
 
@@ -240,6 +214,7 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
                     for place in &remote.places {
                         let _ = inner.leases.attach(session, place.clone());
                     }
+                    ceded::adopt(inner, row).await;
                 } else if row.open && silent && same {
                     close(inner, row).await;
                 }
@@ -249,7 +224,7 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
         }
     }
     if let Some(known) = &remote.known
-        && remote.open > 0
+        && inner.leases.has_open_call(session)
         && remote
             .renewed_at
             .is_none_or(|at| now.saturating_sub(at) >= known.ttl / 3)

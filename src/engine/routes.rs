@@ -88,12 +88,10 @@ impl Engine {
         taken.await.map_err(|_| super::actor::no_answer())?
     }
 
-    /// Another replica says that a key has this version now.
-    pub fn hinted(&self, key: KeyId, version: u64) {
-        if let Ok(inner) = self.inner() {
-            let id = Arc::new(key);
-            inner.keys.hint(&inner, &id, version);
-        }
+    /// Another replica says that a key has this version now. Fails where that could not be taken in.
+    pub fn hinted(&self, key: KeyId, version: u64) -> Result<(), EngineError> {
+        let inner = self.inner()?;
+        inner.keys.hint(&inner, &Arc::new(key), version)
     }
 
     /// Another replica says that a session is over.
@@ -177,7 +175,8 @@ pub(super) fn failed(error: StoreError) -> EngineError {
     EngineError::Unavailable(error.to_string())
 }
 
-/// Asks a replica that lives and cannot be called, through the store. True once it consented, or is down.
+/// Asks a replica that lives and cannot be called, through the store. True once it consented, or is down; false
+/// where it declines, or does not answer in time.
 pub(super) async fn has_consent(
     inner: &Inner,
     home: ReplicaId,
@@ -192,10 +191,11 @@ pub(super) async fn has_consent(
     let until = inner.clock.boot().saturating_add(CONSENT_MAX);
     while inner.clock.boot() < until {
         inner.clock.sleep(LOOK_EVERY).await;
-        if inner.members.presence(home) == Presence::Down
-            || inner.store.has_consent(&question).await?
-        {
+        if inner.members.presence(home) == Presence::Down {
             return Ok(true);
+        }
+        if let Some(consented) = inner.store.has_consent(&question).await? {
+            return Ok(consented);
         }
     }
     Ok(false)

@@ -20,7 +20,7 @@ use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
 const EVICTS_AT_ONCE: usize = 64;
 
 /// A consent that is followed by no take-over is given up after this.
-const CEDED_FOR: Duration = Duration::from_secs(6);
+pub(super) const CEDED_FOR: Duration = Duration::from_secs(6);
 
 fn ttl_of(row: &SessionRow) -> Duration {
     Duration::from_millis(u64::from(row.ttl_ms))
@@ -144,7 +144,7 @@ pub(super) async fn kept_elsewhere(
 }
 
 /// Gives a session that this replica keeps, by its row, a new epoch and a fresh lease.
-async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
+pub(super) async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     let row = inner.store.load_session(session).await.map_err(failed)?;
     let Some(row) = row.filter(|row| row.open) else {
         // Ended by an observer, which saw no beat of this replica for too long.
@@ -179,7 +179,7 @@ fn renew_again(inner: &Inner, session: SessionId) -> Result<Renewed, EngineError
 }
 
 /// Makes this replica the one that keeps a session, from the row that was read. False if that changed.
-async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
+pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
     let since = inner.clock.boot();
     let expected = row.epoch;
     let row = SessionRow {
@@ -272,23 +272,8 @@ pub(super) async fn take(
     Err(changing())
 }
 
-/// Another replica asks for a session: whether it may have it.
-pub(super) async fn give_up(inner: &Arc<Inner>, session: SessionId, epoch: u32) -> bool {
-    match inner.store.load_session(session).await {
-        Ok(Some(row)) if row.replica == inner.replica && row.epoch == epoch => {
-            inner.leases.cede_session(session);
-            true
-        }
-        Ok(_) => false,
-        Err(error) => {
-            tracing::debug!(%session, %error, "a session that was asked for could not be read");
-            false
-        }
-    }
-}
-
 /// Another replica keeps a session that this one kept: what lives by it here is told by that one now.
-fn moved(inner: &Arc<Inner>, session: SessionId) {
+pub(super) fn moved(inner: &Arc<Inner>, session: SessionId) {
     for place in inner.leases.drop_session(session) {
         inner.remote.attach(session, place);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::alarms;
 use super::api::EngineError;
@@ -48,6 +48,8 @@ pub struct EngineOptions {
 
 /// The replica TTL unless configured.
 pub const REPLICA_TTL: Duration = Duration::from_secs(10);
+/// How many homes may be being told of ends at once.
+const TELLING_MAX: usize = 1_024;
 /// How often it is tried to say that this replica stopped.
 const HAND_OVER_TRIES: u32 = 4;
 
@@ -235,6 +237,7 @@ impl Shared {
             beats: AtomicU64::new(0),
             beat_sooner: Notify::new(),
             asked: Asked::default(),
+            telling: Arc::new(Semaphore::new(TELLING_MAX)),
             clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::actor::Msg;
+use super::ceded;
 use super::inner::Inner;
 use super::peers::Presence;
 use super::remote::silence_max;
-use crate::lock::{Key, KeyId, TableName};
+use crate::lock::{Entry, Key, KeyId, TableName};
 use crate::store::StoreError;
 
 /// After this, or twenty times what the last one took, all is looked over again.
@@ -52,6 +53,13 @@ async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
                     table: table.clone(),
                     key: one.key,
                 };
+                let mine = |entry: &Arc<Entry>| entry.home == inner.replica;
+                if one.state.entries.iter().any(mine) && !inner.keys.has(&id) {
+                    // Of a task that died. The next one reads the state, and sees to what is there.
+                    let version = one.state.version;
+                    let id = Arc::new(id.clone());
+                    let _ = inner.keys.send(inner, &id, Msg::Hint { version });
+                }
                 if orphaned && falls_here(inner, &id) {
                     // One that has its hands full is found again by the next sweep.
                     let _ = inner.keys.send(inner, &Arc::new(id), Msg::Sweep);
@@ -72,6 +80,10 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
         let last_page = rows.len() < PAGE;
         after = rows.last().map(|row| row.id);
         for row in rows {
+            if row.replica == inner.replica {
+                ceded::adopt(inner, row).await;
+                continue;
+            }
             let is_down = inner.members.presence(row.replica) == Presence::Down;
             let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
                 continue;

@@ -27,6 +27,14 @@ impl Lease {
         }
     }
 
+    /// One that begins now, with calls that are open already.
+    pub fn with_open_calls(ttl: Duration, now: Observed, open_calls: u32) -> Self {
+        Lease {
+            open_calls,
+            ..Lease::new(ttl, now)
+        }
+    }
+
     /// Its time to live.
     pub fn ttl(&self) -> Duration {
         self.ttl

@@ -125,8 +125,8 @@ pub struct ReplicaRow {
     pub stopped: bool,
 }
 
-/// What a replica asks the home of a place, or the replica of a session, where it cannot be called: through
-/// the store (I10). Each is asked once, under an id of its own, and forgotten by the store after some minutes.
+/// What a replica asks, or tells, the home of a place, or the replica of a session, where it cannot be called:
+/// through the store (I10). Each is asked once, under an id of its own, and forgotten by the store after some minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Its id.
@@ -137,9 +137,16 @@ pub struct Question {
     pub about: Subject,
 }
 
-/// What is to be given up by the replica that has it.
+/// What is to be given up by the replica that has it, or looked at by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
+    /// A key of which another replica ended a place: nothing is to be given up, and who consents has heard of it.
+    Key {
+        /// The key.
+        key: KeyId,
+        /// A version that it has, or had.
+        version: u64,
+    },
     /// A place.
     Place {
         /// Its key.
@@ -252,7 +259,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The questions put to a replica that it has not consented to, some hundreds at most.
+    /// The questions put to a replica that it has not answered, some hundreds at most.
     async fn questions(&self, _home: ReplicaId) -> Result<Vec<Question>, StoreError> {
         Ok(Vec::new())
     }
@@ -262,9 +269,14 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether what was asked was consented to.
-    async fn has_consent(&self, _question: &Question) -> Result<bool, StoreError> {
-        Ok(false)
+    /// Declines what was asked. Never after a consent to it, nor before one.
+    async fn decline(&self, _question: &Question) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Whether what was asked was consented to; `None` while it is not answered.
+    async fn has_consent(&self, _question: &Question) -> Result<Option<bool>, StoreError> {
+        Ok(None)
     }
 
     /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).

@@ -43,6 +43,8 @@ pub struct Log {
     pub writes: Vec<Cell>,
     /// How many reads of data were tried.
     pub reads: usize,
+    /// How many reads of data were done whose answers are held back.
+    pub answers_held: usize,
     /// Every state that was to be swapped in.
     pub swaps: Vec<State>,
 }
@@ -82,6 +84,7 @@ struct Holds {
     swaps: bool,
     writes: bool,
     reads: bool,
+    answers: bool,
 }
 
 /// A [`Store`] that fails when told to.
@@ -160,6 +163,11 @@ impl FaultyStore {
 
     pub fn hold_reads(&self, hold: bool) {
         self.holds.send_modify(|h| h.reads = hold);
+    }
+
+    /// Reads are done, and their answers held back.
+    pub fn hold_answers(&self, hold: bool) {
+        self.holds.send_modify(|h| h.answers = hold);
     }
 
     async fn until(&self, free: impl FnMut(&Holds) -> bool) {
@@ -263,7 +271,12 @@ impl Store for FaultyStore {
         let fault = fault.unwrap_or_else(|| self.plan().random(false));
         self.until(|h| !h.reads).await;
         read_fault(fault).await?;
-        self.real()?.read_data(id).await
+        let read = self.real()?.read_data(id).await;
+        if self.holds.borrow().answers {
+            self.log().answers_held += 1;
+            self.until(|h| !h.answers).await;
+        }
+        read
     }
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {

@@ -1,6 +1,7 @@
 //! The task of a key panics: what it remembered of a fence is gone (I10).
 
 use fermata::engine::EngineError;
+use fermata::limits::Limits;
 use fermata::lock::Command;
 
 use super::faulty::Fault;
@@ -8,7 +9,12 @@ use super::world::{World, call, until};
 
 /// A holder with three acknowledged writes, whose home has just lost its memory of them.
 async fn forgetful() -> (World, fermata::lock::LockRef) {
-    let world = World::new().await;
+    let world = World::with(Limits {
+        // A read panics: it must reach the store.
+        remembered_value_bytes_max: 0,
+        ..Limits::default()
+    })
+    .await;
     let held = world.create("k").await.lock_ref;
     for value in ["one", "two", "three"] {
         world.put(&held, value).await.unwrap();

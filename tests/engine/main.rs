@@ -10,9 +10,11 @@
 mod drops;
 mod faults;
 mod faulty;
+mod latest;
 mod lost_memory;
 mod manual_clock;
 mod memory;
+mod moves;
 mod replicas;
 mod rng;
 mod sections;

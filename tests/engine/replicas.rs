@@ -143,12 +143,19 @@ async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() 
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &held, "of a").await.unwrap();
     service.wires.cut("replica-0");
-    b.take_over(&held, home).await.unwrap();
     b.take_over(&waiting, home).await.unwrap();
+    // Not at once: it was served a moment ago.
+    let declined = b.take_over(&held, home).await;
+    assert!(matches!(declined, Err(EngineError::Unavailable(_))));
+    write(a, &held, "of a, again").await.unwrap();
+    until("it is given up", || async {
+        b.take_over(&held, home).await.is_ok()
+    })
+    .await;
     // It consented for good.
     assert_eq!(elsewhere(write(a, &held, "too late").await), b.replica());
     let held = acquire(b, &held).await;
-    assert_eq!(get(b, &held).await, Ok(Some("of a".to_owned())));
+    assert_eq!(get(b, &held).await, Ok(Some("of a, again".to_owned())));
     b.release(&held, None, 0).await.unwrap();
     acquire(b, &waiting).await;
 }

@@ -22,7 +22,17 @@ use uuid::Uuid;
 #[derive(Default)]
 struct Rows {
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
-    questions: Vec<(Question, bool)>,
+    questions: Vec<(Question, Option<bool>)>,
+}
+
+impl Rows {
+    fn answer(&mut self, question: &Question, yes: bool) {
+        let asked = self
+            .questions
+            .iter_mut()
+            .filter(|(q, _)| q.id == question.id);
+        asked.for_each(|(_, answer)| *answer = Some(yes));
+    }
 }
 
 pub struct Shared {
@@ -42,7 +52,11 @@ pub struct Way {
     stuck: Mutex<Option<KeyId>>,
     /// How long what was loaded takes to come back.
     slow: Mutex<Duration>,
-    /// How many swaps of sessions take effect without an answer that says so.
+    /// How long a value takes to be written.
+    slow_writes: Mutex<Duration>,
+    /// What this replica is asked through the store does not come through.
+    deaf: Mutex<bool>,
+    /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
 
@@ -70,8 +84,23 @@ impl Way {
         *self.slow.lock().unwrap() = by;
     }
 
+    pub fn slow_writes(&self, by: Duration) {
+        *self.slow_writes.lock().unwrap() = by;
+    }
+
+    pub fn deaf(&self, deaf: bool) {
+        *self.deaf.lock().unwrap() = deaf;
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
+    }
+
+    fn is_unheard(&self) -> bool {
+        let mut unheard = self.unheard.lock().unwrap();
+        let is_unheard = *unheard > 0;
+        *unheard = unheard.saturating_sub(1);
+        is_unheard
     }
 }
 
@@ -102,9 +131,13 @@ impl Store for Way {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
         }
-        match self.open() {
+        let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
+        };
+        match matches!(swap, Swap::Applied) && self.is_unheard() {
+            true => Swap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            false => swap,
         }
     }
 
@@ -113,6 +146,10 @@ impl Store for Way {
     }
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        let slow = *self.slow_writes.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
         match self.open() {
             Ok(shared) => shared.store.write_data(id, cell).await,
             Err(error) => Written::NotStarted(error),
@@ -137,12 +174,10 @@ impl Store for Way {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
         };
-        let mut unheard = self.unheard.lock().unwrap();
-        if *unheard > 0 && matches!(swap, SessionSwap::Applied) {
-            *unheard -= 1;
-            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+        match matches!(swap, SessionSwap::Applied) && self.is_unheard() {
+            true => SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned())),
+            false => swap,
         }
-        swap
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
@@ -192,33 +227,38 @@ impl Store for Way {
 
     async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.questions.push((question.clone(), false));
+        rows.questions.push((question.clone(), None));
         Ok(())
     }
 
     async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+        if *self.deaf.lock().unwrap() {
+            return Err(StoreError::Unavailable("deaf".to_owned()));
+        }
         let rows = self.open()?.rows.lock().unwrap();
         let open = rows
             .questions
             .iter()
-            .filter(|(q, yes)| q.home == home && !yes);
+            .filter(|(q, answer)| q.home == home && answer.is_none());
         Ok(open.map(|(q, _)| q.clone()).collect())
     }
 
     async fn consent(&self, question: &Question) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        for (asked, yes) in &mut rows.questions {
-            *yes |= asked.id == question.id;
-        }
+        rows.answer(question, true);
         Ok(())
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<bool, StoreError> {
+    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
+        let mut rows = self.open()?.rows.lock().unwrap();
+        rows.answer(question, false);
+        Ok(())
+    }
+
+    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
         let rows = self.open()?.rows.lock().unwrap();
-        Ok(rows
-            .questions
-            .iter()
-            .any(|(q, yes)| q.id == question.id && *yes))
+        let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
+        Ok(asked.and_then(|(_, answer)| *answer))
     }
 }
 
@@ -249,7 +289,16 @@ struct Wired(Arc<Wires>);
 impl Peers for Wired {
     fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
         if let Some(engine) = self.0.to(to) {
-            engine.hinted(key.clone(), version);
+            let _ = engine.hinted(key.clone(), version);
+        }
+    }
+
+    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+        match self.0.to(to) {
+            Some(engine) => engine
+                .hinted(key.clone(), version)
+                .map_err(PeerError::Refused),
+            None => Err(PeerError::Unreachable("cut".to_owned())),
         }
     }
 
@@ -305,6 +354,8 @@ impl Service {
                 mute: Mutex::default(),
                 stuck: Mutex::default(),
                 slow: Mutex::default(),
+                slow_writes: Mutex::default(),
+                deaf: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");

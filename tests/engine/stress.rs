@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fermata::engine::{CreateCall, Engine, EngineError, Standing};
+use fermata::limits::Limits;
 use fermata::lock::{Fence, LockRef, Over, SessionId};
 use uuid::Uuid;
 
@@ -285,7 +286,12 @@ impl Client {
 async fn one_holder_at_a_time_reads_what_the_last_one_left_whatever_fails() {
     let seconds = std::env::var("FERMATA_STRESS_SECONDS").map_or(6, |s| s.parse().unwrap());
     let mut rng = Rng::new(seed(20_261_121));
-    let mut world = World::new().await;
+    let mut limits = Limits::default();
+    if rng.below(2) == 0 {
+        // Every read reaches the store.
+        limits.remembered_value_bytes_max = 0;
+    }
+    let mut world = World::with(limits).await;
     let shared = Arc::new(Shared {
         engine: Mutex::new(world.engine.clone()),
         known: (0..KEYS)

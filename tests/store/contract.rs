@@ -35,7 +35,7 @@ macro_rules! keeps_its_promises {
             an_announced_replica_is_listed,
             beats_never_go_back,
             a_forgotten_replica_does_not_come_back,
-            who_is_asked_sees_a_question_until_they_consent,
+            who_is_asked_sees_a_question_until_they_answer,
             some_hundreds_of_questions_are_seen_at_once_and_the_others_after_them,
             a_shared_store_has_a_clock,
         );

@@ -6,11 +6,10 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
-use super::super::leases::{LeaseKey, NoLease, Room};
-use super::super::remote;
+use super::super::leases::{LeaseKey, NoLease, OpenCall, Room};
 use super::critical::{Critical, CriticalKind};
 use super::intent::{EvictReply, Intent};
-use super::msg::{Held, HeldReply, Life, Msg, Open, PlaceRef, Reply, Wake, WatchHandle};
+use super::msg::{Held, HeldReply, Life, Msg, PlaceRef, Reply, Wake, WatchHandle};
 use super::others::{changing_home, session_closed};
 use super::{Actor, LetIn, Run};
 use crate::lock::{
@@ -249,14 +248,9 @@ impl Actor {
     }
 
     /// A call that keeps a lease alive for as long as the guard lives.
-    fn open_call(&self, run: &Run, lease: &LeaseKey) -> Result<Open, EngineError> {
-        match (run.inner.leases.open_call(lease), lease) {
-            (Ok(open), _) => Ok(Open::Here(open)),
-            (Err(NoLease::Unknown), LeaseKey::Session(session)) if run.inner.shared => {
-                Ok(Open::Elsewhere(remote::open_call(&run.inner, *session)))
-            }
-            (Err(_), _) => Err(EngineError::SessionOver),
-        }
+    fn open_call(&self, run: &Run, lease: &LeaseKey) -> Result<OpenCall, EngineError> {
+        let open = run.inner.leases.open_call(lease, run.inner.shared);
+        open.map_err(|_| EngineError::SessionOver)
     }
 
     /// What to tell a client whose lease is over while its place is still being evicted.

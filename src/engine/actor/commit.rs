@@ -115,6 +115,7 @@ impl Actor {
                     self.latest.met(known, &state);
                     self.adopt(run, state);
                 }
+                self.tell_untold(run);
                 let now = self.state.as_ref().map(|s| s.version);
                 self.looked(run, known != now);
                 self.just_read = true;
@@ -162,15 +163,15 @@ impl Actor {
                 self.tries = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
-                let old = self.state.clone().unwrap_or_default();
+                let old = self.others.untold.take().or_else(|| self.state.clone());
                 // A look beside a call may have shown it already, and more.
                 if new.version > known {
-                    self.changed(&old, &new);
+                    self.changes_to(&new);
                     self.adopt(run, new);
                 }
                 self.others.sent_at = None;
                 self.deliver(run, batch);
-                self.tell_others(run, &old);
+                self.tell_others(run, &old.unwrap_or_default());
             }
             Swap::Conflict(current) => {
                 Counters::add(&counters.conflicts, 1);
@@ -181,12 +182,16 @@ impl Actor {
                     self.latest.met(Some(known), &current);
                     self.adopt(run, current);
                 }
+                self.tell_untold(run);
                 self.pause(run);
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
                 tracing::warn!(key = %self.id, %error, "the outcome of a change is not known; looking it up");
                 self.ask_again(batch, true);
+                if self.others.untold.is_none() {
+                    self.others.untold = self.state.clone();
+                }
                 self.stale = true;
                 self.pause(run);
             }

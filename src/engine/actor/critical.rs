@@ -66,6 +66,8 @@ pub(super) enum IoDone {
     },
     /// The rewrite of what was read.
     SyncWrote { fence: Fence, written: Written },
+    /// The look at the key after a sync that took long.
+    SyncLooked { grant: Fence, looked: Looked },
 }
 
 impl Actor {
@@ -119,6 +121,7 @@ impl Actor {
             holding.last_call_no = call_no;
         }
         holding.calls += 1;
+        holding.served_at = Some(run.inner.clock.boot());
         Ok(life)
     }
 
@@ -291,6 +294,7 @@ impl Actor {
             },
             IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
             IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
+            IoDone::SyncLooked { grant, looked } => self.sync_looked(run, grant, looked),
         }
     }
 
@@ -382,6 +386,7 @@ impl Actor {
             && heard
         {
             holding.claimed = true;
+            holding.served_at = Some(run.inner.clock.boot());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the home of a holder remembers of its fence, until the store shows that the fence is over (I10).
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::critical::Critical;
 use crate::lock::{Entry, Fence, Seq, Tag};
@@ -15,6 +16,8 @@ pub(super) enum Entrance {
     Reading,
     /// What was read is being rewritten at op 0, with the same content until that is acknowledged.
     Writing(Cell),
+    /// It was rewritten, and the last look at the key is too long ago by now: it is looked at first (I10).
+    Looking,
     /// The holder may be let in.
     Open,
 }
@@ -31,6 +34,8 @@ pub(super) struct Holding {
     pub entrance: Entrance,
     /// The value was rewritten under this grant.
     pub synced: bool,
+    /// When it was last told HELD, or had a critical call accepted, by CLOCK_BOOTTIME.
+    pub served_at: Option<Duration>,
     /// An answer said HELD to someone who was there to hear it (I5).
     pub claimed: bool,
     /// The claim is being watched.
@@ -71,6 +76,7 @@ impl Holding {
                 Entrance::Open
             },
             synced: false,
+            served_at: None,
             claimed: false,
             claim_watched: false,
             releasing: false,

@@ -9,26 +9,35 @@ use std::sync::Arc;
 
 use super::holding::Holding;
 use super::{Actor, Run};
-use crate::lock::State;
+use crate::lock::{Fence, State};
 use crate::store::{Cell, StoreError};
 
-/// A longer value is not remembered, in bytes.
-const REMEMBERED_MAX: usize = 64 * 1_024;
-
 /// What the data of a key holds, where that is known for sure.
-#[derive(Debug, Default)]
-pub(super) struct Latest(Option<Option<Cell>>);
+#[derive(Debug)]
+pub(super) struct Latest {
+    known: Option<Option<Cell>>,
+    /// A longer value is not remembered, in bytes; with 0 none is.
+    bytes_max: usize,
+}
 
 impl Latest {
+    pub fn up_to(bytes_max: usize) -> Self {
+        Latest {
+            known: None,
+            bytes_max,
+        }
+    }
+
     pub fn forget(&mut self) {
-        self.0 = None;
+        self.known = None;
     }
 
     /// What a read shows that is made now, or a write leaves that was acknowledged, no other being open.
     pub fn know(&mut self, cell: Option<Cell>) {
         let value = cell.as_ref().and_then(|cell| cell.value.as_ref());
-        let is_short = value.is_none_or(|value| value.len() <= REMEMBERED_MAX);
-        self.0 = is_short.then_some(cell);
+        let bytes = value.map_or(0, |value| value.len());
+        let is_kept = self.bytes_max > 0 && bytes <= self.bytes_max;
+        self.known = is_kept.then_some(cell);
     }
 
     /// The state was read, or met by a change that was refused: whatever is newer, others made.
@@ -71,7 +80,7 @@ impl Actor {
     pub(super) fn read_latest(&self, run: &Run) -> impl Future<Output = Read> + Send + use<> {
         let settled = self.holding.as_ref().filter(|h| !h.has_open_write());
         let after = settled.map(Holding::last_timestamp);
-        let known = self.latest.0.clone();
+        let known = self.latest.known.clone();
         let store = Arc::clone(&run.inner.store);
         let id = Arc::clone(&self.id);
         async move {
@@ -83,9 +92,10 @@ impl Actor {
         }
     }
 
-    /// This actor changed the state: the value is still known unless a holder went without a clean end.
-    pub(super) fn changed(&mut self, old: &State, new: &State) {
-        let goes_on = old.grant == new.grant && new.holder().is_some();
+    /// This actor changes the state: the value is still known unless a holder went without a clean end.
+    pub(super) fn changes_to(&mut self, new: &State) {
+        let grant = self.state.as_ref().map_or(Fence::NONE, |old| old.grant);
+        let goes_on = grant == new.grant && new.holder().is_some();
         let is_open = self.holding.as_ref().is_some_and(Holding::has_open_write);
         if !goes_on && (new.unsynced || is_open) {
             self.latest.forget();

@@ -14,6 +14,7 @@
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
+//! - `tell`: what other replicas are told of it
 
 mod adopt;
 mod calls;
@@ -26,6 +27,7 @@ mod msg;
 mod others;
 mod outcome;
 mod sync;
+mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -40,7 +42,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
-use super::leases::{LeaseKey, PlaceId};
+use super::leases::{LeaseKey, OpenCall, PlaceId};
+use crate::limits::Limits;
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
 use commit::StoreDone;
 use critical::IoDone;
@@ -49,7 +52,7 @@ use holding::Holding;
 use intent::Intent;
 use latest::Latest;
 pub(super) use msg::{
-    Accepted, Held, HeldReply, Life, Msg, Open, PlaceRef, WatchHandle, Whereabouts,
+    Accepted, GivesUp, Held, HeldReply, Life, Msg, PlaceRef, WatchHandle, Whereabouts,
 };
 use others::Others;
 
@@ -69,7 +72,7 @@ pub(super) struct LetIn {
     pub existed: bool,
     pub reply: HeldReply,
     /// Keeps the place alive.
-    pub _open: Open,
+    pub _open: OpenCall,
 }
 
 /// The actor of one key. Parked between two pieces of work.
@@ -118,7 +121,7 @@ struct Run {
 }
 
 impl Actor {
-    pub fn new(id: Arc<KeyId>) -> Self {
+    pub fn new(id: Arc<KeyId>, limits: &Limits) -> Self {
         Actor {
             id,
             state: None,
@@ -128,7 +131,7 @@ impl Actor {
             just_read: false,
             past: None,
             holding: None,
-            latest: Latest::default(),
+            latest: Latest::up_to(limits.remembered_value_bytes_max),
             pending: VecDeque::new(),
             let_ins: Vec::new(),
             wakes: BTreeMap::new(),

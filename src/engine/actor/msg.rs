@@ -6,7 +6,6 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, ForceReleased, Mutation, Value, Watched};
 use super::super::leases::{LeaseKey, OpenCall};
-use super::super::remote::OpenRemote;
 use crate::lock::{Create, Fence, LockRef, ReplicaId, Seq, SessionId, Tag};
 
 /// A lockRef of the actor's own key.
@@ -36,12 +35,6 @@ pub(in super::super) struct Life {
     pub ask: Option<SessionId>,
 }
 
-/// A call that keeps a lease alive for as long as this lives.
-pub(in super::super) enum Open {
-    Here(#[expect(dead_code, reason = "it is dropped")] OpenCall),
-    Elsewhere(#[expect(dead_code, reason = "it is dropped")] OpenRemote),
-}
-
 /// An accepted critical call that was done.
 pub(in super::super) struct Accepted<T> {
     pub value: T,
@@ -57,6 +50,17 @@ pub(in super::super) struct Whereabouts {
     pub fence: Fence,
     /// The version of the key that says so.
     pub version: u64,
+}
+
+/// Whether something is given up to another replica that asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum GivesUp {
+    /// For good.
+    Yes,
+    /// Whoever asks hears so, and may ask anew later.
+    No,
+    /// It cannot be said yet, or there is nothing to give.
+    NotNow,
 }
 
 /// Where a place stands, to whoever created or acquires it.
@@ -86,7 +90,7 @@ pub(in super::super) enum Held {
 /// Rings when it is the place's turn, or the place is over. Keeps it alive until then.
 pub(in super::super) struct Wake {
     pub turn: oneshot::Receiver<()>,
-    pub _open: Open,
+    pub _open: OpenCall,
 }
 
 pub(in super::super) type HeldReply = oneshot::Sender<Result<Held, EngineError>>;
@@ -96,7 +100,7 @@ pub(in super::super) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 pub(in super::super) struct WatchHandle {
     pub seen: watch::Receiver<Watched>,
     /// Keeps the place alive.
-    pub _open: Open,
+    pub _open: OpenCall,
     pub lease: LeaseKey,
 }
 
@@ -167,12 +171,12 @@ pub(in super::super) enum Msg {
         from_epoch: u32,
         reply: Reply<bool>,
     },
-    /// Another replica asks for a place: true once it is given up, for good.
+    /// Another replica asks for a place: answered once it is given up, for good, or is not.
     Consent {
         seq: Seq,
         fence: Fence,
         epoch: u32,
-        reply: oneshot::Sender<bool>,
+        reply: oneshot::Sender<GivesUp>,
     },
     /// Another replica says that the key has this version.
     Hint { version: u64 },
@@ -218,7 +222,7 @@ impl Msg {
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
             Msg::Where { reply, .. } => drop(reply.send(Err(error))),
             Msg::Take { reply, .. } => drop(reply.send(Err(error))),
-            Msg::Consent { reply, .. } => drop(reply.send(false)),
+            Msg::Consent { reply, .. } => drop(reply.send(GivesUp::NotNow)),
             Msg::Hint { .. } | Msg::Sweep => {}
             Msg::Expired { .. }
             | Msg::Claim { .. }

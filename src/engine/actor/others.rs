@@ -14,7 +14,7 @@ use super::super::members::Heard;
 use super::super::peers::Presence;
 use super::super::remote::silence_max;
 use super::intent::{EvictReply, Intent};
-use super::msg::{PlaceRef, Reply, Whereabouts};
+use super::msg::{GivesUp, PlaceRef, Reply, Whereabouts};
 use super::{Actor, Run};
 use crate::lock::{Entry, Evidence, Fence, Liveness, Lookup, Over, ReplicaId, Seq, State};
 use crate::store::StoreError;
@@ -28,6 +28,9 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 const POLL_RARELY: Duration = Duration::from_secs(5);
 /// A consent that is followed by no take-over is given up after this.
 const CEDED_FOR: Duration = Duration::from_secs(6);
+/// A holder that was served so lately is not given up: its client may make each call through another replica, and
+/// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
+const STAYS_FOR: Duration = Duration::from_secs(5);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -53,7 +56,7 @@ pub(super) struct Others {
     /// Places of this home that others were promised.
     ceded: BTreeMap<Seq, Ceded>,
     /// Who hears of a promise once the calls of the holder are answered.
-    consents: Vec<oneshot::Sender<bool>>,
+    consents: Vec<oneshot::Sender<GivesUp>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
     /// When the first swap was sent of which it is not known yet what became.
@@ -63,6 +66,8 @@ pub(super) struct Others {
     /// Looks in a row that showed nothing new.
     quiet: u32,
     swept_until: Duration,
+    /// The state before a swap of this replica of which it is not known yet what became.
+    pub untold: Option<Arc<State>>,
 }
 
 /// What a look beside a call showed; `None` where no look was needed.
@@ -232,33 +237,6 @@ impl Actor {
         }
     }
 
-    /// After a swap of this replica: tells the homes that have something to do now. They would find out.
-    pub(super) fn tell_others(&self, run: &Run, old: &State) {
-        let Some(new) = self.state.as_ref().filter(|_| run.inner.shared) else {
-            return;
-        };
-        let me = run.inner.replica;
-        let mut told: Vec<ReplicaId> = Vec::new();
-        let mut tell = |home: ReplicaId| {
-            if home != me
-                && !told.contains(&home)
-                && let Presence::Live(peer) = run.inner.members.presence(home)
-            {
-                run.inner.peers.hint(&peer, &self.id, new.version);
-                told.push(home);
-            }
-        };
-        if let Some(holder) = new.holder()
-            && old.grant != new.grant
-        {
-            tell(holder.home);
-        }
-        let gone = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
-        for entry in gone.take(64) {
-            tell(entry.home);
-        }
-    }
-
     /// Who has a place. The state was just read.
     pub(super) fn whereabouts(&self, place: PlaceRef) -> Result<Whereabouts, EngineError> {
         let state = self.state.as_ref().ok_or(EngineError::NeverIssued)?;
@@ -284,24 +262,30 @@ impl Actor {
         &mut self,
         run: &Run,
         (seq, fence, epoch): (Seq, Fence, u32),
-        reply: oneshot::Sender<bool>,
+        reply: oneshot::Sender<GivesUp>,
     ) {
         let Some(state) = self.state.clone() else {
             // Whoever asked looks for the answer in the store.
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         };
         let Some(entry) = state.entry(seq) else {
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         };
         let holds = state.head == seq;
         let in_force = if holds { state.fence } else { Fence::NONE };
         if entry.home != run.inner.replica || entry.epoch != epoch || fence != in_force {
-            let _ = reply.send(false);
+            let _ = reply.send(GivesUp::NotNow);
             return;
         }
         let at = run.inner.clock.boot();
+        let served_at = self.holding.as_ref().and_then(|h| h.served_at);
+        let stays_for = STAYS_FOR.min(self.ttl_of(run, entry) / 3);
+        if holds && served_at.is_some_and(|then| at.saturating_sub(then) < stays_for) {
+            let _ = reply.send(GivesUp::No);
+            return;
+        }
         self.others.ceded.insert(seq, Ceded { epoch, at });
         run.inner.leases.cede_place(&self.place(seq));
         self.wakes.remove(&seq);
@@ -312,7 +296,7 @@ impl Actor {
             self.others.consents.push(reply);
             self.finish_consent();
         } else {
-            let _ = reply.send(true);
+            let _ = reply.send(GivesUp::Yes);
         }
     }
 
@@ -325,7 +309,7 @@ impl Actor {
         if !self.others.ceded.contains_key(&state.head) {
             // Over, or taken over: nothing is left to promise.
             for reply in std::mem::take(&mut self.others.consents) {
-                let _ = reply.send(false);
+                let _ = reply.send(GivesUp::NotNow);
             }
             return;
         }
@@ -334,7 +318,7 @@ impl Actor {
         }
         self.holding = None;
         for reply in std::mem::take(&mut self.others.consents) {
-            let _ = reply.send(true);
+            let _ = reply.send(GivesUp::Yes);
         }
     }
 
@@ -421,15 +405,23 @@ impl Actor {
 
     /// The read beside a critical call, where this home's last look is too long ago (I10).
     pub(super) fn look_beside(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
-        let now = run.inner.clock.boot();
         let due = self.looked_long_ago(run);
+        let look = self.look_now(run);
+        async move {
+            match due {
+                true => look.await,
+                false => None,
+            }
+        }
+    }
+
+    /// A read beside whatever else goes on, as of when it is begun.
+    pub(super) fn look_now(&self, run: &Run) -> impl Future<Output = Looked> + Send + use<> {
         let inner = Arc::clone(&run.inner);
         let id = Arc::clone(&self.id);
         async move {
-            match due {
-                true => Some((now, inner.store.load(&id).await)),
-                false => None,
-            }
+            let now = inner.clock.boot();
+            Some((now, inner.store.load(&id).await))
         }
     }
 

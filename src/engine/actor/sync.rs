@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::super::api::{EngineError, Watched};
 use super::critical::{IoDone, value_of};
-use super::holding::Entrance;
+use super::holding::{Entrance, Holding};
 use super::intent::Intent;
 use super::latest::Read;
+use super::others::Looked;
 use super::{Actor, LetIn, Run};
 use crate::lock::Fence;
 use crate::store::{Cell, StoreError, Written};
@@ -203,6 +204,7 @@ impl Actor {
     }
 
     pub(super) fn sync_wrote(&mut self, run: &mut Run, fence: Fence, written: Written) {
+        let looked_long_ago = self.looked_long_ago(run);
         let Some(holding) = self.holding.as_mut().filter(|h| h.fence == fence) else {
             return;
         };
@@ -213,8 +215,14 @@ impl Actor {
             Written::Done => {
                 self.tries = 0;
                 self.latest.know(Some(cell.clone()));
-                holding.entrance = Entrance::Open;
                 holding.synced = true;
+                if looked_long_ago {
+                    holding.entrance = Entrance::Looking;
+                    let grant = holding.grant;
+                    self.look_after_sync(run, grant, None);
+                } else {
+                    holding.entrance = Entrance::Open;
+                }
             }
             Written::Unknown(error) | Written::NotStarted(error) => {
                 // Again, with the same content: a fence is synced from one read (I7).
@@ -223,6 +231,39 @@ impl Actor {
                 self.tries = self.tries.saturating_add(1);
                 self.fail_holder_calls(&EngineError::Unavailable(error.to_string()));
                 Self::write_sync(run, &self.id, fence, cell, Some(pause));
+            }
+        }
+    }
+
+    fn look_after_sync(&self, run: &Run, grant: Fence, pause: Option<super::Sleep>) {
+        let look = self.look_now(run);
+        run.io.push(Box::pin(async move {
+            if let Some(pause) = pause {
+                pause.await;
+            }
+            let looked = look.await;
+            IoDone::SyncLooked { grant, looked }
+        }));
+    }
+
+    /// Nobody is let in by what was known before a sync that took long (I10).
+    pub(super) fn sync_looked(&mut self, run: &mut Run, grant: Fence, looked: Looked) {
+        let looked = self.saw_beside(run, looked);
+        let looking =
+            |h: &&mut Holding| h.grant == grant && matches!(h.entrance, Entrance::Looking);
+        let Some(holding) = self.holding.as_mut().filter(looking) else {
+            return;
+        };
+        match looked {
+            Ok(()) => {
+                self.tries = 0;
+                holding.entrance = Entrance::Open;
+            }
+            Err(error) => {
+                let pause = run.inner.clock.sleep(run.inner.backoff(self.tries));
+                self.tries = self.tries.saturating_add(1);
+                self.fail_holder_calls(&error);
+                self.look_after_sync(run, grant, Some(pause));
             }
         }
     }

@@ -265,13 +265,27 @@ impl PeerClient {
         let Ok(mut client) = self.client(to, false) else {
             return;
         };
-        let message = HintRequest { what: Some(what) };
-        let request = self.request(message, Some(Instant::now() + HINT));
+        let request = self.hint_request(what);
         tokio::spawn(async move {
             let hinted = timeout(HINT, client.hint(request)).await;
             tracing::trace!(?hinted, "hinted");
             drop(under_way);
         });
+    }
+
+    fn hint_request(&self, what: What) -> Request<HintRequest> {
+        let message = HintRequest { what: Some(what) };
+        self.request(message, Some(Instant::now() + HINT))
+    }
+
+    /// As [`PeerClient::failed`], for what the engine asks.
+    fn unreachable(&self, to: &Peer, status: &Status) -> PeerError {
+        PeerError::Unreachable(match self.failed::<()>(to, status) {
+            There::NotAsked(why) | There::Unknown(why) => why,
+            There::Answered(()) | There::Refused(_) | There::Elsewhere { .. } => {
+                status.message().to_owned()
+            }
+        })
     }
 
     fn avoid(&self, to: &Peer) {
@@ -293,6 +307,14 @@ fn caused_by<E: std::error::Error + 'static>(status: &Status) -> bool {
     false
 }
 
+fn of_key(key: &KeyId, version: u64) -> What {
+    What::Key(Key {
+        table: key.table.to_string(),
+        key: key.key.to_string(),
+        version,
+    })
+}
+
 fn first_cause(status: &Status) -> Option<String> {
     let mut cause = status.source()?;
     while let Some(deeper) = cause.source() {
@@ -312,12 +334,14 @@ fn refused(refusal: Refusal) -> Status {
 #[async_trait]
 impl Peers for PeerClient {
     fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
-        let key = Key {
-            table: key.table.to_string(),
-            key: key.key.to_string(),
-            version,
-        };
-        self.send_hint(to, What::Key(key));
+        self.send_hint(to, of_key(key, version));
+    }
+
+    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+        let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
+        let told = client.hint(self.hint_request(of_key(key, version))).await;
+        told.map(drop)
+            .map_err(|status| self.unreachable(to, &status))
     }
 
     fn session_over(&self, to: &Peer, session: SessionId) {
@@ -334,12 +358,7 @@ impl Peers for PeerClient {
         let request = self.request(message, Some(Instant::now() + RENEW));
         match client.renew_session(request).await {
             Ok(response) => renewed(response.into_inner()),
-            Err(status) => match self.failed::<()>(to, &status) {
-                There::NotAsked(why) | There::Unknown(why) => Err(PeerError::Unreachable(why)),
-                There::Answered(()) | There::Refused(_) | There::Elsewhere { .. } => {
-                    Err(PeerError::Unreachable(status.message().to_owned()))
-                }
-            },
+            Err(status) => Err(self.unreachable(to, &status)),
         }
     }
 }

@@ -268,7 +268,8 @@ impl Peer for PeerRpc {
         match request.into_inner().what {
             Some(What::Key(key)) => {
                 let id = parse::key_id(&key.key, &key.table, &self.limits)?;
-                self.engine.hinted(id, key.version);
+                let heard = self.engine.hinted(id, key.version);
+                heard.map_err(|error| status::of_engine(&error))?;
             }
             Some(What::SessionOver(session)) => {
                 if let Ok(session) = Uuid::from_slice(&session) {

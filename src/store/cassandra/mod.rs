@@ -387,10 +387,14 @@ impl Store for CassandraStore {
     }
 
     async fn consent(&self, question: &Question) -> Result<(), StoreError> {
-        self.write_consent(question).await
+        self.write_consent(question, true).await
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<bool, StoreError> {
+    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
+        self.write_consent(question, false).await
+    }
+
+    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
         self.read_consent(question).await
     }
 

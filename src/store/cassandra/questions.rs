@@ -15,6 +15,15 @@ impl CassandraStore {
     pub(super) async fn put_question(&self, question: &Question) -> Result<(), StoreError> {
         let mut values = vec![Value::Uuid(question.home.0), Value::Uuid(question.id)];
         values.extend(match &question.about {
+            // Without an epoch: a version of this program that does not know it passes over it in silence.
+            Subject::Key { key, version } => [
+                Value::text(key.table.as_str()),
+                Value::text(key.key.as_str()),
+                Value::BigInt(bigint(*version)?),
+                Value::Unset,
+                Value::Unset,
+                Value::Unset,
+            ],
             Subject::Place {
                 key,
                 seq,
@@ -41,8 +50,8 @@ impl CassandraStore {
         Ok(())
     }
 
-    /// Those that were not consented to. Consented ones stand among them for as long as they are kept, so all
-    /// pages are looked at until enough are found.
+    /// Those that were not answered. Answered ones stand among them for as long as they are kept, so all pages are
+    /// looked at until enough are found.
     pub(super) async fn open_questions(
         &self,
         home: ReplicaId,
@@ -68,9 +77,13 @@ impl CassandraStore {
         }
     }
 
-    pub(super) async fn write_consent(&self, question: &Question) -> Result<(), StoreError> {
+    pub(super) async fn write_consent(
+        &self,
+        question: &Question,
+        consented: bool,
+    ) -> Result<(), StoreError> {
         let values = [
-            Value::Boolean(true),
+            Value::Boolean(consented),
             Value::Uuid(question.home.0),
             Value::Uuid(question.id),
         ];
@@ -78,25 +91,29 @@ impl CassandraStore {
         Ok(())
     }
 
-    pub(super) async fn read_consent(&self, question: &Question) -> Result<bool, StoreError> {
+    pub(super) async fn read_consent(
+        &self,
+        question: &Question,
+    ) -> Result<Option<bool>, StoreError> {
         let values = [Value::Uuid(question.home.0), Value::Uuid(question.id)];
         let rows = self.ask(Ask::HasConsent, &values).await?;
         let Some(mut row) = rows.into_iter().next() else {
-            return Ok(false);
+            return Ok(None);
         };
-        Ok(row.boolean("consented")?.unwrap_or(false))
+        row.boolean("consented")
     }
 }
 
-/// `None` for one that was consented to, for what is left of one whose cells expire, and for one that this
+/// `None` for one that was answered, for what is left of one whose cells expire, and for one that this
 /// version does not understand: it must not keep the others from being answered.
 fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError> {
     let id = present(row.uuid("id")?, "id")?;
-    if row.boolean("consented")?.unwrap_or(false) {
+    if row.boolean("consented")?.is_some() {
         return Ok(None);
     }
     let Some(epoch) = row.int("epoch")?.map(i32::cast_unsigned) else {
-        return Ok(None);
+        let about = looked_at(row)?;
+        return Ok(about.map(|about| Question { id, home, about }));
     };
     let about = match row.uuid("session")? {
         Some(session) => {
@@ -111,18 +128,30 @@ fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError>
     Ok(about.map(|about| Question { id, home, about }))
 }
 
-fn place(mut row: Row, epoch: u32) -> Result<Option<Subject>, StoreError> {
+/// Its version stands where a place has its seq.
+fn looked_at(mut row: Row) -> Result<Option<Subject>, StoreError> {
+    let version = row.bigint("seq")?.and_then(|version| number(version).ok());
+    let key = key_of(&mut row)?;
+    let about = key.zip(version);
+    Ok(about.map(|(key, version)| Subject::Key { key, version }))
+}
+
+fn key_of(row: &mut Row) -> Result<Option<KeyId>, StoreError> {
     let table = row.text("table_name")?;
+    let table = table.and_then(|table| TableName::parse(&table).ok());
     let key = row.text("key")?;
+    let key = key.and_then(|key| Key::parse(&key, Key::BYTES_MAX).ok());
+    Ok(table.zip(key).map(|(table, key)| KeyId { table, key }))
+}
+
+fn place(mut row: Row, epoch: u32) -> Result<Option<Subject>, StoreError> {
     let seq = row.bigint("seq")?.and_then(|seq| number(seq).ok());
     let fence = row.bigint("fence")?.and_then(|fence| number(fence).ok());
-    let table = table.and_then(|table| TableName::parse(&table).ok());
-    let key = key.and_then(|key| Key::parse(&key, Key::BYTES_MAX).ok());
-    let (Some(table), Some(key), Some(seq), Some(fence)) = (table, key, seq, fence) else {
+    let (Some(key), Some(seq), Some(fence)) = (key_of(&mut row)?, seq, fence) else {
         return Ok(None);
     };
     Ok(Some(Subject::Place {
-        key: KeyId { table, key },
+        key,
         seq: Seq(seq),
         fence: Fence(fence),
         epoch,

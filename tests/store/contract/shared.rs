@@ -76,7 +76,7 @@ async fn questions(store: &dyn Store, home: u128) -> Vec<Question> {
     questions
 }
 
-pub async fn who_is_asked_sees_a_question_until_they_consent(store: Arc<dyn Store>) {
+pub async fn who_is_asked_sees_a_question_until_they_answer(store: Arc<dyn Store>) {
     if store.is_exclusive() {
         return;
     }
@@ -97,27 +97,41 @@ pub async fn who_is_asked_sees_a_question_until_they_consent(store: Arc<dyn Stor
         },
         ..about_place(3, 7)
     };
+    let key = Question {
+        about: Subject::Key {
+            key: id_in("orders", "日本/7"),
+            version: u64::from(u32::MAX),
+        },
+        ..about_place(5, 7)
+    };
+    let declined = about_place(6, 7);
     let others = about_place(4, 8);
     assert_eq!(questions(&*store, 7).await, []);
-    for question in [&session, &waiter, &others, &holder] {
-        assert!(!store.has_consent(question).await.unwrap());
+    for question in [&session, &waiter, &others, &key, &declined, &holder] {
+        assert_eq!(store.has_consent(question).await.unwrap(), None);
         store.ask_replica(question).await.unwrap();
-        assert!(!store.has_consent(question).await.unwrap());
+        assert_eq!(store.has_consent(question).await.unwrap(), None);
     }
-    let asked = [holder, waiter.clone(), session.clone()];
+    let asked = [holder, waiter.clone(), session, key, declined.clone()];
     assert_eq!(questions(&*store, 7).await, asked);
     assert_eq!(questions(&*store, 8).await, std::slice::from_ref(&others));
     assert_eq!(questions(&*store, 9).await, []);
     store.consent(&waiter).await.unwrap();
+    store.decline(&declined).await.unwrap();
     // What is repeated, by a retry, does not ask again.
-    store.ask_replica(&waiter).await.unwrap();
-    store.consent(&waiter).await.unwrap();
-    for question in asked.iter().chain([&others]) {
-        let consented = store.has_consent(question).await.unwrap();
-        assert_eq!(consented, *question == waiter, "{question:?}");
+    for question in [&waiter, &declined] {
+        store.ask_replica(question).await.unwrap();
     }
-    let [holder, _, session] = asked;
-    assert_eq!(questions(&*store, 7).await, [holder, session]);
+    store.consent(&waiter).await.unwrap();
+    store.decline(&declined).await.unwrap();
+    for question in asked.iter().chain([&others]) {
+        let answered = [&waiter, &declined].contains(&question);
+        let expected = answered.then_some(*question == waiter);
+        let consented = store.has_consent(question).await.unwrap();
+        assert_eq!(consented, expected, "{question:?}");
+    }
+    let [holder, _, session, key, _] = asked;
+    assert_eq!(questions(&*store, 7).await, [holder, session, key]);
     assert_eq!(questions(&*store, 8).await, [others]);
 }
 

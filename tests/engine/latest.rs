@@ -1,0 +1,145 @@
+//! What a home remembers of the value of a busy key, and when it must read it again.
+
+use fermata::lock::{Command, Fence};
+use fermata::store::{Cell, Store};
+
+use super::faults::stranger;
+use super::faulty::Fault;
+use super::world::{World, key, put, soon, until};
+
+#[tokio::test]
+async fn a_busy_key_is_not_read_again_and_again() {
+    let world = World::new().await;
+    until("two sections and four gets took no read", || async {
+        let first = world.create("k").await.lock_ref;
+        world.put(&first, "one").await.unwrap();
+        world.store.forget_log();
+        assert_eq!(world.get(&first).await, Ok(Some("one".to_owned())));
+        world.put(&first, "two").await.unwrap();
+        assert_eq!(world.get(&first).await, Ok(Some("two".to_owned())));
+        world.release(&first).await.unwrap();
+        let second = world.create("k").await.lock_ref;
+        assert_eq!(world.get(&second).await, Ok(Some("two".to_owned())));
+        soon(
+            world
+                .engine
+                .critical_write(&second, fermata::engine::Mutation::Delete, 0),
+        )
+        .await
+        .unwrap();
+        assert_eq!(world.get(&second).await, Ok(None));
+        world.release(&second).await.unwrap();
+        // On a slow machine the key may rest for long enough to be forgotten.
+        world.store.log().reads == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_reads_what_the_holder_before_it_left() {
+    let world = World::new().await;
+    let (first, second) = world.create_two("k").await;
+    world.put(&first, "one").await.unwrap();
+    let carried = soon(world.engine.release(&first, Some(put("two")), 0)).await;
+    assert_eq!(carried, Ok(false));
+    let second = world.acquire(&second).await;
+    assert_eq!(world.get(&second).await, Ok(Some("two".to_owned())));
+}
+
+#[tokio::test]
+async fn what_another_replica_wrote_meanwhile_is_read() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.put(&held, "ours").await.unwrap();
+    world.release(&held).await.unwrap();
+    let id = key("k");
+    let stranger = stranger();
+    world
+        .store
+        .meddle(&id, &[Command::Create(stranger.clone())])
+        .await;
+    let state = world.state("k").await;
+    let theirs = Cell {
+        value: Some("theirs".into()),
+        timestamp: state.grant.0 + 1,
+    };
+    world.store.real().unwrap().write_data(&id, theirs).await;
+    let release = Command::Release {
+        seq: state.head,
+        tag: state.holder().unwrap().tag(),
+        home: stranger.home,
+        grant: Some(state.grant),
+        synced: true,
+        open_write: false,
+    };
+    world.store.meddle(&id, &[release]).await;
+    assert!(!world.state("k").await.unsynced, "a clean end");
+    let held = world.create("k").await.lock_ref;
+    assert_eq!(world.get(&held).await, Ok(Some("theirs".to_owned())));
+}
+
+#[tokio::test]
+async fn after_a_write_of_unknown_outcome_the_value_is_read() {
+    for (fault, left) in [(Fault::UnknownDone, "two"), (Fault::UnknownLost, "one")] {
+        let world = World::new().await;
+        let held = world.create("k").await.lock_ref;
+        world.put(&held, "one").await.unwrap();
+        world.store.fail_writes([fault]);
+        world.put(&held, "two").await.unwrap_err();
+        assert_eq!(world.get(&held).await, Ok(Some(left.to_owned())));
+    }
+}
+
+#[tokio::test]
+async fn a_read_beside_a_write_is_not_what_the_write_left() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.put(&held, "one").await.unwrap();
+    world.store.hold_writes(true);
+    let engine = world.engine.clone();
+    let writing = tokio::spawn({
+        let held = held.clone();
+        async move { engine.critical_write(&held, put("two"), 0).await }
+    });
+    until("the write is under way", || async {
+        world.store.log().writes.len() == 2
+    })
+    .await;
+    // Reads now, and says so after the write.
+    world.store.hold_answers(true);
+    let engine = world.engine.clone();
+    let reading = tokio::spawn({
+        let held = held.clone();
+        async move { engine.critical_get(&held, 0).await }
+    });
+    until("the value was read", || async {
+        world.store.log().answers_held == 1
+    })
+    .await;
+    world.store.hold_writes(false);
+    soon(writing).await.unwrap().unwrap();
+    world.store.hold_answers(false);
+    let beside = soon(reading).await.unwrap().unwrap();
+    assert_eq!(beside.value.bytes.as_deref(), Some(&b"one"[..]));
+    assert_eq!(world.get(&held).await, Ok(Some("two".to_owned())));
+}
+
+#[tokio::test]
+async fn after_a_forced_end_the_value_is_read() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.put(&held, "ours").await.unwrap();
+    let id = key("k");
+    let state = world.state("k").await;
+    assert!(state.grant > Fence::NONE);
+    let theirs = Cell {
+        value: Some("theirs".into()),
+        timestamp: state.grant.0 + 2,
+    };
+    // A late write of an earlier life, which the sync of a new grant must take in.
+    world.store.real().unwrap().write_data(&id, theirs).await;
+    world.force(&held, "a test").await;
+    let next = world.create("k").await.lock_ref;
+    let next = world.acquire(&next).await;
+    assert_eq!(world.get(&next).await, Ok(Some("theirs".to_owned())));
+}
