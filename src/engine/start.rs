@@ -42,7 +42,8 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// How long a replica that does not beat is waited for, before what it is home to may be taken over.
+    /// How long a replica that does not beat is waited for, before what it is home to may be taken over: this one by
+    /// the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
 }
 
@@ -218,8 +219,11 @@ impl Shared {
         let replica = ReplicaId(options.ids.uuid());
         let limits = self.limits.clone();
         let shared = !options.store.is_exclusive();
+        // What it announces is what it keeps to.
+        let ttl_ms = u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX);
+        let replica_ttl = Duration::from_millis(u64::from(ttl_ms));
         let vouch = match shared {
-            true => Vouch::beating(options.clock.boot(), options.replica_ttl),
+            true => Vouch::beating(options.clock.boot(), replica_ttl),
             false => Vouch::alone(),
         };
         let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
@@ -230,7 +234,7 @@ impl Shared {
             keys: Keys::new(),
             leases: Arc::new(leases),
             shared,
-            members: Members::new(replica, options.replica_ttl),
+            members: Members::new(replica, replica_ttl),
             remote: RemoteSessions::default(),
             beats: AtomicU64::new(0),
             beat_sooner: Notify::new(),
@@ -251,6 +255,7 @@ impl Shared {
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: wall_ms(&inner),
+            ttl_ms,
             beat: 0,
             stopped: false,
         };

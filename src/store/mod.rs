@@ -119,6 +119,9 @@ pub struct ReplicaRow {
     pub version: String,
     /// When it started by its own clock, in milliseconds since 1970.
     pub started_at_ms: i64,
+    /// Its replica TTL, in milliseconds: without an acknowledged beat it ends itself within this, and others wait for
+    /// so long at least before they take it for down (I10).
+    pub ttl_ms: u32,
     /// How many signs of life it gave: the latest one that the store has.
     pub beat: u64,
     /// It stopped in an orderly way: that beat was its last.

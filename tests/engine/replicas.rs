@@ -182,6 +182,28 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_the_observers() {
+    let service = Service::with_ttls(&[TTL * 2, TTL]).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let home = a.replica();
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    until("it is known", || async {
+        matches!(b.presence(home), Presence::Live(_))
+    })
+    .await;
+    service.replicas[0].way.mute(true);
+    loop {
+        let is_down = b.presence(home) == Presence::Down;
+        if get(a, &held).await.is_err() {
+            break;
+        }
+        assert!(!is_down, "it answered after it was down");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    down(b, home).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_behind_the_place_of_a_dead_replica_gets_its_turn_after_the_ttl() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));

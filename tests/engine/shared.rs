@@ -284,6 +284,11 @@ pub const TTL: Duration = Duration::from_millis(2_000);
 
 impl Service {
     pub async fn of(count: usize) -> Service {
+        Service::with_ttls(&vec![TTL; count]).await
+    }
+
+    /// One replica for each of these replica TTLs.
+    pub async fn with_ttls(replica_ttls: &[Duration]) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions {
             cache_bytes: 4 * 1024 * 1024,
@@ -298,7 +303,7 @@ impl Service {
             replicas: Vec::new(),
             wires: Arc::default(),
         };
-        for number in 0..count {
+        for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
             let way = Arc::new(Way {
                 shared: Arc::clone(&shared),
                 cut: Mutex::default(),
@@ -317,7 +322,7 @@ impl Service {
                 limits: Limits::default(),
                 address: "test".to_owned(),
                 peer_address: address.clone(),
-                replica_ttl: TTL,
+                replica_ttl,
             })
             .await
             .unwrap();

@@ -39,12 +39,13 @@ pub(super) const SESSION_COLUMNS: [&str; 8] = [
 ];
 
 /// The columns of a replica, its id first.
-pub(super) const REPLICA_COLUMNS: [&str; 7] = [
+pub(super) const REPLICA_COLUMNS: [&str; 8] = [
     "id",
     "address",
     "peer_address",
     "version",
     "started_at",
+    "ttl",
     "beat",
     "stopped",
 ];
@@ -216,7 +217,7 @@ impl Ask {
             ),
             Ask::Beat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"id\" = ?",
-                assigned(&REPLICA_COLUMNS[5..])
+                assigned(&REPLICA_COLUMNS[6..])
             ),
             Ask::ForgetReplica => {
                 format!("DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"id\" = ?")
