@@ -8,6 +8,7 @@ pub mod embedded;
 mod ends;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -128,8 +129,13 @@ pub struct ReplicaRow {
     pub stopped: bool,
 }
 
+/// How long a question and the consent to it are kept. Who asks gives up after some seconds, and a consent that comes
+/// later costs the holder a pause and a new grant for nobody; but the two writes and the read that have to meet within
+/// this are stamped by nodes whose clocks may be some seconds apart.
+pub const QUESTION_KEPT: Duration = Duration::from_secs(20);
+
 /// What a replica asks the home of a place, or the replica of a session, where it cannot be called: through
-/// the store (I10). Each is asked once, under an id of its own, and forgotten by the store after some minutes.
+/// the store (I10). Each is asked once, under an id of its own, and forgotten by the store after [`QUESTION_KEPT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Its id.

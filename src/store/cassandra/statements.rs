@@ -4,6 +4,7 @@
 
 use super::options::Keyspace;
 use crate::lock::TableName;
+use crate::store::QUESTION_KEPT;
 
 /// Columns of a row of a lock table, in the order in which they are bound.
 pub(super) const ROW_COLUMNS: [&str; 12] = [
@@ -63,7 +64,7 @@ pub(super) const QUESTION_COLUMNS: [&str; 8] = [
 ];
 
 /// How long a question and the consent to it are kept, in seconds.
-pub(super) const QUESTION_TTL_S: i32 = 600;
+pub(super) const QUESTION_TTL_S: u64 = QUESTION_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
