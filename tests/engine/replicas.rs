@@ -412,6 +412,25 @@ async fn many_sections_of_one_key_through_three_replicas_count_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_gets_through_to_a_key_that_another_one_changes_all_the_time() {
+    const PLACES: u64 = 10;
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    // What it knows of the key is kept, and old by the next change.
+    create(a, call("k", 20_000)).await;
+    let old = Duration::from_millis(2);
+    service.replicas[0].way.outrun(b, old);
+    for _ in 0..PLACES {
+        tokio::time::sleep(old * 2).await;
+        let made = tokio::time::timeout(LONG, create(a, call("k", 20_000))).await;
+        made.expect("it never got through");
+    }
+    let conflicts = a.counts().conflicts;
+    assert!(conflicts >= PLACES, "nobody was faster: {conflicts}");
+    assert!(conflicts <= 5 * PLACES, "{conflicts} conflicts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_another() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));

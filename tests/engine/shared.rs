@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use fermata::engine::{
@@ -17,6 +17,8 @@ use fermata::store::{
 };
 use tempfile::TempDir;
 use uuid::Uuid;
+
+use super::world::call;
 
 /// Rows that the embedded store has no use for.
 #[derive(Default)]
@@ -42,6 +44,10 @@ pub struct Way {
     stuck: Mutex<Option<KeyId>>,
     /// How long what was loaded takes to come back.
     slow: Mutex<Duration>,
+    /// Another replica, which changes each key that a change is tried of by what was known longer ago than this.
+    rival: Mutex<Option<(Engine, Duration)>>,
+    /// When the way last showed a state.
+    shown: Mutex<Option<Instant>>,
     /// How many swaps of sessions take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
@@ -70,6 +76,21 @@ impl Way {
         *self.slow.lock().unwrap() = by;
     }
 
+    /// From now on another replica is faster than whoever thinks for this long.
+    pub fn outrun(&self, by: &Engine, after: Duration) {
+        *self.rival.lock().unwrap() = Some((by.clone(), after));
+    }
+
+    async fn be_outrun(&self, id: &KeyId) {
+        let rival = self.rival.lock().unwrap().clone();
+        let Some((rival, after)) = rival else { return };
+        let shown = *self.shown.lock().unwrap();
+        if shown.is_none_or(|shown| shown.elapsed() >= after) {
+            let made = rival.create(call(id.key.as_str(), 20_000)).await.unwrap();
+            rival.release(&made.lock_ref, None, 0).await.unwrap();
+        }
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -95,6 +116,7 @@ impl Store for Way {
         if !slow.is_zero() {
             tokio::time::sleep(slow).await;
         }
+        *self.shown.lock().unwrap() = Some(Instant::now());
         loaded
     }
 
@@ -102,10 +124,13 @@ impl Store for Way {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
         }
-        match self.open() {
+        self.be_outrun(id).await;
+        let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
-        }
+        };
+        *self.shown.lock().unwrap() = Some(Instant::now());
+        swap
     }
 
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
@@ -310,6 +335,8 @@ impl Service {
                 mute: Mutex::default(),
                 stuck: Mutex::default(),
                 slow: Mutex::default(),
+                rival: Mutex::default(),
+                shown: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");

@@ -13,6 +13,9 @@ use super::{Actor, Run};
 use crate::lock::{Evidence, KeyId, Outcome, State, decide};
 use crate::store::{StoreError, Swap};
 
+/// More conflicts in a row make no longer pauses than this many (some 100 ms): each means that the key got on.
+const CONFLICTS_COUNTED_MAX: u32 = 5;
+
 /// What came of the operation under way.
 pub(super) enum StoreDone {
     /// A load, and when it was begun; where the key has no row, also the timestamp of a value it may have (I2).
@@ -159,6 +162,7 @@ impl Actor {
         match swap {
             Swap::Applied => {
                 self.tries = 0;
+                self.conflicts = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
                 let old = self.state.clone().unwrap_or_default();
@@ -178,7 +182,7 @@ impl Actor {
                 if current.version > known {
                     self.adopt(run, current);
                 }
-                self.pause(run);
+                self.make_way(run);
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
@@ -193,6 +197,25 @@ impl Actor {
                 self.pause(run);
             }
         }
+    }
+
+    /// Another replica changed the key. At first what it made of it is tried at once: it is as fresh as can be. After
+    /// that this one waits a little, longer each time, and reads the key again: by what it knew before the pause it
+    /// would never get through to a key that another one changes all the time.
+    fn make_way(&mut self, run: &mut Run) {
+        let conflicts = self.conflicts;
+        self.conflicts = conflicts.saturating_add(1);
+        if conflicts > 0 {
+            let span = run.inner.backoff(conflicts.min(CONFLICTS_COUNTED_MAX));
+            run.pause = Some(run.inner.clock.sleep(span));
+        }
+    }
+
+    /// The pause is over.
+    pub(super) fn go_on(&mut self, run: &mut Run) {
+        run.pause = None;
+        // Not before: until now calls could be served by what is known.
+        self.stale |= self.conflicts > 1;
     }
 
     /// Puts a batch back: each of it is decided again on the state that is met next.
