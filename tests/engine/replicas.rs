@@ -589,6 +589,35 @@ async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let session = session(a, 1_000).await;
+    let first = create(b, call("k", 20_000)).await.lock_ref;
+    let in_vain = create(b, call_of(session, "k")).await.lock_ref;
+    let last = create(b, call("k", 20_000)).await.lock_ref;
+    // How long its session may be sure cannot be asked any more.
+    service.wires.cut("replica-0");
+    b.release(&first, None, 0).await.unwrap();
+    let told = b.acquire(&in_vain, NO_WAIT, false).await;
+    assert!(matches!(told, Err(EngineError::Unavailable(_))), "{told:?}");
+    let keep = async {
+        loop {
+            a.renew(&LeaseId::Session(session)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::select! {
+        _ = acquire(b, &last) => {}
+        () = keep => {}
+    }
+    assert_eq!(
+        get(b, &in_vain).await,
+        Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));

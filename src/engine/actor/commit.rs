@@ -81,6 +81,8 @@ impl Actor {
             .collect();
         if decision.state.version == state.version {
             self.others.sent_at = None;
+            // As if it had been: there was nothing left to change.
+            self.settle_unclaimed(&Swap::Applied);
             self.deliver(run, batch);
             return true;
         }
@@ -144,6 +146,7 @@ impl Actor {
                     }
                     Swap::Unknown(_) | Swap::NotStarted(_) => {}
                 }
+                self.settle_unclaimed(&swap);
                 self.swapped(run, swap, new, batch, commands, known);
             }
         }

@@ -25,6 +25,9 @@ impl Actor {
             return;
         };
         let (seq, grant) = (holding.seq, holding.grant);
+        if holding.is_unclaimed() {
+            return;
+        }
         if holding.is_open() {
             self.open_entrance(run);
         } else if matches!(holding.entrance, Entrance::Unsynced)
@@ -124,6 +127,9 @@ impl Actor {
             }
             return;
         };
+        if holding.is_unclaimed() {
+            return self.let_ins.push(let_in);
+        }
         match cell {
             Ok(cell) => {
                 if let Some(cell) = &cell {
