@@ -352,6 +352,25 @@ async fn a_forced_release_through_another_replica_ends_the_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_with_another_grant_is_answered_from_the_store_however_young_the_last_look_is() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let former = create(a, call("k", 20_000)).await.lock_ref;
+    service.wires.cut("replica-0");
+    b.take_over(&former, a.replica()).await.unwrap();
+    let present = acquire(b, &former).await;
+    let superseded = Err(EngineError::GrantSuperseded);
+    assert_eq!(get(b, &former).await, superseded);
+    // Its home is not told.
+    service.wires.cut("replica-1");
+    a.force_release(&present, "ops", "stuck").await.unwrap();
+    let told = get(b, &former).await;
+    let forced =
+        |e: &EngineError| matches!(e, EngineError::Over(Over::Ended(EndReason::Forced { .. })));
+    assert!(told.as_ref().is_err_and(forced), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_served_by_the_replica_that_all_agree_on() {
     let service = Service::of(3).await;
     until("all know each other", || async {

@@ -29,6 +29,13 @@ impl Actor {
                 Msg::Acquire { place, .. } | Msg::Watch { place, .. } => {
                     !self.knows(run, *place) || self.looked_long_ago(run)
                 }
+                Msg::Get { place, .. }
+                | Msg::Write { place, .. }
+                | Msg::Release {
+                    place,
+                    put: Some(_),
+                    ..
+                } => !self.knows(run, *place) || !self.knows_grant(*place),
                 other => other.place().is_some_and(|place| !self.knows(run, place)),
             };
             if must_look {
