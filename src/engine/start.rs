@@ -60,19 +60,24 @@ pub(super) struct Shared {
 }
 
 enum Current {
-    /// No replica yet; why not.
-    Waiting(String),
+    /// No replica yet, or no longer; why not.
+    Waiting {
+        why: String,
+        last: Option<Arc<Inner>>,
+    },
     Serving(Arc<Inner>),
     Stopped(Option<Arc<Inner>>),
 }
 
 impl Shared {
-    fn set(&self, next: Current) {
+    /// False if the engine was stopped: whoever stops it stops all that it may become.
+    fn set(&self, next: Current) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Whoever stops the engine stops all that it may become.
-        if !matches!(*current, Current::Stopped(_)) {
+        let goes_on = !matches!(*current, Current::Stopped(_));
+        if goes_on {
             *current = next;
         }
+        goes_on
     }
 
     fn is_stopped(&self) -> bool {
@@ -83,7 +88,7 @@ impl Shared {
     pub(super) fn stop(&self) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let last = match &*current {
-            Current::Waiting(_) => None,
+            Current::Waiting { last, .. } => last.clone(),
             Current::Serving(inner) => Some(Arc::clone(inner)),
             Current::Stopped(_) => return,
         };
@@ -103,7 +108,10 @@ impl Engine {
             shared: Arc::new(Shared {
                 limits,
                 tables,
-                current: RwLock::new(Current::Waiting(why.to_owned())),
+                current: RwLock::new(Current::Waiting {
+                    why: why.to_owned(),
+                    last: None,
+                }),
             }),
         }
     }
@@ -116,7 +124,7 @@ impl Engine {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         match &*current {
-            Current::Waiting(why) => Err(EngineError::Unavailable(why.clone())),
+            Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
             Current::Serving(inner) => {
                 inner.alive()?;
                 Ok(Arc::clone(inner))
@@ -139,12 +147,18 @@ impl Engine {
 
     /// Starts an engine that waits. Its tables and limits stay the ones that it was made with.
     pub async fn begin(&self, options: EngineOptions) -> Result<(), EngineError> {
+        if self.shared.is_stopped() {
+            return Err(EngineError::Stopping);
+        }
         let inner = self.shared.live(&options).await?;
+        if !self.shared.set(Current::Serving(Arc::clone(&inner))) {
+            say_stopped(&inner).await;
+            return Err(EngineError::Stopping);
+        }
         if inner.shared {
             let shared = Arc::downgrade(&self.shared);
-            tokio::spawn(start_over(shared, options, Arc::clone(&inner)));
+            tokio::spawn(start_over(shared, options, inner));
         }
-        self.shared.set(Current::Serving(inner));
         Ok(())
     }
 
@@ -155,17 +169,25 @@ impl Engine {
             let current = self.shared.current.read();
             match &*current.unwrap_or_else(PoisonError::into_inner) {
                 Current::Stopped(Some(inner)) if inner.shared => Arc::clone(inner),
-                Current::Waiting(_) | Current::Serving(_) | Current::Stopped(_) => return,
+                Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
-        last.die();
-        for tries in 0..HAND_OVER_TRIES {
-            match beats::beat(&last, true).await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "that this replica stopped could not be written");
-                    last.clock.sleep(last.backoff(tries)).await;
-                }
+        say_stopped(&last).await;
+    }
+}
+
+/// Ends a replica, and tells the others.
+async fn say_stopped(last: &Inner) {
+    last.die();
+    if !last.shared {
+        return;
+    }
+    for tries in 0..HAND_OVER_TRIES {
+        match beats::beat(last, true).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%error, "that this replica stopped could not be written");
+                last.clock.sleep(last.backoff(tries)).await;
             }
         }
     }
@@ -189,7 +211,10 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
         );
         let why = "this replica was cut off from the store and starts over";
-        engine.set(Current::Waiting(why.to_owned()));
+        engine.set(Current::Waiting {
+            why: why.to_owned(),
+            last: Some(Arc::clone(&last)),
+        });
         let mut tries = 0;
         last = loop {
             if engine.is_stopped() {
@@ -209,7 +234,9 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
                 }
             }
         };
-        engine.set(Current::Serving(Arc::clone(&last)));
+        if !engine.set(Current::Serving(Arc::clone(&last))) {
+            return say_stopped(&last).await;
+        }
         tracing::info!(replica = %last.replica, "started anew");
     }
 }
@@ -266,8 +293,12 @@ impl Shared {
             .await
             .map_err(unavailable)?;
         if shared {
-            beats::begin(&inner).await.map_err(unavailable)?;
-            inner.alive()?;
+            let begun = beats::begin(&inner).await.map_err(unavailable);
+            if let Err(error) = begun.and_then(|()| inner.alive()) {
+                // It has a row, and nobody is to wait for it. Once: whatever was in the way may still be.
+                let _ = beats::beat(&inner, true).await;
+                return Err(error);
+            }
             tokio::spawn(beats::beat_on(Arc::clone(&inner)));
             tokio::spawn(beats::look_on(Arc::clone(&inner)));
             tokio::spawn(remote::watch_on(Arc::clone(&inner)));

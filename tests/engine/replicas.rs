@@ -6,6 +6,7 @@ use fermata::engine::{
     CreateCall, CreatedLockRef, Engine, EngineError, LeaseId, Presence, Standing, Value, Watched,
 };
 use fermata::lock::{EndReason, LockRef, Over, SessionId};
+use fermata::store::Store;
 
 use super::shared::{Service, TTL, elsewhere, some_id};
 use super::world::{call, call_of, grant, put, until};
@@ -179,6 +180,28 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
     assert_eq!(elsewhere(get(a, &held).await), old);
     a.take_over(&held, old).await.unwrap();
     acquire(a, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids() {
+    let service = Service::of(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let [way, other_way] = [0, 1].map(|number| &service.replicas[number].way);
+    way.mute(true);
+    until("it is over", || async { a.ready().is_err() }).await;
+    way.slow(Duration::from_millis(500));
+    way.mute(false);
+    let rows = || async { other_way.list_replicas(None, 9).await.unwrap() };
+    // Its new row is there, and its first look at the rows is not answered.
+    until("it begins anew", || async { rows().await.len() == 3 }).await;
+    a.stop();
+    a.hand_over().await;
+    until("nobody waits for it", || async {
+        let rows = rows().await;
+        let mut others = rows.iter().filter(|row| row.id != b.replica());
+        others.all(|row| row.stopped)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,7 @@ pub struct Way {
     mute: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
-    /// How long what was loaded takes to come back.
+    /// How long a state, or the rows of the replicas, take to come back.
     slow: Mutex<Duration>,
     /// Another replica, which changes each key that a change is tried of by what was known longer ago than this.
     rival: Mutex<Option<(Engine, Duration)>>,
@@ -81,6 +81,13 @@ impl Way {
         *self.rival.lock().unwrap() = Some((by.clone(), after));
     }
 
+    async fn be_slow(&self) {
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
+    }
+
     async fn be_outrun(&self, id: &KeyId) {
         let rival = self.rival.lock().unwrap().clone();
         let Some((rival, after)) = rival else { return };
@@ -112,10 +119,7 @@ impl Store for Way {
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
         let loaded = self.open()?.store.load(id).await;
-        let slow = *self.slow.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
+        self.be_slow().await;
         *self.shown.lock().unwrap() = Some(Instant::now());
         loaded
     }
@@ -193,12 +197,16 @@ impl Store for Way {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Vec<ReplicaRow>, StoreError> {
-        let rows = self.open()?.rows.lock().unwrap();
-        let above = rows
-            .replicas
-            .values()
-            .filter(|row| after.is_none_or(|after| row.id > after));
-        Ok(above.take(limit).cloned().collect())
+        let listed = {
+            let rows = self.open()?.rows.lock().unwrap();
+            let above = rows
+                .replicas
+                .values()
+                .filter(|row| after.is_none_or(|after| row.id > after));
+            above.take(limit).cloned().collect()
+        };
+        self.be_slow().await;
+        Ok(listed)
     }
 
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
