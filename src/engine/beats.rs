@@ -131,7 +131,7 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
                 tracing::debug!(%error, "the clock of the store could not be read");
             }
             for id in inner.members.silent_for(FORGOTTEN_AFTER) {
-                if let Err(error) = inner.store.forget_replica(id).await {
+                if let Err(error) = within(&inner, inner.store.forget_replica(id)).await {
                     tracing::debug!(%error, replica = %id, "an old replica could not be forgotten");
                 }
             }
