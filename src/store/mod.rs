@@ -178,6 +178,9 @@ pub struct Listed {
     pub state: State,
 }
 
+/// How many are read at once where all are looked at.
+const PAGE: usize = 500;
+
 /// A durable store of states and data.
 ///
 /// Every future may be dropped at any time; what was asked may then have happened or not.
@@ -232,6 +235,39 @@ pub trait Store: Send + Sync + 'static {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError>;
+
+    /// Shows every key with at least one live place, in any order: one look at the table, where pages in the order of
+    /// keys may take one each. What changes meanwhile may be left out.
+    async fn each_live(
+        &self,
+        table: &TableName,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        let mut after: Option<Key> = None;
+        loop {
+            let listed = self.list_live(table, after.as_ref(), PAGE).await?;
+            let last_page = listed.len() < PAGE;
+            after = listed.last().map(|one| one.key.clone());
+            listed.into_iter().for_each(look);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Shows every session row, as [`Store::each_live`] does keys.
+    async fn each_session(&self, look: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let rows = self.list_sessions(after, PAGE).await?;
+            let last_page = rows.len() < PAGE;
+            after = rows.last().map(|row| row.id);
+            rows.into_iter().for_each(look);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
 
     /// Announces this replica. In an exclusive store it replaces all earlier ones.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
