@@ -87,6 +87,14 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How many beats of a replica that shares its store go into the shortest TTL that it keeps: one that is late, or
+    /// lost, must not cost a lease.
+    pub const BEATS_PER_TTL: u32 = 5;
+    /// Such beats are not closer than this, in milliseconds.
+    pub const BEATS_APART_MIN_MS: u32 = 200;
+    /// So this is the shortest TTL that they can vouch for, in milliseconds.
+    pub const SHARED_TTL_MIN_MS: u32 = Self::BEATS_PER_TTL * Self::BEATS_APART_MIN_MS;
+
     /// The part that the core takes.
     pub fn core(&self) -> CoreLimits {
         CoreLimits {
@@ -104,6 +112,20 @@ impl Limits {
     /// How long a call without a deadline may take.
     pub fn call_max(&self) -> Duration {
         Duration::from_millis(self.call_max_ms)
+    }
+
+    /// As [`Limits::check`], where replicas share the store: what only there does not fit.
+    pub fn check_shared(&self) -> Result<(), String> {
+        if self.ttl_min_ms >= Self::SHARED_TTL_MIN_MS {
+            return Ok(());
+        }
+        Err(format!(
+            "limits.ttl_min_ms must be at least {} where replicas share the store (store.kind = \"cassandra\"): their \
+             signs of life come every {} ms at the fastest, and a TTL needs {} of them",
+            Self::SHARED_TTL_MIN_MS,
+            Self::BEATS_APART_MIN_MS,
+            Self::BEATS_PER_TTL,
+        ))
     }
 
     /// Whether the limits agree with each other; each that does not, in words.

@@ -248,6 +248,9 @@ impl Config {
             }
         }
         self.store.check(&mut wrong);
+        if self.store.kind == StoreKind::Cassandra {
+            wrong.extend(self.limits.check_shared().err());
+        }
         self.peers.check(self.store.kind, self.insecure, &mut wrong);
         if self.shutdown_grace > Span::from_secs(3600) {
             wrong.push("shutdown_grace must be at most 1h".to_owned());

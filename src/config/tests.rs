@@ -316,6 +316,20 @@ fn a_replica_among_others_can_be_called_by_those_who_know_the_secret() {
 }
 
 #[test]
+fn a_ttl_that_beats_cannot_vouch_for_is_refused_where_replicas_share_the_store() {
+    let shortest = |ms: &str| among_others(&[("FERMATA_CFG_LIMITS__TTL_MIN_MS", ms)]);
+    assert_eq!(shortest("1000"), [""; 0]);
+    let found = shortest("999");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for words in ["limits.ttl_min_ms", "at least 1000", "store.kind"] {
+        assert!(found[0].contains(words), "{found:?}");
+    }
+    // One process alone needs no beats.
+    let alone = Config::load(&environment(&[("FERMATA_CFG_LIMITS__TTL_MIN_MS", "100")]));
+    assert_eq!(alone.unwrap().limits.ttl_min_ms, 100);
+}
+
+#[test]
 fn encryption_is_asked_for_in_whole() {
     for (pairs, good) in [
         (

@@ -9,11 +9,12 @@ use tokio::sync::oneshot;
 use super::actor::{GivesUp, Msg};
 use super::ceded;
 use super::inner::Inner;
+use crate::limits::Limits;
 use crate::lock::KeyId;
 use crate::store::{Question, StoreError, Subject};
 
 /// Beats are not closer than this …
-const APART_MIN: Duration = Duration::from_millis(200);
+const APART_MIN: Duration = Duration::from_millis(Limits::BEATS_APART_MIN_MS as u64);
 /// … and not further apart than this.
 const APART_MAX: Duration = Duration::from_millis(1_000);
 /// Looks at the others are not further apart than this.
@@ -33,8 +34,9 @@ const CLOCK_APART_MAX_US: u64 = 60_000_000;
 
 /// A fifth of the shortest TTL that is kept here.
 fn apart(inner: &Inner) -> Duration {
-    let shortest = inner.leases.shortest_ttl().unwrap_or(APART_MAX * 5);
-    (shortest / 5).clamp(APART_MIN, APART_MAX)
+    let shortest = inner.leases.shortest_ttl();
+    let fits = shortest.map(|ttl| ttl / Limits::BEATS_PER_TTL);
+    fits.unwrap_or(APART_MAX).clamp(APART_MIN, APART_MAX)
 }
 
 async fn within<T>(
@@ -129,7 +131,7 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
                 tracing::debug!(%error, "the clock of the store could not be read");
             }
             for id in inner.members.silent_for(FORGOTTEN_AFTER) {
-                if let Err(error) = inner.store.forget_replica(id).await {
+                if let Err(error) = within(&inner, inner.store.forget_replica(id)).await {
                     tracing::debug!(%error, replica = %id, "an old replica could not be forgotten");
                 }
             }

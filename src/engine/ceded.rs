@@ -67,12 +67,17 @@ async fn follow(inner: Arc<Inner>, session: SessionId) {
     }
 }
 
+/// Whether this replica lacks the lease of a session that its row says it keeps.
+pub(super) fn is_unknown(inner: &Inner, row: &SessionRow) -> bool {
+    row.open && inner.leases.ttl(&LeaseKey::Session(row.id)).is_none()
+}
+
 /// A row that names this replica, which keeps no such session: written by a change of which it never heard, or by a
 /// task that died. Others take it for kept for as long as this replica beats. So it is kept from here on, and ends
 /// in its time unless its client comes.
 pub(super) async fn adopt(inner: &Arc<Inner>, row: SessionRow) {
     let session = row.id;
-    if !row.open || inner.leases.ttl(&LeaseKey::Session(session)).is_some() {
+    if !is_unknown(inner, &row) {
         return;
     }
     match take_row(inner, row).await {

@@ -7,6 +7,7 @@
 mod open;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,7 +104,14 @@ struct Table {
 /// The leases of this replica.
 pub(super) struct Leases {
     clock: Arc<dyn Clock>,
+    /// Until when this replica is alive, by CLOCK_BOOTTIME, unless another beat is acknowledged.
+    alive_until_ns: AtomicU64,
     table: Mutex<Table>,
+}
+
+/// As a number; the largest for what is more than 500 years.
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Room for one more place of a session, until the place is made or is not.
@@ -125,6 +133,7 @@ impl Leases {
     pub fn new(clock: Arc<dyn Clock>, sessions_max: usize, vouch: Vouch) -> Self {
         Leases {
             clock,
+            alive_until_ns: AtomicU64::new(nanoseconds(vouch.alive_until())),
             table: Mutex::new(Table {
                 observer: Observer::new(GAP_MAX),
                 sessions: HashMap::new(),
@@ -364,12 +373,18 @@ impl Leases {
         let (mut table, _) = self.look();
         let now = self.clock.boot();
         table.vouch.acknowledged(sent, now);
+        let until = nanoseconds(table.vouch.alive_until());
+        self.alive_until_ns.store(until, Ordering::Release);
     }
 
-    /// Whether this replica is over for good.
+    /// Whether this replica is over for good. Asked before each answer, so without the table where the last
+    /// acknowledged beat says enough; once it is over no beat is taken in any more, so that stays as it is.
     pub fn is_dead(&self) -> bool {
-        let (mut table, _) = self.look();
         let now = self.clock.boot();
+        if nanoseconds(now) <= self.alive_until_ns.load(Ordering::Acquire) {
+            return false;
+        }
+        let (mut table, _) = self.look();
         table.vouch.is_dead(now)
     }
 

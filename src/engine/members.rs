@@ -1,7 +1,8 @@
 //! The replicas of one service, as this one sees them: who beats, who is down, who should serve which key.
 //!
 //! One observer, on its own clock (I9): a replica is down once it said so, or once no new beat of it was seen
-//! for a replica TTL. Time in which the rows could not be read counts for nothing.
+//! for a replica TTL: that which it announced, since it answers until 90 % of that are over, or the observer's own
+//! if that is longer. Time in which the rows could not be read counts for nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -61,6 +62,12 @@ impl Members {
             ttl,
             table: Mutex::default(),
         }
+    }
+
+    /// How long another one must be silent to be down.
+    fn ttl_of(&self, member: &Member) -> Duration {
+        self.ttl
+            .max(Duration::from_millis(member.row.ttl_ms.into()))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -136,7 +143,7 @@ impl Members {
         let heard = table.heard;
         match table.members.get(&id) {
             Some(member) if member.row.stopped => Presence::Down,
-            Some(member) if heard.0.saturating_sub(member.changed.0) >= self.ttl => Presence::Down,
+            Some(member) if member.silent(heard) >= self.ttl_of(member) => Presence::Down,
             Some(member) => Presence::Live(peer(&member.row)),
             // Replicas announce themselves before they serve, and are forgotten only when long down.
             None => match table.missing_since(id) {
@@ -154,8 +161,8 @@ impl Members {
         let mut best = (rank(key, self.me), None);
         for member in table.members.values() {
             // One that missed beats is not the first choice, long before it is down.
-            let silent = heard.0.saturating_sub(member.changed.0);
-            if member.row.id == self.me || member.row.stopped || silent >= self.ttl / 3 {
+            let silent = member.silent(heard) >= self.ttl_of(member) / 3;
+            if member.row.id == self.me || member.row.stopped || silent {
                 continue;
             }
             best = best.max_by_rank(rank(key, member.row.id), &member.row);
@@ -180,9 +187,16 @@ impl Members {
     pub fn silent_for(&self, span: Duration) -> Vec<ReplicaId> {
         let table = self.table();
         let heard = table.heard;
-        let silent = |member: &&Member| heard.0.saturating_sub(member.changed.0) >= span;
+        let silent = |member: &&Member| member.silent(heard) >= span;
         let silent = table.members.values().filter(silent);
         silent.map(|member| member.row.id).collect()
+    }
+}
+
+impl Member {
+    /// For how long no new beat was seen.
+    fn silent(&self, heard: Heard) -> Duration {
+        heard.0.saturating_sub(self.changed.0)
     }
 }
 
@@ -258,6 +272,7 @@ mod tests {
             peer_address: format!("127.0.0.{number}:1"),
             version: String::new(),
             started_at_ms: 0,
+            ttl_ms: 10_000,
             beat,
             stopped: false,
         }
@@ -273,9 +288,13 @@ mod tests {
 
     /// Looks each second from `from` on, `times` times.
     fn looks(members: &Members, from: u64, times: u64, beat: impl Fn(u64) -> u64) {
+        looks_at(members, from, times, |n| row(2, beat(n)));
+    }
+
+    fn looks_at(members: &Members, from: u64, times: u64, row: impl Fn(u64) -> ReplicaRow) {
         for n in from..from + times {
             let look = members.look(ms(n * 1_000));
-            members.saw(look, ms(n * 1_000), vec![row(2, beat(n))]);
+            members.saw(look, ms(n * 1_000), vec![row(n)]);
         }
     }
 
@@ -288,6 +307,21 @@ mod tests {
         assert_eq!(members.presence(id(2)), Presence::Down);
         looks(&members, 11, 1, |_| 6);
         assert!(is_live(&members, 2), "it beats again");
+    }
+
+    #[test]
+    fn one_with_another_ttl_is_waited_for_by_the_longer_one() {
+        for (own, announced) in [(2, 30), (30, 2)] {
+            let members = Members::new(id(1), Duration::from_secs(own));
+            let silent = |_| ReplicaRow {
+                ttl_ms: announced * 1_000,
+                ..row(2, 5)
+            };
+            looks_at(&members, 0, 30, silent);
+            assert!(is_live(&members, 2), "{own} {announced}");
+            looks_at(&members, 30, 1, silent);
+            assert_eq!(members.presence(id(2)), Presence::Down);
+        }
     }
 
     #[test]

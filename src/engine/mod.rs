@@ -175,9 +175,27 @@ impl Engine {
     }
 
     /// As [`Engine::told`], of where a place stands.
-    async fn told_held(inner: &Arc<Inner>, mut held: Held) -> Result<Held, EngineError> {
+    async fn told_held(
+        inner: &Arc<Inner>,
+        id: &Arc<KeyId>,
+        mut held: Held,
+    ) -> Result<Held, EngineError> {
+        if held.is_final() {
+            return Ok(held);
+        }
         let (Held::Held { life, .. } | Held::Waiting { life, .. }) = &mut held;
         *life = Self::told(inner, *life).await?;
+        if let Held::Held {
+            seq, tag, grant, ..
+        } = held
+        {
+            let place = PlaceRef {
+                seq,
+                tag,
+                grant: Some(grant),
+            };
+            Self::ask(inner, id, |reply| Msg::Told { place, reply }).await?;
+        }
         Ok(held)
     }
 
@@ -216,7 +234,7 @@ impl Engine {
             reply,
         })
         .await?;
-        Ok(created(&id, Self::told_held(&inner, held).await?))
+        Ok(created(&id, Self::told_held(&inner, &id, held).await?))
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -258,7 +276,7 @@ impl Engine {
                     }
                 }
                 Held::Waiting { .. } | Held::Held { .. } => {
-                    let held = Self::told_held(&inner, held).await?;
+                    let held = Self::told_held(&inner, &id, held).await?;
                     return Ok(acquired(lock_ref, held));
                 }
             }

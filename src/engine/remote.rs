@@ -155,11 +155,22 @@ impl RemoteSessions {
         }
     }
 
-    /// Notes whether what lives by it is being evicted. False where it is not known any more.
-    fn evicting(&self, session: SessionId, evicting: bool) -> bool {
+    /// Notes that what lives by it is being evicted. False where it is not known any more.
+    fn evicting(&self, session: SessionId) -> bool {
         let mut table = self.table();
         let remote = table.get_mut(&session);
-        remote.map(|r| r.evicting = evicting).is_some()
+        remote.map(|r| r.evicting = true).is_some()
+    }
+
+    /// These places live by it no longer. Most are detached by the actors of their keys; of the others, which ended
+    /// before they were noted here, no actor knows.
+    fn evicted(&self, session: SessionId, places: &[PlaceId]) {
+        if let Some(remote) = self.table().get_mut(&session) {
+            remote.evicting = false;
+            for place in places {
+                remote.places.remove(place);
+            }
+        }
     }
 
     /// Forgets what nobody cares for, and says what is left.
@@ -237,13 +248,14 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
 /// Evicts what lives by a session that is over, until nothing does: what the store refuses is tried again. In a task
 /// of its own, so that no key holds up the sessions of others.
 fn evict(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
-    if remote.evicting || remote.places.is_empty() || !inner.remote.evicting(session, true) {
+    if remote.evicting || remote.places.is_empty() || !inner.remote.evicting(session) {
         return;
     }
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
-        sessions::evict_all(&inner, session, remote.places.into_iter().collect()).await;
-        inner.remote.evicting(session, false);
+        let places: Vec<PlaceId> = remote.places.into_iter().collect();
+        sessions::evict_all(&inner, session, places.clone()).await;
+        inner.remote.evicted(session, &places);
     });
 }
 
@@ -342,4 +354,32 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         }
     }
     Err(unreachable("replica changes too fast".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::lock::{Key, KeyId, Seq, TableName};
+
+    #[test]
+    fn a_session_is_forgotten_once_what_lived_by_it_was_evicted() {
+        let sessions = RemoteSessions::default();
+        let session = SessionId(Uuid::from_u128(1));
+        let place = PlaceId {
+            id: Arc::new(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse("k", 9).unwrap(),
+            }),
+            seq: Seq::FIRST,
+        };
+        sessions.attach(session, place.clone());
+        sessions.saw_end(session, Duration::ZERO);
+        assert!(sessions.evicting(session));
+        assert_eq!(sessions.wanted(Duration::ZERO).len(), 1);
+        // No actor detached it: it had ended before it was attached.
+        sessions.evicted(session, &[place]);
+        assert!(sessions.wanted(Duration::ZERO).is_empty());
+    }
 }

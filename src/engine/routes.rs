@@ -12,12 +12,14 @@ use super::inner::Inner;
 use super::peers::Presence;
 use super::sessions;
 use crate::lock::{KeyId, LockRef, ReplicaId, SessionId};
-use crate::store::{Question, StoreError, Subject};
+use crate::store::{QUESTION_KEPT, Question, StoreError, Subject};
 
 /// How often an answer to a question is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long one try waits for consent.
 const CONSENT_MAX: Duration = Duration::from_secs(4);
+// What is asked must not be forgotten while somebody waits for the answer, though clocks differ.
+const _: () = assert!(QUESTION_KEPT.as_millis() >= 4 * CONSENT_MAX.as_millis());
 /// How often a take-over that met another state is tried again.
 const TRIES: u32 = 4;
 

@@ -42,7 +42,8 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// How long a replica that does not beat is waited for, before what it is home to may be taken over.
+    /// How long a replica that does not beat is waited for, before what it is home to may be taken over: this one by
+    /// the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
 }
 
@@ -61,19 +62,24 @@ pub(super) struct Shared {
 }
 
 enum Current {
-    /// No replica yet; why not.
-    Waiting(String),
+    /// No replica yet, or no longer; why not.
+    Waiting {
+        why: String,
+        last: Option<Arc<Inner>>,
+    },
     Serving(Arc<Inner>),
     Stopped(Option<Arc<Inner>>),
 }
 
 impl Shared {
-    fn set(&self, next: Current) {
+    /// False if the engine was stopped: whoever stops it stops all that it may become.
+    fn set(&self, next: Current) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Whoever stops the engine stops all that it may become.
-        if !matches!(*current, Current::Stopped(_)) {
+        let goes_on = !matches!(*current, Current::Stopped(_));
+        if goes_on {
             *current = next;
         }
+        goes_on
     }
 
     fn is_stopped(&self) -> bool {
@@ -84,7 +90,7 @@ impl Shared {
     pub(super) fn stop(&self) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let last = match &*current {
-            Current::Waiting(_) => None,
+            Current::Waiting { last, .. } => last.clone(),
             Current::Serving(inner) => Some(Arc::clone(inner)),
             Current::Stopped(_) => return,
         };
@@ -104,7 +110,10 @@ impl Engine {
             shared: Arc::new(Shared {
                 limits,
                 tables,
-                current: RwLock::new(Current::Waiting(why.to_owned())),
+                current: RwLock::new(Current::Waiting {
+                    why: why.to_owned(),
+                    last: None,
+                }),
             }),
         }
     }
@@ -117,7 +126,7 @@ impl Engine {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         match &*current {
-            Current::Waiting(why) => Err(EngineError::Unavailable(why.clone())),
+            Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
             Current::Serving(inner) => {
                 inner.alive()?;
                 Ok(Arc::clone(inner))
@@ -140,12 +149,18 @@ impl Engine {
 
     /// Starts an engine that waits. Its tables and limits stay the ones that it was made with.
     pub async fn begin(&self, options: EngineOptions) -> Result<(), EngineError> {
+        if self.shared.is_stopped() {
+            return Err(EngineError::Stopping);
+        }
         let inner = self.shared.live(&options).await?;
+        if !self.shared.set(Current::Serving(Arc::clone(&inner))) {
+            say_stopped(&inner).await;
+            return Err(EngineError::Stopping);
+        }
         if inner.shared {
             let shared = Arc::downgrade(&self.shared);
-            tokio::spawn(start_over(shared, options, Arc::clone(&inner)));
+            tokio::spawn(start_over(shared, options, inner));
         }
-        self.shared.set(Current::Serving(inner));
         Ok(())
     }
 
@@ -156,17 +171,25 @@ impl Engine {
             let current = self.shared.current.read();
             match &*current.unwrap_or_else(PoisonError::into_inner) {
                 Current::Stopped(Some(inner)) if inner.shared => Arc::clone(inner),
-                Current::Waiting(_) | Current::Serving(_) | Current::Stopped(_) => return,
+                Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
-        last.die();
-        for tries in 0..HAND_OVER_TRIES {
-            match beats::beat(&last, true).await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "that this replica stopped could not be written");
-                    last.clock.sleep(last.backoff(tries)).await;
-                }
+        say_stopped(&last).await;
+    }
+}
+
+/// Ends a replica, and tells the others.
+async fn say_stopped(last: &Inner) {
+    last.die();
+    if !last.shared {
+        return;
+    }
+    for tries in 0..HAND_OVER_TRIES {
+        match beats::beat(last, true).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%error, "that this replica stopped could not be written");
+                last.clock.sleep(last.backoff(tries)).await;
             }
         }
     }
@@ -190,7 +213,10 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
         );
         let why = "this replica was cut off from the store and starts over";
-        engine.set(Current::Waiting(why.to_owned()));
+        engine.set(Current::Waiting {
+            why: why.to_owned(),
+            last: Some(Arc::clone(&last)),
+        });
         let mut tries = 0;
         last = loop {
             if engine.is_stopped() {
@@ -210,7 +236,9 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
                 }
             }
         };
-        engine.set(Current::Serving(Arc::clone(&last)));
+        if !engine.set(Current::Serving(Arc::clone(&last))) {
+            return say_stopped(&last).await;
+        }
         tracing::info!(replica = %last.replica, "started anew");
     }
 }
@@ -220,8 +248,11 @@ impl Shared {
         let replica = ReplicaId(options.ids.uuid());
         let limits = self.limits.clone();
         let shared = !options.store.is_exclusive();
+        // What it announces is what it keeps to.
+        let ttl_ms = u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX);
+        let replica_ttl = Duration::from_millis(u64::from(ttl_ms));
         let vouch = match shared {
-            true => Vouch::beating(options.clock.boot(), options.replica_ttl),
+            true => Vouch::beating(options.clock.boot(), replica_ttl),
             false => Vouch::alone(),
         };
         let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
@@ -232,7 +263,7 @@ impl Shared {
             keys: Keys::new(),
             leases: Arc::new(leases),
             shared,
-            members: Members::new(replica, options.replica_ttl),
+            members: Members::new(replica, replica_ttl),
             remote: RemoteSessions::default(),
             beats: AtomicU64::new(0),
             beat_sooner: Notify::new(),
@@ -254,6 +285,7 @@ impl Shared {
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: wall_ms(&inner),
+            ttl_ms,
             beat: 0,
             stopped: false,
         };
@@ -264,8 +296,12 @@ impl Shared {
             .await
             .map_err(unavailable)?;
         if shared {
-            beats::begin(&inner).await.map_err(unavailable)?;
-            inner.alive()?;
+            let begun = beats::begin(&inner).await.map_err(unavailable);
+            if let Err(error) = begun.and_then(|()| inner.alive()) {
+                // It has a row, and nobody is to wait for it. Once: whatever was in the way may still be.
+                let _ = beats::beat(&inner, true).await;
+                return Err(error);
+            }
             tokio::spawn(beats::beat_on(Arc::clone(&inner)));
             tokio::spawn(beats::look_on(Arc::clone(&inner)));
             tokio::spawn(remote::watch_on(Arc::clone(&inner)));

@@ -1,7 +1,7 @@
 //! Keys and sessions that nobody asks about, with places of replicas that are down: looked for now and then,
 //! each by the replica that it falls to; two that do it at once do no harm.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::actor::Msg;
@@ -10,11 +10,14 @@ use super::inner::Inner;
 use super::peers::Presence;
 use super::remote::silence_max;
 use crate::lock::{Entry, Key, KeyId, TableName};
-use crate::store::StoreError;
+use crate::store::{Listed, StoreError};
 
 /// After this, or twenty times what the last one took, all is looked over again.
 const EVERY: Duration = Duration::from_secs(10);
-const PAGE: usize = 500;
+/// How many closed sessions one sweep forgets; the others are for the next.
+const FORGOTTEN_MAX: usize = 10_000;
+/// How many sessions that name this replica without its knowing of them one sweep takes in.
+const TAKEN_IN_MAX: usize = 1_000;
 
 /// Sweeps until this replica is over.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -38,75 +41,77 @@ pub(super) async fn run(inner: Arc<Inner>) {
 
 async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
     for table in &inner.tables {
-        let mut after: Option<Key> = None;
-        loop {
-            let listed = inner.store.list_live(table, after.as_ref(), PAGE).await?;
-            let last_page = listed.len() < PAGE;
-            after = listed.last().map(|one| one.key.clone());
-            for one in listed {
-                let orphaned = one
-                    .state
-                    .entries
-                    .iter()
-                    .any(|entry| inner.members.presence(entry.home) == Presence::Down);
-                let id = KeyId {
-                    table: table.clone(),
-                    key: one.key,
-                };
-                let mine = |entry: &Arc<Entry>| entry.home == inner.replica;
-                if one.state.entries.iter().any(mine) && !inner.keys.has(&id) {
-                    // Of a task that died. The next one reads the state, and sees to what is there.
-                    let version = one.state.version;
-                    let id = Arc::new(id.clone());
-                    let _ = inner.keys.send(inner, &id, Msg::Hint { version });
-                }
-                if orphaned && falls_here(inner, &id) {
-                    // One that has its hands full is found again by the next sweep.
-                    let _ = inner.keys.send(inner, &Arc::new(id), Msg::Sweep);
-                }
+        let look = |one: Listed| {
+            let mut homes = one.state.entries.iter().map(|entry| entry.home);
+            let orphaned = homes.any(|home| inner.members.presence(home) == Presence::Down);
+            let id = KeyId {
+                table: table.clone(),
+                key: one.key,
+            };
+            let mine = |entry: &Arc<Entry>| entry.home == inner.replica;
+            if one.state.entries.iter().any(mine) && !inner.keys.has(&id) {
+                // Of a task that died. The next one reads the state, and sees to what is there.
+                let version = one.state.version;
+                let id = Arc::new(id.clone());
+                let _ = inner.keys.send(inner, &id, Msg::Hint { version });
             }
-            if last_page {
-                break;
+            if orphaned && falls_here(inner, &id) {
+                // One that has its hands full is found again by the next sweep.
+                let _ = inner.keys.send(inner, &Arc::new(id), Msg::Sweep);
             }
-        }
+        };
+        inner.store.each_live(table, &look).await?;
     }
     sweep_sessions(inner).await
 }
 
 async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
-    let mut after = None;
-    loop {
-        let rows = inner.store.list_sessions(after, PAGE).await?;
-        let last_page = rows.len() < PAGE;
-        after = rows.last().map(|row| row.id);
-        for row in rows {
+    let closed = Mutex::new(Vec::new());
+    let unknown = Mutex::new(Vec::new());
+    inner
+        .store
+        .each_session(&|row| {
             if row.replica == inner.replica {
-                ceded::adopt(inner, row).await;
-                continue;
+                if ceded::is_unknown(inner, &row) {
+                    note(&unknown, TAKEN_IN_MAX, row);
+                }
+                return;
             }
             let is_down = inner.members.presence(row.replica) == Presence::Down;
             let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
-                continue;
+                return;
             };
             let id = KeyId {
                 table: TableName::default_table(),
                 key,
             };
             if !is_down || !falls_here(inner, &id) {
-                continue;
+                return;
             }
             if row.open {
                 // Closed once nothing was heard of it for its TTL, and so observed for longer.
                 let ttl = Duration::from_millis(u64::from(row.ttl_ms));
                 let span = silence_max(ttl).saturating_add(EVERY);
                 inner.remote.observe_for(row.id, inner.clock.boot(), span);
-            } else {
-                inner.store.forget_session(row.id).await?;
+                return;
             }
-        }
-        if last_page {
-            return Ok(());
-        }
+            note(&closed, FORGOTTEN_MAX, row.id);
+        })
+        .await?;
+    for row in unknown.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        ceded::adopt(inner, row).await;
+    }
+    for id in closed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        inner.store.forget_session(id).await?;
+    }
+    Ok(())
+}
+
+/// Notes one more, if there is room.
+fn note<T>(noted: &Mutex<Vec<T>>, max: usize, one: T) {
+    let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    if noted.len() < max {
+        noted.push(one);
     }
 }
 

@@ -103,10 +103,17 @@ impl Vouch {
         (silence <= most(ttl)).then(|| ttl - silence)
     }
 
+    /// Until when this replica is alive, the moment included, unless another beat is acknowledged.
+    pub fn alive_until(&self) -> Duration {
+        let sent = self
+            .sent
+            .map(|sent| sent.saturating_add(most(self.replica_ttl)));
+        sent.unwrap_or(Duration::MAX)
+    }
+
     /// Whether this replica is over for good: others may take it for down soon. No beat brings it back.
     pub fn is_dead(&mut self, now: Duration) -> bool {
-        let silence = self.sent.map(|sent| now.saturating_sub(sent));
-        self.dead |= silence.is_some_and(|silence| silence > most(self.replica_ttl));
+        self.dead |= now > self.alive_until();
         self.dead
     }
 }

@@ -8,6 +8,7 @@ pub mod embedded;
 mod ends;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -119,14 +120,23 @@ pub struct ReplicaRow {
     pub version: String,
     /// When it started by its own clock, in milliseconds since 1970.
     pub started_at_ms: i64,
+    /// Its replica TTL, in milliseconds: without an acknowledged beat it ends itself within this, and others wait for
+    /// so long at least before they take it for down (I10).
+    pub ttl_ms: u32,
     /// How many signs of life it gave: the latest one that the store has.
     pub beat: u64,
     /// It stopped in an orderly way: that beat was its last.
     pub stopped: bool,
 }
 
+/// How long a question and the consent to it are kept. Who asks gives up after some seconds, and a consent that comes
+/// later costs the holder a pause and a new grant for nobody; but the two writes and the read that have to meet within
+/// this are stamped by nodes whose clocks may be some seconds apart.
+pub const QUESTION_KEPT: Duration = Duration::from_secs(20);
+
 /// What a replica asks, or tells, the home of a place, or the replica of a session, where it cannot be called:
-/// through the store (I10). Each is asked once, under an id of its own, and forgotten by the store after some minutes.
+/// through the store (I10). Each is asked once, under an id of its own, and forgotten by the store
+/// after [`QUESTION_KEPT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Its id.
@@ -175,6 +185,9 @@ pub struct Listed {
     /// Its state.
     pub state: State,
 }
+
+/// How many are read at once where all are looked at.
+const PAGE: usize = 500;
 
 /// A durable store of states and data.
 ///
@@ -230,6 +243,39 @@ pub trait Store: Send + Sync + 'static {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError>;
+
+    /// Shows every key with at least one live place, in any order: one look at the table, where pages in the order of
+    /// keys may take one each. What changes meanwhile may be left out.
+    async fn each_live(
+        &self,
+        table: &TableName,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        let mut after: Option<Key> = None;
+        loop {
+            let listed = self.list_live(table, after.as_ref(), PAGE).await?;
+            let last_page = listed.len() < PAGE;
+            after = listed.last().map(|one| one.key.clone());
+            listed.into_iter().for_each(look);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Shows every session row, as [`Store::each_live`] does keys.
+    async fn each_session(&self, look: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let rows = self.list_sessions(after, PAGE).await?;
+            let last_page = rows.len() < PAGE;
+            after = rows.last().map(|row| row.id);
+            rows.into_iter().for_each(look);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
 
     /// Announces this replica. In an exclusive store it replaces all earlier ones.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod beliefs;
 mod drops;
 mod faults;
 mod faulty;

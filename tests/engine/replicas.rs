@@ -10,21 +10,21 @@ use fermata::lock::{EndReason, LockRef, Over, SessionId};
 use super::shared::{Service, TTL, elsewhere, some_id};
 use super::world::{call, call_of, grant, put, until};
 
-const NO_WAIT: Duration = Duration::ZERO;
-const LONG: Duration = Duration::from_secs(30);
+pub const NO_WAIT: Duration = Duration::ZERO;
+pub const LONG: Duration = Duration::from_secs(30);
 
-async fn create(engine: &Engine, call: CreateCall) -> CreatedLockRef {
+pub async fn create(engine: &Engine, call: CreateCall) -> CreatedLockRef {
     engine.create(call).await.unwrap()
 }
 
 /// Waits, and is the holder then.
-async fn acquire(engine: &Engine, lock_ref: &LockRef) -> LockRef {
+pub async fn acquire(engine: &Engine, lock_ref: &LockRef) -> LockRef {
     let acquired = engine.acquire(lock_ref, LONG, false).await.unwrap();
     assert!(matches!(acquired.standing, Standing::Held { .. }));
     acquired.lock_ref
 }
 
-async fn get(engine: &Engine, lock_ref: &LockRef) -> Result<Option<String>, EngineError> {
+pub async fn get(engine: &Engine, lock_ref: &LockRef) -> Result<Option<String>, EngineError> {
     let done = engine.critical_get(lock_ref, 0).await?;
     let Value { bytes } = done.value;
     Ok(bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()))
@@ -37,12 +37,12 @@ async fn write(engine: &Engine, lock_ref: &LockRef, text: &str) -> Result<(), En
         .map(drop)
 }
 
-async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
+pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
     let opened = engine.open_session(some_id(), ttl_ms, String::new(), String::new());
     opened.await.unwrap().0
 }
 
-async fn down(engine: &Engine, id: fermata::lock::ReplicaId) {
+pub async fn down(engine: &Engine, id: fermata::lock::ReplicaId) {
     until("the other is down", || async {
         engine.presence(id) == Presence::Down
     })

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use fermata::engine::{
@@ -17,6 +17,8 @@ use fermata::store::{
 };
 use tempfile::TempDir;
 use uuid::Uuid;
+
+use super::world::call;
 
 /// Rows that the embedded store has no use for.
 #[derive(Default)]
@@ -50,12 +52,16 @@ pub struct Way {
     mute: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
-    /// How long what was loaded takes to come back.
+    /// How long a state, or the rows of the replicas, take to come back.
     slow: Mutex<Duration>,
     /// How long a value takes to be written.
     slow_writes: Mutex<Duration>,
     /// What this replica is asked through the store does not come through.
     deaf: Mutex<bool>,
+    /// Another replica, which changes each key that a change is tried of by what was known longer ago than this.
+    rival: Mutex<Option<(Engine, Duration)>>,
+    /// When the way last showed a state.
+    shown: Mutex<Option<Instant>>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
@@ -92,6 +98,28 @@ impl Way {
         *self.deaf.lock().unwrap() = deaf;
     }
 
+    /// From now on another replica is faster than whoever thinks for this long.
+    pub fn outrun(&self, by: &Engine, after: Duration) {
+        *self.rival.lock().unwrap() = Some((by.clone(), after));
+    }
+
+    async fn be_slow(&self) {
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
+    }
+
+    async fn be_outrun(&self, id: &KeyId) {
+        let rival = self.rival.lock().unwrap().clone();
+        let Some((rival, after)) = rival else { return };
+        let shown = *self.shown.lock().unwrap();
+        if shown.is_none_or(|shown| shown.elapsed() >= after) {
+            let made = rival.create(call(id.key.as_str(), 20_000)).await.unwrap();
+            rival.release(&made.lock_ref, None, 0).await.unwrap();
+        }
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -120,10 +148,8 @@ impl Store for Way {
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
         let loaded = self.open()?.store.load(id).await;
-        let slow = *self.slow.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
+        self.be_slow().await;
+        *self.shown.lock().unwrap() = Some(Instant::now());
         loaded
     }
 
@@ -131,10 +157,12 @@ impl Store for Way {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
         }
+        self.be_outrun(id).await;
         let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
         };
+        *self.shown.lock().unwrap() = Some(Instant::now());
         match matches!(swap, Swap::Applied) && self.is_unheard() {
             true => Swap::Unknown(StoreError::Unavailable("no answer".to_owned())),
             false => swap,
@@ -203,12 +231,16 @@ impl Store for Way {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Vec<ReplicaRow>, StoreError> {
-        let rows = self.open()?.rows.lock().unwrap();
-        let above = rows
-            .replicas
-            .values()
-            .filter(|row| after.is_none_or(|after| row.id > after));
-        Ok(above.take(limit).cloned().collect())
+        let listed = {
+            let rows = self.open()?.rows.lock().unwrap();
+            let above = rows
+                .replicas
+                .values()
+                .filter(|row| after.is_none_or(|after| row.id > after));
+            above.take(limit).cloned().collect()
+        };
+        self.be_slow().await;
+        Ok(listed)
     }
 
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
@@ -333,6 +365,11 @@ pub const TTL: Duration = Duration::from_millis(2_000);
 
 impl Service {
     pub async fn of(count: usize) -> Service {
+        Service::with_ttls(&vec![TTL; count]).await
+    }
+
+    /// One replica for each of these replica TTLs.
+    pub async fn with_ttls(replica_ttls: &[Duration]) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions {
             cache_bytes: 4 * 1024 * 1024,
@@ -347,7 +384,7 @@ impl Service {
             replicas: Vec::new(),
             wires: Arc::default(),
         };
-        for number in 0..count {
+        for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
             let way = Arc::new(Way {
                 shared: Arc::clone(&shared),
                 cut: Mutex::default(),
@@ -356,6 +393,8 @@ impl Service {
                 slow: Mutex::default(),
                 slow_writes: Mutex::default(),
                 deaf: Mutex::default(),
+                rival: Mutex::default(),
+                shown: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");
@@ -368,7 +407,7 @@ impl Service {
                 limits: Limits::default(),
                 address: "test".to_owned(),
                 peer_address: address.clone(),
-                replica_ttl: TTL,
+                replica_ttl,
             })
             .await
             .unwrap();

@@ -255,6 +255,29 @@ async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_sessio
 }
 
 #[tokio::test]
+async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_hear_that_it_holds() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let first = world.create("k").await.lock_ref;
+    let late = world.engine.create(call_of(session, "k")).await.unwrap();
+    world.release(&first).await.unwrap();
+    let swaps = || world.store.log().swaps.len();
+    let before = swaps();
+    world.store.hold_swaps(true);
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(4)).await;
+        world.engine.renew(&late.lease).await.unwrap();
+    }
+    until("it is being evicted", || async { swaps() > before }).await;
+    let come = wait_for(&world, &late.lock_ref, Duration::from_secs(1_000));
+    clock.advance(STEP).await;
+    world.store.hold_swaps(false);
+    let unclaimed = EngineError::Over(Over::Ended(EndReason::Unclaimed));
+    assert_eq!(soon(come).await.unwrap().unwrap_err(), unclaimed);
+}
+
+#[tokio::test]
 async fn a_head_that_was_told_is_not_evicted_for_not_coming() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;

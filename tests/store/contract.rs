@@ -3,11 +3,11 @@
 mod shared;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use fermata::lock::State;
-use fermata::store::{Cell, SessionSwap, Store, Swap, Written};
+use fermata::store::{Cell, Listed, SessionRow, SessionSwap, Store, Swap, Written};
 
 use crate::world::{
     Random, apply, id, id_in, key, replica_row, session, table, with_place, without_holder,
@@ -264,6 +264,18 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
     assert_eq!(after[0].key, key("a#1"));
     let other = store.list_live(&table("other"), None, 9).await.unwrap();
     assert!(other.is_empty());
+    // All at once, in any order.
+    let seen = Mutex::new(Vec::new());
+    let look = |one: Listed| seen.lock().unwrap().push((one.key, one.state));
+    store.each_live(&default, &look).await.unwrap();
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (key, state) in &seen {
+        let id = id_in("default", key.as_str());
+        assert_eq!(store.load(&id).await.unwrap().as_ref(), Some(state));
+    }
+    let seen: Vec<_> = seen.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(seen, expected);
 }
 
 async fn write(store: &dyn Store, cell: Cell) {
@@ -359,7 +371,7 @@ pub async fn sessions_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
     for page in [1, 2, 6, 100] {
         let mut seen = Vec::new();
         loop {
-            let after = seen.last().map(|row: &fermata::store::SessionRow| row.id);
+            let after = seen.last().map(|row: &SessionRow| row.id);
             let listed = store.list_sessions(after, page).await.unwrap();
             assert!(listed.len() <= page);
             let last = listed.len() < page;
@@ -372,6 +384,12 @@ pub async fn sessions_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
         assert_eq!(ids, numbers, "pages of {page}");
         assert_eq!(seen[2], closed);
     }
+    let seen = Mutex::new(Vec::new());
+    let look = |row: SessionRow| seen.lock().unwrap().push(row.id.0.as_u128());
+    store.each_session(&look).await.unwrap();
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_unstable();
+    assert_eq!(seen, numbers, "in any order");
 }
 
 pub async fn an_announced_replica_is_listed(store: Arc<dyn Store>) {

@@ -85,6 +85,7 @@ pub fn replica_row(number: u128) -> ReplicaRow {
         peer_address: format!("replica-{number}:7451"),
         version: "0.1.0".to_owned(),
         started_at_ms: 5,
+        ttl_ms: 15_000,
         beat: 0,
         stopped: false,
     }

@@ -28,6 +28,13 @@ impl Actor {
                 Msg::Acquire { place, .. } | Msg::Watch { place, .. } => {
                     !self.knows(run, *place) || self.looked_long_ago(run)
                 }
+                Msg::Get { place, .. }
+                | Msg::Write { place, .. }
+                | Msg::Release {
+                    place,
+                    put: Some(_),
+                    ..
+                } => !self.knows(run, *place) || !self.knows_grant(*place),
                 other => other.place().is_some_and(|place| !self.knows(run, place)),
             };
             if must_look {
@@ -92,6 +99,7 @@ impl Actor {
                 let renewed = self.live(run, place).map(|(_, _, life)| life);
                 drop(reply.send(renewed));
             }
+            Msg::Told { place, reply } => drop(reply.send(self.told(place))),
             Msg::Expired { seq } => self.expired(run, seq),
             Msg::Claim { seq, grant } => self.claim_due(run, seq, grant),
             Msg::SessionOver {

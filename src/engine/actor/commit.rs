@@ -13,6 +13,9 @@ use super::{Actor, Run};
 use crate::lock::{Evidence, KeyId, Outcome, State, decide};
 use crate::store::{StoreError, Swap};
 
+/// More conflicts in a row make no longer pauses than this many (some 100 ms): each means that the key got on.
+const CONFLICTS_COUNTED_MAX: u32 = 5;
+
 /// What came of the operation under way.
 pub(super) enum StoreDone {
     /// A load, and when it was begun; where the key has no row, also the timestamp of a value it may have (I2).
@@ -78,6 +81,8 @@ impl Actor {
             .collect();
         if decision.state.version == state.version {
             self.others.sent_at = None;
+            // As if it had been: there was nothing left to change.
+            self.settle_unclaimed(&Swap::Applied);
             self.deliver(run, batch);
             return true;
         }
@@ -143,6 +148,7 @@ impl Actor {
                     }
                     Swap::Unknown(_) | Swap::NotStarted(_) => {}
                 }
+                self.settle_unclaimed(&swap);
                 self.swapped(run, swap, new, batch, commands, known);
             }
         }
@@ -161,6 +167,7 @@ impl Actor {
         match swap {
             Swap::Applied => {
                 self.tries = 0;
+                self.conflicts = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
                 let old = self.others.untold.take().or_else(|| self.state.clone());
@@ -183,7 +190,7 @@ impl Actor {
                     self.adopt(run, current);
                 }
                 self.tell_untold(run);
-                self.pause(run);
+                self.make_way(run);
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
@@ -201,6 +208,25 @@ impl Actor {
                 self.pause(run);
             }
         }
+    }
+
+    /// Another replica changed the key. At first what it made of it is tried at once: it is as fresh as can be. After
+    /// that this one waits a little, longer each time, and reads the key again: by what it knew before the pause it
+    /// would never get through to a key that another one changes all the time.
+    fn make_way(&mut self, run: &mut Run) {
+        let conflicts = self.conflicts;
+        self.conflicts = conflicts.saturating_add(1);
+        if conflicts > 0 {
+            let span = run.inner.backoff(conflicts.min(CONFLICTS_COUNTED_MAX));
+            run.pause = Some(run.inner.clock.sleep(span));
+        }
+    }
+
+    /// The pause is over.
+    pub(super) fn go_on(&mut self, run: &mut Run) {
+        run.pause = None;
+        // Not before: until now calls could be served by what is known.
+        self.stale |= self.conflicts > 1;
     }
 
     /// Puts a batch back: each of it is decided again on the state that is met next.

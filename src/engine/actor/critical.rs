@@ -11,7 +11,7 @@ use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
 use super::others::Looked;
 use super::outcome::unexpected;
 use super::{Actor, Run};
-use crate::lock::{Fence, Outcome, Seq};
+use crate::lock::{EndReason, Fence, Outcome, Over, Seq};
 use crate::store::{Cell, StoreError, Written};
 
 /// What a critical call does, and who hears of it.
@@ -379,7 +379,8 @@ impl Actor {
                 life,
                 existed,
             });
-        let held = answer.is_ok();
+        // Where its session is kept elsewhere the answer is not out yet: `told`.
+        let held = answer.as_ref().is_ok_and(super::Held::is_final);
         let heard = reply.send(answer).is_ok();
         if let Some(holding) = &mut self.holding
             && held
@@ -388,6 +389,19 @@ impl Actor {
             holding.claimed = true;
             holding.served_at = Some(run.inner.clock.boot());
         }
+    }
+
+    /// A caller hears HELD now, unless that changed while its session was asked about: notes it (I5).
+    pub(super) fn told(&mut self, place: PlaceRef) -> Result<(), EngineError> {
+        let current = |h: &&mut Holding| Some(h.grant) == place.grant;
+        let Some(holding) = self.holding.as_mut().filter(current) else {
+            return Err(self.why_over(place.seq, place.tag));
+        };
+        if holding.is_unclaimed() {
+            return Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)));
+        }
+        holding.claimed = true;
+        Ok(())
     }
 }
 

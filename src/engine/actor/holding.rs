@@ -22,6 +22,16 @@ pub(super) enum Entrance {
     Open,
 }
 
+/// Whether a holder is being evicted because nobody claimed it. While it is, nobody is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unclaimed {
+    No,
+    /// By the swap under way.
+    Evicting,
+    /// By one that may yet take effect.
+    InDoubt,
+}
+
 /// What the home of a holder remembers of its fence.
 pub(super) struct Holding {
     pub seq: Seq,
@@ -38,6 +48,8 @@ pub(super) struct Holding {
     pub served_at: Option<Duration>,
     /// An answer said HELD to someone who was there to hear it (I5).
     pub claimed: bool,
+    /// Whether it is being evicted because nobody claimed it.
+    pub unclaimed: Unclaimed,
     /// The claim is being watched.
     pub claim_watched: bool,
     /// A release was accepted: nothing more is taken, and nothing more is begun.
@@ -78,6 +90,7 @@ impl Holding {
             synced: false,
             served_at: None,
             claimed: false,
+            unclaimed: Unclaimed::No,
             claim_watched: false,
             releasing: false,
             last_put: false,
@@ -94,6 +107,11 @@ impl Holding {
 
     pub fn is_open(&self) -> bool {
         matches!(self.entrance, Entrance::Open)
+    }
+
+    /// Whether nobody may be let in any more.
+    pub fn is_unclaimed(&self) -> bool {
+        self.unclaimed != Unclaimed::No
     }
 
     /// The last timestamp that this fence gave out.

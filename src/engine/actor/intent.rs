@@ -7,9 +7,10 @@ use tokio::sync::oneshot;
 use super::super::api::ForceReleased;
 use super::super::leases::Room;
 use super::Actor;
-use super::holding::Holding;
+use super::holding::{Holding, Unclaimed};
 use super::msg::{HeldReply, PlaceRef, Reply};
 use crate::lock::{Command, Create, Evidence, Fence, ReplicaId, Seq, State, Tag};
+use crate::store::Swap;
 
 /// How many commands go into one compare-and-swap.
 const BATCH_MAX: usize = 256;
@@ -103,6 +104,7 @@ impl Actor {
                 continue;
             }
             let command = self.command(state, &intent, replica);
+            self.note_unclaimed(&intent);
             let has_command = command.is_some();
             commands.extend(command);
             batch.push((intent, has_command));
@@ -123,6 +125,32 @@ impl Actor {
         };
         let holding = self.holding.as_ref();
         holding.is_some_and(|h| h.grant == *grant && h.claimed)
+    }
+
+    /// A holder that nobody came for is about to be evicted: whoever comes now must not hear that it holds.
+    fn note_unclaimed(&mut self, intent: &Intent) {
+        if let Intent::Evict {
+            evidence: Evidence::Unclaimed { grant, .. },
+            ..
+        } = intent
+            && let Some(holding) = self.holding.as_mut().filter(|h| h.grant == *grant)
+            && !holding.is_unclaimed()
+        {
+            holding.unclaimed = Unclaimed::Evicting;
+        }
+    }
+
+    /// What became of a swap: a holder that is certainly not evicted by it, or one before it, may be let in.
+    pub(super) fn settle_unclaimed(&mut self, swap: &Swap) {
+        if let Some(holding) = &mut self.holding {
+            holding.unclaimed = match (holding.unclaimed, swap) {
+                (Unclaimed::No, _) | (_, Swap::Applied | Swap::Conflict(_)) => Unclaimed::No,
+                (Unclaimed::Evicting, Swap::NotStarted(_)) => Unclaimed::No,
+                (Unclaimed::Evicting, Swap::Unknown(_)) | (Unclaimed::InDoubt, _) => {
+                    Unclaimed::InDoubt
+                }
+            };
+        }
     }
 
     pub(super) fn is_releasing(&self, of: PlaceRef) -> bool {

@@ -103,6 +103,8 @@ pub(super) struct Actor {
     watches: BTreeMap<Seq, watch::Sender<Watched>>,
     /// Failures in a row of the store.
     tries: u32,
+    /// Swaps in a row that met another state.
+    conflicts: u32,
     /// What there is to know because other replicas may change the key as well.
     others: Others,
 }
@@ -137,6 +139,7 @@ impl Actor {
             wakes: BTreeMap::new(),
             watches: BTreeMap::new(),
             tries: 0,
+            conflicts: 0,
             others: Others::default(),
         }
     }
@@ -199,7 +202,7 @@ impl Actor {
                     self.store_done(&mut run, done);
                 }
                 Some(done) = run.io.next() => self.io_done(&mut run, done),
-                () = pause_of(&mut run.pause) => run.pause = None,
+                () = pause_of(&mut run.pause) => self.go_on(&mut run),
                 () = pause_of(&mut run.poll) => {
                     run.poll = None;
                     self.stale = true;

@@ -87,6 +87,14 @@ pub(in super::super) enum Held {
     },
 }
 
+impl Held {
+    /// Whether nobody else is to be asked before it is told.
+    pub fn is_final(&self) -> bool {
+        let (Held::Held { life, .. } | Held::Waiting { life, .. }) = self;
+        life.ask.is_none()
+    }
+}
+
 /// Rings when it is the place's turn, or the place is over. Keeps it alive until then.
 pub(in super::super) struct Wake {
     pub turn: oneshot::Receiver<()>,
@@ -141,6 +149,8 @@ pub(in super::super) enum Msg {
     },
     /// A sign of life: answered with what may be told of what the place lives by.
     Renew { place: PlaceRef, reply: Reply<Life> },
+    /// A caller is about to hear HELD, after the replica that keeps its session was asked (I5).
+    Told { place: PlaceRef, reply: Reply<()> },
     /// The lease of a place that lives by itself is over.
     Expired { seq: Seq },
     /// A place has been the holder with this grant for one TTL.
@@ -195,7 +205,8 @@ impl Msg {
             | Msg::Write { place, .. }
             | Msg::Release { place, .. }
             | Msg::Watch { place, .. }
-            | Msg::Renew { place, .. } => Some(*place),
+            | Msg::Renew { place, .. }
+            | Msg::Told { place, .. } => Some(*place),
             Msg::Create { .. }
             | Msg::Expired { .. }
             | Msg::Claim { .. }
@@ -219,6 +230,7 @@ impl Msg {
             Msg::Release { reply, .. } => drop(reply.send(Err(error))),
             Msg::Watch { reply, .. } => drop(reply.send(Err(error))),
             Msg::Renew { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Told { reply, .. } => drop(reply.send(Err(error))),
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
             Msg::Where { reply, .. } => drop(reply.send(Err(error))),
             Msg::Take { reply, .. } => drop(reply.send(Err(error))),

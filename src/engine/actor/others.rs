@@ -92,6 +92,13 @@ impl Actor {
         }
     }
 
+    /// Whether the grant that a critical call carries is the one that this home knows. Else the place may have been
+    /// taken over, and back: the store is looked at first (I11).
+    pub(super) fn knows_grant(&self, place: PlaceRef) -> bool {
+        let holding = self.holding.as_ref().filter(|h| h.seq == place.seq);
+        place.grant.is_none() || place.grant == holding.map(|h| h.grant)
+    }
+
     /// Notes what a new state means.
     pub(super) fn note_others(&mut self, run: &Run, new: &State) {
         if !run.inner.shared {

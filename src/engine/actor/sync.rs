@@ -27,6 +27,9 @@ impl Actor {
             return;
         };
         let (seq, grant) = (holding.seq, holding.grant);
+        if holding.is_unclaimed() {
+            return;
+        }
         if holding.is_open() {
             self.open_entrance(run);
         } else if matches!(holding.entrance, Entrance::Unsynced)
@@ -118,6 +121,9 @@ impl Actor {
             }
             return;
         };
+        if holding.is_unclaimed() {
+            return self.let_ins.push(let_in);
+        }
         match read.noted(holding, &mut self.latest) {
             Ok(cell) => {
                 let value = Some(value_of(cell));

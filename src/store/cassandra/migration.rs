@@ -12,8 +12,9 @@ use super::value::Value;
 
 /// The columns that came with version 2, in the table of replicas. (Its table of questions is made like any
 /// other.)
-const REPLICAS_2: [(&str, &str); 3] = [
+const REPLICAS_2: [(&str, &str); 4] = [
     ("peer_address", "text"),
+    ("ttl", "int"),
     ("beat", "bigint"),
     ("stopped", "boolean"),
 ];

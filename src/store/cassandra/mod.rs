@@ -329,6 +329,18 @@ impl Store for CassandraStore {
         self.live(table, after, limit).await
     }
 
+    async fn each_live(
+        &self,
+        table: &TableName,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        self.all_live(table, look).await
+    }
+
+    async fn each_session(&self, look: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        self.all_sessions(look).await
+    }
+
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
         self.session(id).await
     }

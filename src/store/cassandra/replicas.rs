@@ -25,6 +25,7 @@ impl CassandraStore {
             Value::text(&row.peer_address),
             Value::text(&row.version),
             Value::Timestamp(row.started_at_ms),
+            Value::Int(row.ttl_ms.cast_signed()),
             Value::BigInt(0),
             Value::Boolean(false),
             Value::BigInt(ANNOUNCED_AT),
@@ -95,6 +96,7 @@ fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         Some(peer_address),
         Some(version),
         Some(started_at_ms),
+        Some(ttl),
         Some(beat),
         Some(stopped),
     ) = (
@@ -102,6 +104,7 @@ fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         row.text("peer_address")?,
         row.text("version")?,
         row.timestamp("started_at")?,
+        row.int("ttl")?,
         row.bigint("beat")?,
         row.boolean("stopped")?,
     )
@@ -114,6 +117,7 @@ fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         peer_address,
         version,
         started_at_ms,
+        ttl_ms: ttl.cast_unsigned(),
         beat: number(beat)?,
         stopped,
     }))

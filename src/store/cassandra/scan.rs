@@ -70,14 +70,10 @@ impl CassandraStore {
         while listed.len() < limit {
             let wanted = limit - listed.len();
             let mut keys = Smallest::new(wanted);
-            self.scan(Ask::Keys(table.clone()), |mut row| {
-                let head = present(row.bigint("head")?, "head")?;
-                let next = present(row.bigint("next")?, "next")?;
-                let key = present(row.text("key")?, "key")?;
-                let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| {
-                    StoreError::Damaged(format!("the table {table} holds no key of ours: {error}"))
-                })?;
-                if head < next && from.as_ref().is_none_or(|from| key > *from) {
+            self.scan(Ask::Keys(table.clone()), |row| {
+                if let Some(key) = live_key(table, row)?
+                    && from.as_ref().is_none_or(|from| key > *from)
+                {
                     keys.offer(key, ());
                 }
                 Ok(())
@@ -104,6 +100,49 @@ impl CassandraStore {
         }
         Ok(listed)
     }
+
+    /// Keys with live places, in the order in which Cassandra keeps them.
+    pub(super) async fn all_live(
+        &self,
+        table: &TableName,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        let statement = self.statement(Ask::Keys(table.clone())).await?;
+        let page_rows = i32::from(self.page_rows);
+        let mut next = None;
+        loop {
+            let (rows, more) = self.driver.page(&statement, &[], page_rows, next).await?;
+            for row in rows {
+                let Some(key) = live_key(table, row)? else {
+                    continue;
+                };
+                let id = KeyId {
+                    table: table.clone(),
+                    key,
+                };
+                if let Some(state) = self.state(&id).await?
+                    && !state.entries.is_empty()
+                {
+                    look(Listed { key: id.key, state });
+                }
+            }
+            match more {
+                Some(more) => next = Some(more),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The key of a row of [`Ask::Keys`]; `None` where nobody has a place.
+fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> {
+    let head = present(row.bigint("head")?, "head")?;
+    let next = present(row.bigint("next")?, "next")?;
+    let key = present(row.text("key")?, "key")?;
+    let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| {
+        StoreError::Damaged(format!("the table {table} holds no key of ours: {error}"))
+    })?;
+    Ok((head < next).then_some(key))
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"address\" text,\n  \
              \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"beat\" bigint,\n  \"stopped\" boolean\n)",
+             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean\n)",
             one("replicas")
         ));
         // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.

@@ -53,6 +53,14 @@ impl CassandraStore {
         .await?;
         Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
     }
+
+    pub(super) async fn all_sessions(
+        &self,
+        look: &(dyn Fn(SessionRow) + Sync),
+    ) -> Result<(), StoreError> {
+        let show = |row| decode_session(row).map(look);
+        self.scan(Ask::Sessions, show).await
+    }
 }
 
 fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {

@@ -4,6 +4,7 @@
 
 use super::options::Keyspace;
 use crate::lock::TableName;
+use crate::store::QUESTION_KEPT;
 
 /// Columns of a row of a lock table, in the order in which they are bound.
 pub(super) const ROW_COLUMNS: [&str; 12] = [
@@ -39,12 +40,13 @@ pub(super) const SESSION_COLUMNS: [&str; 8] = [
 ];
 
 /// The columns of a replica, its id first.
-pub(super) const REPLICA_COLUMNS: [&str; 7] = [
+pub(super) const REPLICA_COLUMNS: [&str; 8] = [
     "id",
     "address",
     "peer_address",
     "version",
     "started_at",
+    "ttl",
     "beat",
     "stopped",
 ];
@@ -62,7 +64,7 @@ pub(super) const QUESTION_COLUMNS: [&str; 8] = [
 ];
 
 /// How long a question and the consent to it are kept, in seconds.
-pub(super) const QUESTION_TTL_S: i32 = 600;
+pub(super) const QUESTION_TTL_S: u64 = QUESTION_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
@@ -216,7 +218,7 @@ impl Ask {
             ),
             Ask::Beat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"id\" = ?",
-                assigned(&REPLICA_COLUMNS[5..])
+                assigned(&REPLICA_COLUMNS[6..])
             ),
             Ask::ForgetReplica => {
                 format!("DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"id\" = ?")

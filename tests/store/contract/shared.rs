@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fermata::lock::{Fence, Seq};
 use fermata::store::{Question, ReplicaRow, Store, Subject};
+use futures_util::StreamExt;
 use uuid::Uuid;
 
 use crate::world::{id, id_in, replica, replica_row, session};
@@ -142,15 +143,14 @@ pub async fn some_hundreds_of_questions_are_seen_at_once_and_the_others_after_th
         return;
     }
     const ASKED: u128 = 1_100;
-    for from in (0..ASKED).step_by(50) {
-        let some = (from..from + 50).map(|request| {
+    // Many at once: they are not kept for long.
+    let at_once = 50;
+    futures_util::stream::iter(0..ASKED)
+        .for_each_concurrent(at_once, |request| {
             let store = Arc::clone(&store);
-            tokio::spawn(async move { store.ask_replica(&about_place(request, 7)).await })
-        });
-        for asked in some.collect::<Vec<_>>() {
-            asked.await.unwrap().unwrap();
-        }
-    }
+            async move { store.ask_replica(&about_place(request, 7)).await.unwrap() }
+        })
+        .await;
     let mut answered = 0;
     loop {
         let some = store.questions(replica(7)).await.unwrap();
@@ -159,9 +159,12 @@ pub async fn some_hundreds_of_questions_are_seen_at_once_and_the_others_after_th
             break;
         }
         answered += some.len() as u128;
-        for question in some {
-            store.consent(&question).await.unwrap();
-        }
+        futures_util::stream::iter(some)
+            .for_each_concurrent(at_once, |question| {
+                let store = Arc::clone(&store);
+                async move { store.consent(&question).await.unwrap() }
+            })
+            .await;
     }
     assert_eq!(answered, ASKED);
 }

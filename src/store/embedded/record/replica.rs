@@ -15,6 +15,8 @@ struct Row {
     started_at_ms: i64,
     #[prost(string, tag = "4")]
     peer_address: String,
+    #[prost(uint32, tag = "5")]
+    ttl_ms: u32,
 }
 
 pub(in crate::store::embedded) fn encode_replica(replica: &ReplicaRow) -> Vec<u8> {
@@ -23,6 +25,7 @@ pub(in crate::store::embedded) fn encode_replica(replica: &ReplicaRow) -> Vec<u8
         version: replica.version.clone(),
         started_at_ms: replica.started_at_ms,
         peer_address: replica.peer_address.clone(),
+        ttl_ms: replica.ttl_ms,
     })
 }
 
@@ -35,6 +38,7 @@ pub(in crate::store::embedded) fn decode_replica(
         version,
         started_at_ms,
         peer_address,
+        ttl_ms,
     } = decode(row)?;
     Ok(ReplicaRow {
         id,
@@ -42,6 +46,7 @@ pub(in crate::store::embedded) fn decode_replica(
         peer_address,
         version,
         started_at_ms,
+        ttl_ms,
         beat: 0,
         stopped: false,
     })
@@ -60,6 +65,7 @@ mod tests {
             peer_address: "replica-1:7451".to_owned(),
             version: "0.1.0".to_owned(),
             started_at_ms: 1,
+            ttl_ms: 10_000,
             beat: 0,
             stopped: false,
         };
