@@ -175,7 +175,14 @@ fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
         let inner = Arc::clone(inner);
         tokio::spawn(async move {
             if gives_up(&inner, &question).await {
-                tracing::info!(about = ?question.about, "given up to another replica that asked for it");
+                match &question.about {
+                    Subject::Place { key, seq, .. } => {
+                        tracing::info!(%key, %seq, "gave a lockRef up to another replica that asked for it");
+                    }
+                    Subject::Session { session, .. } => {
+                        tracing::info!(%session, "gave a session up to another replica that asked for it");
+                    }
+                }
                 if let Err(error) = inner.store.consent(&question).await {
                     tracing::debug!(%error, "a consent could not be written; it is asked again");
                 }

@@ -10,6 +10,7 @@ mod answer;
 mod api;
 mod beats;
 mod clock;
+mod complaint;
 mod inner;
 mod keys;
 mod leases;
@@ -31,6 +32,7 @@ use uuid::Uuid;
 
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
+pub use complaint::Complaint;
 pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
 pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;

@@ -10,6 +10,7 @@
 mod drops;
 mod faults;
 mod faulty;
+mod logs;
 mod lost_memory;
 mod manual_clock;
 mod memory;
