@@ -38,7 +38,7 @@ pub(super) struct BaselineArgs {
     file: SettingsFile,
 
     #[command(flatten)]
-    cluster: ClusterFlags,
+    cluster: Box<ClusterFlags>,
 }
 
 /// The other system, and how often.
@@ -61,7 +61,7 @@ impl BaselineArgs {
     /// `None` where only the service is measured.
     pub(super) fn baseline(self) -> Result<Option<Baseline>, Failure> {
         let Some(Other::Music) = self.baseline else {
-            return match self.cluster == ClusterFlags::default() {
+            return match *self.cluster == ClusterFlags::default() {
                 true => Ok(None),
                 false => Err(Failure::usage("settings for Cassandra are for --baseline")),
             };
