@@ -31,8 +31,7 @@ fn lines(log: &NamedTempFile, words: &str, key: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
     let log = whole_process();
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let given = a.create(call("given-up", 20_000)).await.unwrap().lock_ref;
     let left = a
