@@ -147,7 +147,10 @@ fn judge_copies(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let total: u32 = copies.numbers.iter().sum();
+    let few = !datacenters.is_empty() && datacenters.values().sum::<usize>() < 3;
     let alter = match fitting(datacenters) {
+        // More copies than nodes would be none the safer.
+        _ if few => "add nodes, and replicate to 3 of them".to_owned(),
         Some(fitting) => {
             format!(
                 "ALTER KEYSPACE \"{keyspace}\" WITH replication = {fitting}, then nodetool repair"
@@ -162,15 +165,9 @@ fn judge_copies(
         ));
     }
     if total < 3 {
-        let few = datacenters.values().sum::<usize>() < 3;
-        let first = if few {
-            "add nodes; with 3 of them: "
-        } else {
-            ""
-        };
         findings.push(advice(
             format!("copies of each key: {total}; with fewer than 3 one lost node stops its locks"),
-            format!("{first}{alter}"),
+            alter,
         ));
     }
     if majority == Majority::OneDatacenter && copies.numbers.len() > 1 {

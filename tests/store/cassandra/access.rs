@@ -140,7 +140,7 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
     assert_eq!(code, Some(0), "{found}{told}");
     for words in [
         "advice: copies of each key: 1;",
-        "ALTER KEYSPACE \"by_command\"",
+        "add nodes, and replicate to 3 of them",
         "has paxos_variant: v1",
     ] {
         assert!(found.contains(words), "no {words:?} in {found}");
