@@ -94,7 +94,7 @@ impl Starting {
                     contact_points = self.options.contact_points.join(","),
                     keyspace = %self.options.keyspace,
                     times,
-                    "cannot start yet, and goes on trying: {why}{}", self.repair(&why)
+                    "cannot start yet: {why}{}", self.repair(&why)
                 );
             }
             tokio::time::sleep(pause).await;
