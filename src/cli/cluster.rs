@@ -1,40 +1,324 @@
-//! How a command reaches Cassandra, from its flags.
+//! How a command reaches Cassandra: the flags that all of them share, and what their settings come to.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::exit;
 use super::failure::Failure;
 use super::remote::variable;
-use crate::store::cassandra::{CassandraOptions, Credentials, Keyspace};
+use crate::config::{CassandraConfig, Config, Consistency, Flag, Problems, Sources};
+use crate::lock::TableName;
+use crate::store::cassandra::{
+    CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, Majority,
+};
 
-/// Where the password is where no file is named.
+/// The password, where it is in no file.
 const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";
 
-/// The options for a cluster; reads the password.
-pub fn options(
-    contact_points: Vec<String>,
-    keyspace: &Keyspace,
+/// Where settings are read from.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Settings")]
+pub struct SettingsFile {
+    /// Read settings from this TOML file (none is read unless it is named)
+    #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG")]
+    pub config: Option<PathBuf>,
+}
+
+/// The flags that are settings of Cassandra. Each can also stand in the file or in the environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Settings for Cassandra")]
+pub struct ClusterFlags {
+    /// Nodes to ask first, HOST or HOST:PORT, with commas between
+    #[arg(long, value_name = "HOSTS")]
+    contact_points: Option<String>,
+
+    /// Where the tables are [default: fermata]
+    #[arg(long, value_name = "NAME")]
+    keyspace: Option<String>,
+
+    /// Log in as this user [default: no login, for a cluster that asks for none]
+    #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    password_file: Option<&Path>,
-) -> Result<CassandraOptions, Failure> {
-    let password = match password_file {
-        Some(file) => Some(
-            std::fs::read_to_string(file)?
-                .trim_end_matches('\n')
-                .to_owned(),
-        ),
-        None => variable(PASSWORD_VARIABLE),
-    };
-    let credentials = match (user, password) {
-        (Some(user), Some(password)) => Some(Credentials { user, password }),
-        (Some(_), None) => {
-            return Err(Failure::usage(format!(
-                "--user needs --password-file or {PASSWORD_VARIABLE}"
-            )));
+
+    /// A file with nothing but the password [default: what FERMATA_CASSANDRA_PASSWORD holds]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<String>,
+
+    /// The datacenter whose nodes are asked before others
+    #[arg(long, value_name = "NAME")]
+    datacenter: Option<String>,
+
+    /// Whose majority must agree: quorum, or local_quorum for a keyspace in one datacenter [default: quorum]
+    #[arg(long, value_name = "WHOSE")]
+    consistency: Option<String>,
+
+    /// Encrypt, and trust nodes whose certificates are signed by those in this file (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<String>,
+
+    /// The certificate to show to nodes that ask for one (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+
+    /// Whether a node's certificate must name the address that it is reached at [default: true]
+    #[arg(long, value_name = "BOOL")]
+    tls_verify_host: Option<String>,
+}
+
+impl ClusterFlags {
+    /// With this keyspace alone.
+    pub fn of_keyspace(name: Option<String>) -> ClusterFlags {
+        ClusterFlags {
+            keyspace: name,
+            ..ClusterFlags::default()
         }
-        (None, _) => None,
+    }
+
+    /// As settings.
+    pub fn into_flags(self) -> impl Iterator<Item = Flag> {
+        [
+            ("--contact-points", "contact_points", self.contact_points),
+            ("--keyspace", "keyspace", self.keyspace),
+            ("--user", "user", self.user),
+            ("--password-file", "password_file", self.password_file),
+            ("--datacenter", "datacenter", self.datacenter),
+            ("--consistency", "consistency", self.consistency),
+            ("--tls-ca", "tls.ca_file", self.tls_ca),
+            ("--tls-certificate", "tls.cert_file", self.tls_certificate),
+            ("--tls-key", "tls.key_file", self.tls_key),
+            ("--tls-verify-host", "tls.verify_host", self.tls_verify_host),
+        ]
+        .into_iter()
+        .filter_map(|(name, key, value)| {
+            let key = format!("store.cassandra.{key}");
+            value.map(|value| Flag { name, key, value })
+        })
+    }
+
+    /// Reads all layers for a command that needs the cluster and nothing else of the configuration.
+    pub fn load(self, file: SettingsFile) -> Result<Config, Problems> {
+        self.load_with(file, Config::check_cluster)
+    }
+
+    /// Reads all layers for a command that asks no cluster.
+    pub fn load_names(self, file: SettingsFile) -> Result<Config, Problems> {
+        self.load_with(file, |_| Ok(()))
+    }
+
+    fn load_with(
+        self,
+        file: SettingsFile,
+        check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
+    ) -> Result<Config, Problems> {
+        let sources = Sources {
+            file: file.config,
+            environment: Sources::process_environment(),
+            flags: self.into_flags().collect(),
+        };
+        Config::load_with(&sources, check)
+    }
+}
+
+/// Why settings cannot be used. Correct them and start again.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file that is named cannot be read.
+    #[error("{setting}: cannot read {path}: {error}")]
+    File {
+        /// The setting that names it.
+        setting: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A user without a password.
+    #[error(
+        "store.cassandra.user is set, and there is no password: set store.cassandra.password_file \
+         (--password-file) or {PASSWORD_VARIABLE}"
+    )]
+    NoPassword,
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Failure {
+        Failure::new(exit::CONFIG, error.to_string())
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Failure {
+        Failure::new(exit::CONFIG, problems.to_string())
+    }
+}
+
+/// The text file that a setting names, whole.
+pub fn file(setting: &'static str, path: &Path) -> Result<String, SettingsError> {
+    std::fs::read_to_string(path).map_err(|error| SettingsError::File {
+        setting,
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// How the cluster of a configuration is reached; reads the password.
+pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsError> {
+    let client = match (&config.tls.cert_file, &config.tls.key_file) {
+        (Some(certificate), Some(key)) => Some(ClientCertificate {
+            certificate_file: certificate.clone(),
+            key_file: key.clone(),
+        }),
+        // One without the other is refused with the configuration.
+        (None, _) | (_, None) => None,
     };
+    let tls = config.tls.ca_file.as_ref().map(|ca_file| CassandraTls {
+        ca_file: ca_file.clone(),
+        client,
+        verify_host: config.tls.verify_host,
+    });
+    let credentials = match &config.user {
+        None => None,
+        Some(user) => {
+            let password = match &config.password_file {
+                Some(path) => {
+                    let text = file("store.cassandra.password_file", path)?;
+                    Some(text.trim_end_matches(['\r', '\n']).to_owned())
+                }
+                None => variable(PASSWORD_VARIABLE),
+            };
+            let user = user.clone();
+            let password = password.ok_or(SettingsError::NoPassword)?;
+            Some(Credentials { user, password })
+        }
+    };
+    let usual = CassandraOptions::new(config.contact_points.0.clone(), config.keyspace.0.clone());
     Ok(CassandraOptions {
         credentials,
-        ..CassandraOptions::new(contact_points, keyspace.clone())
+        tls,
+        datacenter: config.datacenter.clone(),
+        majority: match config.consistency {
+            Consistency::Quorum => Majority::Everywhere,
+            Consistency::LocalQuorum => Majority::OneDatacenter,
+        },
+        connections_per_node: config.connections_per_node,
+        connect_timeout: config.connect_timeout.duration(),
+        request_timeout: config.request_timeout.duration(),
+        ..usual
     })
+}
+
+/// `fermata schema apply` for this cluster and these tables, to be copied into a shell. A password that is in
+/// the environment is taken from there again.
+pub fn apply_command(config: &CassandraConfig, tables: &[TableName]) -> String {
+    let mut command = "fermata schema apply".to_owned();
+    let mut add = |flag: &str, value: &str| {
+        command.push_str(&format!(" {flag} {}", quoted(value)));
+    };
+    add("--contact-points", &config.contact_points.0.join(","));
+    if config.keyspace.0 != Keyspace::default() {
+        add("--keyspace", config.keyspace.0.as_str());
+    }
+    for (flag, value) in [
+        ("--user", &config.user),
+        ("--datacenter", &config.datacenter),
+    ] {
+        if let Some(value) = value {
+            add(flag, value);
+        }
+    }
+    let tls = &config.tls;
+    for (flag, path) in [
+        ("--password-file", &config.password_file),
+        ("--tls-ca", &tls.ca_file),
+        ("--tls-certificate", &tls.cert_file),
+        ("--tls-key", &tls.key_file),
+    ] {
+        if let Some(path) = path {
+            add(flag, &path.to_string_lossy());
+        }
+    }
+    if !tls.verify_host {
+        add("--tls-verify-host", "false");
+    }
+    if config.consistency == Consistency::LocalQuorum {
+        add("--consistency", "local_quorum");
+    }
+    for table in tables {
+        if *table != TableName::default_table() {
+            add("--table", table.as_str());
+        }
+    }
+    command
+}
+
+/// As one word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@%+=[]".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(pairs: &[(&'static str, &str)]) -> Config {
+        let flags = pairs.iter().map(|(key, value)| Flag {
+            name: "--flag",
+            key: format!("store.cassandra.{key}"),
+            value: (*value).to_owned(),
+        });
+        let sources = Sources {
+            flags: flags.collect(),
+            ..Sources::default()
+        };
+        Config::load_with(&sources, Config::check_cluster).unwrap()
+    }
+
+    #[test]
+    fn a_command_names_all_that_it_takes_to_reach_the_cluster() {
+        let config = flags(&[("contact_points", "a,b:9043")]);
+        assert_eq!(
+            apply_command(&config.store.cassandra, &[TableName::default_table()]),
+            "fermata schema apply --contact-points a,b:9043"
+        );
+        let config = flags(&[
+            ("contact_points", "a"),
+            ("keyspace", "locks"),
+            ("user", "it's me"),
+            ("password_file", "/etc/a password"),
+            ("datacenter", "eu-1"),
+            ("consistency", "local_quorum"),
+            ("tls.ca_file", "ca.pem"),
+            ("tls.cert_file", "c.pem"),
+            ("tls.key_file", "k.pem"),
+            ("tls.verify_host", "false"),
+        ]);
+        assert_eq!(
+            apply_command(&config.store.cassandra, &[TableName::parse("orders").unwrap()]),
+            r"fermata schema apply --contact-points a --keyspace locks --user 'it'\''s me' --datacenter eu-1 \
+             --password-file '/etc/a password' --tls-ca ca.pem --tls-certificate c.pem --tls-key k.pem \
+             --tls-verify-host false --consistency local_quorum --table orders"
+                .replace("\\\n             ", "")
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_with_the_setting_that_names_it() {
+        let config = flags(&[
+            ("contact_points", "a"),
+            ("user", "u"),
+            ("password_file", "/nowhere/password"),
+        ]);
+        let error = options(&config.store.cassandra).unwrap_err().to_string();
+        assert!(
+            error.starts_with("store.cassandra.password_file: cannot read /nowhere/password"),
+            "{error}"
+        );
+    }
 }

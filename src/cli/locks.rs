@@ -1,5 +1,6 @@
 //! `fermata locks`: what is locked, by whom, and ending it.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
@@ -174,12 +175,23 @@ async fn show(args: ShowArgs) -> Result<(), Failure> {
     let lock = client.describe_lock(&table, &args.key, args.limit).await?;
     match args.remote.format() {
         Format::Json => print_json(&views::described(&lock))?,
-        Format::Text => print_text(&describe(&lock, SystemTime::now(), colour()))?,
+        Format::Text => {
+            let replicas = match lock.holders.is_empty() {
+                true => Vec::new(),
+                false => client.list_replicas().await?,
+            };
+            print_text(&describe(&lock, &replicas, SystemTime::now(), colour()))?;
+        }
     }
     Ok(())
 }
 
-fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -> String {
+fn describe(
+    lock: &proto::DescribeLockResponse,
+    replicas: &[proto::ReplicaInfo],
+    now: SystemTime,
+    colour: bool,
+) -> String {
     let mut text = format!(
         "{} (table {})\n",
         one_line(&lock.key),
@@ -189,9 +201,10 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
         0 => text.push_str("never locked\n"),
         token => text.push_str(&format!("last fencing token {token}\n")),
     }
-    if lock.unsynced {
+    // For one who holds it that was done before it was let in, though the mark stays until its release.
+    if lock.unsynced && lock.holders.is_empty() {
         text.push_str(
-            "the last holder went without a clean release: the value is rewritten first\n",
+            "the last holder went without a clean release: the value is rewritten before the next one is let in\n",
         );
     }
     if lock.holders.is_empty() && lock.waiters.is_empty() {
@@ -203,6 +216,8 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
         if hidden > 0 {
             text.push_str(&format!("and {hidden} more\n"));
         }
+        text.push('\n');
+        text.push_str(&homes(lock, replicas).render(colour));
     }
     if !lock.ended.is_empty() {
         let mut ends = Table::new(&["ENDED", "REASON", "BY", "DETAIL"]);
@@ -232,6 +247,7 @@ fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         "AGE",
         "LEASE LEFT",
         "FENCING TOKEN",
+        "HOME",
     ];
     let mut table = Table::new(&columns);
     for place in lock.holders.iter().chain(&lock.waiters) {
@@ -251,9 +267,32 @@ fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             age(place, now),
             lease_left(place),
             token,
+            short(&place.home),
         ]);
     }
     table
+}
+
+/// The replicas that serve the places, and where each takes calls: nothing of one that is gone.
+fn homes(lock: &proto::DescribeLockResponse, replicas: &[proto::ReplicaInfo]) -> Table {
+    let places = lock.holders.iter().chain(&lock.waiters);
+    let homes: BTreeSet<&str> = places.map(|place| place.home.as_str()).collect();
+    let mut table = Table::new(&["HOME", "REPLICA", "ADDRESS"]);
+    for home in homes {
+        let known = replicas.iter().find(|one| one.replica == home);
+        let address = known.map(|one| one.address.clone());
+        table.row(vec![
+            short(home),
+            home.to_owned(),
+            address.unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+/// Enough of a UUID to tell it from a few others.
+fn short(uuid: &str) -> String {
+    uuid.split('-').next().unwrap_or_default().to_owned()
 }
 
 /// How long ago a place was created, by the clocks of two machines.
@@ -350,6 +389,55 @@ mod tests {
     }
 
     #[test]
+    fn the_home_of_each_place_is_told_with_its_address_if_that_is_known() {
+        let home = |number: u8| format!("0000000{number}-0000-4000-8000-000000000000");
+        let place = |number| proto::Place {
+            home: home(number),
+            ..holder()
+        };
+        let lock = proto::DescribeLockResponse {
+            table: "default".to_owned(),
+            key: "a".to_owned(),
+            last_fencing_token: 7,
+            // Until the release, though the value was rewritten before this holder was let in.
+            unsynced: true,
+            holders: vec![place(1)],
+            waiters: vec![place(2)],
+            waiter_count: 1,
+            ..proto::DescribeLockResponse::default()
+        };
+        let replicas = [proto::ReplicaInfo {
+            replica: home(1),
+            address: "10.0.0.1:7450".to_owned(),
+            ..proto::ReplicaInfo::default()
+        }];
+        let now = UNIX_EPOCH + Duration::from_secs(101);
+        assert_eq!(
+            describe(&lock, &replicas, now, false),
+            "a (table default)\n\
+             last fencing token 7\n\
+             \n\
+             STATE  LOCK_REF              OWNER    AGE  LEASE LEFT  FENCING TOKEN  HOME\n\
+             held   default/a#1.00000000  billing  1s   27.2s       7              00000001\n\
+             held   default/a#1.00000000  billing  1s   27.2s       7              00000002\n\
+             \n\
+             HOME      REPLICA                               ADDRESS\n\
+             00000001  00000001-0000-4000-8000-000000000000  10.0.0.1:7450\n\
+             00000002  00000002-0000-4000-8000-000000000000  -\n"
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_yet_to_be_rewritten_is_told() {
+        let lock = proto::DescribeLockResponse {
+            unsynced: true,
+            ..proto::DescribeLockResponse::default()
+        };
+        let told = describe(&lock, &[], UNIX_EPOCH, false);
+        assert!(told.contains("rewritten before the next one"), "{told}");
+    }
+
+    #[test]
     fn a_key_that_nobody_holds_says_so_and_why_it_ended() {
         let lock = proto::DescribeLockResponse {
             table: "default".to_owned(),
@@ -365,7 +453,7 @@ mod tests {
             ..proto::DescribeLockResponse::default()
         };
         assert_eq!(
-            describe(&lock, UNIX_EPOCH, false),
+            describe(&lock, &[], UNIX_EPOCH, false),
             "a (table default)\n\
              last fencing token 7\n\
              nobody holds it\n\

@@ -30,7 +30,7 @@ pub struct Remote {
     #[arg(long, value_name = "TABLE")]
     table: Option<String>,
 
-    /// How long a call may take, its repeats included; a wait for a lock aside [default: 10s]
+    /// How long a call may take, its repeats included; a wait for a lock aside [default: 15s]
     #[arg(long, value_name = "SPAN")]
     timeout: Option<Span>,
 

@@ -1,14 +1,13 @@
 //! `fermata schema`: the tables in Cassandra, printed, made, and looked at.
 
-use std::path::PathBuf;
-
+use super::cluster::{self, ClusterFlags, SettingsFile};
+use super::exit;
 use super::failure::Failure;
 use super::output::print_text;
-use super::{cluster, exit};
+use crate::config::Config;
 use crate::lock::TableName;
-use crate::store::cassandra::health::{self, Weight};
+use crate::store::cassandra::health::{self, Finding, Weight};
 use crate::store::cassandra::schema::{self, Replication, Schema, SchemaError};
-use crate::store::cassandra::{CassandraOptions, Keyspace};
 
 /// Make and check the tables in Cassandra
 #[derive(Debug, Clone, clap::Args)]
@@ -24,107 +23,116 @@ enum Command {
     Check(CheckArgs),
 }
 
+/// Where the names of tables come from.
 #[derive(Debug, Clone, clap::Args)]
-struct What {
-    /// The keyspace
-    #[arg(long, value_name = "NAME", default_value = "fermata")]
-    keyspace: Keyspace,
-
-    /// A table whose keys can be locked, beside `default`; may be repeated
+struct Names {
+    /// A table whose keys can be locked, beside `default` and those of the settings; may be repeated
     #[arg(long = "table", value_name = "NAME", value_parser = TableName::parse)]
     tables: Vec<TableName>,
+
+    #[command(flatten)]
+    file: SettingsFile,
 }
 
-#[derive(Debug, Clone, clap::Args)]
-struct Cluster {
-    /// Nodes to ask first, `HOST` or `HOST:PORT`, separated by commas
-    #[arg(long, value_name = "HOSTS", value_delimiter = ',', required = true)]
-    contact_points: Vec<String>,
+const PRINT_HELP: &str = "\
+Exit status: 0; 64 the command line makes no sense; 78 the settings are not
+valid.
 
-    /// Who to be
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-
-    /// A file with nothing but the password; `FERMATA_CASSANDRA_PASSWORD` is read where there is none
-    #[arg(long, value_name = "FILE")]
-    password_file: Option<PathBuf>,
-}
+Examples:
+  fermata schema print --replication datacenter1=3
+  fermata schema print --keyspace locks --table orders | cqlsh db1";
 
 /// Print the statements, without asking any cluster
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = PRINT_HELP)]
 struct PrintArgs {
-    #[command(flatten)]
-    what: What,
-
     /// How many copies: DATACENTER=COPIES[,…], or simple=COPIES; without it the keyspace is not made
     #[arg(long, value_name = "COPIES")]
     replication: Option<Replication>,
+
+    #[command(flatten)]
+    names: Names,
+
+    /// Where the tables are [default: fermata]
+    #[arg(long, value_name = "NAME", help_heading = "Settings for Cassandra")]
+    keyspace: Option<String>,
 }
 
 const APPLY_HELP: &str = "\
-What is there already stays as it is, so this can be repeated, and be done by two at once.
+What is there already stays as it is, so this can be repeated, and be done by
+two at once. The settings are those of `fermata serve`, from the same file and
+environment variables.
 
 Exit status:
   0   all of it is there, and every node knows it
-  64  the command line makes no sense
+  64  the command line makes no sense, or does not fit the cluster
   69  the cluster cannot be reached, or refused
+  78  the settings are not valid, or the tables are of a later version
 
 Examples:
   fermata schema apply --contact-points 127.0.0.1 --replication datacenter1=3
-  fermata schema apply --contact-points db1,db2 --replication eu=3,us=3";
+  fermata schema apply --contact-points db1,db2 --replication eu=3,us=3
+  fermata schema apply --config /etc/fermata.toml";
 
 /// Make what is missing
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = APPLY_HELP)]
 struct ApplyArgs {
-    #[command(flatten)]
-    what: What,
-
-    #[command(flatten)]
-    cluster: Cluster,
-
     /// How many copies: DATACENTER=COPIES[,…], or simple=COPIES; needed to make the keyspace
     #[arg(long, value_name = "COPIES")]
     replication: Option<Replication>,
+
+    #[command(flatten)]
+    names: Names,
+
+    #[command(flatten)]
+    cluster: ClusterFlags,
 }
+
+const CHECK_HELP: &str = "\
+Each finding is wrong (locks would not be safe, or not work), unknown (a node
+could not be asked) or advice, and is followed by what to do.
+
+Exit status:
+  0   nothing is wrong, advice aside
+  64  the command line makes no sense
+  69  the cluster, or one of its nodes, cannot be asked
+  78  something is wrong, be it with the settings
+
+Examples:
+  fermata schema check --contact-points 127.0.0.1
+  fermata schema check --config /etc/fermata.toml";
 
 /// Look at the cluster and say what to change
 #[derive(Debug, Clone, clap::Args)]
-#[command(
-    after_help = "Exit status:\n  0   nothing is wrong (advice aside)\n  69  the cluster cannot be \
-                  reached\n  78  something is wrong"
-)]
+#[command(after_help = CHECK_HELP)]
 struct CheckArgs {
     #[command(flatten)]
-    what: What,
+    names: Names,
 
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterFlags,
 }
 
-impl What {
-    fn schema(self, replication: Option<Replication>) -> Schema {
-        let mut tables = vec![TableName::default_table()];
-        tables.extend(self.tables);
-        tables.dedup();
-        Schema {
-            keyspace: self.keyspace,
-            replication,
-            tables,
+/// The keyspace and its tables: those of the settings, and those named beside.
+fn schema_of(config: &Config, named: Vec<TableName>, replication: Option<Replication>) -> Schema {
+    let mut tables = config.table_names();
+    for table in named {
+        if !tables.contains(&table) {
+            tables.push(table);
         }
     }
-}
-
-impl Cluster {
-    fn options(self, keyspace: &Keyspace) -> Result<CassandraOptions, Failure> {
-        let file = self.password_file.as_deref();
-        cluster::options(self.contact_points, keyspace, self.user, file)
+    Schema {
+        keyspace: config.store.cassandra.keyspace.0.clone(),
+        replication,
+        tables,
     }
 }
 
 impl From<SchemaError> for Failure {
     fn from(error: SchemaError) -> Failure {
         let code = match error {
+            SchemaError::NoKeyspace { .. } | SchemaError::NoDatacenter { .. } => exit::USAGE,
             SchemaError::Unreachable(_) | SchemaError::Refused(_) => exit::UNAVAILABLE,
             SchemaError::Settings(_) | SchemaError::Newer { .. } => exit::CONFIG,
         };
@@ -136,29 +144,67 @@ impl From<SchemaError> for Failure {
 pub async fn run(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Print(args) => {
-            let statements = args.what.schema(args.replication).statements();
+            let cluster = ClusterFlags::of_keyspace(args.keyspace);
+            let config = cluster.load_names(args.names.file)?;
+            let schema = schema_of(&config, args.names.tables, args.replication);
+            let statements = schema.statements();
             let text: String = statements.iter().map(|one| format!("{one};\n\n")).collect();
             print_text(&text)?;
             Ok(0)
         }
         Command::Apply(args) => {
-            let schema = args.what.schema(args.replication);
-            let options = args.cluster.options(&schema.keyspace)?;
+            let config = args.cluster.load(args.names.file)?;
+            let schema = schema_of(&config, args.names.tables, args.replication);
+            let options = cluster::options(&config.store.cassandra)?;
             schema::apply(&options, &schema, &|name| eprintln!("{name}")).await?;
             eprintln!("every node knows schema version {}", schema::VERSION);
             Ok(0)
         }
         Command::Check(args) => {
-            let schema = args.what.schema(None);
-            let options = args.cluster.options(&schema.keyspace)?;
-            let findings = health::check(&options, &schema).await?;
+            let config = args.cluster.load(args.names.file)?;
+            let schema = schema_of(&config, args.names.tables, None);
+            let options = cluster::options(&config.store.cassandra)?;
+            let apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
+            let findings = health::check(&options, &schema, &apply).await?;
             let text: String = findings.iter().map(|one| format!("{one}\n")).collect();
             match text.is_empty() {
                 true => print_text("good\n")?,
                 false => print_text(&text)?,
             }
-            let is_wrong = findings.iter().any(|one| one.weight == Weight::Wrong);
-            Ok(if is_wrong { exit::CONFIG } else { 0 })
+            Ok(status(&findings))
         }
+    }
+}
+
+/// What a check ends with.
+fn status(findings: &[Finding]) -> u8 {
+    let has = |weight| findings.iter().any(|one| one.weight == weight);
+    if has(Weight::Wrong) {
+        exit::CONFIG
+    } else if has(Weight::Unknown) {
+        exit::UNAVAILABLE
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_ends_with_the_worst_that_it_found() {
+        let found = |weights: &[Weight]| {
+            let one = |weight: &Weight| Finding {
+                weight: *weight,
+                what: String::new(),
+                remedy: String::new(),
+            };
+            status(&weights.iter().map(one).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&[]), 0);
+        assert_eq!(found(&[Weight::Advice]), 0);
+        assert_eq!(found(&[Weight::Advice, Weight::Unknown]), 69);
+        assert_eq!(found(&[Weight::Wrong, Weight::Unknown]), 78);
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tokio::time::timeout;
 
+use super::cluster::SettingsError;
 use super::exit;
 use super::settings::Settings;
 use crate::config::{NoDataDir, Problems};
@@ -22,7 +23,6 @@ use crate::engine::{EngineError, SystemIds};
 use crate::server::{self, ListenError, SecretError, Server, Stopped};
 use crate::store::embedded::OpenError;
 use crate::telemetry::{self, TelemetryError};
-use cassandra::SettingsError;
 use parts::{Net, Prepared};
 use signals::{Signals, end_at_once};
 
@@ -56,9 +56,9 @@ pub enum ServeError {
     /// Name a data directory.
     #[error(transparent)]
     DataDir(#[from] NoDataDir),
-    /// Correct the settings of Cassandra.
+    /// Correct the settings.
     #[error(transparent)]
-    Cassandra(#[from] SettingsError),
+    Settings(#[from] SettingsError),
     /// Write a longer secret.
     #[error("peers.secret_file: {0}")]
     Secret(#[from] SecretError),
@@ -96,7 +96,7 @@ impl ServeError {
         match self {
             ServeError::Config(_)
             | ServeError::DataDir(_)
-            | ServeError::Cassandra(_)
+            | ServeError::Settings(_)
             | ServeError::Secret(_)
             | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,

@@ -1,19 +1,16 @@
 //! The flags that are settings: what `serve` and `check` have in common.
 
-use std::path::PathBuf;
-
+use super::cluster::{ClusterFlags, SettingsFile};
 use crate::config::{Config, Flag, Problems, Sources};
 
-const CASSANDRA: &str = "Settings for Cassandra";
 const REPLICAS: &str = "Settings for several replicas";
 
 /// Flags come before environment variables, those before the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings")]
 pub struct Settings {
-    /// Read settings from this TOML file (none is read unless it is named)
-    #[arg(long, value_name = "FILE", env = "FERMATA_CONFIG")]
-    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub file: SettingsFile,
 
     /// Serve gRPC here; several with commas between; port 0 takes a free one [default: 127.0.0.1:7450]
     #[arg(long, value_name = "IP:PORT")]
@@ -39,29 +36,12 @@ pub struct Settings {
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
 
-    /// Log these events: a level, or target=level with commas between [default: info]
+    /// Log these events: a level, or target=level with commas between [default: info,scylla=warn]
     #[arg(long, value_name = "FILTER")]
     pub log_filter: Option<String>,
 
-    /// Nodes to ask first, HOST or HOST:PORT, with commas between
-    #[arg(long, value_name = "HOSTS", help_heading = CASSANDRA)]
-    pub contact_points: Option<String>,
-
-    /// Where the tables are [default: fermata]
-    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
-    pub keyspace: Option<String>,
-
-    /// Who to be [default: nobody]
-    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
-    pub user: Option<String>,
-
-    /// A file with nothing but the password [default: what FERMATA_CASSANDRA_PASSWORD holds]
-    #[arg(long, value_name = "FILE", help_heading = CASSANDRA)]
-    pub password_file: Option<String>,
-
-    /// The datacenter whose nodes are asked before others
-    #[arg(long, value_name = "NAME", help_heading = CASSANDRA)]
-    pub datacenter: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
 
     /// Take calls of other replicas here [default: nowhere]
     #[arg(long, value_name = "IP:PORT", help_heading = REPLICAS)]
@@ -80,7 +60,7 @@ impl Settings {
     /// Reads all layers, the environment of this process among them.
     pub fn load(self) -> Result<Config, Problems> {
         Config::load(&Sources {
-            file: self.config.clone(),
+            file: self.file.config.clone(),
             environment: Sources::process_environment(),
             flags: self.into_flags(),
         })
@@ -96,23 +76,6 @@ impl Settings {
             ("--shutdown-grace", "shutdown_grace", self.shutdown_grace),
             ("--log-format", "log.format", self.log_format),
             ("--log-filter", "log.filter", self.log_filter),
-            (
-                "--contact-points",
-                "store.cassandra.contact_points",
-                self.contact_points,
-            ),
-            ("--keyspace", "store.cassandra.keyspace", self.keyspace),
-            ("--user", "store.cassandra.user", self.user),
-            (
-                "--password-file",
-                "store.cassandra.password_file",
-                self.password_file,
-            ),
-            (
-                "--datacenter",
-                "store.cassandra.datacenter",
-                self.datacenter,
-            ),
             ("--peer-listen", "peers.listen", self.peer_listen),
             ("--advertise", "peers.advertise", self.advertise),
             (
@@ -122,7 +85,11 @@ impl Settings {
             ),
         ]
         .into_iter()
-        .filter_map(|(name, key, value)| value.map(|value| Flag { name, key, value }))
+        .filter_map(|(name, key, value)| {
+            let key = key.to_owned();
+            value.map(|value| Flag { name, key, value })
+        })
+        .chain(self.cluster.into_flags())
         .collect()
     }
 }

@@ -98,6 +98,29 @@ impl Client {
         }
     }
 
+    /// The replicas of the service.
+    pub async fn list_replicas(&self) -> Result<Vec<proto::ReplicaInfo>, CallError> {
+        let mut all = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::ListReplicasRequest {
+                        page_size: PAGE_SIZE,
+                        page_token: page_token.clone(),
+                    });
+                    async move { attempt.admin().list_replicas(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            all.extend(answer.message.replicas);
+            page_token = answer.message.next_page_token;
+            if page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
     /// Ends a lockRef whatever its holder thinks. The reason is kept, and told to the former holder.
     pub async fn force_release(
         &self,

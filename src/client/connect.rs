@@ -24,7 +24,9 @@ const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How long one operation may take in all, its repeats included; a wait for a lock aside. 10 s.
+    /// How long one operation may take in all, its repeats included; a wait for a lock aside. 15 s: where a
+    /// replica dies, its locks go on at another one after the replica TTL (10 s by default), so that it takes
+    /// more than that to see them go on. Where the service has another TTL, this should be half as much again.
     pub timeout: Duration,
     /// How long one attempt of it may take before it is repeated, on another endpoint if there is one. 5 s.
     pub attempt_timeout: Duration,
@@ -41,7 +43,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(15),
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             ping_interval: Duration::from_secs(5),

@@ -36,7 +36,7 @@ pub struct Flag {
     /// The flag as the user wrote it: `--listen`.
     pub name: &'static str,
     /// The setting: `listen`.
-    pub key: &'static str,
+    pub key: String,
     /// Its value.
     pub value: String,
 }
@@ -84,6 +84,14 @@ impl fmt::Display for Problems {
 impl Config {
     /// Reads all layers and checks the result. On failure every problem is listed, not only the first.
     pub fn load(sources: &Sources) -> Result<Config, Problems> {
+        Self::load_with(sources, Config::check)
+    }
+
+    /// The same for those who need only a part of it: `check` says what must fit together there.
+    pub fn load_with(
+        sources: &Sources,
+        check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
+    ) -> Result<Config, Problems> {
         let mut problems = Vec::new();
         let tree = sources.merge(&mut problems);
         let schema = serde_json::to_value(Config::default())
@@ -103,7 +111,7 @@ impl Config {
         let config: Config = Value::new(None, good)
             .try_deserialize()
             .map_err(|error| Problems(vec![plain(reason(error))]))?;
-        problems.extend(config.check().err().into_iter().flatten().map(plain));
+        problems.extend(check(&config).err().into_iter().flatten().map(plain));
         if problems.is_empty() {
             Ok(config)
         } else {
@@ -190,7 +198,7 @@ impl Sources {
         Layer(
             self.flags
                 .iter()
-                .map(|flag| (flag.key.to_owned(), value(flag)))
+                .map(|flag| (flag.key.clone(), value(flag)))
                 .collect(),
         )
     }

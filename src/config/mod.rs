@@ -30,6 +30,7 @@ pub use store::{
     StoreKind, TlsConfig,
 };
 
+use self::store::NO_NODE;
 use crate::limits::Limits;
 use crate::lock::{TableName, TableNameError};
 use crate::server::check_listen;
@@ -88,7 +89,8 @@ impl Default for LogConfig {
     fn default() -> Self {
         LogConfig {
             format: LogFormat::Text,
-            filter: "info".to_owned(),
+            // What the driver says at `info` of each connection tells an operator nothing.
+            filter: "info,scylla=warn".to_owned(),
         }
     }
 }
@@ -263,6 +265,17 @@ impl Config {
         {
             wrong.push(format!("data_dir: {error}"));
         }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// Whether the cluster can be looked for, whatever else is set: what `fermata schema` needs.
+    pub fn check_cluster(&self) -> Result<(), Vec<String>> {
+        let mut wrong = Vec::new();
+        let cassandra = &self.store.cassandra;
+        if cassandra.contact_points.0.is_empty() {
+            wrong.push(format!("{NO_NODE} (--contact-points)"));
+        }
+        cassandra.check(&mut wrong);
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 }

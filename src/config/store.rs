@@ -229,6 +229,10 @@ impl<'de> Deserialize<'de> for ContactPoints {
     }
 }
 
+/// What is wrong where the cluster is to be found by nobody.
+pub(super) const NO_NODE: &str =
+    "store.cassandra.contact_points: name at least one node of the cluster";
+
 impl StoreConfig {
     /// What does not fit together, in words that name the settings.
     pub(super) fn check(&self, wrong: &mut Vec<String>) {
@@ -239,11 +243,8 @@ impl StoreConfig {
                 EmbeddedConfig::CACHE_MIB_MAX
             ));
         }
-        let cassandra = &self.cassandra;
-        match (self.kind, cassandra.contact_points.0.is_empty()) {
-            (StoreKind::Cassandra, true) => wrong.push(
-                "store.cassandra.contact_points: name at least one node of the cluster".to_owned(),
-            ),
+        match (self.kind, self.cassandra.contact_points.0.is_empty()) {
+            (StoreKind::Cassandra, true) => wrong.push(NO_NODE.to_owned()),
             (StoreKind::Embedded, false) => wrong.push(
                 "store.cassandra.contact_points: nodes are named, and store.kind is embedded; set it to \
                  cassandra"
@@ -251,29 +252,36 @@ impl StoreConfig {
             ),
             (StoreKind::Cassandra, false) | (StoreKind::Embedded, true) => {}
         }
+        self.cassandra.check(wrong);
+    }
+}
+
+impl CassandraConfig {
+    /// The same.
+    pub(super) fn check(&self, wrong: &mut Vec<String>) {
         let mut need = |good: bool, what: &str| {
             if !good {
                 wrong.push(format!("store.cassandra.{what}"));
             }
         };
         need(
-            cassandra.user.is_some() || cassandra.password_file.is_none(),
+            self.user.is_some() || self.password_file.is_none(),
             "password_file: name the user (store.cassandra.user) as well",
         );
         need(
-            cassandra.connections_per_node.get() <= 128,
+            self.connections_per_node.get() <= 128,
             "connections_per_node must be at most 128",
         );
         let spans = Span::from_millis(100)..=Span::from_secs(300);
         need(
-            spans.contains(&cassandra.connect_timeout),
+            spans.contains(&self.connect_timeout),
             "connect_timeout must be 100ms to 5m",
         );
         need(
-            spans.contains(&cassandra.request_timeout),
+            spans.contains(&self.request_timeout),
             "request_timeout must be 100ms to 5m",
         );
-        let tls = &cassandra.tls;
+        let tls = &self.tls;
         need(
             tls.cert_file.is_some() == tls.key_file.is_some(),
             "tls: cert_file and key_file belong together",

@@ -18,10 +18,10 @@ fn environment(pairs: &[(&str, &str)]) -> Sources {
     }
 }
 
-fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
+fn flag(name: &'static str, key: &str, value: &str) -> Flag {
     Flag {
         name,
-        key,
+        key: key.to_owned(),
         value: value.to_owned(),
     }
 }

@@ -176,7 +176,19 @@ fn answer(inner: &Arc<Inner>, questions: Vec<Question>) {
         }
         let inner = Arc::clone(inner);
         tokio::spawn(async move {
-            let written = match gives_up(&inner, &question).await {
+            let given_up = gives_up(&inner, &question).await;
+            if let GivesUp::Yes = given_up {
+                match &question.about {
+                    Subject::Place { key, seq, .. } => {
+                        tracing::info!(%key, %seq, "gave a lockRef up to another replica that asked for it");
+                    }
+                    Subject::Session { session, .. } => {
+                        tracing::info!(%session, "gave a session up to another replica that asked for it");
+                    }
+                    Subject::Key { .. } => {}
+                }
+            }
+            let written = match given_up {
                 GivesUp::Yes => inner.store.consent(&question).await,
                 GivesUp::No => inner.store.decline(&question).await,
                 GivesUp::NotNow => Ok(()),
@@ -195,10 +207,10 @@ async fn gives_up(inner: &Arc<Inner>, question: &Question) -> GivesUp {
         true => GivesUp::Yes,
         false => GivesUp::NotNow,
     };
-    let given_up = match &question.about {
+    match &question.about {
         Subject::Key { key, version } => {
             let id = Arc::new(key.clone());
-            return is_done(inner.keys.hint(inner, &id, *version).is_ok());
+            is_done(inner.keys.hint(inner, &id, *version).is_ok())
         }
         Subject::Place {
             key,
@@ -222,9 +234,5 @@ async fn gives_up(inner: &Arc<Inner>, question: &Question) -> GivesUp {
         Subject::Session { session, epoch } => {
             is_done(ceded::give_up(inner, *session, *epoch).await)
         }
-    };
-    if given_up == GivesUp::Yes {
-        tracing::info!(about = ?question.about, "given up to another replica that asked for it");
     }
-    given_up
 }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
+use super::complaint::Complaint;
 use super::keys::Keys;
 use super::leases::Leases;
 use super::members::Members;
@@ -51,6 +52,8 @@ pub(super) struct Inner {
     /// True once this replica is over: nothing is answered any more (I10).
     pub dead: watch::Sender<bool>,
     pub counters: Counters,
+    /// What the store does to all keys alike must not fill the log.
+    pub complaints: Complaints,
 }
 
 /// Questions that are worked at.
@@ -68,6 +71,15 @@ impl Asked {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.remove(&id);
     }
+}
+
+/// Faults that are met again and again for as long as a store is in trouble.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    /// Of changes of keys.
+    pub unknown_outcome: Complaint,
+    /// Of sessions that are to be closed.
+    pub not_closed: Complaint,
 }
 
 /// What the engine counted since it started.

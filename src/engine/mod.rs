@@ -11,6 +11,7 @@ mod api;
 mod beats;
 mod ceded;
 mod clock;
+mod complaint;
 mod inner;
 mod keys;
 mod leases;
@@ -32,6 +33,7 @@ use uuid::Uuid;
 
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
+pub use complaint::Complaint;
 pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
 pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;

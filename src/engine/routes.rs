@@ -159,10 +159,7 @@ async fn take(
             reply,
         });
         match taken.await {
-            Ok(true) => {
-                tracing::info!(key = %id, seq = %place.seq, from = %home, "took a lockRef over");
-                return Ok(());
-            }
+            Ok(true) => return Ok(()),
             // It changed meanwhile: look again.
             Ok(false) => {}
             Err(error) => return Err(error),

@@ -361,7 +361,10 @@ async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> Closed {
             Ok(Some(closed)) => return closed,
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%session, %error, "a session could not be closed yet; trying again");
+                let complaint = &inner.complaints.not_closed;
+                if let Some(times) = complaint.met(inner.clock.boot(), &error.to_string()) {
+                    tracing::warn!(%session, %error, times, "a session could not be closed yet; trying again");
+                }
             }
         }
         inner.clock.sleep(inner.backoff(tries)).await;

@@ -10,7 +10,8 @@ use tokio::sync::{Notify, Semaphore};
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::inner::{Asked, Counters, Inner};
+use super::complaint::Complaint;
+use super::inner::{Asked, Complaints, Counters, Inner};
 use super::keys::Keys;
 use super::leases::Leases;
 use super::members::Members;
@@ -218,6 +219,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             last: Some(Arc::clone(&last)),
         });
         let mut tries = 0;
+        let complaint = Complaint::default();
         last = loop {
             if engine.is_stopped() {
                 return;
@@ -230,7 +232,9 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             match begun.await {
                 Ok(inner) => break inner,
                 Err(error) => {
-                    tracing::warn!(%error, "this replica could not start anew yet; trying again");
+                    if let Some(times) = complaint.met(options.clock.boot(), &error.to_string()) {
+                        tracing::warn!(%error, times, "this replica could not start anew yet; trying again");
+                    }
                     options.clock.sleep(last.backoff(tries)).await;
                     tries += 1;
                 }
@@ -273,6 +277,7 @@ impl Shared {
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),
             counters: Counters::default(),
+            complaints: Complaints::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),
             ids: Arc::clone(&options.ids),

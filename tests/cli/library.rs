@@ -2,11 +2,21 @@
 
 use std::time::Duration;
 
-use fermata::client::{Client, CriticalError, LockRequest, LostReason, Mutation, SessionRequest};
+use fermata::client::{
+    Client, ClientOptions, CriticalError, LockRequest, LostReason, Mutation, SessionRequest,
+};
+use fermata::engine::REPLICA_TTL;
 
 use super::world::World;
 
 const TTL: Duration = Duration::from_secs(20);
+
+/// Where a replica dies, what it had goes on at another one once its TTL is over: not when calls were just given up.
+#[test]
+fn a_call_outlives_the_crash_of_a_replica_unless_told_otherwise() {
+    let timeout = ClientOptions::default().timeout;
+    assert!(timeout >= REPLICA_TTL * 3 / 2, "{timeout:?}");
+}
 
 #[tokio::test]
 async fn a_session_has_many_locks_and_loses_only_the_one_that_is_ended() {

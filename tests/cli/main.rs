@@ -13,6 +13,7 @@ mod json;
 mod library;
 mod lock;
 mod loss;
+mod schema;
 mod signals;
 mod terminal;
 mod two_shells;

@@ -12,6 +12,7 @@ mod drops;
 mod faults;
 mod faulty;
 mod latest;
+mod logs;
 mod lost_memory;
 mod manual_clock;
 mod memory;

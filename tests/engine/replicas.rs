@@ -51,8 +51,7 @@ pub async fn down(engine: &Engine, id: fermata::lock::ReplicaId) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_its_home_serves_a_lock_ref_and_the_others_say_where_that_is() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (_service, a, b) = &Service::two().await;
     let made = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &made, "of a").await.unwrap();
     let home = a.replica();
@@ -76,8 +75,7 @@ async fn only_its_home_serves_a_lock_ref_and_the_others_say_where_that_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_one_replica_gets_its_turn_from_the_holder_of_another() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let first = create(a, call("k", 20_000)).await.lock_ref;
     let second = create(b, call("k", 20_000)).await;
     assert_eq!(second.standing, Standing::Waiting { position: 1 });
@@ -96,8 +94,7 @@ async fn a_waiter_of_one_replica_gets_its_turn_from_the_holder_of_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_outlives_its_home_and_goes_on_at_another_under_a_new_grant() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let made = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &made, "written").await.unwrap();
@@ -117,8 +114,7 @@ async fn a_holder_outlives_its_home_and_goes_on_at_another_under_a_new_grant() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_stop_hands_places_over_at_once() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (_service, a, b) = &Service::two().await;
     let home = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
@@ -136,8 +132,7 @@ async fn a_clean_stop_hands_places_over_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
@@ -162,8 +157,7 @@ async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let old = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
     service.replicas[0].way.mute(true);
@@ -190,8 +184,7 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_behind_the_place_of_a_dead_replica_gets_its_turn_after_the_ttl() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 1_000)).await;
     write(a, &held.lock_ref, "last words").await.unwrap();
     let waiting = create(b, call("k", 20_000)).await.lock_ref;
@@ -215,8 +208,7 @@ async fn a_waiter_behind_the_place_of_a_dead_replica_gets_its_turn_after_the_ttl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_waits_behind_is_swept_once_its_replica_is_down() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     create(a, call("k", 1_000)).await;
     let id = super::world::key("k");
     service.kill(0);
@@ -231,8 +223,7 @@ async fn what_nobody_waits_behind_is_swept_once_its_replica_is_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (_service, a, b) = &Service::two().await;
     let session = session(a, 20_000).await;
     // A place of the other replica lives by it.
     let held = create(b, call_of(session, "k")).await;
@@ -256,8 +247,7 @@ async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_outlives_its_replica_where_its_client_comes_to_another() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
@@ -274,8 +264,7 @@ async fn a_session_outlives_its_replica_where_its_client_comes_to_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_dies_with_its_replica_and_client_and_so_does_its_place() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let session = session(a, 1_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
     let waiting = create(b, call("k", 20_000)).await.lock_ref;
@@ -289,8 +278,7 @@ async fn a_session_dies_with_its_replica_and_client_and_so_does_its_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_replica_lives_and_cannot_be_called_is_given_up() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
     let here = create(a, call_of(session, "k")).await.lock_ref;
@@ -315,8 +303,7 @@ async fn a_session_whose_replica_lives_and_cannot_be_called_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_release_through_another_replica_ends_the_holder() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(b, call("k", 20_000)).await.lock_ref;
     // Its home is not told.
@@ -398,8 +385,7 @@ async fn many_sections_of_one_key_through_three_replicas_count_exactly() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_another() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
     // Its home is not told.
@@ -416,8 +402,7 @@ async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_anoth
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     service.wires.cut("replica-0");
     b.force_release(&held, "ops", "stuck").await.unwrap();
@@ -428,8 +413,7 @@ async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_cannot_be_changed_holds_up_no_other() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let (one, other) = (session(a, 20_000).await, session(a, 20_000).await);
     create(b, call_of(one, "stuck")).await;
     let held = create(b, call_of(other, "k")).await.lock_ref;
@@ -449,8 +433,7 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_made_while_an_older_state_is_read_is_found() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let before = create(b, call("k", 20_000)).await.lock_ref;
     service.replicas[0].way.slow(Duration::from_millis(500));
     let early = a.acquire(&before, NO_WAIT, false);
@@ -466,8 +449,7 @@ async fn a_place_made_while_an_older_state_is_read_is_found() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_went_to_another_replica_is_not_over_where_it_was() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
     let here = create(a, call_of(session, "k")).await.lock_ref;
@@ -482,8 +464,7 @@ async fn a_session_that_went_to_another_replica_is_not_over_where_it_was() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_closed_by_the_replica_that_keeps_it_only() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
     service.wires.cut("replica-0");
@@ -511,8 +492,7 @@ async fn a_session_that_is_found_open_is_no_younger_than_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 3_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
@@ -531,8 +511,7 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_elsewhere() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (_service, a, b) = &Service::two().await;
     let session = session(a, 1_000).await;
     let first = create(b, call("k", 20_000)).await.lock_ref;
     let given_up = create(b, call_of(session, "k")).await.lock_ref;
@@ -556,8 +535,7 @@ async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
-    let service = Service::of(2).await;
-    let (a, b) = (service.engine(0), service.engine(1));
+    let (service, a, b) = &Service::two().await;
     session(a, 6_000).await;
     service.kill(0);
     for _ in 0..400 {

@@ -419,6 +419,13 @@ impl Service {
         service
     }
 
+    /// Two replicas, and the engine of each.
+    pub async fn two() -> (Service, Engine, Engine) {
+        let service = Service::of(2).await;
+        let (a, b) = (service.engine(0).clone(), service.engine(1).clone());
+        (service, a, b)
+    }
+
     pub fn engine(&self, number: usize) -> &Engine {
         &self.replicas[number].engine
     }

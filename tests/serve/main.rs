@@ -11,4 +11,5 @@ mod counter;
 mod liveness;
 mod process;
 mod readme;
+mod settings;
 mod start_stop;

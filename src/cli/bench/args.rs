@@ -11,14 +11,12 @@ use super::workload::Form;
 use crate::cli::failure::Failure;
 use crate::cli::output::Format;
 use crate::cli::remote::Remote;
+use crate::client::ClientOptions;
 use crate::config::Span;
-
-/// How long a call may take unless asked otherwise.
-const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
     sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
-    probed.";
+    probed; 78 the settings for Cassandra are not valid.";
 
 /// Measure a running server
 ///
@@ -173,7 +171,7 @@ impl Args {
             zipf_skew: load.zipf_skew,
             key_prefix: load.key_prefix,
             table: remote.table(),
-            call_within: remote.timeout().unwrap_or(CALL_WITHIN),
+            call_within: remote.timeout().unwrap_or(ClientOptions::default().timeout),
             ttl: load.ttl.duration(),
             value_bytes,
             span: load::Span {

@@ -1,13 +1,11 @@
 //! The flags that put another system beside the service.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 use super::System;
-use crate::cli::cluster;
+use crate::cli::cluster::{self, ClusterFlags, SettingsFile};
 use crate::cli::failure::Failure;
-use crate::store::cassandra::{CassandraOptions, Keyspace};
+use crate::store::cassandra::CassandraOptions;
 
 /// What can be measured beside the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -23,17 +21,12 @@ pub(super) struct BaselineArgs {
     ///
     /// `music` is the sequence of statements that MUSIC needs for a section: the guard read at ONE, a transaction
     /// for the lockRef, a peek at ONE, the value read and written at QUORUM, a transaction that deletes the
-    /// lockRef. Its tables, music_…, are dropped in the end.
+    /// lockRef. Its tables, music_…, are made in the keyspace that the settings for Cassandra name, and dropped in
+    /// the end. Name the nodes that the service stores in: nobody checks that.
     ///
     /// Three things favour it: its statements go from this process straight to Cassandra, with no service in
     /// between; what its published code sends beyond them is left out; and its keys are new in each round.
-    #[arg(
-        long,
-        value_name = "SYSTEM",
-        value_enum,
-        requires = "contact_points",
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "SYSTEM", value_enum, hide_possible_values = true)]
     baseline: Option<Other>,
 
     /// How many turns each of the two has, for each number of workers; a turn is a warm-up and a duration
@@ -41,32 +34,11 @@ pub(super) struct BaselineArgs {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Nodes of the Cassandra that the service stores in (which nobody checks), `HOST` or `HOST:PORT`, separated by
-    /// commas
-    #[arg(
-        long,
-        value_name = "HOSTS",
-        value_delimiter = ',',
-        requires = "baseline"
-    )]
-    contact_points: Vec<String>,
+    #[command(flatten)]
+    file: SettingsFile,
 
-    /// The keyspace that gets the tables of the other system
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "fermata",
-        requires = "baseline"
-    )]
-    keyspace: Keyspace,
-
-    /// Who to be for Cassandra
-    #[arg(long, value_name = "NAME", requires = "baseline")]
-    user: Option<String>,
-
-    /// A file with nothing but the password; `FERMATA_CASSANDRA_PASSWORD` is read where there is none
-    #[arg(long, value_name = "FILE", requires = "baseline")]
-    password_file: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: Box<ClusterFlags>,
 }
 
 /// The other system, and how often.
@@ -89,14 +61,13 @@ impl BaselineArgs {
     /// `None` where only the service is measured.
     pub(super) fn baseline(self) -> Result<Option<Baseline>, Failure> {
         let Some(Other::Music) = self.baseline else {
-            return Ok(None);
+            return match *self.cluster == ClusterFlags::default() {
+                true => Ok(None),
+                false => Err(Failure::usage("settings for Cassandra are for --baseline")),
+            };
         };
-        let cluster = cluster::options(
-            self.contact_points,
-            &self.keyspace,
-            self.user,
-            self.password_file.as_deref(),
-        )?;
+        let config = self.cluster.load(self.file)?;
+        let cluster = cluster::options(&config.store.cassandra)?;
         Ok(Some(Baseline {
             cluster,
             rounds: self.rounds,

@@ -1,96 +1,21 @@
 //! `serve` on Cassandra: waits until the cluster can be reached and its tables are there, as long as that takes.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::remote::variable;
-use crate::config::{CassandraConfig, Config, Consistency};
-use crate::engine::{Engine, EngineError, EngineOptions};
+use crate::cli::cluster::{self, SettingsError};
+use crate::config::Config;
+use crate::engine::{Clock as _, Complaint, Engine, EngineError, EngineOptions, SystemClock};
 use crate::store::Store;
 use crate::store::cassandra::health::{self, Finding, Weight};
 use crate::store::cassandra::schema::{Schema, SchemaError};
-use crate::store::cassandra::{
-    CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials, Keyspace,
-    Majority, OpenError,
-};
+use crate::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
 
-/// The password, where it is in no file.
-const PASSWORD: &str = "FERMATA_CASSANDRA_PASSWORD";
 /// The first pause between two tries to start.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Why the settings of Cassandra cannot be used. Correct them and start again.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// A file that is named cannot be read.
-    #[error("cannot read {path}: {error}")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// A user without a password.
-    #[error(
-        "store.cassandra.user is set, and there is no password: set store.cassandra.password_file or {PASSWORD}"
-    )]
-    NoPassword,
-}
-
-/// A text file of the configuration, whole.
-pub fn file(path: &Path) -> Result<String, SettingsError> {
-    std::fs::read_to_string(path).map_err(|error| SettingsError::File {
-        path: path.to_owned(),
-        error,
-    })
-}
-
-/// How the cluster of the configuration is reached.
-pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsError> {
-    let client = match (&config.tls.cert_file, &config.tls.key_file) {
-        (Some(certificate), Some(key)) => Some(ClientCertificate {
-            certificate_file: certificate.clone(),
-            key_file: key.clone(),
-        }),
-        // One without the other is refused with the configuration.
-        (None, _) | (_, None) => None,
-    };
-    let tls = config.tls.ca_file.as_ref().map(|ca_file| CassandraTls {
-        ca_file: ca_file.clone(),
-        client,
-        verify_host: config.tls.verify_host,
-    });
-    let credentials = match &config.user {
-        None => None,
-        Some(user) => {
-            let password = match &config.password_file {
-                Some(path) => Some(file(path)?.trim_end_matches(['\r', '\n']).to_owned()),
-                None => variable(PASSWORD),
-            };
-            let user = user.clone();
-            let password = password.ok_or(SettingsError::NoPassword)?;
-            Some(Credentials { user, password })
-        }
-    };
-    let usual = CassandraOptions::new(config.contact_points.0.clone(), config.keyspace.0.clone());
-    Ok(CassandraOptions {
-        credentials,
-        tls,
-        datacenter: config.datacenter.clone(),
-        majority: match config.consistency {
-            Consistency::Quorum => Majority::Everywhere,
-            Consistency::LocalQuorum => Majority::OneDatacenter,
-        },
-        connections_per_node: config.connections_per_node,
-        connect_timeout: config.connect_timeout.duration(),
-        request_timeout: config.request_timeout.duration(),
-        ..usual
-    })
-}
 
 /// Why a try to start failed. What is wrong outside may be put right while this process waits.
 #[derive(Debug)]
@@ -120,18 +45,25 @@ impl fmt::Display for NotYet {
 pub struct Starting {
     options: CassandraOptions,
     schema: Schema,
+    /// The command that makes the tables.
+    apply: String,
 }
 
 impl Starting {
     /// On the cluster of this configuration.
     pub fn new(config: &Config) -> Result<Starting, SettingsError> {
-        let options = options(&config.store.cassandra)?;
+        let options = cluster::options(&config.store.cassandra)?;
         let schema = Schema {
             keyspace: options.keyspace.clone(),
             replication: None,
             tables: config.table_names(),
         };
-        Ok(Starting { options, schema })
+        let apply = cluster::apply_command(&config.store.cassandra, &schema.tables);
+        Ok(Starting {
+            options,
+            schema,
+            apply,
+        })
     }
 
     /// Where the data is, in words.
@@ -151,17 +83,20 @@ impl Starting {
         engine_options: impl Fn(Arc<dyn Store>) -> EngineOptions,
     ) {
         let mut pause = PAUSE_MIN;
+        let complaint = Complaint::default();
         loop {
             let why = match self.try_once(engine, &engine_options).await {
                 Ok(()) => return,
                 Err(why) => why,
             };
-            tracing::warn!(
-                contact_points = self.options.contact_points.join(","),
-                keyspace = %self.options.keyspace,
-                next_try_in = ?pause,
-                "cannot start yet: {why}{}", self.repair(&why)
-            );
+            if let Some(times) = complaint.met(SystemClock.boot(), &why.to_string()) {
+                tracing::warn!(
+                    contact_points = self.options.contact_points.join(","),
+                    keyspace = %self.options.keyspace,
+                    times,
+                    "cannot start yet: {why}{}", self.repair(&why)
+                );
+            }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -174,8 +109,8 @@ impl Starting {
     ) -> Result<(), NotYet> {
         let opened = CassandraStore::open(self.options.clone()).await;
         let store = opened.map_err(NotYet::Open)?;
-        let found = health::check(&self.options, &self.schema).await;
-        let (wrong, advice): (Vec<Finding>, Vec<Finding>) = found
+        let found = health::check(&self.options, &self.schema, &self.apply).await;
+        let (wrong, others): (Vec<Finding>, Vec<Finding>) = found
             .map_err(NotYet::Check)?
             .into_iter()
             .partition(|one| one.weight == Weight::Wrong);
@@ -184,8 +119,8 @@ impl Starting {
         }
         let begun = engine.begin(engine_options(Arc::new(store))).await;
         begun.map_err(NotYet::Engine)?;
-        for one in advice {
-            tracing::warn!("advice: {}: {}", one.what, one.remedy);
+        for one in others {
+            tracing::warn!("{}: {}: {}", one.weight, one.what, one.remedy);
         }
         Ok(())
     }
@@ -195,31 +130,17 @@ impl Starting {
         let apply = match why {
             NotYet::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
             NotYet::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
-            NotYet::Wrong(_) => true,
             NotYet::Open(
                 OpenError::Settings(_) | OpenError::Refused(_) | OpenError::Unreachable(_),
             )
+            // Its findings name the commands.
+            | NotYet::Wrong(_)
             | NotYet::Check(_)
             | NotYet::Engine(_) => false,
         };
-        if !apply {
-            return String::new();
+        match apply {
+            true => format!(" ({} --replication DATACENTER=3)", self.apply),
+            false => String::new(),
         }
-        let mut command = format!(
-            " (fermata schema apply --contact-points {}",
-            self.options.contact_points.join(",")
-        );
-        if self.options.keyspace != Keyspace::default() {
-            command.push_str(&format!(" --keyspace {}", self.options.keyspace));
-        }
-        for table in self
-            .schema
-            .tables
-            .iter()
-            .filter(|t| t.as_str() != "default")
-        {
-            command.push_str(&format!(" --table {table}"));
-        }
-        command + " --replication DATACENTER=3)"
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use super::cassandra::{self, Starting};
+use super::cassandra::Starting;
 use super::{ServeError, greeting};
+use crate::cli::cluster;
 use crate::config::{Config, Listen, StoreKind};
 use crate::engine::{Engine, EngineOptions, NoPeers, Peers, SystemClock, SystemIds};
 use crate::server::{self, PeerClient, Secret};
@@ -86,7 +87,7 @@ impl Prepared {
             StoreKind::Cassandra => {
                 let client = match &config.peers.secret_file {
                     Some(path) => {
-                        let secret = Secret::parse(&cassandra::file(path)?)?;
+                        let secret = Secret::parse(&cluster::file("peers.secret_file", path)?)?;
                         Some(Arc::new(PeerClient::new(secret, &config.limits)))
                     }
                     None => None,
@@ -118,6 +119,12 @@ impl Prepared {
                 })
             }
             Prepared::Cassandra(starting, client) => {
+                if made.config.peers.listen.is_none() {
+                    tracing::warn!(
+                        "peers.listen is not set: other replicas cannot pass calls on to this one, and ask it \
+                         through Cassandra, which takes up to some seconds a call"
+                    );
+                }
                 let (tables, limits) = (made.config.table_names(), made.config.limits.clone());
                 let engine = Engine::waiting(tables, limits, NOT_YET);
                 if let Some(client) = &client {

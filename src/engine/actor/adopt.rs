@@ -28,6 +28,14 @@ impl Actor {
         }
         for entry in &diff.written {
             if entry.home == run.inner.replica {
+                // Said here, since any number of calls may have asked for it. (What an exclusive store had is taken
+                // over as a whole.)
+                if let Some(before) = old.entry(entry.seq)
+                    && before.home != entry.home
+                    && run.inner.shared
+                {
+                    tracing::info!(key = %self.id, seq = %entry.seq, from = %before.home, "took a lockRef over");
+                }
                 self.keep_lease(run, entry, remembers);
             } else {
                 self.forget_lease(run, entry);

@@ -194,7 +194,10 @@ impl Actor {
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
-                tracing::warn!(key = %self.id, %error, "the outcome of a change is not known; looking it up");
+                let complaint = &run.inner.complaints.unknown_outcome;
+                if let Some(times) = complaint.met(run.inner.clock.boot(), &error.to_string()) {
+                    tracing::warn!(key = %self.id, %error, times, "the outcome of a change is not known; looking it up");
+                }
                 self.ask_again(batch, true);
                 if self.others.untold.is_none() {
                     self.others.untold = self.state.clone();

@@ -1,5 +1,7 @@
 //! CreateLockRef.
 
+use std::borrow::Cow;
+
 use tracing::Span;
 use tracing::field::display;
 
@@ -42,8 +44,8 @@ impl Call for CreateLockRef {
         About::Key(self.call.id.clone(), self.call.request_id)
     }
 
-    fn ask(&self) -> CreateLockRefRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, CreateLockRefRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {

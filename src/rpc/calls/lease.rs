@@ -1,5 +1,7 @@
 //! The calls on what keeps places alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
 
+use std::borrow::Cow;
+
 use super::{About, Call, Edge};
 use crate::engine::{Engine, EngineError, LeaseId, Renewed};
 use crate::lock::SessionId;
@@ -44,8 +46,8 @@ impl Call for OpenSession {
         About::Session(self.session)
     }
 
-    fn ask(&self) -> OpenSessionRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, OpenSessionRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
@@ -80,8 +82,8 @@ impl Call for RenewSession {
         About::from(&self.lease)
     }
 
-    fn ask(&self) -> RenewSessionRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, RenewSessionRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
@@ -113,8 +115,8 @@ impl Call for KeepAlive {
         About::from(&self.lease)
     }
 
-    fn ask(&self) -> KeepAliveRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, KeepAliveRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
@@ -142,8 +144,8 @@ impl Call for CloseSession {
         About::Session(self.session)
     }
 
-    fn ask(&self) -> CloseSessionRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, CloseSessionRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {

@@ -7,6 +7,7 @@ mod create;
 mod lease;
 mod place;
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ pub trait Call: Sized + Send + Sync + 'static {
     /// Its name between replicas.
     const METHOD: Method;
     /// Its request.
-    type Ask: Message + Default + Send + 'static;
+    type Ask: Message + Default + Clone + Send + 'static;
     /// Its answer.
     type Answer: Message + Default + Send + 'static;
 
@@ -109,7 +110,7 @@ pub trait Call: Sized + Send + Sync + 'static {
     }
 
     /// The request as another replica is to see it.
-    fn ask(&self) -> Self::Ask;
+    fn ask(&self) -> Cow<'_, Self::Ask>;
 
     /// Makes it on the engine of this replica.
     fn here(

@@ -1,11 +1,14 @@
 //! The calls on a lockRef: AcquireLock, ReleaseLock, CriticalGet, CriticalPut, CriticalDelete.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use prost::Message;
 use tokio::time::Instant;
 
 use super::{About, Call, Edge};
 use crate::engine::{Engine, EngineError, Mutation};
+use crate::limits::Limits;
 use crate::lock::LockRef;
 use crate::proto::peer::Method;
 use crate::proto::{
@@ -60,11 +63,14 @@ impl Call for AcquireLock {
         !self.wait.is_zero()
     }
 
-    fn ask(&self) -> AcquireLockRequest {
-        AcquireLockRequest {
-            wait: self.waits().then(|| answer::duration(self.left())),
-            ..self.ask.clone()
+    fn ask(&self) -> Cow<'_, AcquireLockRequest> {
+        if !self.waits() {
+            return Cow::Borrowed(&self.ask);
         }
+        Cow::Owned(AcquireLockRequest {
+            wait: Some(answer::duration(self.left())),
+            ..self.ask.clone()
+        })
     }
 
     async fn here(&self, engine: &Engine) -> Result<AcquireLockResponse, EngineError> {
@@ -108,8 +114,8 @@ impl Call for ReleaseLock {
         self.put.is_some()
     }
 
-    fn ask(&self) -> ReleaseLockRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, ReleaseLockRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<ReleaseLockResponse, EngineError> {
@@ -139,8 +145,8 @@ impl Call for CriticalGet {
         About::Place(self.lock_ref.clone())
     }
 
-    fn ask(&self) -> CriticalGetRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, CriticalGetRequest> {
+        Cow::Borrowed(&self.ask)
     }
 
     async fn here(&self, engine: &Engine) -> Result<CriticalGetResponse, EngineError> {
@@ -155,59 +161,92 @@ impl Call for CriticalGet {
     }
 }
 
-/// Writes as the holder.
-pub struct CriticalPut {
-    ask: CriticalPutRequest,
-    lock_ref: LockRef,
-    put: Mutation,
+/// A request that writes as the holder.
+pub trait WriteAsk: Message + Default + Clone + 'static {
+    /// As in [`Call`].
+    const METHOD: Method;
+    /// As in [`Call`].
+    type Answer: Message + Default + Send + 'static;
+
+    /// The lockRef that it is about.
+    fn lock_ref(&self) -> &str;
+    /// Its number.
+    fn call_no(&self) -> u64;
+    /// What it writes. A value is shared with the request, not copied.
+    fn mutation(&self, limits: &Limits) -> Result<Mutation, Invalid>;
+    /// The answer: until when the lockRef is safe.
+    fn answer(valid_for: prost_types::Duration) -> Self::Answer;
 }
 
-impl Call for CriticalPut {
+/// Writes as the holder.
+pub type CriticalPut = CriticalWrite<CriticalPutRequest>;
+/// Deletes as the holder.
+pub type CriticalDelete = CriticalWrite<CriticalDeleteRequest>;
+
+impl WriteAsk for CriticalPutRequest {
     const METHOD: Method = Method::CriticalPut;
-    type Ask = CriticalPutRequest;
     type Answer = CriticalPutResponse;
 
-    fn parse(ask: CriticalPutRequest, edge: &Edge) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
-        let put = parse::put(ask.value.clone(), &edge.limits)?;
-        Ok(CriticalPut { ask, lock_ref, put })
+    fn lock_ref(&self) -> &str {
+        &self.lock_ref
     }
 
-    fn about(&self) -> About {
-        About::Place(self.lock_ref.clone())
+    fn call_no(&self) -> u64 {
+        self.call_no
     }
 
-    fn is_write(&self) -> bool {
-        true
+    fn mutation(&self, limits: &Limits) -> Result<Mutation, Invalid> {
+        parse::put(self.value.clone(), limits)
     }
 
-    fn ask(&self) -> CriticalPutRequest {
-        self.ask.clone()
-    }
-
-    async fn here(&self, engine: &Engine) -> Result<CriticalPutResponse, EngineError> {
-        let write = engine.critical_write(&self.lock_ref, self.put.clone(), self.ask.call_no);
-        let done = write.await?;
-        Ok(CriticalPutResponse {
-            valid_for: Some(answer::duration(done.valid_for)),
-        })
+    fn answer(valid_for: prost_types::Duration) -> CriticalPutResponse {
+        CriticalPutResponse {
+            valid_for: Some(valid_for),
+        }
     }
 }
 
-/// Deletes as the holder.
-pub struct CriticalDelete {
-    ask: CriticalDeleteRequest,
-    lock_ref: LockRef,
-}
-
-impl Call for CriticalDelete {
+impl WriteAsk for CriticalDeleteRequest {
     const METHOD: Method = Method::CriticalDelete;
-    type Ask = CriticalDeleteRequest;
     type Answer = CriticalDeleteResponse;
 
-    fn parse(ask: CriticalDeleteRequest, _edge: &Edge) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
-        Ok(CriticalDelete { ask, lock_ref })
+    fn lock_ref(&self) -> &str {
+        &self.lock_ref
+    }
+
+    fn call_no(&self) -> u64 {
+        self.call_no
+    }
+
+    fn mutation(&self, _limits: &Limits) -> Result<Mutation, Invalid> {
+        Ok(Mutation::Delete)
+    }
+
+    fn answer(valid_for: prost_types::Duration) -> CriticalDeleteResponse {
+        CriticalDeleteResponse {
+            valid_for: Some(valid_for),
+        }
+    }
+}
+
+/// Writes a value, or none, as the holder.
+pub struct CriticalWrite<A> {
+    ask: A,
+    lock_ref: LockRef,
+    mutation: Mutation,
+}
+
+impl<A: WriteAsk> Call for CriticalWrite<A> {
+    const METHOD: Method = A::METHOD;
+    type Ask = A;
+    type Answer = A::Answer;
+
+    fn parse(ask: A, edge: &Edge) -> Result<Self, Invalid> {
+        Ok(CriticalWrite {
+            lock_ref: parse::lock_ref(ask.lock_ref())?,
+            mutation: ask.mutation(&edge.limits)?,
+            ask,
+        })
     }
 
     fn about(&self) -> About {
@@ -218,15 +257,14 @@ impl Call for CriticalDelete {
         true
     }
 
-    fn ask(&self) -> CriticalDeleteRequest {
-        self.ask.clone()
+    fn ask(&self) -> Cow<'_, A> {
+        Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<CriticalDeleteResponse, EngineError> {
-        let write = engine.critical_write(&self.lock_ref, Mutation::Delete, self.ask.call_no);
+    async fn here(&self, engine: &Engine) -> Result<A::Answer, EngineError> {
+        let write =
+            engine.critical_write(&self.lock_ref, self.mutation.clone(), self.ask.call_no());
         let done = write.await?;
-        Ok(CriticalDeleteResponse {
-            valid_for: Some(answer::duration(done.valid_for)),
-        })
+        Ok(A::answer(answer::duration(done.valid_for)))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! It connects, prepares, executes and pages. What is asked, and what the rows mean, is not known here.
 
+mod nodes;
 mod outcome;
 mod values;
 
@@ -28,6 +29,7 @@ use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared}
 use scylla::value::{CqlValue, MaybeUnset};
 use uuid::Uuid;
 
+pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, not_connected, not_prepared};
 use self::values::{bound, rows};
 use super::fault::{ConnectFault, Fault};
@@ -251,24 +253,6 @@ impl Driver {
         refreshed.map_err(|error| unknown(&error))
     }
 
-    /// A setting as each connected node has it; `None` from one that does not know it.
-    pub(super) async fn setting_of_each_node(&self, name: &str) -> Vec<(String, Option<String>)> {
-        let state = self.session.get_cluster_state();
-        let mut settings = Vec::new();
-        for node in state.get_nodes_info().iter().filter(|n| n.is_connected()) {
-            let mut statement =
-                Unprepared::new("SELECT value FROM system_views.settings WHERE name = ?");
-            statement.set_consistency(Consistency::One);
-            statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
-            let answer = self.session.query_unpaged(statement, (name,)).await;
-            let rows = answer.ok().and_then(|answer| rows(answer).ok());
-            let first = rows.and_then(|rows| rows.into_iter().next());
-            let value = first.and_then(|mut row| row.text("value").ok().flatten());
-            settings.push((node.address.to_string(), value));
-        }
-        settings
-    }
-
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
     /// writes to a key prefers the same node, which spares them contention.
     async fn coordinated(
@@ -356,8 +340,12 @@ impl Driver {
         });
         suspect.timeouts += 1;
         if suspect.timeouts >= TIMEOUTS_MAX {
-            suspect.avoided_until = Some(Instant::now() + AVOIDED_FOR);
-            tracing::warn!(%node, "a coordinator does not answer; others are asked for 10 s");
+            let now = Instant::now();
+            let until = suspect.avoided_until.replace(now + AVOIDED_FOR);
+            // Where no other one answers either, it is asked all the same, and times out each time.
+            if until.is_none_or(|until| until <= now) {
+                tracing::warn!(%node, "a coordinator does not answer; others are asked for 10 s");
+            }
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::driver::{Driver, Use};
-use super::options::{CassandraOptions, Majority};
+use super::driver::{Driver, KnownNode, Setting, Use};
+use super::options::{CassandraOptions, Keyspace, Majority};
+use super::replication::{Copies, Datacenters, example, fitting, told};
 use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
+use super::statements::single_table;
 use super::value::Value;
 
 /// How much a finding matters.
@@ -12,8 +14,20 @@ use super::value::Value;
 pub enum Weight {
     /// Locks would not be safe, or not work.
     Wrong,
+    /// It could not be looked at, so nobody knows.
+    Unknown,
     /// It works, and could be better.
     Advice,
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Weight::Wrong => "wrong",
+            Weight::Unknown => "unknown",
+            Weight::Advice => "advice",
+        })
+    }
 }
 
 /// Something that is not as it should be.
@@ -29,11 +43,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let weight = match self.weight {
-            Weight::Wrong => "wrong",
-            Weight::Advice => "advice",
-        };
-        write!(f, "{weight}: {}\n        {}", self.what, self.remedy)
+        write!(f, "{}: {}\n        {}", self.weight, self.what, self.remedy)
     }
 }
 
@@ -52,97 +62,129 @@ fn advice(what: impl Into<String>, remedy: impl Into<String>) -> Finding {
     }
 }
 
-/// Looks at the keyspace, its tables and every node that can be reached. Changes nothing.
+/// Looks at the keyspace, its tables and every node. Changes nothing. `apply` is the command that makes what is
+/// missing, as remedies are to name it.
 pub async fn check(
     options: &CassandraOptions,
     schema: &Schema,
+    apply: &str,
 ) -> Result<Vec<Finding>, SchemaError> {
     let driver = Driver::connect(options).await?;
     let mut findings = Vec::new();
-    let copies = copies(&driver, schema).await?;
-    let Some(copies) = copies else {
-        findings.push(wrong(
+    let datacenters = driver.datacenters();
+    findings.extend(judge_preference(
+        options.datacenter.as_deref(),
+        &datacenters,
+    ));
+    match Copies::of(&driver, &schema.keyspace).await? {
+        None => findings.push(wrong(
             format!("there is no keyspace {}", schema.keyspace),
-            "fermata schema apply --replication DATACENTER=3",
-        ));
-        return Ok(findings);
-    };
-    findings.extend(judge_copies(&copies, options.majority));
-    match version(&driver, &schema.keyspace).await? {
-        Some(VERSION) => {}
-        Some(found) => findings.push(wrong(
-            format!("the schema has version {found}; this program works with {VERSION}"),
-            match found < VERSION {
-                true => "fermata schema apply",
-                false => "run the program that the schema belongs to",
-            },
+            format!("{apply} --replication {}", example(&datacenters)),
         )),
-        None => findings.push(wrong("the schema has no version", "fermata schema apply")),
-    }
-    findings.extend(tables(&driver, schema).await?);
-    for (node, variant) in driver.setting_of_each_node("paxos_variant").await {
-        match variant.as_deref() {
-            Some("v2") => {}
-            Some(other) => findings.push(advice(
-                format!("{node} has paxos_variant: {other}"),
-                "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
-            )),
-            // ScyllaDB has no such setting, nor has Cassandra 4.0.
-            None => {}
+        Some(copies) => {
+            findings.extend(judge_copies(
+                &copies,
+                options.majority,
+                &schema.keyspace,
+                &datacenters,
+            ));
+            match version(&driver, &schema.keyspace).await? {
+                Some(VERSION) => {}
+                Some(found) => findings.push(wrong(
+                    format!("the schema has version {found}; this program works with {VERSION}"),
+                    match found < VERSION {
+                        true => apply,
+                        false => "run the program that the schema belongs to",
+                    },
+                )),
+                None => findings.push(wrong("the schema has no version", apply)),
+            }
+            findings.extend(tables(&driver, schema, apply).await?);
         }
     }
+    let nodes = driver.nodes("paxos_variant").await;
+    findings.extend(nodes.into_iter().filter_map(judge_node));
     Ok(findings)
 }
 
-/// The strategy and its numbers, as the cluster tells them; `None` where there is no keyspace.
-async fn copies(
-    driver: &Driver,
-    schema: &Schema,
-) -> Result<Option<Vec<(String, String)>>, SchemaError> {
-    let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
-    let statement = driver.prepare(Use::Read, text).await?;
-    let values = [Value::text(schema.keyspace.as_str())];
-    let rows = driver.execute(&statement, &values).await?;
-    let map = rows
-        .into_iter()
-        .next()
-        .map(|mut row| row.map("replication"));
-    let map = map.transpose();
-    Ok(map
-        .map_err(|error| SchemaError::Refused(error.to_string()))?
-        .flatten())
+fn judge_preference(datacenter: Option<&str>, known: &Datacenters) -> Option<Finding> {
+    let name = datacenter.filter(|name| !known.is_empty() && !known.contains_key(*name))?;
+    Some(advice(
+        format!(
+            "there is no datacenter {name:?} to prefer; the cluster has {}",
+            told(known)
+        ),
+        "name one of these in store.cassandra.datacenter (--datacenter), or none",
+    ))
 }
 
-fn judge_copies(copies: &[(String, String)], majority: Majority) -> Vec<Finding> {
+fn judge_node(node: KnownNode) -> Option<Finding> {
+    let place = match &node.datacenter {
+        Some(datacenter) => format!("{} (in {datacenter})", node.address),
+        None => node.address.clone(),
+    };
+    match node.setting {
+        Setting::Is(variant) if variant == "v2" => None,
+        Setting::Is(other) => Some(advice(
+            format!("{place} has paxos_variant: {other}"),
+            "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
+        )),
+        // ScyllaDB has no such setting, nor has Cassandra 4.0.
+        Setting::Unknown => None,
+        Setting::NotAsked(why) => Some(Finding {
+            weight: Weight::Unknown,
+            what: format!("{place} could not be asked: {why}"),
+            remedy: "see that it runs and can be reached from here, and check again".to_owned(),
+        }),
+    }
+}
+
+fn judge_copies(
+    copies: &Copies,
+    majority: Majority,
+    keyspace: &Keyspace,
+    datacenters: &Datacenters,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let numbers = || copies.iter().filter(|(name, _)| name != "class");
-    let total: u32 = numbers().filter_map(|(_, n)| n.parse::<u32>().ok()).sum();
-    if copies
-        .iter()
-        .any(|(name, class)| name == "class" && class.ends_with("SimpleStrategy"))
-    {
+    let total: u32 = copies.numbers.iter().sum();
+    let few = !datacenters.is_empty() && datacenters.values().sum::<usize>() < 3;
+    let alter = match fitting(datacenters) {
+        // More copies than nodes would be none the safer.
+        _ if few => "add nodes, and replicate to 3 of them".to_owned(),
+        Some(fitting) => {
+            format!(
+                "ALTER KEYSPACE \"{keyspace}\" WITH replication = {fitting}, then nodetool repair"
+            )
+        }
+        None => "replicate to 3 nodes at least, then nodetool repair".to_owned(),
+    };
+    if copies.is_simple {
         findings.push(advice(
             "the keyspace has SimpleStrategy, which does not know datacenters",
-            "for production: ALTER KEYSPACE … WITH replication = {'class': 'NetworkTopologyStrategy', …}, then repair",
+            format!("for production: {alter}"),
         ));
     }
     if total < 3 {
         findings.push(advice(
-            format!("there are {total} copies of each key; with fewer than 3 one lost node stops its locks"),
-            "replicate to 3 nodes at least, then repair",
+            format!("copies of each key: {total}; with fewer than 3 one lost node stops its locks"),
+            alter,
         ));
     }
-    if majority == Majority::OneDatacenter && numbers().count() > 1 {
+    if majority == Majority::OneDatacenter && copies.numbers.len() > 1 {
         findings.push(wrong(
             "the keyspace lives in more than one datacenter, and LOCAL_QUORUM was asked for",
-            "each datacenter would lock on its own: use QUORUM",
+            "each datacenter would lock on its own: set store.cassandra.consistency (--consistency) to quorum",
         ));
     }
     findings
 }
 
 /// The tables that must be there, with the settings that matter.
-async fn tables(driver: &Driver, schema: &Schema) -> Result<Vec<Finding>, SchemaError> {
+async fn tables(
+    driver: &Driver,
+    schema: &Schema,
+    apply: &str,
+) -> Result<Vec<Finding>, SchemaError> {
     let text =
         "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?";
     let statement = driver.prepare(Use::Read, text).await?;
@@ -165,15 +207,14 @@ async fn tables(driver: &Driver, schema: &Schema) -> Result<Vec<Finding>, Schema
     }
     for (name, by_transactions) in wanted {
         match found.iter().find(|(other, _)| *other == name) {
-            None => findings.push(wrong(
-                format!("there is no table {name}"),
-                "fermata schema apply",
-            )),
+            None => findings.push(wrong(format!("there is no table {name}"), apply)),
             Some((_, Some(grace))) if by_transactions && *grace < GC_GRACE_S => {
                 findings.push(wrong(
                     format!("{name} has gc_grace_seconds = {grace}"),
                     format!(
-                        "what transactions remember may come back: set it to {GC_GRACE_S} or more"
+                        "what transactions remember may come back: ALTER TABLE {} WITH \
+                         gc_grace_seconds = {GC_GRACE_S}",
+                        single_table(&schema.keyspace, &name)
                     ),
                 ));
             }
@@ -187,26 +228,65 @@ async fn tables(driver: &Driver, schema: &Schema) -> Result<Vec<Finding>, Schema
 mod tests {
     use super::*;
 
-    fn replication(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        let owned = pairs
-            .iter()
-            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
-        owned.collect()
+    fn datacenters(all: &[(&str, usize)]) -> Datacenters {
+        let all = all.iter().map(|(name, nodes)| ((*name).to_owned(), *nodes));
+        all.collect()
+    }
+
+    fn judged(is_simple: bool, numbers: &[u32], majority: Majority, nodes: usize) -> Vec<Finding> {
+        let numbers = numbers.to_vec();
+        let copies = Copies { is_simple, numbers };
+        let keyspace = Keyspace::parse("k").unwrap();
+        judge_copies(
+            &copies,
+            majority,
+            &keyspace,
+            &datacenters(&[("dc1", nodes)]),
+        )
     }
 
     #[test]
     fn few_copies_are_advised_against_and_two_datacenters_with_local_majorities_are_wrong() {
-        let class = (
-            "class",
-            "org.apache.cassandra.locator.NetworkTopologyStrategy",
-        );
-        let good = replication(&[class, ("dc1", "3")]);
-        assert_eq!(judge_copies(&good, Majority::OneDatacenter), []);
-        let two = replication(&[class, ("dc1", "3"), ("dc2", "3")]);
-        assert_eq!(judge_copies(&two, Majority::Everywhere), []);
-        let found = judge_copies(&two, Majority::OneDatacenter);
+        assert_eq!(judged(false, &[3], Majority::OneDatacenter, 3), []);
+        assert_eq!(judged(false, &[3, 3], Majority::Everywhere, 3), []);
+        let found = judged(false, &[3, 3], Majority::OneDatacenter, 3);
         assert_eq!(found[0].weight, Weight::Wrong);
-        let simple = replication(&[("class", "SimpleStrategy"), ("replication_factor", "1")]);
-        assert_eq!(judge_copies(&simple, Majority::Everywhere).len(), 2);
+        let found = judged(true, &[1], Majority::Everywhere, 3);
+        assert_eq!(found.len(), 2);
+        for one in found {
+            let alter = "ALTER KEYSPACE \"k\" WITH replication = \
+                         {'class': 'NetworkTopologyStrategy', 'dc1': 3}";
+            assert!(one.remedy.contains(alter), "{one}");
+        }
+        let found = judged(false, &[1], Majority::Everywhere, 1);
+        assert!(found[0].remedy.starts_with("add nodes"), "{}", found[0]);
+    }
+
+    #[test]
+    fn a_node_that_could_not_be_asked_is_neither_good_nor_wrong() {
+        let node = |setting| KnownNode {
+            address: "10.0.0.1:9042".to_owned(),
+            datacenter: Some("dc1".to_owned()),
+            setting,
+        };
+        assert_eq!(judge_node(node(Setting::Is("v2".to_owned()))), None);
+        assert_eq!(judge_node(node(Setting::Unknown)), None);
+        let old = judge_node(node(Setting::Is("v1".to_owned()))).unwrap();
+        assert_eq!(old.weight, Weight::Advice);
+        let silent = judge_node(node(Setting::NotAsked("it sleeps".to_owned()))).unwrap();
+        assert_eq!(silent.weight, Weight::Unknown);
+        assert_eq!(
+            silent.what,
+            "10.0.0.1:9042 (in dc1) could not be asked: it sleeps"
+        );
+    }
+
+    #[test]
+    fn a_datacenter_to_prefer_must_be_there() {
+        let known = datacenters(&[("dc1", 3)]);
+        assert_eq!(judge_preference(None, &known), None);
+        assert_eq!(judge_preference(Some("dc1"), &known), None);
+        let found = judge_preference(Some("dc2"), &known).unwrap();
+        assert!(found.what.contains("dc1 (3 nodes)"), "{found}");
     }
 }

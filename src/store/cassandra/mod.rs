@@ -17,6 +17,7 @@ mod migration;
 mod options;
 mod questions;
 mod replicas;
+mod replication;
 mod scan;
 pub mod schema;
 mod sessions;

@@ -1,11 +1,11 @@
 //! The tables: their text, how they are made, and which version of them a keyspace has.
 
-use std::fmt;
-
 use super::driver::{Driver, Use};
 use super::fault::{ConnectFault, Fault};
 use super::migration;
 use super::options::{CassandraOptions, Keyspace};
+use super::replication::{self, Copies};
+pub use super::replication::{Replication, ReplicationError};
 use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
 use super::value::Value;
 use crate::lock::TableName;
@@ -18,66 +18,6 @@ pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
 /// Its memory of transactions lives as long, and three hours at least.
 pub(super) const GC_GRACE_S: i32 = 10_800;
-
-/// How many copies of the data there are, and where. Named by whoever makes the keyspace: there is no default
-/// that would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Replication {
-    /// So many in each datacenter.
-    Datacenters(Vec<(String, u8)>),
-    /// So many anywhere, datacenters unseen: for trying things out.
-    Simple(u8),
-}
-
-/// Why a text is no replication.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not DATACENTER=COPIES[,DATACENTER=COPIES…] nor simple=COPIES")]
-pub struct ReplicationError(String);
-
-impl std::str::FromStr for Replication {
-    type Err = ReplicationError;
-
-    fn from_str(text: &str) -> Result<Replication, ReplicationError> {
-        let wrong = || ReplicationError(text.to_owned());
-        let mut datacenters = Vec::new();
-        for part in text.split(',') {
-            let (name, copies) = part.split_once('=').ok_or_else(wrong)?;
-            let copies: u8 = copies.parse().map_err(|_| wrong())?;
-            let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-            let known = datacenters.iter().any(|(other, _)| other == name);
-            if copies == 0 || name.is_empty() || !name.bytes().all(fits) || known {
-                return Err(wrong());
-            }
-            datacenters.push((name.to_owned(), copies));
-        }
-        match datacenters.as_slice() {
-            [(name, copies)] if name == "simple" => Ok(Replication::Simple(*copies)),
-            all if all.iter().any(|(name, _)| name == "simple") => Err(wrong()),
-            _ => Ok(Replication::Datacenters(datacenters)),
-        }
-    }
-}
-
-impl fmt::Display for Replication {
-    /// As CQL.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Replication::Simple(copies) => {
-                write!(
-                    f,
-                    "{{'class': 'SimpleStrategy', 'replication_factor': {copies}}}"
-                )
-            }
-            Replication::Datacenters(datacenters) => {
-                f.write_str("{'class': 'NetworkTopologyStrategy'")?;
-                for (name, copies) in datacenters {
-                    write!(f, ", '{name}': {copies}")?;
-                }
-                f.write_str("}")
-            }
-        }
-    }
-}
 
 /// The keyspace and its tables.
 #[derive(Clone, Debug)]
@@ -159,6 +99,25 @@ pub enum SchemaError {
     /// The cluster refused, or is not one that is to be trusted.
     #[error("Cassandra refused: {0}")]
     Refused(String),
+    /// There is no keyspace, and it was not said how many copies one shall have.
+    #[error(
+        "there is no keyspace {keyspace}; to make it, say how many copies each datacenter shall have, for \
+         instance: --replication {example}"
+    )]
+    NoKeyspace {
+        /// The keyspace.
+        keyspace: Keyspace,
+        /// What would fit the cluster.
+        example: String,
+    },
+    /// Copies were asked for where there are no nodes.
+    #[error("the cluster has no datacenter {name:?}; it has {known}")]
+    NoDatacenter {
+        /// What was named.
+        name: String,
+        /// What there is, in words.
+        known: String,
+    },
     /// A later version of this program made it.
     #[error(
         "the keyspace {keyspace} has schema version {found}, and this program knows {VERSION}; nothing was changed"
@@ -204,6 +163,7 @@ pub async fn apply(
         let keyspace = schema.keyspace.clone();
         return Err(SchemaError::Newer { keyspace, found });
     }
+    can_be_made(&driver, schema).await?;
     for statement in schema.statements() {
         let name = statement.split([' ', '(']).nth(5).unwrap_or_default();
         say(name);
@@ -214,6 +174,27 @@ pub async fn apply(
     }
     driver.agree_on_schema().await?;
     migration::finish(&driver, &schema.keyspace, say).await
+}
+
+/// Says what the cluster would only refuse, in words that tell what to do.
+async fn can_be_made(driver: &Driver, schema: &Schema) -> Result<(), SchemaError> {
+    let datacenters = driver.datacenters();
+    match &schema.replication {
+        Some(wanted) => match replication::unknown(wanted, &datacenters) {
+            Some(name) => Err(SchemaError::NoDatacenter {
+                name: name.to_owned(),
+                known: replication::told(&datacenters),
+            }),
+            None => Ok(()),
+        },
+        None if Copies::of(driver, &schema.keyspace).await?.is_none() => {
+            Err(SchemaError::NoKeyspace {
+                keyspace: schema.keyspace.clone(),
+                example: replication::example(&datacenters),
+            })
+        }
+        None => Ok(()),
+    }
 }
 
 /// The version of the schema in a keyspace; `None` where none is noted, or nothing is there.
@@ -254,32 +235,6 @@ fn unreadable(error: StoreError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn replication_is_named_and_cannot_carry_cql() {
-        let parsed = |text: &str| text.parse::<Replication>().map(|r| r.to_string());
-        assert_eq!(
-            parsed("dc1=3,eu-west=2").as_deref(),
-            Ok("{'class': 'NetworkTopologyStrategy', 'dc1': 3, 'eu-west': 2}")
-        );
-        assert_eq!(
-            parsed("simple=1").as_deref(),
-            Ok("{'class': 'SimpleStrategy', 'replication_factor': 1}")
-        );
-        for bad in [
-            "",
-            "3",
-            "dc1=0",
-            "dc1=x",
-            "a=1,a=2",
-            "simple=1,a=1",
-            "a'=1",
-            "=1",
-            "a=1,",
-        ] {
-            assert!(parsed(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn every_statement_can_be_repeated_and_names_no_strategy_unasked() {

@@ -3,6 +3,7 @@
 //! `tests/fixtures/contract/v1.binpb` is the contract as it was last agreed on, without comments.
 
 mod compare;
+mod reasons;
 
 use std::fs;
 use std::path::PathBuf;

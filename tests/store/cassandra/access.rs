@@ -1,5 +1,6 @@
 //! A node that lets nobody in without a password and a certificate.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fermata::lock::State;
@@ -9,10 +10,12 @@ use fermata::store::cassandra::{
     OpenError,
 };
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use super::World;
 use super::certificates::Authority;
+use super::command;
 use super::support::{self, Lone};
 use crate::world::{apply, id, table, with_place};
 
@@ -44,6 +47,7 @@ impl Guarded {
         let settings = [
             ("client_encryption_options", encryption),
             ("authenticator", "PasswordAuthenticator".to_owned()),
+            ("paxos_variant", "v1".to_owned()),
         ];
         let starting = tokio::task::spawn_blocking(move || support::for_tests::lone(&settings));
         let guarded = Guarded {
@@ -81,6 +85,28 @@ impl Guarded {
         self.options().tls.unwrap()
     }
 
+    /// `fermata schema` with the flags, the file and the variable that let it in.
+    fn command(&self, words: &[&str], ca_file: &Path) -> Command {
+        let options = self.options();
+        let mut command = command::schema(words);
+        command.args(["--keyspace", "by_command", "--user", "cassandra"]);
+        command.arg("--tls-ca").arg(ca_file);
+        command
+            .arg("--tls-certificate")
+            .arg(&self.client.certificate_file);
+        command.env("FERMATA_CASSANDRA_PASSWORD", "cassandra");
+        command.env(
+            "FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS",
+            options.contact_points.join(","),
+        );
+        let file = self.authority.file().with_file_name("fermata.toml");
+        let key = self.client.key_file.display();
+        let text = format!("[store.cassandra.tls]\nkey_file = '{key}'\n[tables.orders]\n");
+        std::fs::write(&file, text).unwrap();
+        command.arg("--config").arg(file);
+        command
+    }
+
     async fn apply(&self, options: &CassandraOptions) -> Result<(), SchemaError> {
         let schema = Schema {
             keyspace: options.keyspace.clone(),
@@ -88,6 +114,36 @@ impl Guarded {
             tables: vec![table("default")],
         };
         schema::apply(options, &schema, &|_| {}).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could_be_better() {
+    let Some(guarded) = Guarded::node().await else {
+        return;
+    };
+    let ca_file = guarded.authority.file();
+    let stranger = guarded.stranger.file();
+    let run = async |words: &[&str], ca_file: &Path| {
+        let output = guarded.command(words, ca_file).output().await.unwrap();
+        command::ended(&output)
+    };
+    let (code, _, told) = run(&["apply"], &stranger).await;
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains("not signed by the CA"), "{told}");
+
+    let (code, _, told) = run(&["apply", "--replication", "datacenter1=1"], &ca_file).await;
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("\"lock_orders\""), "{told}");
+
+    let (code, found, told) = run(&["check"], &ca_file).await;
+    assert_eq!(code, Some(0), "{found}{told}");
+    for words in [
+        "advice: copies of each key: 1;",
+        "add nodes, and replicate to 3 of them",
+        "has paxos_variant: v1",
+    ] {
+        assert!(found.contains(words), "no {words:?} in {found}");
     }
 }
 

@@ -3,6 +3,7 @@
 mod access;
 mod baseline;
 mod certificates;
+mod command;
 mod faults;
 mod migration;
 #[path = "../../support/cql_proxy.rs"]

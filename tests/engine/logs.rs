@@ -1,0 +1,65 @@
+//! What the log says of a place that goes from one replica to another.
+
+use std::sync::Arc;
+
+use fermata::engine::Presence;
+use tempfile::NamedTempFile;
+
+use super::shared::Service;
+use super::world::{call, until};
+
+/// For the whole process: the other tests write here as well; the key tells whose line it is.
+fn whole_process() -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("fermata=info")
+        .with_ansi(false)
+        .with_writer(Arc::new(file.reopen().unwrap()))
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    file
+}
+
+fn lines(log: &NamedTempFile, words: &str, key: &str) -> Vec<String> {
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let fit = log
+        .lines()
+        .filter(|line| line.contains(words) && line.contains(key));
+    fit.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
+    let log = whole_process();
+    let (service, a, b) = &Service::two().await;
+    let home = a.replica();
+    let given = a.create(call("given-up", 20_000)).await.unwrap().lock_ref;
+    let left = a
+        .create(call("left-behind", 20_000))
+        .await
+        .unwrap()
+        .lock_ref;
+    service.wires.cut("replica-0");
+    b.take_over(&given, home).await.unwrap();
+    let said = lines(&log, "gave a lockRef up", "given-up");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("key=default/given-up seq=1"), "{said:?}");
+
+    service.kill(0);
+    until("the other is down", || async {
+        b.presence(home) == Presence::Down
+    })
+    .await;
+    let callers = (0..8).map(|_| {
+        let (b, left) = (b.clone(), left.clone());
+        tokio::spawn(async move { b.take_over(&left, home).await })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap().unwrap();
+    }
+    for key in ["given-up", "left-behind"] {
+        let said = lines(&log, "took a lockRef over", key);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(&format!("from={home}")), "{said:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! `fermata schema`, the real binary on real nodes.
+
+use std::process::Output;
+
+use tokio::process::Command;
+
+use super::{MAKING, World};
+
+/// `fermata schema` with these words, and none of the settings of whoever runs the tests.
+pub fn schema(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fermata"));
+    command.arg("schema").args(words);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FERMATA_C") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// What it ended with, and what it said on stdout and on stderr.
+pub fn ended(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+impl World {
+    /// `fermata schema` on this cluster and this keyspace.
+    async fn command(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let points = self.cluster.contact_points().join(",");
+        let mut command = schema(words);
+        command.args(["--contact-points", &points]);
+        command.args(["--keyspace", self.keyspace.as_str()]);
+        ended(&command.output().await.unwrap())
+    }
+
+    /// The command that makes what is missing.
+    fn remedy(&self) -> String {
+        format!(
+            "fermata schema apply --contact-points {} --keyspace {}",
+            self.cluster.contact_points().join(","),
+            self.keyspace
+        )
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_who_make_the_tables_at_once_both_succeed_and_the_check_is_good() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let (code, found, _) = world.command(&["check"]).await;
+    assert_eq!(code, Some(78), "{found}");
+    assert!(found.contains("there is no keyspace"), "{found}");
+    let remedy = format!("{} --replication datacenter1=3\n", world.remedy());
+    assert!(found.contains(&remedy), "{found}");
+
+    let one = MAKING.lock().await;
+    let apply = ["apply", "--replication", "datacenter1=3"];
+    let (first, second) = tokio::join!(world.command(&apply), world.command(&apply));
+    drop(one);
+    for (code, _, told) in [first, second] {
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("every node knows schema version"), "{told}");
+    }
+    let (code, found, told) = world.command(&["check"]).await;
+    assert_eq!((code, found.as_str()), (Some(0), "good\n"), "{told}");
+
+    let (code, found, _) = world.command(&["check", "--table", "orders"]).await;
+    assert_eq!(code, Some(78), "{found}");
+    assert!(found.contains("there is no table lock_orders"), "{found}");
+    let remedy = format!("{} --table orders\n", world.remedy());
+    assert!(found.contains(&remedy), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_cluster_would_only_refuse_is_told_with_what_to_write() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let (code, _, told) = world.command(&["apply"]).await;
+    assert_eq!(code, Some(64), "{told}");
+    assert!(
+        told.contains(&format!("there is no keyspace {}", world.keyspace)),
+        "{told}"
+    );
+    assert!(told.contains("--replication datacenter1=3"), "{told}");
+
+    let elsewhere = ["apply", "--replication", "nowhere=3"];
+    let (code, _, told) = world.command(&elsewhere).await;
+    assert_eq!(code, Some(64), "{told}");
+    assert!(
+        told.contains("no datacenter \"nowhere\"; it has datacenter1 (3 nodes)"),
+        "{told}"
+    );
+
+    let prefers = ["check", "--datacenter", "nowhere"];
+    let (_, found, _) = world.command(&prefers).await;
+    assert!(
+        found.contains("advice: there is no datacenter \"nowhere\" to prefer"),
+        "{found}"
+    );
+}
+
+/// The node is known by name and behind a port where nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_cannot_be_asked_is_named_and_nothing_is_called_good() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    // The driver takes it that all nodes listen at the port of the first one: here only that one does.
+    let node = world.cluster.contact_points().remove(0);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut node = tokio::net::TcpStream::connect(&node).await.unwrap();
+            tokio::spawn(async move {
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut node).await;
+            });
+        }
+    });
+    let mut command = schema(&["check", "--contact-points", &format!("127.0.0.1:{port}")]);
+    command.args(["--keyspace", world.keyspace.as_str()]);
+    let (code, found, told) = ended(&command.output().await.unwrap());
+    assert_eq!(code, Some(69), "{found}{told}");
+    for node in ["127.0.0.2", "127.0.0.3"] {
+        let line = format!("unknown: {node}:{port} (in datacenter1) could not be asked");
+        assert!(found.contains(&line), "{found}");
+    }
+    assert!(!found.contains("good"), "{found}");
+}
