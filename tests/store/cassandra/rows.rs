@@ -94,6 +94,12 @@ fn cycles() -> u64 {
     }
 }
 
+fn median(spans: &[std::time::Duration]) -> std::time::Duration {
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    spans[spans.len() / 2]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
     let Some(world) = World::make(&["default"]).await else {
@@ -101,7 +107,7 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
     };
     let store = world.store().await;
     let mut state = State::default();
-    let mut loads = Vec::new();
+    let (mut loads, mut swaps) = (Vec::new(), Vec::new());
     while state.next.0 < cycles() {
         let next = u128::from(state.next.0);
         let mut new = state.clone();
@@ -112,7 +118,9 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
             new = without_holder(&new);
         }
         new.version = state.version + 1;
+        let from = std::time::Instant::now();
         state = apply(&store, &state, new).await;
+        swaps.push(from.elapsed());
         if state.version % 100 == 0 {
             let from = std::time::Instant::now();
             assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&state));
@@ -124,6 +132,13 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
     let from = std::time::Instant::now();
     assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
     println!("loads: {loads:?}, fresh: {:?}", from.elapsed());
+    // A swap ends 16 cycles and begins 16. The first tenth warms the nodes up.
+    let part = (swaps.len() / 10).min(1_000);
+    let (first, last) = (
+        median(&swaps[part..2 * part]),
+        median(&swaps[swaps.len() - part..]),
+    );
+    println!("the median of {part} swaps: {first:?} at first, {last:?} at last");
     let left = Raw::of(&world).await.seqs("k").await;
     assert!(left.len() <= 2 + 16 + 16, "{} rows are left", left.len());
     assert_eq!((left.first(), left.last()), (Some(&0), Some(&i64::MAX)));
