@@ -227,6 +227,12 @@ pub enum EngineError {
         describe_over(.0)
     )]
     OverDuringWrite(Over),
+    /// The grant was superseded, and what became of the write that was under way is not known.
+    #[error(
+        "another grant superseded this one while a write of it was under way; whether the write shows is \
+         unknown. AcquireLock gives the grant in force"
+    )]
+    SupersededDuringWrite,
     /// The session is closed, has expired, or was never opened. Open another one.
     #[error("this session is closed or has expired (or was never opened)")]
     SessionOver,

@@ -18,10 +18,12 @@ pub(super) async fn give_up(inner: &Arc<Inner>, session: SessionId, epoch: u32) 
     match inner.store.load_session(session).await {
         Ok(Some(row)) if row.replica == inner.replica && row.epoch == epoch => {
             let is_first = inner.leases.ceded_for(session).is_none();
-            if inner.leases.cede_session(session) && is_first {
+            // One that is not here yet, or not any more, would be kept again by an answer that comes late.
+            let is_ceded = inner.leases.cede_session(session);
+            if is_ceded && is_first {
                 tokio::spawn(follow(Arc::clone(inner), session));
             }
-            true
+            is_ceded
         }
         Ok(_) => false,
         Err(error) => {

@@ -40,6 +40,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
 }
 
 async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let keys = sweep_keys(inner).await;
+    sweep_sessions(inner).await.and(keys)
+}
+
+async fn sweep_keys(inner: &Arc<Inner>) -> Result<(), StoreError> {
     for table in &inner.tables {
         let look = |one: Listed| {
             let mut homes = one.state.entries.iter().map(|entry| entry.home);
@@ -62,7 +67,7 @@ async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
         };
         inner.store.each_live(table, &look).await?;
     }
-    sweep_sessions(inner).await
+    Ok(())
 }
 
 async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {

@@ -101,6 +101,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::GrantSuperseded => {
             Told::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
         }
+        EngineError::SupersededDuringWrite => {
+            Told::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED").with("write", "unknown")
+        }
         EngineError::NoGrant => Told::new(Code::FailedPrecondition, words, "NO_GRANT"),
         EngineError::Releasing => Told::new(Code::FailedPrecondition, words, "RELEASING"),
         EngineError::CallNoNotAbove { given, last } => {

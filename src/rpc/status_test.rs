@@ -150,6 +150,17 @@ fn an_end_during_a_write_says_that_the_write_is_unknown() {
 }
 
 #[test]
+fn a_grant_that_was_superseded_during_a_write_says_that_the_write_is_unknown() {
+    let status = of_engine(&EngineError::SupersededDuringWrite);
+    assert_eq!(reason(&status), "GRANT_SUPERSEDED");
+    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
+    assert_eq!(
+        metadata(&of_engine(&EngineError::GrantSuperseded), "write"),
+        None
+    );
+}
+
+#[test]
 fn what_may_be_repeated_says_when() {
     assert!(has_retry(&of_engine(&EngineError::Unavailable(
         String::new()

@@ -1,11 +1,15 @@
 //! What a home remembers of the value of a busy key, and when it must read it again.
 
+use std::time::Duration;
+
 use fermata::lock::{Command, Fence};
 use fermata::store::{Cell, Store};
 
 use super::faults::stranger;
 use super::faulty::Fault;
-use super::world::{World, key, put, soon, until};
+use super::replicas::create;
+use super::shared::Service;
+use super::world::{World, call, key, put, soon, until};
 
 #[tokio::test]
 async fn a_busy_key_is_not_read_again_and_again() {
@@ -142,4 +146,22 @@ async fn after_a_forced_end_the_value_is_read() {
     let next = world.create("k").await.lock_ref;
     let next = world.acquire(&next).await;
     assert_eq!(world.get(&next).await, Ok(Some("theirs".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_watched_and_rests_costs_no_value() {
+    let (service, a, _) = &Service::two().await;
+    let way = &service.replicas[0].way;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let _watch = a.watch(&held).await.unwrap();
+    until("the value is not remembered any more", || async {
+        soon(a.critical_write(&held, put("one"), 0)).await.unwrap();
+        // Nobody calls meanwhile.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        way.cut(true);
+        let read = soon(a.critical_get(&held, 0)).await;
+        way.cut(false);
+        read.is_err()
+    })
+    .await;
 }

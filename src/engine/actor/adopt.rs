@@ -108,6 +108,8 @@ impl Actor {
             let mut holding = Holding::new(entry, new.grant, new.width, new.unsynced);
             // One that was the holder before was taken over: it counts as claimed (I5).
             holding.claimed = old.head == entry.seq && old.holder().is_some();
+            // It was given back while it waited: nothing more is taken of it (I11).
+            holding.releasing = self.is_giving_back(entry.seq);
             self.holding = Some(holding);
         } else {
             self.ask_take_over(run);

@@ -99,7 +99,7 @@ impl Actor {
                 let renewed = self.live(run, place).map(|(_, _, life)| life);
                 drop(reply.send(renewed));
             }
-            Msg::Told { place, reply } => drop(reply.send(self.told(place))),
+            Msg::Told { place, reply } => drop(reply.send(self.told(run, place))),
             Msg::Expired { seq } => self.expired(run, seq),
             Msg::Claim { seq, grant } => self.claim_due(run, seq, grant),
             Msg::SessionOver {

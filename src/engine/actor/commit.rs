@@ -23,6 +23,7 @@ pub(super) enum StoreDone {
     /// A compare-and-swap.
     Swapped {
         swap: Swap,
+        old: Arc<State>,
         new: State,
         batch: Vec<(Intent, Option<Outcome>)>,
         commands: usize,
@@ -96,6 +97,7 @@ impl Actor {
             let swap = inner.store.compare_and_swap(&id, &state, &new).await;
             StoreDone::Swapped {
                 swap,
+                old: state,
                 new,
                 batch,
                 commands,
@@ -136,12 +138,12 @@ impl Actor {
             }
             StoreDone::Swapped {
                 swap,
+                old,
                 new,
                 batch,
                 commands,
                 since,
             } => {
-                let known = self.state.as_ref().map_or(0, |s| s.version);
                 match swap {
                     Swap::Applied | Swap::Conflict(_) => {
                         self.others.looked_at = self.others.looked_at.max(since);
@@ -149,7 +151,7 @@ impl Actor {
                     Swap::Unknown(_) | Swap::NotStarted(_) => {}
                 }
                 self.settle_unclaimed(&swap);
-                self.swapped(run, swap, new, batch, commands, known);
+                self.swapped(run, swap, (old, new), batch, commands);
             }
         }
     }
@@ -158,11 +160,12 @@ impl Actor {
         &mut self,
         run: &mut Run,
         swap: Swap,
-        new: State,
+        (old, new): (Arc<State>, State),
         batch: Vec<(Intent, Option<Outcome>)>,
         commands: usize,
-        known: u64,
     ) {
+        // A look beside a call may have shown more than what the swap was decided on.
+        let known = self.state.as_ref().map_or(0, |s| s.version);
         let counters = &run.inner.counters;
         match swap {
             Swap::Applied => {
@@ -170,7 +173,7 @@ impl Actor {
                 self.conflicts = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
-                let old = self.others.untold.take().or_else(|| self.state.clone());
+                let old = self.others.untold.take().unwrap_or(old);
                 // A look beside a call may have shown it already, and more.
                 if new.version > known {
                     self.changes_to(&new);
@@ -178,7 +181,7 @@ impl Actor {
                 }
                 self.others.sent_at = None;
                 self.deliver(run, batch);
-                self.tell_others(run, &old.unwrap_or_default());
+                self.tell_others(run, &old);
             }
             Swap::Conflict(current) => {
                 Counters::add(&counters.conflicts, 1);
@@ -199,9 +202,7 @@ impl Actor {
                     tracing::warn!(key = %self.id, %error, times, "the outcome of a change is not known; looking it up");
                 }
                 self.ask_again(batch, true);
-                if self.others.untold.is_none() {
-                    self.others.untold = self.state.clone();
-                }
+                self.others.untold.get_or_insert(old);
                 self.stale = true;
                 self.pause(run);
             }

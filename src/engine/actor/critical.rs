@@ -8,7 +8,7 @@ use super::holding::Holding;
 use super::intent::Intent;
 use super::latest::Read;
 use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
-use super::others::Looked;
+use super::others::{Looked, changing_home};
 use super::outcome::unexpected;
 use super::{Actor, Run};
 use crate::lock::{EndReason, Fence, Outcome, Over, Seq};
@@ -310,8 +310,10 @@ impl Actor {
         let Some(holding) = settle_call(&mut self.holding, place) else {
             // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
             // this write shows is up to that.
+            let is_unknown = !matches!(written, Written::NotStarted(_));
             let error = match self.why_over(place.seq, place.tag) {
-                EngineError::Over(over) => EngineError::OverDuringWrite(over),
+                EngineError::Over(over) if is_unknown => EngineError::OverDuringWrite(over),
+                EngineError::GrantSuperseded if is_unknown => EngineError::SupersededDuringWrite,
                 other => other,
             };
             return match reply {
@@ -392,15 +394,20 @@ impl Actor {
     }
 
     /// A caller hears HELD now, unless that changed while its session was asked about: notes it (I5).
-    pub(super) fn told(&mut self, place: PlaceRef) -> Result<(), EngineError> {
+    pub(super) fn told(&mut self, run: &Run, place: PlaceRef) -> Result<(), EngineError> {
         let current = |h: &&mut Holding| Some(h.grant) == place.grant;
         let Some(holding) = self.holding.as_mut().filter(current) else {
-            return Err(self.why_over(place.seq, place.tag));
+            return Err(match self.why_over(place.seq, place.tag) {
+                // Given up, or taken anew: nobody was told that grant.
+                EngineError::GrantSuperseded => changing_home(),
+                other => other,
+            });
         };
         if holding.is_unclaimed() {
             return Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)));
         }
         holding.claimed = true;
+        holding.served_at = Some(run.inner.clock.boot());
         Ok(())
     }
 }

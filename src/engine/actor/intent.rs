@@ -158,6 +158,12 @@ impl Actor {
         self.pending.iter().any(same)
     }
 
+    /// Whether a release of this place is asked for.
+    pub(super) fn is_giving_back(&self, seq: Seq) -> bool {
+        let of_place = |i: &Intent| matches!(i, Intent::Release { place, .. } if place.seq == seq);
+        self.pending.iter().any(of_place)
+    }
+
     /// Whether a TakeOver of this place is asked for.
     pub(super) fn is_taking_over(&self, place: Seq) -> bool {
         let of_place = |i: &Intent| matches!(i, Intent::TakeOver { seq, .. } if *seq == place);

@@ -3,7 +3,7 @@
 //! Nobody else writes while this home's holder has the key (I10), and a clean end leaves no write open (I7). So
 //! what was read at QUORUM, or written and acknowledged, stays the latest value from one of our own holders to
 //! the next, for as long as every change of the key's state in between was made here. It is forgotten with the
-//! first quarter of a second in which nothing happens, so that idle locks cost no values.
+//! first quarter of a second in which nobody calls, so that idle locks cost no values.
 
 use std::sync::Arc;
 
@@ -26,6 +26,10 @@ impl Latest {
             known: None,
             bytes_max,
         }
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
     }
 
     pub fn forget(&mut self) {

@@ -220,8 +220,13 @@ impl Actor {
                     // The map keeps the sender of a running actor; it is gone only if the map is.
                     None => return,
                 },
-                () = tokio::time::sleep(LINGER), if idle && run.io.is_empty() && run.poll.is_none() => {
+                () = tokio::time::sleep(LINGER), if idle && run.io.is_empty()
+                    && (run.poll.is_none() || self.latest.is_known()) => {
                     self.latest.forget();
+                    if run.poll.is_some() {
+                        // Somebody watches, or waits.
+                        continue;
+                    }
                     match run.inner.keys.park(self, &rx) {
                         Ok(()) => return,
                         Err(back) => self = back,

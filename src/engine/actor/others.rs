@@ -13,6 +13,7 @@ use super::super::api::EngineError;
 use super::super::members::Heard;
 use super::super::peers::Presence;
 use super::super::remote::silence_max;
+use super::super::sessions::CEDED_FOR;
 use super::intent::{EvictReply, Intent};
 use super::msg::{GivesUp, PlaceRef, Reply, Whereabouts};
 use super::{Actor, Run};
@@ -26,8 +27,6 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 /// What is looked for where all places ahead are of this home too, or somebody watches the holder: others end places
 /// by force, and of closed sessions, and the hint that says so may be lost.
 const POLL_RARELY: Duration = Duration::from_secs(5);
-/// A consent that is followed by no take-over is given up after this.
-const CEDED_FOR: Duration = Duration::from_secs(6);
 /// A holder that was served so lately is not given up: its client may make each call through another replica, and
 /// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
 const STAYS_FOR: Duration = Duration::from_secs(5);

@@ -53,7 +53,10 @@ impl Actor {
 
     /// The store shows what became of swaps whose outcome was not known: as after a swap.
     pub(super) fn tell_untold(&mut self, run: &Run) {
-        if let Some(old) = self.others.untold.take() {
+        let now = self.state.as_ref().map_or(0, |state| state.version);
+        // What shows no change yet may show one later.
+        let shown = |old: &mut Arc<State>| old.version < now;
+        if let Some(old) = self.others.untold.take_if(shown) {
             self.tell_others(run, &old);
         }
     }

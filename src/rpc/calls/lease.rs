@@ -183,6 +183,7 @@ fn told(
         Err(
             error @ (EngineError::UnknownTable(_)
             | EngineError::GrantSuperseded
+            | EngineError::SupersededDuringWrite
             | EngineError::NoGrant
             | EngineError::CallNoNotAbove { .. }
             | EngineError::RequestMismatch { .. }

@@ -155,6 +155,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::OverDuringWrite(_)
         | EngineError::SessionOver
         | EngineError::GrantSuperseded
+        | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
         | EngineError::Releasing
         | EngineError::CallNoNotAbove { .. }

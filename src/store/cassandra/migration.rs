@@ -30,7 +30,10 @@ pub(super) async fn finish(
     for _ in 0..TRIES_MAX {
         let found = version(driver, keyspace).await?;
         match found {
-            Some(VERSION) => return Ok(()),
+            // Columns join within a version until it is released.
+            Some(VERSION) => {
+                return add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await;
+            }
             Some(found) if found > VERSION => {
                 let keyspace = keyspace.clone();
                 return Err(SchemaError::Newer { keyspace, found });

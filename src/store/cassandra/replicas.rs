@@ -91,12 +91,12 @@ impl CassandraStore {
 /// `None` for a row that is not whole: one that was never announced, or not by this version.
 fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
     let id = ReplicaId(present(row.uuid("id")?, "id")?);
+    let ttl = row.int("ttl")?;
     let (
         Some(address),
         Some(peer_address),
         Some(version),
         Some(started_at_ms),
-        Some(ttl),
         Some(beat),
         Some(stopped),
     ) = (
@@ -104,7 +104,6 @@ fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         row.text("peer_address")?,
         row.text("version")?,
         row.timestamp("started_at")?,
-        row.int("ttl")?,
         row.bigint("beat")?,
         row.boolean("stopped")?,
     )
@@ -117,7 +116,8 @@ fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         peer_address,
         version,
         started_at_ms,
-        ttl_ms: ttl.cast_unsigned(),
+        // A replica of before there was such a column says none: the observer's own counts.
+        ttl_ms: ttl.unwrap_or(0).cast_unsigned(),
         beat: number(beat)?,
         stopped,
     }))

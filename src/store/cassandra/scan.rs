@@ -120,10 +120,16 @@ impl CassandraStore {
                     table: table.clone(),
                     key,
                 };
-                if let Some(state) = self.state(&id).await?
-                    && !state.entries.is_empty()
-                {
-                    look(Listed { key: id.key, state });
+                match self.state(&id).await {
+                    Ok(Some(state)) if !state.entries.is_empty() => {
+                        look(Listed { key: id.key, state });
+                    }
+                    Ok(_) => {}
+                    // One key that cannot be read does not hide the others.
+                    Err(error @ StoreError::Damaged(_)) => {
+                        tracing::warn!(key = %id, %error, "a key cannot be read");
+                    }
+                    Err(error) => return Err(error),
                 }
             }
             match more {
