@@ -164,6 +164,14 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
         stopped = ending => stopped?,
         signal = signals.next() => end_at_once(signal),
     };
-    tracing::info!(clean = stopped == Stopped::Clean, "stopped");
+    let counts = started.engine.counts();
+    tracing::info!(
+        clean = stopped == Stopped::Clean,
+        changes = counts.swaps,
+        commands = counts.commands,
+        conflicts = counts.conflicts,
+        unknown = counts.unknown,
+        "stopped"
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -51,7 +51,7 @@ pub(super) struct Inner {
     pub stopping: watch::Sender<bool>,
     /// True once this replica is over: nothing is answered any more (I10).
     pub dead: watch::Sender<bool>,
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
     /// What the store does to all keys alike must not fill the log.
     pub complaints: Complaints,
 }
@@ -82,7 +82,7 @@ pub(super) struct Complaints {
     pub not_closed: Complaint,
 }
 
-/// What the engine counted since it started.
+/// What the engine counted since the process started, as all replicas that it was.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Compare-and-swaps that took effect.

@@ -47,7 +47,7 @@ use inner::Inner;
 use leases::{LeaseKey, NoLease, PlaceId};
 use start::Shared;
 
-/// What the engine counted since it started.
+/// What the engine has at the moment, and what it counted since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys that are held, waited for, or were just used.
@@ -90,16 +90,15 @@ impl Engine {
         self.shared.tables.iter().cloned().collect()
     }
 
-    /// What it counted since it started.
+    /// What it has, which is nothing unless it serves, and what it counted, also after it was stopped.
     pub fn counts(&self) -> Counts {
         use std::sync::atomic::Ordering::Relaxed;
-        let Ok(inner) = self.inner() else {
-            return Counts::default();
-        };
-        let counters = &inner.counters;
+        let inner = self.inner().ok();
+        let inner = inner.as_ref();
+        let counters = &self.shared.counters;
         Counts {
-            active_keys: inner.keys.count(),
-            sessions: inner.leases.counts().0,
+            active_keys: inner.map_or(0, |inner| inner.keys.count()),
+            sessions: inner.map_or(0, |inner| inner.leases.counts().0),
             swaps: counters.swaps.load(Relaxed),
             commands: counters.commands.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),

@@ -59,6 +59,7 @@ const HAND_OVER_TRIES: u32 = 4;
 pub(super) struct Shared {
     pub limits: Limits,
     pub tables: BTreeSet<TableName>,
+    pub counters: Arc<Counters>,
     current: RwLock<Current>,
 }
 
@@ -111,6 +112,7 @@ impl Engine {
             shared: Arc::new(Shared {
                 limits,
                 tables,
+                counters: Arc::default(),
                 current: RwLock::new(Current::Waiting {
                     why: why.to_owned(),
                     last: None,
@@ -276,7 +278,7 @@ impl Shared {
             clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),
-            counters: Counters::default(),
+            counters: Arc::clone(&self.counters),
             complaints: Complaints::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
 use fermata::proto::{
-    AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CriticalGetRequest,
-    CriticalPutRequest, ListLocksRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
-    RenewSessionRequest,
+    CreateLockRefRequest, ListLocksRequest, OpenSessionRequest, RenewSessionRequest,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -20,14 +18,13 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
+use super::calls::seconds;
 use super::sprayed::{Sprayed, may_be_repeated};
 
 pub const CLIENTS: usize = 24;
 pub const KEYS: usize = 8;
 /// The TTL of sessions and of lockRefs without one: more than that of replicas.
 pub const TTL: Duration = Duration::from_secs(15);
-/// How long one AcquireLock waits on the server.
-const WAIT: Duration = Duration::from_secs(3);
 /// How often a session is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 
@@ -96,10 +93,6 @@ fn parse(value: &[u8]) -> Counts {
 
 fn print(counts: &Counts) -> String {
     counts.map(|n| n.to_string()).join(",")
-}
-
-fn seconds(span: Duration) -> prost_types::Duration {
-    span.try_into().unwrap()
 }
 
 impl Counters {
@@ -323,81 +316,34 @@ impl CountingClient {
             owner: format!("client {}", self.me),
             ..Default::default()
         };
-        let create = self
-            .sprayed
-            .call(ask, Duration::ZERO, |mut client, ask| async move {
-                client.create_lock_ref(ask).await
-            });
-        let created = create
-            .await
-            .map_err(|status| self.ended("create", &status))?;
-        Ok(created.lock_ref)
+        let created = self.sprayed.create(ask).await;
+        created.map_err(|status| self.ended("create", &status))
     }
 
     /// Waits for the key, however often it takes.
     async fn acquire(&mut self, lock_ref: String) -> Result<Held, Ended> {
-        loop {
-            let ask = AcquireLockRequest {
-                lock_ref: lock_ref.clone(),
-                wait: Some(seconds(WAIT)),
-                ..Default::default()
-            };
-            let acquire = self.sprayed.call(ask, WAIT, |mut client, ask| async move {
-                client.acquire_lock(ask).await
-            });
-            let acquired = acquire.await;
-            let acquired: AcquireLockResponse =
-                acquired.map_err(|status| self.ended("acquire", &status))?;
-            if acquired.state() == LockState::Held {
-                return Ok(Held {
-                    lock_ref,
-                    granted: acquired.lock_ref,
-                    fence: acquired.fencing_token,
-                });
-            }
-        }
+        let acquired = self.sprayed.acquire(&lock_ref).await;
+        let acquired = acquired.map_err(|status| self.ended("acquire", &status))?;
+        Ok(Held {
+            lock_ref,
+            granted: acquired.lock_ref,
+            fence: acquired.fencing_token,
+        })
     }
 
     async fn get(&mut self, held: &Held) -> Result<Counts, Ended> {
-        let ask = CriticalGetRequest {
-            lock_ref: held.granted.clone(),
-            ..Default::default()
-        };
-        let get = self
-            .sprayed
-            .call(ask, Duration::ZERO, |mut client, ask| async move {
-                client.critical_get(ask).await
-            });
-        let got = get.await.map_err(|status| self.ended("get", &status))?;
+        let got = self.sprayed.get(&held.granted).await;
+        let got = got.map_err(|status| self.ended("get", &status))?;
         Ok(parse(&got.value))
     }
 
     async fn put(&mut self, held: &Held, counts: &Counts) -> Result<(), Ended> {
-        let ask = CriticalPutRequest {
-            lock_ref: held.granted.clone(),
-            value: print(counts).into_bytes().into(),
-            ..Default::default()
-        };
-        let put = self
-            .sprayed
-            .call(ask, Duration::ZERO, |mut client, ask| async move {
-                client.critical_put(ask).await
-            });
-        put.await.map_err(|status| self.ended("put", &status))?;
-        Ok(())
+        let put = self.sprayed.put(&held.granted, print(counts)).await;
+        put.map_err(|status| self.ended("put", &status))
     }
 
     async fn release(&mut self, held: &Held) {
-        let ask = ReleaseLockRequest {
-            lock_ref: held.granted.clone(),
-            ..Default::default()
-        };
-        let release = self
-            .sprayed
-            .call(ask, Duration::ZERO, |mut client, ask| async move {
-                client.release_lock(ask).await
-            });
-        if let Err(status) = release.await {
+        if let Err(status) = self.sprayed.release(&held.granted).await {
             self.ended("release", &status);
         }
     }

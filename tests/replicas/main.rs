@@ -8,9 +8,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod calls;
 mod counters;
 mod fault_free;
 mod faults;
+mod hammered;
 mod replica;
 mod sprayed;
 mod start;

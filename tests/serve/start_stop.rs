@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata::proto::{AcquireLockRequest, CreateLockRefRequest};
+use fermata::proto::{AcquireLockRequest, CreateLockRefRequest, ReleaseLockRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
@@ -175,6 +175,32 @@ async fn a_signal_answers_those_who_wait_and_ends_well() {
         assert_eq!(status.code(), Some(0), "{signal}");
         assert_eq!(call.await.unwrap().code(), Code::Unavailable, "{signal}");
     }
+}
+
+#[tokio::test]
+async fn the_last_line_of_the_log_says_what_was_done() {
+    let data = tempfile::tempdir().unwrap();
+    let mut running = Running::start(data.path(), &["--log-filter", "info"]);
+    let mut client = client(&format!("http://{}", running.address()));
+    let create = CreateLockRefRequest {
+        key: "k".to_owned(),
+        ..CreateLockRefRequest::default()
+    };
+    let lock_ref = client.create_lock_ref(create).await.unwrap();
+    let release = ReleaseLockRequest {
+        lock_ref: lock_ref.into_inner().lock_ref,
+        ..ReleaseLockRequest::default()
+    };
+    client.release_lock(release).await.unwrap();
+    drop(client);
+    running.signal(Signal::SIGTERM);
+    running.ended_within(Duration::from_secs(5)).await;
+    let mut log = String::new();
+    let mut stderr = running.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut log).unwrap();
+    let last = log.lines().last().unwrap_or_default();
+    let done = "stopped clean=true changes=2 commands=2 conflicts=0 unknown=0";
+    assert!(last.contains(" INFO ") && last.ends_with(done), "{log}");
 }
 
 #[tokio::test]
