@@ -9,8 +9,10 @@
 )]
 
 mod counters;
+mod cut;
 mod fault_free;
 mod faults;
+mod network;
 mod replica;
 mod sprayed;
 mod start;
