@@ -14,7 +14,7 @@ use super::world::World;
 /// and what the clients before it in the queue take.
 const WAIT_MAX: Duration = Duration::from_secs(TTL.as_secs() + 5);
 /// How long a pause lasts: longer than the TTL of replicas, and of sessions.
-const PAUSE: Duration = Duration::from_secs(20);
+pub const PAUSE: Duration = Duration::from_secs(20);
 /// Sections that are finished after each fault, before the next.
 const MORE: usize = 60;
 
@@ -29,12 +29,22 @@ fn rounds() -> usize {
 /// What comes of a fault, and when it was over.
 async fn count_through<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> Option<()> {
     let mut world = World::of(3).await?;
+    count_through_in(&mut world, what, fault).await;
+    Some(())
+}
+
+/// The same, in a world that is there.
+pub async fn count_through_in<F>(
+    world: &mut World,
+    what: &str,
+    fault: impl AsyncFn(&mut World) -> F,
+) {
     let counters = Counters::start(world.sprayed());
     counters.more(MORE).await;
     let mut healed = Instant::now();
     for _ in 0..rounds() {
         let begun = Instant::now();
-        fault(&mut world).await;
+        fault(world).await;
         healed = Instant::now();
         let took = healed.duration_since(begun);
         counters.more(MORE).await;
@@ -55,7 +65,6 @@ async fn count_through<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> O
         eprintln!("{what}: lost: {told}");
     }
     assert!(longest < WAIT_MAX, "{what}: somebody waited {longest:?}");
-    Some(())
 }
 
 fn signal_node(node: usize, signal: Signal) {

@@ -10,9 +10,11 @@
 
 mod calls;
 mod counters;
+mod cut;
 mod fault_free;
 mod faults;
 mod hammered;
+mod network;
 mod replica;
 mod sprayed;
 mod start;

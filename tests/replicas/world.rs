@@ -27,11 +27,14 @@ pub struct World {
 impl World {
     /// A keyspace without tables, and no replica; `None` where Cassandra is left out.
     pub async fn without_tables() -> Option<World> {
+        World::on(|| support::for_tests::cluster(3)).await
+    }
+
+    async fn on(cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
         let alone = Arc::clone(&ALONE).lock_owned().await;
-        let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
-        let cluster = cluster.await.unwrap()?;
+        let cluster = tokio::task::spawn_blocking(cluster).await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("replicas_{}_{number}", std::process::id());
         let directory = tempfile::tempdir().unwrap();
@@ -51,18 +54,32 @@ impl World {
 
     /// With tables, and this many replicas that serve.
     pub async fn of(replicas: usize) -> Option<World> {
-        let mut world = World::without_tables().await?;
-        world.make_tables().await;
+        let world = World::without_tables().await?;
+        Some(world.with(replicas, &[]).await)
+    }
+
+    /// The same, on nodes that nobody else uses, each in a group of its own.
+    pub async fn of_alone(replicas: usize) -> Option<World> {
+        let world = World::on(|| support::for_tests::cluster_alone(3)).await?;
+        Some(world.with(replicas, &[]).await)
+    }
+
+    async fn with(mut self, replicas: usize, settings: &[(&str, &str)]) -> World {
+        self.make_tables().await;
         for _ in 0..replicas {
-            let replica = Replica::start(world.setup());
-            world.replicas.push(replica);
+            let mut setup = self.setup();
+            let settings = settings
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            setup.settings.extend(settings);
+            self.replicas.push(Replica::start(setup));
         }
         tokio::task::block_in_place(|| {
-            for replica in &world.replicas {
+            for replica in &self.replicas {
                 replica.serving();
             }
         });
-        Some(world)
+        self
     }
 
     pub async fn make_tables(&self) {
@@ -77,27 +94,19 @@ impl World {
 
     /// As [`World::of`], but each replica tells the others an address at which nobody is.
     pub async fn of_strangers(replicas: usize) -> Option<World> {
-        let mut world = World::without_tables().await?;
-        world.make_tables().await;
-        for _ in 0..replicas {
-            let mut setup = world.setup();
-            let nowhere = ("FERMATA_CFG_PEERS__ADVERTISE", "127.0.0.1:9");
-            setup
-                .settings
-                .push((nowhere.0.to_owned(), nowhere.1.to_owned()));
-            world.replicas.push(Replica::start(setup));
-        }
-        tokio::task::block_in_place(|| {
-            for replica in &world.replicas {
-                replica.serving();
-            }
-        });
-        Some(world)
+        let world = World::without_tables().await?;
+        let nowhere = [("FERMATA_CFG_PEERS__ADVERTISE", "127.0.0.1:9")];
+        Some(world.with(replicas, &nowhere).await)
     }
 
     /// Waits until every node sees every other up.
     pub fn wait_for_nodes(&self) {
         self.cluster.wait_until_up(&|_| {}).unwrap();
+    }
+
+    /// Where the log of a node is.
+    pub fn node_log(&self, node: usize) -> PathBuf {
+        self.cluster.log(node).unwrap()
     }
 
     pub fn contact_points(&self) -> Vec<String> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::node::{Node, accepts};
+use super::node::{Group, Node, accepts};
 use super::{ClusterError, NODES_MAX, Tools, cache_directory};
 
 /// How long all nodes may take to accept clients: a slow machine is not a broken one.
@@ -28,6 +28,8 @@ pub struct Cluster {
     users: PathBuf,
     /// A shared lock, given back by the system when this process ends.
     _user: File,
+    /// The lock of who starts a cluster, where nobody is to join this one or to start another meanwhile.
+    alone: Option<File>,
 }
 
 /// Where the nodes lie.
@@ -58,7 +60,7 @@ fn size_file() -> Result<PathBuf, ClusterError> {
     Ok(run_directory()?.join("nodes"))
 }
 
-/// With how many nodes the latest cluster was made.
+/// With how many nodes the latest cluster was made; 0 where nobody may join that.
 fn size() -> Result<usize, ClusterError> {
     let size = fs::read_to_string(size_file()?).ok();
     Ok(size.and_then(|size| size.trim().parse().ok()).unwrap_or(0))
@@ -68,36 +70,15 @@ impl Cluster {
     /// Joins the running cluster, or starts one without data. Blocks.
     pub fn up(nodes: usize, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
         let tools = Tools::find(say)?;
-        let (_, starting) = lock_file("starting")?;
-        starting
-            .lock()
-            .map_err(ClusterError::io("the lock of the cluster"))?;
-        let (users, user) = lock_file("users")?;
-        let until = Instant::now() + END_MAX;
-        let running = loop {
-            user.lock_shared()
-                .map_err(ClusterError::io(users.display()))?;
-            // A node that was just killed is gone after this.
-            thread::sleep(Duration::from_millis(200));
-            let running = all_nodes()?
-                .iter()
-                .filter(|node| node.pid().is_some())
-                .count();
-            if running == 0 || running == size()? {
-                break running;
-            }
-            if Instant::now() > until {
-                return Err(ClusterError::Incomplete { running });
-            }
-            // One that its supervisors are ending: let them.
-            user.unlock().map_err(ClusterError::io(users.display()))?;
-            thread::sleep(Duration::from_millis(200));
-        };
+        let _starting = starting()?;
+        let whole = size()?;
+        let (users, user, running) = use_when(|running| running == 0 || running == whole)?;
         let cluster = Cluster {
             tools,
             nodes: all_nodes()?.into_iter().take(nodes).collect(),
             users,
             _user: user,
+            alone: None,
         };
         match running {
             0 => cluster.start_all(say)?,
@@ -113,6 +94,24 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts one without data that nobody joins, and whose nodes are each in a group of their own; takes root.
+    /// While it runs no other one does: others wait for its end. Blocks.
+    pub fn up_alone(nodes: usize, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
+        let tools = Tools::find(say)?;
+        let starting = starting()?;
+        let (users, user, _) = use_when(|running| running == 0)?;
+        let cluster = Cluster {
+            tools,
+            nodes: all_nodes()?.into_iter().take(nodes).collect(),
+            users,
+            _user: user,
+            alone: Some(starting),
+        };
+        cluster.start_all(say)?;
+        cluster.wait_until_up(say)?;
+        Ok(cluster)
+    }
+
     fn start_all(&self, say: &dyn Fn(&str)) -> Result<(), ClusterError> {
         for address in self.nodes.iter().flat_map(Node::listens) {
             if accepts(&address) {
@@ -123,12 +122,17 @@ impl Cluster {
             "starting Cassandra: {} nodes, about a GB of memory each",
             self.nodes.len()
         ));
+        let (group, joined) = match self.alone {
+            None => (Group::Inherited, self.nodes.len()),
+            // Nor may anybody join while its supervisors end it.
+            Some(_) => (Group::Own, 0),
+        };
         for node in &self.nodes {
             node.make(self.nodes.len())?;
-            node.start(&self.tools, &self.users)?;
+            node.start(&self.tools, &self.users, group)?;
         }
         let size = size_file()?;
-        fs::write(&size, self.nodes.len().to_string()).map_err(ClusterError::io(size.display()))
+        fs::write(&size, joined.to_string()).map_err(ClusterError::io(size.display()))
     }
 
     /// Waits until every node sees every node up.
@@ -191,6 +195,39 @@ impl Cluster {
     }
 }
 
+/// The lock of who starts a cluster.
+fn starting() -> Result<File, ClusterError> {
+    let (path, starting) = lock_file("starting")?;
+    starting.lock().map_err(ClusterError::io(path.display()))?;
+    Ok(starting)
+}
+
+/// The shared lock of who uses the cluster, once as many nodes run as are wanted; and how many those are.
+fn use_when(wanted: impl Fn(usize) -> bool) -> Result<(PathBuf, File, usize), ClusterError> {
+    let (users, user) = lock_file("users")?;
+    let until = Instant::now() + END_MAX;
+    loop {
+        user.lock_shared()
+            .map_err(ClusterError::io(users.display()))?;
+        // A node that was just killed is gone after this.
+        thread::sleep(Duration::from_millis(200));
+        let nodes = all_nodes()?;
+        let running = nodes.iter().filter(|node| node.pid().is_some()).count();
+        if wanted(running) {
+            return Ok((users, user, running));
+        }
+        if Instant::now() > until {
+            return Err(match running == size()? {
+                true => ClusterError::InUse { running },
+                false => ClusterError::Incomplete { running },
+            });
+        }
+        // Those that their supervisors are ending: let them.
+        user.unlock().map_err(ClusterError::io(users.display()))?;
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// Waits until a node accepts clients that was started at `from`.
 pub(super) fn wait_until_answering(node: &Node, from: Instant) -> Result<(), ClusterError> {
     while !node.answers_clients() {
@@ -233,7 +270,7 @@ pub fn start_node(number: usize) -> Result<(), ClusterError> {
         .iter()
         .find(|node| node.number == number && node.directory.is_dir())
     {
-        Some(node) if node.pid().is_none() => node.start(&tools, &users),
+        Some(node) if node.pid().is_none() => node.start(&tools, &users, Group::Inherited),
         Some(_) => Ok(()),
         None => Err(ClusterError::NoSuchNode(number)),
     }

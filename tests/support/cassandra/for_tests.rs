@@ -2,7 +2,7 @@
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::Write;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Cluster, ClusterError, Lone};
 
@@ -11,6 +11,11 @@ const TEST_CASSANDRA: &str = "FERMATA_TEST_CASSANDRA";
 /// `1` makes a failure of what this machine lacks.
 const REQUIRE_CASSANDRA: &str = "FERMATA_REQUIRE_CASSANDRA";
 
+/// What came of the first start; started anew where it was ended for [`cluster_alone`].
+static CLUSTER: Mutex<Option<Started>> = Mutex::new(None);
+
+type Started = Result<Option<Arc<Cluster>>, String>;
+
 /// The cluster of this test program, until the program ends; `None` where it is left out, and says so once
 /// on stderr, past libtest, which hides what passing tests print. Blocks while it starts.
 ///
@@ -18,12 +23,25 @@ const REQUIRE_CASSANDRA: &str = "FERMATA_REQUIRE_CASSANDRA";
 ///
 /// If it cannot be started, or is left out where it is required.
 pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
-    static CLUSTER: OnceLock<Result<Option<Arc<Cluster>>, String>> = OnceLock::new();
-    let started =
-        CLUSTER.get_or_init(|| unless_left_out(|| Cluster::up(nodes, &say).map(Arc::new)));
-    started
-        .clone()
-        .unwrap_or_else(|why| panic!("no Cassandra: {why}"))
+    let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = || unless_left_out(|| Cluster::up(nodes, &say).map(Arc::new));
+    let started = cluster.get_or_insert_with(start).clone();
+    drop(cluster);
+    started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))
+}
+
+/// A cluster of its own, while the one of this test program is ended: nobody may be using that. The same rules;
+/// and it takes root.
+///
+/// # Panics
+///
+/// If it cannot be started, or is left out where it is required.
+pub fn cluster_alone(nodes: usize) -> Option<Arc<Cluster>> {
+    let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    cluster.take_if(|started| matches!(started, Ok(Some(_))));
+    let started = unless_left_out(|| Cluster::up_alone(nodes, &say).map(Arc::new));
+    drop(cluster);
+    started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))
 }
 
 /// A node of a cluster of its own, with these settings; the same rules.
@@ -49,6 +67,12 @@ fn unless_left_out<T>(
             say(&format!("SKIPPED: the tests that need Cassandra: {what}"));
             Ok(None)
         }
+        Err(error @ ClusterError::InUse { .. }) if !is_required() => {
+            say(&format!(
+                "SKIPPED: what needs nodes that nobody shares: {error}"
+            ));
+            Ok(None)
+        }
         Err(error) => Err(error.to_string()),
     }
 }
@@ -57,6 +81,7 @@ fn is_required() -> bool {
     std::env::var_os(REQUIRE_CASSANDRA).is_some_and(|value| value == "1")
 }
 
+/// Says it past libtest.
 fn say(line: &str) {
     // Nowhere to say it: nothing is lost.
     let _ = writeln!(std::io::stderr(), "cassandra: {line}");

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cluster::{END_MAX, lock_file, run_directory, wait_until_answering};
-use super::node::{Node, accepts};
+use super::node::{Group, Node, accepts};
 use super::{ClusterError, NODES_MAX, Tools};
 
 /// A running node; it ends with this. There is one at a time on a machine.
@@ -45,7 +45,7 @@ impl Lone {
         }
         say("starting a node of Cassandra with settings of its own");
         node.make_alone(settings)?;
-        node.start(&tools, &users)?;
+        node.start(&tools, &users, Group::Inherited)?;
         wait_until_answering(&node, Instant::now())?;
         Ok(Lone { node, _user: user })
     }

@@ -18,6 +18,7 @@ mod tools;
 pub use cluster::{Cluster, NodeStatus, down, nodetool, signal, start_node, status};
 pub use lone::Lone;
 pub use nix::sys::signal::Signal;
+pub use node::own_group;
 pub use tools::{Tools, cache_directory};
 
 use std::path::PathBuf;
@@ -55,6 +56,14 @@ pub enum ClusterError {
         "only {running} nodes of the cluster are running; end it first: cargo run --example cassandra -- down"
     )]
     Incomplete {
+        /// How many nodes run.
+        running: usize,
+    },
+    /// A cluster of ours runs where none may.
+    #[error(
+        "somebody keeps a cluster of {running} nodes running; end it first: cargo run --example cassandra -- down"
+    )]
+    InUse {
         /// How many nodes run.
         running: usize,
     },

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -45,6 +46,21 @@ const MODULES: &[&str] = &[
     "--add-opens=java.base/java.util=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
 ];
+
+/// The group that a node runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// That of who starts it.
+    Inherited,
+    /// [`own_group`]: what it sends can be told from what others send, which its addresses do not tell of the
+    /// connections that it opens. Takes root.
+    Own,
+}
+
+/// The group of a node that has its own.
+pub fn own_group(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(0) + 127_000
+}
 
 /// A node by its number, from 1.
 #[derive(Clone, Debug)]
@@ -171,7 +187,7 @@ impl Node {
     }
 
     /// Starts it under a supervisor that ends it when nobody holds `users` any more.
-    pub fn start(&self, tools: &Tools, users: &Path) -> Result<(), ClusterError> {
+    pub fn start(&self, tools: &Tools, users: &Path, group: Group) -> Result<(), ClusterError> {
         let pid_file = self.pid_file();
         let _ = fs::remove_file(&pid_file);
         let directory = self.directory.display();
@@ -186,7 +202,10 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        std::os::unix::process::CommandExt::process_group(&mut supervisor, 0);
+        supervisor.process_group(0);
+        if group == Group::Own {
+            supervisor.gid(own_group(self.number));
+        }
         supervisor.spawn().map_err(ClusterError::io(&directory))?;
         Ok(())
     }
