@@ -20,20 +20,29 @@ pub struct World {
     pub keyspace: Keyspace,
     cluster: Arc<Cluster>,
     directory: TempDir,
-    /// Nodes are killed and paused: one world at a time.
-    _alone: OwnedMutexGuard<()>,
+    _alone: Alone,
+}
+
+/// Nodes are killed and paused: one world at a time.
+static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+
+/// Who has it has the only world.
+pub type Alone = OwnedMutexGuard<()>;
+
+/// Waits until there is no other world. Blocks.
+pub fn alone() -> Alone {
+    Arc::clone(&ALONE).blocking_lock_owned()
 }
 
 impl World {
     /// A keyspace without tables, and no replica; `None` where Cassandra is left out.
     pub async fn without_tables() -> Option<World> {
-        World::on(|| support::for_tests::cluster(3)).await
+        let alone = Arc::clone(&ALONE).lock_owned().await;
+        World::on(alone, || support::for_tests::cluster(3)).await
     }
 
-    async fn on(cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
+    async fn on(alone: Alone, cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
-        let alone = Arc::clone(&ALONE).lock_owned().await;
         let cluster = tokio::task::spawn_blocking(cluster).await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("replicas_{}_{number}", std::process::id());
@@ -59,8 +68,8 @@ impl World {
     }
 
     /// The same, on nodes that nobody else uses, each in a group of its own.
-    pub async fn of_alone(replicas: usize) -> Option<World> {
-        let world = World::on(|| support::for_tests::cluster_alone(3)).await?;
+    pub async fn of_alone(alone: Alone, replicas: usize) -> Option<World> {
+        let world = World::on(alone, || support::for_tests::cluster_alone(3)).await?;
         Some(world.with(replicas, &[]).await)
     }
 
