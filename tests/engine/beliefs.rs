@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fermata::engine::{EngineError, LeaseId, Presence};
+use fermata::engine::{EngineError, Presence};
 use fermata::lock::{EndReason, Over};
 use fermata::store::Store;
 
-use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session};
+use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, goes_unclaimed, session};
 use super::shared::{Service, TTL};
 use super::world::{call, call_of, until};
 
@@ -90,20 +90,7 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
     b.release(&first, None, 0).await.unwrap();
     let told = b.acquire(&in_vain, NO_WAIT, false).await;
     assert!(matches!(told, Err(EngineError::Unavailable(_))), "{told:?}");
-    let keep = async {
-        loop {
-            a.renew(&LeaseId::Session(session)).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    tokio::select! {
-        _ = acquire(b, &last) => {}
-        () = keep => {}
-    }
-    assert_eq!(
-        get(b, &in_vain).await,
-        Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)))
-    );
+    goes_unclaimed((a, session), b, &in_vain, &last).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
