@@ -96,6 +96,12 @@ impl Sprayed {
                 "in vain for {REPEAT:?}: {status:?}"
             );
             self.repeats.fetch_add(1, Ordering::Relaxed);
+            println!(
+                "repeated after {:?}: {:?}: {}",
+                begun.elapsed(),
+                status.code(),
+                status.message()
+            );
             self.next
                 .fetch_add(usize::from(self.stays), Ordering::Relaxed);
             let asked = status
