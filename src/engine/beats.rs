@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 use super::actor::{GivesUp, Msg};
 use super::ceded;
 use super::inner::Inner;
+use super::peers::Presence;
 use crate::limits::Limits;
-use crate::lock::KeyId;
+use crate::lock::{KeyId, ReplicaId};
 use crate::store::{Question, StoreError, Subject};
 
 /// Beats are not closer than this …
@@ -136,6 +137,19 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
                 }
             }
         }
+    }
+}
+
+/// Where a replica is; of one that is not known, which may be the youngest, after a look at the rows of all.
+pub(super) async fn presence_of(inner: &Inner, id: ReplicaId) -> Presence {
+    match inner.members.presence(id) {
+        Presence::Unsure => {
+            if let Err(error) = look(inner).await {
+                tracing::debug!(replica = %id, %error, "a replica that is not known could not be looked up");
+            }
+            inner.members.presence(id)
+        }
+        known => known,
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::api::{EngineError, Renewed};
+use super::beats;
 use super::ceded;
 use super::inner::Inner;
 use super::leases::{LeaseKey, NoLease, PlaceId};
@@ -319,7 +320,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 }
             }
         };
-        let peer = match inner.members.presence(known.keeper) {
+        let peer = match beats::presence_of(inner, known.keeper).await {
             Presence::Live(peer) => peer,
             Presence::Here => match sessions::renew(inner, session).await {
                 Err(EngineError::Elsewhere { .. }) => {
