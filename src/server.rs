@@ -234,7 +234,7 @@ impl Server {
             Arc::clone(&self.ids),
             self.peers.clone(),
         );
-        let lock_admin = LockAdminRpc::new(self.engine.clone());
+        let lock_admin = LockAdminRpc::new(self.engine.clone(), self.peers.clone());
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
             tonic_reflection::server::Builder::configure()

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
+use super::activity::ReplicaActivity;
 use super::actor::{Msg, PlaceRef};
 use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
 use super::inner::Inner;
 use super::leases::{LeaseKey, PlaceId};
+use super::peers::Peer;
 use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, State, TableName};
 use crate::store::{ReplicaRow, StoreError};
 
@@ -153,6 +155,26 @@ impl Engine {
             .then(|| items.last().map(|row| row.id))
             .flatten();
         Ok(Page { items, next })
+    }
+
+    /// What this replica did, with so many of its busiest keys at most.
+    pub fn activity(&self, keys_max: usize) -> Result<ReplicaActivity, EngineError> {
+        let inner = self.inner()?;
+        let now = inner.clock.boot();
+        let (grants, last_minute) = inner.activity.grants(now);
+        Ok(ReplicaActivity {
+            row: inner.row.clone(),
+            counts: self.counts(),
+            grants,
+            last_minute,
+            store: inner.store.counts(),
+            busiest: inner.activity.busiest(now, keys_max),
+        })
+    }
+
+    /// The other replicas that are live, as far as this one knows.
+    pub fn live_peers(&self) -> Result<Vec<Peer>, EngineError> {
+        Ok(self.inner()?.members.peers())
     }
 
     /// How much time this process was not running, as far as its leases noticed: that much longer they

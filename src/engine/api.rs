@@ -141,6 +141,8 @@ pub enum Watched {
     Waiting {
         /// How many are ahead.
         position: usize,
+        /// How long that may take, by the turns of the last minute; `None` where there was none.
+        estimate: Option<Duration>,
     },
     /// It holds its key.
     Held {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 use uuid::Uuid;
 
+use super::activity::Activity;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
 use super::complaint::Complaint;
@@ -18,7 +19,7 @@ use super::peers::Peers;
 use super::remote::RemoteSessions;
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
-use crate::store::Store;
+use crate::store::{ReplicaRow, Store};
 
 /// What all actors of one replica share.
 pub(super) struct Inner {
@@ -26,6 +27,8 @@ pub(super) struct Inner {
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub replica: ReplicaId,
+    /// Its row, as it announced itself.
+    pub row: ReplicaRow,
     /// Other replicas may work on the same store.
     pub shared: bool,
     pub tables: BTreeSet<TableName>,
@@ -52,6 +55,7 @@ pub(super) struct Inner {
     /// True once this replica is over: nothing is answered any more (I10).
     pub dead: watch::Sender<bool>,
     pub counters: Arc<Counters>,
+    pub activity: Arc<Activity>,
     /// What the store does to all keys alike must not fill the log.
     pub complaints: Complaints,
 }

@@ -3,6 +3,7 @@
 //! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep what
 //! they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
 
+mod activity;
 mod actor;
 mod admin;
 mod alarms;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+pub use activity::{BusyKey, Cause, Grants, ReplicaActivity, Turns};
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
 pub use complaint::Complaint;

@@ -16,7 +16,7 @@ use super::beats;
 use super::ceded;
 use super::inner::Inner;
 use super::leases::{LeaseKey, NoLease, PlaceId};
-use super::members::Heard;
+use super::members::{Heard, Members};
 use super::peers::{PeerError, Presence};
 use super::sessions;
 use crate::lock::{ReplicaId, SessionId};
@@ -46,6 +46,13 @@ struct Known {
     ttl: Duration,
     /// When its row was first seen with this epoch.
     seen: Heard,
+}
+
+impl Known {
+    fn silence_left(&self, members: &Members) -> Duration {
+        let silence = members.silence(self.keeper, self.seen);
+        silence_max(self.ttl).saturating_sub(silence)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -114,6 +121,17 @@ impl RemoteSessions {
         let remote = table.entry(session).or_default();
         remote.wanted_until = remote.wanted_until.max(now.saturating_add(span));
         remote.over
+    }
+
+    /// After how long of further silence of its replica it counts as dead; `None` of one that is over, or whose row
+    /// was not read yet.
+    pub fn silence_left(&self, session: SessionId, members: &Members) -> Option<Duration> {
+        let known = {
+            let table = self.table();
+            let remote = table.get(&session).filter(|remote| !remote.over)?;
+            remote.known.clone()?
+        };
+        Some(known.silence_left(members))
     }
 
     /// Its row is to be read at once: somebody says that it changed.
@@ -212,9 +230,8 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     let due = remote
         .read_at
         .is_none_or(|at| now.saturating_sub(at) >= again);
-    let silent = remote.known.as_ref().is_some_and(|known| {
-        inner.members.silence(known.keeper, known.seen) >= silence_max(known.ttl)
-    });
+    let left = |known: &Known| known.silence_left(&inner.members);
+    let silent = remote.known.as_ref().is_some_and(|k| left(k).is_zero());
     if due || silent {
         match inner.store.load_session(session).await {
             Ok(Some(row)) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 
+use super::activity::Activity;
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
@@ -19,7 +20,7 @@ use super::peers::Peers;
 use super::recover::recover;
 use super::remote::{self, RemoteSessions};
 use super::routes::failed;
-use super::{Engine, beats, sweep, wall_ms};
+use super::{Engine, beats, sweep};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, TableName};
 use crate::session::Vouch;
@@ -60,6 +61,7 @@ pub(super) struct Shared {
     pub limits: Limits,
     pub tables: BTreeSet<TableName>,
     pub counters: Arc<Counters>,
+    pub activity: Arc<Activity>,
     current: RwLock<Current>,
 }
 
@@ -113,6 +115,7 @@ impl Engine {
                 limits,
                 tables,
                 counters: Arc::default(),
+                activity: Arc::default(),
                 current: RwLock::new(Current::Waiting {
                     why: why.to_owned(),
                     last: None,
@@ -262,8 +265,19 @@ impl Shared {
             false => Vouch::alone(),
         };
         let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
+        let row = ReplicaRow {
+            id: replica,
+            address: options.address.clone(),
+            peer_address: options.peer_address.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
+            ttl_ms,
+            beat: 0,
+            stopped: false,
+        };
         let inner = Arc::new(Inner {
             replica,
+            row,
             tables: self.tables.clone(),
             core: limits.core(),
             keys: Keys::new(),
@@ -279,6 +293,7 @@ impl Shared {
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),
+            activity: Arc::clone(&self.activity),
             complaints: Complaints::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),
@@ -286,20 +301,10 @@ impl Shared {
             peers: Arc::clone(&options.peers),
             limits,
         });
-        let row = ReplicaRow {
-            id: replica,
-            address: options.address.clone(),
-            peer_address: options.peer_address.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at_ms: wall_ms(&inner),
-            ttl_ms,
-            beat: 0,
-            stopped: false,
-        };
         let unavailable = |error: StoreError| EngineError::Unavailable(error.to_string());
         inner
             .store
-            .announce_replica(&row)
+            .announce_replica(&inner.row)
             .await
             .map_err(unavailable)?;
         if shared {

@@ -38,7 +38,7 @@ impl Watch {
         loop {
             let now = self.handle.seen.borrow_and_update().clone();
             // A head that is not let in yet has nobody ahead, and does not hold the key.
-            let worth_telling = now != Watched::Waiting { position: 0 };
+            let worth_telling = !matches!(now, Watched::Waiting { position: 0, .. });
             if worth_telling && self.told.as_ref() != Some(&now) {
                 if matches!(now, Watched::Held { .. }) {
                     self.ask_keeper().await;

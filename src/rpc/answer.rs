@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::engine::{
-    Acquired, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, Standing, Value,
+    Acquired, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, ReplicaActivity,
+    Standing, Turns, Value,
 };
 use crate::lock::{
     EndReason, EndedPlace, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
@@ -35,6 +36,51 @@ fn timestamp(ms: i64) -> prost_types::Timestamp {
 /// How many, in the 32 bits of the contract.
 pub fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// What a replica did.
+pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaActivity {
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let grants = did.grants;
+    let busiest = did.busiest.into_iter().map(|key| proto::KeyActivity {
+        table: key.id.table.to_string(),
+        key: key.id.key.to_string(),
+        owner: key.owner.into(),
+        waiters: count(key.waiters),
+        last_minute: Some(turns(key.last_minute)),
+    });
+    proto::ReplicaActivity {
+        replica: Some(replica(did.row, answering)),
+        answered: true,
+        sessions: number(did.counts.sessions),
+        keys: number(did.counts.active_keys),
+        grants: Some(proto::GrantCounts {
+            at_once: grants.at_once,
+            after_change: grants.change,
+            after_hint: grants.hint,
+            after_poll: grants.poll,
+            after_call: grants.call,
+        }),
+        last_minute: Some(turns(did.last_minute)),
+        store: Some(proto::StoreCounts {
+            reads: did.store.reads,
+            writes: did.store.writes,
+            transactions: did.store.transactions,
+            changes: did.counts.swaps,
+            conflicts: did.counts.conflicts,
+        }),
+        busiest_keys: busiest.collect(),
+    }
+}
+
+fn turns(turns: Turns) -> proto::Turns {
+    let some = |span: Duration| (turns.count > 0).then(|| duration(span));
+    let count = u32::try_from(turns.count).unwrap_or(u32::MAX).max(1);
+    proto::Turns {
+        count: turns.count,
+        mean_wait: some(turns.waited / count),
+        longest_wait: some(turns.longest),
+    }
 }
 
 /// A value and whether there is one.

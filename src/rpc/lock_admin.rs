@@ -2,42 +2,72 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 use tracing::field::display;
 use uuid::Uuid;
 
-use super::deadline::{Deadline, within};
+use super::deadline::{Deadline, by, within};
 use super::page::{self, Filling, Listing};
-use super::{answer, parse};
+use super::peer::PeerClient;
+use super::{answer, parse, status};
 use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::lock::{Fence, ReplicaId, Seq, SessionId};
 use crate::proto::lock_admin_server::LockAdmin;
 use crate::proto::{
-    DescribeLockRequest, DescribeLockResponse, ForceReleaseRequest, ForceReleaseResponse,
-    ListLocksRequest, ListLocksResponse, ListReplicasRequest, ListReplicasResponse,
-    ListSessionsRequest, ListSessionsResponse, ListTablesRequest, ListTablesResponse, Table,
+    DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest, DescribeLockResponse,
+    ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest, ListLocksResponse,
+    ListReplicasRequest, ListReplicasResponse, ListSessionsRequest, ListSessionsResponse,
+    ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
 };
 
 /// How many tables are on a page where the caller does not say.
 const TABLES_DEFAULT: usize = 1000;
+
+/// How many keys are told of each replica where the caller does not say.
+const BUSIEST_DEFAULT: usize = 20;
+/// How many replicas are asked at once what they did.
+const ASKED_AT_ONCE: usize = 64;
 
 /// LockAdmin on an engine.
 #[derive(Clone)]
 pub struct LockAdminRpc {
     engine: Engine,
     limits: Arc<Limits>,
+    peers: Option<Arc<PeerClient>>,
 }
 
 impl LockAdminRpc {
-    /// On this engine.
-    pub fn new(engine: Engine) -> Self {
+    /// On this engine; `peers` is `None` where there are no other replicas.
+    pub fn new(engine: Engine, peers: Option<Arc<PeerClient>>) -> Self {
         LockAdminRpc {
             limits: Arc::new(engine.limits().clone()),
             engine,
+            peers,
         }
+    }
+
+    /// What every other replica did, of those that are live: each is asked, for a moment.
+    async fn elsewhere(&self, keys_max: usize) -> Result<Vec<ReplicaActivity>, Status> {
+        let peers = self.engine.live_peers();
+        let peers = peers.map_err(|error| status::of_engine(&error))?;
+        let asked = peers.into_iter().map(|peer| async move {
+            let told = match &self.peers {
+                Some(peers) => peers.activity(&peer, keys_max).await,
+                None => None,
+            };
+            told.unwrap_or_else(|| ReplicaActivity {
+                replica: Some(ReplicaInfo {
+                    replica: peer.id.to_string(),
+                    ..ReplicaInfo::default()
+                }),
+                ..ReplicaActivity::default()
+            })
+        });
+        Ok(stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await)
     }
 
     fn answer_by<T>(&self, request: &Request<T>) -> Instant {
@@ -203,5 +233,19 @@ impl LockAdmin for LockAdminRpc {
             replicas,
             next_page_token: next.map_or_else(String::new, |id| listing.token(&id.to_string())),
         }))
+    }
+
+    async fn describe_activity(
+        &self,
+        request: Request<DescribeActivityRequest>,
+    ) -> Result<Response<DescribeActivityResponse>, Status> {
+        let answer_by = self.answer_by(&request);
+        let keys_max = request.into_inner().keys_max;
+        let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, &self.limits)?;
+        let did = self.engine.activity(keys_max);
+        let did = did.map_err(|error| status::of_engine(&error))?;
+        let mut replicas = vec![answer::activity(did, self.engine.replica())];
+        replicas.append(&mut by(answer_by, self.elsewhere(keys_max)).await?);
+        Ok(Response::new(DescribeActivityResponse { replicas }))
     }
 }

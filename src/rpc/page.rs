@@ -18,11 +18,21 @@ pub const SIZE_DEFAULT: usize = 100;
 
 /// `page_size`: the default where 0, capped by the server.
 pub fn size(asked: i32, default: usize, limits: &Limits) -> Result<usize, Invalid> {
+    most("page_size", asked, default, limits)
+}
+
+/// How many entries at most, in a field of this name: as [`size`].
+pub fn most(
+    field: &'static str,
+    asked: i32,
+    default: usize,
+    limits: &Limits,
+) -> Result<usize, Invalid> {
     let max = limits.page_size_max;
     match usize::try_from(asked) {
         Ok(0) => Ok(default.min(max)),
         Ok(asked) => Ok(asked.min(max)),
-        Err(_) => at("page_size", Err(Problem::Negative)),
+        Err(_) => at(field, Err(Problem::Negative)),
     }
 }
 

@@ -52,7 +52,7 @@ struct Watching<N> {
     lock_ref: LockRef,
     coming: Coming<N>,
     /// The latest position that was not told yet.
-    position: Option<usize>,
+    position: Option<(usize, Option<Duration>)>,
     /// When the next position may be told.
     position_at: Instant,
     deadline: Deadline,
@@ -104,8 +104,8 @@ impl<N: News> Watching<N> {
                 () = self.stopping.stopped() => return Some((Err(Broken::Stopping), None)),
                 () = until(deadline) => return None,
                 (news, next) = &mut self.coming => match next {
-                    Some(Watched::Waiting { position }) => {
-                        self.position = Some(position);
+                    Some(Watched::Waiting { position, estimate }) => {
+                        self.position = Some((position, estimate));
                         self.coming = coming(news);
                     }
                     Some(Watched::Held { grant }) => {
@@ -134,10 +134,12 @@ impl<N: News> Watching<N> {
                     None => return Some((Err(Broken::Moved), None)),
                 },
                 () = until(position.map(|_| position_at)) => {
+                    let (position, estimate) = position.unwrap_or_default();
                     let waiting = WatchLockResponse {
                         state: LockState::Waiting.into(),
                         lock_ref: self.lock_ref.without_grant().to_string(),
-                        position: answer::count(position.unwrap_or(0)),
+                        position: answer::count(position),
+                        estimated_wait: estimate.map(answer::duration),
                         ..WatchLockResponse::default()
                     };
                     self.position = None;

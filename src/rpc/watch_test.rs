@@ -37,7 +37,10 @@ fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<Watched>, Stop, Told
 }
 
 fn waiting(position: usize) -> Watched {
-    Watched::Waiting { position }
+    Watched::Waiting {
+        position,
+        estimate: None,
+    }
 }
 
 async fn next(told: &mut Told) -> WatchLockResponse {

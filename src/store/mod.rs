@@ -186,6 +186,17 @@ pub struct Listed {
     pub state: State,
 }
 
+/// Statements that were sent, also those that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Reads.
+    pub reads: u64,
+    /// Plain writes.
+    pub writes: u64,
+    /// Lightweight transactions.
+    pub transactions: u64,
+}
+
 /// How many are read at once where all are looked at.
 const PAGE: usize = 500;
 
@@ -286,6 +297,11 @@ pub trait Store: Send + Sync + 'static {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Vec<ReplicaRow>, StoreError>;
+
+    /// What was asked of it so far, where it counts that.
+    fn counts(&self) -> StoreCounts {
+        StoreCounts::default()
+    }
 
     // What follows is for stores that several replicas share; one process alone has nobody to tell.
 

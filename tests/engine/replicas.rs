@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fermata::engine::{
-    CreateCall, CreatedLockRef, Engine, EngineError, LeaseId, Presence, Standing, Value, Watched,
+    CreateCall, CreatedLockRef, Engine, EngineError, Grants, LeaseId, Presence, Standing, Value,
+    Watched,
 };
 use fermata::lock::{EndReason, LockRef, Over, SessionId};
 
@@ -90,6 +91,38 @@ async fn a_waiter_of_one_replica_gets_its_turn_from_the_holder_of_another() {
     let released = async { b.release(&held, None, 0).await.unwrap() };
     let (held, _) = tokio::join!(acquire(a, &third), released);
     assert_eq!(get(a, &held).await, Ok(Some("two".to_owned())));
+    let by_poll = Grants {
+        at_once: 1,
+        poll: 1,
+        ..Grants::default()
+    };
+    assert_eq!(grants(a), by_poll);
+}
+
+fn grants(of: &Engine) -> Grants {
+    of.activity(9).unwrap().grants
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_another_replica_tells_of_is_not_found_by_polling() {
+    let (_service, a, b) = &Service::two().await;
+    // Now and then it is just then that it is time to look.
+    for round in 1..=5 {
+        let key = format!("k{round}");
+        let first = create(a, call(&key, 20_000)).await.lock_ref;
+        // Nobody waits for it, so it is polled for once a second.
+        create(b, call(&key, 20_000)).await;
+        a.release(&first, None, 0).await.unwrap();
+        until("the other replica sees that it holds the key", || async {
+            let seen = grants(b);
+            seen.hint + seen.poll == round
+        })
+        .await;
+        if grants(b).hint > 0 {
+            return;
+        }
+    }
+    panic!("all five were found by polling");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

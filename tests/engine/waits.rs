@@ -205,15 +205,56 @@ async fn a_place_that_is_given_up_leaves_the_queue() {
     world.acquire(&third).await;
 }
 
+fn waiting(position: usize, estimate: Option<u64>) -> Watched {
+    Watched::Waiting {
+        position,
+        estimate: estimate.map(Duration::from_secs),
+    }
+}
+
+#[tokio::test]
+async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let mut queue = Vec::new();
+    for _ in 0..5 {
+        queue.push(world.create("k").await.lock_ref);
+    }
+    let mut watch = world.engine.watch(&queue[4]).await.unwrap();
+    assert_eq!(watch.next().await, Some(waiting(4, None)));
+    // From when it is looked at, three seconds to the first turn, and five to the next.
+    for (holder, seconds, position, guess) in [(0, 3, 3, 9), (1, 5, 2, 8)] {
+        clock.advance(Duration::from_secs(seconds)).await;
+        for place in &queue[holder..] {
+            let lease = LeaseId::LockRef(place.clone());
+            world.engine.renew(&lease).await.unwrap();
+        }
+        let held = world.acquire(&queue[holder]).await;
+        world.release(&held).await.unwrap();
+        assert_eq!(watch.next().await, Some(waiting(position, Some(guess))));
+    }
+    // It did not move for a minute: nothing is guessed.
+    world.acquire(&queue[2]).await;
+    for _ in 0..14 {
+        clock.advance(Duration::from_secs(5)).await;
+        for place in &queue[2..] {
+            let lease = LeaseId::LockRef(place.clone());
+            world.engine.renew(&lease).await.unwrap();
+        }
+    }
+    let mut late = world.engine.watch(&queue[4]).await.unwrap();
+    assert_eq!(late.next().await, Some(waiting(2, None)));
+}
+
 #[tokio::test]
 async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
     let world = World::new().await;
     let (first, second) = world.create_two("k").await;
     let third = world.create("k").await.lock_ref;
     let mut watch = world.engine.watch(&third).await.unwrap();
-    assert_eq!(watch.next().await, Some(Watched::Waiting { position: 2 }));
+    assert_eq!(watch.next().await, Some(waiting(2, None)));
     world.release(&second).await.unwrap();
-    assert_eq!(watch.next().await, Some(Watched::Waiting { position: 1 }));
+    assert_eq!(watch.next().await, Some(waiting(1, None)));
     world.force(&first, "stuck").await;
     let held = watch.next().await;
     let Some(Watched::Held { grant }) = held else {

@@ -175,3 +175,51 @@ async fn tables_sessions_and_replicas_are_listed() {
     );
     assert_eq!(replicas.replicas[0].address, world.addr.to_string());
 }
+
+#[tokio::test]
+async fn what_a_replica_did_is_described() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let first = hold(&mut client, "busy").await;
+    let second = create(&mut client, "busy").await;
+    hold(&mut client, "idle").await;
+    let release = ReleaseLockRequest {
+        lock_ref: first.lock_ref,
+        ..Default::default()
+    };
+    client.release_lock(release).await.unwrap();
+    create(&mut client, "busy").await;
+    let mut admin = world.admin().await;
+    let mut ask = DescribeActivityRequest::default();
+    let all = admin.describe_activity(ask).await.unwrap().into_inner();
+    let [did] = all.replicas.as_slice() else {
+        panic!("{} replicas", all.replicas.len());
+    };
+    assert!(did.answered && did.replica.as_ref().unwrap().answering);
+    let granted = GrantCounts {
+        at_once: 2,
+        after_change: 1,
+        ..GrantCounts::default()
+    };
+    assert_eq!((did.grants, did.keys), (Some(granted), 2));
+    let store = did.store.unwrap();
+    assert_eq!((store.changes, store.conflicts), (5, 0));
+    let lately = did.last_minute.unwrap();
+    assert_eq!(lately.count, 3);
+    assert!(lately.longest_wait.is_some() && lately.mean_wait.is_some());
+    let keys = did.busiest_keys.iter();
+    let keys: Vec<_> = keys.map(|k| (k.key.as_str(), k.waiters)).collect();
+    assert_eq!(keys, [("busy", 1), ("idle", 0)]);
+    assert_eq!(did.busiest_keys[0].last_minute.unwrap().count, 2);
+    assert_eq!(second.state(), LockState::Waiting);
+
+    ask.keys_max = 1;
+    let one = admin.describe_activity(ask).await.unwrap().into_inner();
+    assert_eq!(one.replicas[0].busiest_keys.len(), 1);
+    ask.keys_max = -1;
+    let status = admin.describe_activity(ask).await.unwrap_err();
+    assert_eq!(
+        (status.code(), fields(&status)),
+        (Code::InvalidArgument, vec!["keys_max".into()])
+    );
+}

@@ -12,9 +12,9 @@ use fermata::proto::clients::lock_service_client::LockServiceClient;
 use fermata::proto::peer::peer_client::PeerClient as RawClient;
 use fermata::proto::peer::peer_server::{Peer as PeerService, PeerServer};
 use fermata::proto::peer::{
-    Elsewhere, ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse,
-    HintRequest, HintResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Unable,
-    forward_response, forward_watch_response,
+    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, ForwardRequest, ForwardResponse,
+    ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method, Refusal,
+    RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
 };
 use fermata::proto::{
     AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, LockState, ReleaseLockRequest,
@@ -422,6 +422,31 @@ impl PeerService for Says {
             "as a proxy in between would say",
         ))
     }
+
+    async fn describe_activity(
+        &self,
+        _request: Request<DescribeActivityRequest>,
+    ) -> Result<Response<DescribeActivityResponse>, Status> {
+        // Never, for as long as anybody asks.
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_replica_tells_another_what_it_did_and_one_that_does_not_is_not_waited_for() {
+    let called = Called::start().await;
+    called.create("k").await;
+    called.create("k").await;
+    let told = client().activity(&called.peer, 9).await.unwrap();
+    let info = told.replica.unwrap();
+    assert_eq!(info.replica, called.peer.id.to_string());
+    assert!(told.answered && !info.answering);
+    assert_eq!((told.keys, told.grants.unwrap().at_once), (1, 1));
+    assert_eq!(told.busiest_keys.len(), 1);
+    let none = client().activity(&called.peer, 0).await.unwrap();
+    assert_eq!(none.busiest_keys.len(), 0);
+    let (_says, silent) = Says::start(None).await;
+    assert_eq!(client().activity(&silent, 9).await, None);
 }
 
 #[tokio::test]

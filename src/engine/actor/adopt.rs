@@ -4,16 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::activity::{Cause, Grant, Minute};
 use super::super::api::{EngineError, Watched};
 use super::super::leases::NoLease;
+use super::super::wall_ms;
 use super::holding::Holding;
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
 use crate::lock::{Diff, Entry, Evidence, Fence, Liveness, Lookup, Seq, State, Tag};
 
 impl Actor {
-    /// Takes a committed state as the latest one.
-    pub(super) fn adopt(&mut self, run: &mut Run, new: State) {
+    /// Takes a committed state as the latest one, which this showed.
+    pub(super) fn adopt(&mut self, run: &mut Run, new: State, shown_by: Cause) {
         let new = Arc::new(new);
         let old = self.state.replace(Arc::clone(&new));
         // What this actor sees first may have been served by one that forgot.
@@ -55,7 +57,8 @@ impl Actor {
             }
         }
         self.note_others(run, &new);
-        self.adopt_holder(run, &old, &new, remembers);
+        self.adopt_holder(run, &old, &new, remembers, shown_by);
+        self.note_turns(run, &old, &new, remembers);
         if old.head != new.head {
             // The turn of the new head has come, and so has that of any that was passed over.
             for turn in self.wakes.remove(&new.head).unwrap_or_default() {
@@ -63,7 +66,7 @@ impl Actor {
                 let _ = turn.send(());
             }
         }
-        self.tell_positions(&new);
+        self.tell_positions(run, &new);
         self.finish_consent();
     }
 
@@ -80,7 +83,14 @@ impl Actor {
         }
     }
 
-    fn adopt_holder(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
+    fn adopt_holder(
+        &mut self,
+        run: &Run,
+        old: &State,
+        new: &State,
+        remembers: bool,
+        shown_by: Cause,
+    ) {
         let Some(entry) = new.holder() else {
             self.drop_holding();
             return;
@@ -107,10 +117,14 @@ impl Actor {
         if mine && remembers && old.grant != new.grant {
             let mut holding = Holding::new(entry, new.grant, new.width, new.unsynced);
             // One that was the holder before was taken over: it counts as claimed (I5).
-            holding.claimed = old.head == entry.seq && old.holder().is_some();
+            let was_holder = old.head == entry.seq && old.holder().is_some();
+            holding.claimed = was_holder;
             // It was given back while it waited: nothing more is taken of it (I11).
             holding.releasing = self.is_giving_back(entry.seq);
             self.holding = Some(holding);
+            if !was_holder {
+                self.note_grant(run, old, new, entry, shown_by);
+            }
         } else {
             self.ask_take_over(run);
         }
@@ -217,7 +231,8 @@ impl Actor {
 
     /// Tells the watches where their places stand. That a place holds the key they hear once it is let
     /// in.
-    fn tell_positions(&mut self, state: &State) {
+    fn tell_positions(&mut self, run: &Run, state: &State) {
+        let between = self.between_turns(run);
         self.watches.retain(|seq, watch| {
             if watch.receiver_count() == 0 {
                 return false;
@@ -226,13 +241,83 @@ impl Actor {
                 && position > 0
             {
                 watch.send_if_modified(|seen| {
-                    let now = Watched::Waiting { position };
-                    let changed = *seen != now;
-                    *seen = now;
+                    let told = |seen: &Watched| match seen {
+                        Watched::Waiting { position, .. } => Some(*position),
+                        Watched::Held { .. } | Watched::Lost(_) => None,
+                    };
+                    let changed = told(seen) != Some(position);
+                    if changed {
+                        *seen = Watched::Waiting {
+                            position,
+                            estimate: estimated(between, position),
+                        };
+                    }
                     changed
                 });
             }
             true
         });
     }
+
+    /// Counts a grant of this home, for operators.
+    fn note_grant(&self, run: &Run, old: &State, new: &State, entry: &Entry, shown_by: Cause) {
+        let cause = match old.entry(entry.seq) {
+            Some(_) => shown_by,
+            None => Cause::AtOnce,
+        };
+        let waited_ms = wall_ms(&run.inner).saturating_sub(entry.created_at_ms);
+        let waited = Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0));
+        let grant = Grant {
+            cause,
+            owner: entry.owner.clone(),
+            waited,
+            waiters: waiters(new),
+        };
+        let now = run.inner.clock.boot();
+        run.inner.activity.granted(&self.id, now, grant);
+    }
+
+    /// Counts the turns of the key while somebody waits here, by which it is guessed how long that may take.
+    fn note_turns(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
+        if old.entries.len() != new.entries.len() {
+            run.inner.activity.waiting(&self.id, waiters(new));
+        }
+        if self.turns.is_none() && self.wakes.is_empty() && self.watches.is_empty() {
+            return;
+        }
+        let now = run.inner.clock.boot();
+        let turns = self.count_turns(run);
+        let gone = |entry: &&Arc<Entry>| remembers && entry.seq < new.head;
+        for _ in old.entries.iter().filter(gone) {
+            turns.turn(now, Duration::ZERO);
+        }
+    }
+
+    /// From now on, until nobody waits here any longer.
+    pub(super) fn count_turns(&mut self, run: &Run) -> &mut Minute {
+        let turns = self.turns.get_or_insert_default();
+        turns.watch(run.inner.clock.boot());
+        turns
+    }
+
+    /// The mean time between two turns of the last minute.
+    fn between_turns(&self, run: &Run) -> Option<Duration> {
+        let turns = self.turns.as_ref()?;
+        turns.between_turns(run.inner.clock.boot())
+    }
+
+    /// How long one may wait that has so many ahead, by the turns of the last minute.
+    pub(super) fn estimate(&self, run: &Run, position: usize) -> Option<Duration> {
+        estimated(self.between_turns(run), position)
+    }
+}
+
+fn estimated(between_turns: Option<Duration>, position: usize) -> Option<Duration> {
+    let ahead = u32::try_from(position).unwrap_or(u32::MAX);
+    between_turns.map(|between| between.saturating_mul(ahead))
+}
+
+/// How many wait behind the holder.
+fn waiters(state: &State) -> usize {
+    state.entries.len().saturating_sub(1)
 }

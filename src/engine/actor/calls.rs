@@ -350,6 +350,7 @@ impl Actor {
                 Ok(open) => open,
                 Err(error) => return drop(reply.send(Err(error))),
             };
+            self.count_turns(run);
             Some(Wake { turn, _open: open })
         } else {
             None
@@ -412,9 +413,18 @@ impl Actor {
         let (position, lease, _) = self.live(run, place)?;
         let open = self.open_call(run, &lease)?;
         let waits_max = run.inner.limits.waits_per_lock_ref_max;
+        self.count_turns(run);
+        let estimate = self.estimate(run, position);
         let sender = self.watches.entry(place.seq).or_insert_with(|| {
             // The head is told that it holds the key once it is let in; until then nobody is ahead.
-            watch::channel(Watched::Waiting { position }).0
+            watch::channel(Watched::Waiting { position, estimate }).0
+        });
+        sender.send_if_modified(|seen| {
+            if let Watched::Waiting { estimate: told, .. } = seen {
+                *told = estimate;
+            }
+            // Nobody is told anew because one more asks.
+            false
         });
         if sender.receiver_count() >= waits_max {
             return Err(EngineError::Exhausted {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::super::activity::Cause;
 use super::super::api::EngineError;
 use super::super::inner::{Counters, Inner};
 use super::intent::{EvictReply, Intent};
@@ -113,6 +114,7 @@ impl Actor {
             StoreDone::Loaded(begun, Ok((state, past))) => {
                 self.tries = 0;
                 self.stale = false;
+                let cause = std::mem::replace(&mut self.looks_for, Cause::Call);
                 self.past = past;
                 let state = state.unwrap_or_default();
                 let known = self.state.as_ref().map(|s| s.version);
@@ -120,7 +122,7 @@ impl Actor {
                 if known.is_none_or(|known| known <= state.version) {
                     self.others.looked_at = self.others.looked_at.max(begun);
                     self.latest.met(known, &state);
-                    self.adopt(run, state);
+                    self.adopt(run, state, cause);
                 }
                 self.tell_untold(run);
                 let now = self.state.as_ref().map(|s| s.version);
@@ -177,7 +179,7 @@ impl Actor {
                 // A look beside a call may have shown it already, and more.
                 if new.version > known {
                     self.changes_to(&new);
-                    self.adopt(run, new);
+                    self.adopt(run, new, Cause::Change);
                 }
                 self.others.sent_at = None;
                 self.deliver(run, batch);
@@ -190,7 +192,7 @@ impl Actor {
                 let current = current.unwrap_or_default();
                 if current.version > known {
                     self.latest.met(Some(known), &current);
-                    self.adopt(run, current);
+                    self.adopt(run, current, Cause::Call);
                 }
                 self.tell_untold(run);
                 self.make_way(run);

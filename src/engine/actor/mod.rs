@@ -39,6 +39,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::activity::{Cause, Minute};
 use super::api::{EngineError, Watched};
 use super::clock::Sleep;
 use super::inner::Inner;
@@ -82,6 +83,8 @@ pub(super) struct Actor {
     state: Option<Arc<State>>,
     /// What is known of the store may be out of date: read it again before anything else.
     stale: bool,
+    /// What made it look again; of a look that nothing but a call asks for, [`Cause::Call`].
+    looks_for: Cause,
     /// The latest thing that was done at the store was to read the state.
     just_read: bool,
     /// Calls that wait for a state to be read, and how many of them came before the present read was begun.
@@ -101,6 +104,8 @@ pub(super) struct Actor {
     wakes: BTreeMap<Seq, Vec<oneshot::Sender<()>>>,
     /// Who watches a place.
     watches: BTreeMap<Seq, watch::Sender<Watched>>,
+    /// The turns that were seen while somebody waits here.
+    turns: Option<Box<Minute>>,
     /// Failures in a row of the store.
     tries: u32,
     /// Swaps in a row that met another state.
@@ -128,6 +133,7 @@ impl Actor {
             id,
             state: None,
             stale: false,
+            looks_for: Cause::Call,
             backlog: VecDeque::new(),
             awaiting: 0,
             just_read: false,
@@ -138,6 +144,7 @@ impl Actor {
             let_ins: Vec::new(),
             wakes: BTreeMap::new(),
             watches: BTreeMap::new(),
+            turns: None,
             tries: 0,
             conflicts: 0,
             others: Others::default(),
@@ -205,7 +212,7 @@ impl Actor {
                 () = pause_of(&mut run.pause) => self.go_on(&mut run),
                 () = pause_of(&mut run.poll) => {
                     run.poll = None;
-                    self.stale = true;
+                    self.look_for(Cause::Poll);
                 }
                 msg = rx.recv(), if taking => match msg {
                     Some(msg) if known => {
@@ -223,6 +230,9 @@ impl Actor {
                 () = tokio::time::sleep(LINGER), if idle && run.io.is_empty()
                     && (run.poll.is_none() || self.latest.is_known()) => {
                     self.latest.forget();
+                    if self.wakes.is_empty() && self.watches.is_empty() {
+                        self.turns = None;
+                    }
                     if run.poll.is_some() {
                         // Somebody watches, or waits.
                         continue;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::super::activity::Cause;
 use super::super::api::EngineError;
 use super::super::members::Heard;
 use super::super::peers::Presence;
@@ -27,6 +28,8 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 /// What is looked for where all places ahead are of this home too, or somebody watches the holder: others end places
 /// by force, and of closed sessions, and the hint that says so may be lost.
 const POLL_RARELY: Duration = Duration::from_secs(5);
+/// Where one ahead is about to be found dead, it is looked again then, but not sooner than after this.
+const POLL_DUE: Duration = Duration::from_millis(50);
 /// A holder that was served so lately is not given up: its client may make each call through another replica, and
 /// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
 const STAYS_FOR: Duration = Duration::from_secs(5);
@@ -64,6 +67,8 @@ pub(super) struct Others {
     urgent: bool,
     /// Looks in a row that showed nothing new.
     quiet: u32,
+    /// When the first of those ahead is found dead unless it is heard of, by CLOCK_BOOTTIME.
+    due_at: Option<Duration>,
     swept_until: Duration,
     /// The state before a swap of this replica of which it is not known yet what became.
     pub untold: Option<Arc<State>>,
@@ -147,6 +152,9 @@ impl Actor {
             (true, false) => POLL_SLOWLY,
             (false, _) => POLL_RARELY,
         };
+        let now = run.inner.clock.boot();
+        let due = self.others.due_at.filter(|_| urgent && in_a_hurry);
+        let span = due.map_or(span, |at| span.min(at.saturating_sub(now).max(POLL_DUE)));
         run.poll = Some(run.inner.clock.sleep(span));
     }
 
@@ -156,6 +164,7 @@ impl Actor {
             true => 0,
             false => self.others.quiet.saturating_add(1),
         };
+        self.others.due_at = None;
         let swept = self.others.swept_until > Duration::ZERO;
         if !run.inner.shared || (!self.others.behind && !swept) {
             return;
@@ -208,7 +217,9 @@ impl Actor {
                 }
                 let silence = inner.members.silence(entry.home, seen.1);
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
-                (silence >= silence_max(ttl)).then_some(Evidence::Silent { epoch: entry.epoch })
+                let left = silence_max(ttl).saturating_sub(silence);
+                self.note_due(run, left);
+                (left.is_zero()).then_some(Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {
                 let key = super::LeaseKey::Session(session);
@@ -217,8 +228,20 @@ impl Actor {
                     return None;
                 }
                 let over = inner.remote.observe(session, inner.clock.boot());
+                if let Some(left) = inner.remote.silence_left(session, &inner.members) {
+                    self.note_due(run, left);
+                }
                 over.then_some(Evidence::SessionOver(session))
             }
+        }
+    }
+
+    /// One of those ahead is found dead after this, unless it is heard of.
+    fn note_due(&mut self, run: &Run, left: Duration) {
+        let at = run.inner.clock.boot().saturating_add(left);
+        let sooner = self.others.due_at.is_none_or(|due| at < due);
+        if sooner {
+            self.others.due_at = Some(at);
         }
     }
 
@@ -231,7 +254,16 @@ impl Actor {
     pub(super) fn sweep(&mut self, run: &Run) {
         if run.inner.shared {
             self.others.swept_until = run.inner.clock.boot().saturating_add(SWEPT_FOR);
-            self.stale = true;
+            self.look_for(Cause::Poll);
+        }
+    }
+
+    /// Reads the key again before anything else.
+    pub(super) fn look_for(&mut self, cause: Cause) {
+        self.stale = true;
+        // A hint that has come says more than that it is time.
+        if self.looks_for != Cause::Hint {
+            self.looks_for = cause;
         }
     }
 
@@ -239,7 +271,7 @@ impl Actor {
     pub(super) fn hinted(&mut self, version: u64) {
         if self.state.as_ref().is_some_and(|s| s.version < version) {
             self.others.quiet = 0;
-            self.stale = true;
+            self.look_for(Cause::Hint);
         }
     }
 
@@ -441,7 +473,7 @@ impl Actor {
         let known = self.state.as_ref().map_or(0, |s| s.version);
         if state.version > known {
             self.latest.met(Some(known), &state);
-            self.adopt(run, state);
+            self.adopt(run, state, Cause::Call);
         }
         self.others.looked_at = self.others.looked_at.max(at);
         Ok(())

@@ -20,14 +20,14 @@ use super::{AROUND_BYTES_MAX, Secret, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::proto::WatchLockRequest;
 use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_client::PeerClient as Client;
 use crate::proto::peer::{
-    ForwardRequest, ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, Key,
-    Refusal, RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
-    renew_session_response,
+    DescribeActivityRequest, ForwardRequest, ForwardResponse, ForwardWatchRequest,
+    ForwardWatchResponse, HintRequest, Key, Refusal, RenewSessionRequest, RenewSessionResponse,
+    forward_response, forward_watch_response, renew_session_response,
 };
+use crate::proto::{ReplicaActivity, WatchLockRequest};
 use crate::rpc::calls::{Call, Edge};
 use crate::rpc::route::There;
 
@@ -85,6 +85,23 @@ impl PeerClient {
     /// The secret of the service.
     pub(super) fn secret(&self) -> &Secret {
         &self.secret
+    }
+
+    /// What another replica did; `None` where it does not say so soon.
+    pub async fn activity(&self, to: &Peer, keys_max: usize) -> Option<ReplicaActivity> {
+        let message = DescribeActivityRequest {
+            keys_max: i32::try_from(keys_max).unwrap_or(i32::MAX),
+        };
+        let mut client = self.client(to, false).ok()?;
+        let request = self.request(message, Some(Instant::now() + HINT));
+        let told = match client.describe_activity(request).await {
+            Ok(told) => told.into_inner(),
+            Err(status) => {
+                tracing::debug!(replica = %to.id, %status, "another replica does not say what it did");
+                return None;
+            }
+        };
+        ReplicaActivity::decode(told.activity).ok()
     }
 
     /// Has another replica make a call.

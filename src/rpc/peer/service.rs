@@ -21,10 +21,10 @@ use crate::proto::WatchLockRequest;
 use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_server::{Peer, PeerServer};
 use crate::proto::peer::{
-    Elsewhere, Exhausted, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, HintRequest, HintResponse, Method, Over, Refusal, RenewSessionRequest,
-    RenewSessionResponse, Renewed, Unable, forward_response, forward_watch_response,
-    renew_session_response,
+    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Exhausted, ForwardRequest,
+    ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method,
+    Over, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
+    forward_watch_response, renew_session_response,
 };
 use crate::rpc::calls::{
     AcquireLock, Call, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, Edge,
@@ -280,6 +280,22 @@ impl Peer for PeerRpc {
             None => {}
         }
         Ok(Response::new(HintResponse {}))
+    }
+
+    async fn describe_activity(
+        &self,
+        request: Request<DescribeActivityRequest>,
+    ) -> Result<Response<DescribeActivityResponse>, Status> {
+        let keys_max = usize::try_from(request.into_inner().keys_max).unwrap_or(0);
+        let did = self
+            .engine
+            .activity(keys_max.min(self.limits.page_size_max));
+        let did = did.map_err(|error| status::of_engine(&error))?;
+        // It is another replica that answers.
+        let told = answer::activity(did, ReplicaId(Uuid::nil()));
+        Ok(Response::new(DescribeActivityResponse {
+            activity: told.encode_to_vec().into(),
+        }))
     }
 
     async fn renew_session(

@@ -2,6 +2,7 @@
 //!
 //! It connects, prepares, executes and pages. What is asked, and what the rows mean, is not known here.
 
+mod counted;
 mod nodes;
 mod outcome;
 mod values;
@@ -29,6 +30,7 @@ use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared}
 use scylla::value::{CqlValue, MaybeUnset};
 use uuid::Uuid;
 
+use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, not_connected, not_prepared};
 use self::values::{bound, rows};
@@ -36,6 +38,7 @@ use super::fault::{ConnectFault, Fault};
 use super::options::{CassandraOptions, Majority};
 use super::tls;
 use super::value::{Row, Value};
+use crate::store::StoreCounts;
 
 /// After how long without an answer a read or a put is sent to another node as well.
 const SPECULATE_AFTER: Duration = Duration::from_millis(200);
@@ -86,6 +89,7 @@ pub(super) struct Driver {
     majority: Majority,
     datacenter: Option<String>,
     request_timeout: Duration,
+    counted: Counted,
     suspects: Mutex<HashMap<Uuid, Suspect>>,
 }
 
@@ -138,8 +142,14 @@ impl Driver {
             majority: options.majority,
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
+            counted: Counted::default(),
             suspects: Mutex::new(HashMap::new()),
         })
+    }
+
+    /// The statements that were executed so far.
+    pub(super) fn counts(&self) -> StoreCounts {
+        self.counted.so_far()
     }
 
     /// Whether there is a connection to any node.
@@ -188,6 +198,7 @@ impl Driver {
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
         let values: Vec<_> = values.iter().map(bound).collect();
+        self.counted.one(statement.usage);
         let answer = match statement.usage {
             Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, &values).await?,
             Use::Read | Use::AnyRead => {
@@ -211,6 +222,7 @@ impl Driver {
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
         let values: Vec<_> = values.iter().map(bound).collect();
+        self.counted.one(statement.usage);
         let mut prepared = statement.prepared.clone();
         prepared.set_page_size(page_rows.max(1));
         let from = from.map_or_else(PagingState::start, |next| next.0);

@@ -43,7 +43,8 @@ pub use self::options::{
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreCounts, StoreError,
+    Swap, Written,
 };
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 
@@ -242,6 +243,10 @@ fn usage(ask: &Ask) -> Use {
 impl Store for CassandraStore {
     fn kind(&self) -> &'static str {
         "cassandra"
+    }
+
+    fn counts(&self) -> StoreCounts {
+        self.driver.counts()
     }
 
     fn ready(&self) -> Result<(), StoreError> {
