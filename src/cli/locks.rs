@@ -254,7 +254,10 @@ fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         let state = match proto::LockState::try_from(place.state) {
             Ok(proto::LockState::Held) => "held",
             Ok(proto::LockState::Waiting) => "waiting",
-            Ok(proto::LockState::Unspecified | proto::LockState::Lost) | Err(_) => "",
+            Ok(
+                proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released,
+            )
+            | Err(_) => "",
         };
         let token = match place.fencing_token {
             0 => String::new(),

@@ -118,6 +118,6 @@ fn seen(message: proto::WatchLockResponse) -> Option<Seen> {
         Ok(proto::LockState::Lost) => {
             Some(Seen::Lost(Lost::from_wire(message.reason, &message.detail)))
         }
-        Ok(proto::LockState::Unspecified) | Err(_) => None,
+        Ok(proto::LockState::Unspecified | proto::LockState::Released) | Err(_) => None,
     }
 }

@@ -16,7 +16,7 @@ use super::deadline::{Deadline, within};
 use super::peer::PeerClient;
 use super::router::Router;
 use super::stopping::Stopping;
-use super::{answer, keep_alive, parse, watch_relay};
+use super::{answer, give_up, keep_alive, parse, watch_relay};
 use crate::engine::{Engine, Ids};
 use crate::proto::lock_service_server::LockService;
 use crate::proto::{
@@ -63,7 +63,10 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
-        self.router.call::<AcquireLock>(request).await
+        match request.get_ref().give_up {
+            true => give_up::acquire(&self.router, request).await,
+            false => self.router.call::<AcquireLock>(request).await,
+        }
     }
 
     async fn release_lock(

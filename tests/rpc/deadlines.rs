@@ -28,6 +28,7 @@ async fn a_wait_is_answered_with_waiting_before_the_deadline() {
             lock_ref: waiter.lock_ref.clone(),
             wait: seconds(60),
             read_value: false,
+            give_up: false,
         };
         let (answer, took) = until_in_time(|| {
             let (mut client, acquire) = (client.clone(), acquire.clone());

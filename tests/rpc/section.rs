@@ -1,6 +1,9 @@
 //! A whole section, as a client sees it.
 
+use std::time::Duration;
+
 use fermata::proto::*;
+use tonic::Code;
 
 use crate::world::{World, create, hold, in_ms};
 
@@ -54,6 +57,7 @@ async fn a_section_reads_what_the_one_before_wrote() {
             nanos: 0,
         }),
         read_value: true,
+        give_up: false,
     };
     let held = client.acquire_lock(acquire).await.unwrap().into_inner();
     assert_eq!(held.state(), LockState::Held);
@@ -129,6 +133,7 @@ async fn a_call_that_was_dropped_leaves_the_queue_in_order() {
             nanos: 0,
         }),
         read_value: false,
+        give_up: false,
     };
     for _ in 0..40 {
         let mut client = client.clone();
@@ -144,4 +149,85 @@ async fn a_call_that_was_dropped_leaves_the_queue_in_order() {
     client.release_lock(release).await.unwrap();
     let acquired = client.acquire_lock(in_ms(acquire, 5_000)).await.unwrap();
     assert_eq!(acquired.into_inner().state(), LockState::Held);
+}
+
+async fn waiters(world: &World, key: &str) -> u32 {
+    let ask = DescribeLockRequest {
+        key: key.into(),
+        ..Default::default()
+    };
+    let described = world.admin().await.describe_lock(ask).await;
+    described.unwrap().into_inner().waiter_count
+}
+
+fn or_leave(lock_ref: &str, wait: Duration) -> AcquireLockRequest {
+    AcquireLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        wait: prost_types::Duration::try_from(wait).ok(),
+        give_up: true,
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_gives_up_leaves_the_queue_in_one_change() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let waiting = create(&mut client, "a").await;
+    let changes = world.engine.counts().swaps;
+    let ask = or_leave(&waiting.lock_ref, Duration::from_millis(50));
+    let left = client.acquire_lock(ask.clone()).await.unwrap().into_inner();
+    assert_eq!(left.state(), LockState::Released);
+    assert_eq!(world.engine.counts().swaps, changes + 1);
+    assert_eq!(waiters(&world, "a").await, 0);
+    // It is over; and of the holder's nothing is given back.
+    let status = client.acquire_lock(ask).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let ask = or_leave(&held.lock_ref, Duration::ZERO);
+    let again = client.acquire_lock(ask).await.unwrap().into_inner();
+    assert_eq!(again.state(), LockState::Held);
+    assert_eq!(world.engine.counts().swaps, changes + 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_leaves_the_queue_if_it_said_so() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let stays = create(&mut client, "a").await;
+    let leaves = create(&mut client, "a").await;
+    let long = Duration::from_secs(30);
+    let stay = AcquireLockRequest {
+        give_up: false,
+        ..or_leave(&stays.lock_ref, long)
+    };
+    let mut waits = Vec::new();
+    for ask in [stay, or_leave(&leaves.lock_ref, long)] {
+        let mut client = world.client().await;
+        waits.push(tokio::spawn(async move { client.acquire_lock(ask).await }));
+    }
+    // Both wait: then both are told of nothing.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(waiters(&world, "a").await, 2);
+    for wait in &waits {
+        assert!(!wait.is_finished());
+        wait.abort();
+    }
+    let gone = async {
+        while waiters(&world, "a").await > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(long, gone).await.unwrap();
+    let release = ReleaseLockRequest {
+        lock_ref: held.lock_ref,
+        ..Default::default()
+    };
+    client.release_lock(release).await.unwrap();
+    let next = client
+        .acquire_lock(or_leave(&stays.lock_ref, long))
+        .await
+        .unwrap();
+    assert_eq!(next.into_inner().state(), LockState::Held);
 }

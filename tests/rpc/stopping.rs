@@ -41,6 +41,7 @@ async fn open_waits_and_streams_end_and_the_server_with_them() {
                 nanos: 0,
             }),
             read_value: false,
+            give_up: false,
         };
         async move { client.acquire_lock(acquire).await }
     });

@@ -70,6 +70,7 @@ async fn acquire(client: &mut Client, lock_ref: &str) -> Result<(String, u64), T
                 nanos: 0,
             }),
             read_value: false,
+            give_up: false,
         };
         match client.acquire_lock(request).await.map_err(Trouble::from) {
             Ok(answer) => {

@@ -86,6 +86,7 @@ async fn acquire(client: &mut Client, lock_ref: &str) -> String {
             nanos: 0,
         }),
         read_value: false,
+        give_up: false,
     };
     let answer = client.acquire_lock(request).await.unwrap().into_inner();
     assert_eq!(answer.state(), LockState::Held);

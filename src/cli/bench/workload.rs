@@ -175,6 +175,7 @@ impl Caller {
                 lock_ref: lock_ref.to_owned(),
                 wait: prost_types::Duration::try_from(WAIT).ok(),
                 read_value,
+                give_up: false,
             };
             let call = self
                 .client

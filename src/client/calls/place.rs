@@ -66,6 +66,7 @@ impl Client {
             lock_ref: lock_ref.to_owned(),
             wait: to_wire(wait),
             read_value: false,
+            give_up: false,
         };
         let answer = self
             .once(timeout, |attempt| {
@@ -82,6 +83,7 @@ impl Client {
             lock_ref: lock_ref.to_owned(),
             wait: None,
             read_value: false,
+            give_up: false,
         };
         let answer = self
             .call(|attempt| {
@@ -157,8 +159,7 @@ fn standing(state: i32, position: u32, fencing_token: u64) -> Result<Standing, S
     match proto::LockState::try_from(state) {
         Ok(proto::LockState::Held) => Ok(Standing::Held { fencing_token }),
         Ok(proto::LockState::Waiting) => Ok(Standing::Waiting { position }),
-        Ok(proto::LockState::Unspecified | proto::LockState::Lost) | Err(_) => {
-            Err(ServerError::unexpected(format!("the state {state}")))
-        }
+        Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
+        | Err(_) => Err(ServerError::unexpected(format!("the state {state}"))),
     }
 }
