@@ -6,6 +6,7 @@
 
 mod connection;
 mod health;
+mod in_process;
 mod listen;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
+pub use in_process::InProcess;
 pub use listen::{ListenError, bind, check_listen};
 
 use crate::engine::{Engine, Ids};
@@ -228,12 +230,6 @@ impl Server {
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServeError> {
-        let lock_service = LockServiceRpc::new(
-            self.engine.clone(),
-            stopping,
-            Arc::clone(&self.ids),
-            self.peers.clone(),
-        );
         let lock_admin = LockAdminRpc::new(self.engine.clone(), self.peers.clone());
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
@@ -243,13 +239,18 @@ impl Server {
                 .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        Ok(
-            Routes::new(LockServiceServer::new(lock_service).max_decoding_message_size(bytes_max))
-                .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
-                .add_service(health.service())
-                .add_service(reflection().build_v1()?)
-                .add_service(reflection().build_v1alpha()?),
-        )
+        Ok(Routes::new(self.lock_service(stopping))
+            .add_service(LockAdminServer::new(lock_admin).max_decoding_message_size(bytes_max))
+            .add_service(health.service())
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?))
+    }
+
+    fn lock_service(&self, stopping: Stopping) -> LockServiceServer<LockServiceRpc> {
+        let ids = Arc::clone(&self.ids);
+        let rpc = LockServiceRpc::new(self.engine.clone(), stopping, ids, self.peers.clone());
+        LockServiceServer::new(rpc)
+            .max_decoding_message_size(self.engine.limits().message_bytes_max)
     }
 }
 

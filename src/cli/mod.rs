@@ -14,6 +14,7 @@ mod locks;
 mod output;
 mod put;
 mod remote;
+mod replica;
 mod schema;
 pub mod serve;
 mod settings;

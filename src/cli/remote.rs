@@ -60,6 +60,11 @@ impl Remote {
         *self == Remote::default()
     }
 
+    /// Whether an endpoint was given as an option.
+    pub fn names_endpoints(&self) -> bool {
+        !self.endpoints.is_empty()
+    }
+
     /// The endpoints in force.
     pub fn endpoints(&self) -> Vec<String> {
         if !self.endpoints.is_empty() {

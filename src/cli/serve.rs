@@ -1,6 +1,5 @@
 //! `fermata serve`: puts the parts together and runs them until a signal.
 
-mod cassandra;
 mod greeting;
 mod parts;
 mod signals;

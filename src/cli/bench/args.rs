@@ -12,10 +12,10 @@ use crate::cli::failure::Failure;
 use crate::cli::output::Format;
 use crate::cli::remote::Remote;
 use crate::client::ClientOptions;
-use crate::config::Span;
+use crate::config::{Config, Span};
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 64 wrong usage; 69 no connection; 74 the disk cannot be \
+    sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
     probed; 78 the settings for Cassandra are not valid.";
 
 /// Measure a running server
@@ -125,6 +125,7 @@ struct LoadArgs {
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) form: Form,
+    /// The servers to call; none where a replica in this process does it.
     pub(super) endpoints: Vec<String>,
     pub(super) workers: Vec<usize>,
     pub(super) connections: Option<usize>,
@@ -145,7 +146,7 @@ pub(super) struct Plan {
 impl Args {
     /// What to do, and how to print. `before` are the options before the command.
     pub(super) fn plan(self, before: &Remote) -> Result<(Plan, Format), Failure> {
-        let (form, value_bytes, baseline, load) = match self.benchmark {
+        let (form, value_bytes, mut baseline, load) = match self.benchmark {
             Benchmark::Section(SectionArgs {
                 short,
                 value_size,
@@ -161,9 +162,21 @@ impl Args {
             return Err(Failure::usage("--baseline is for --keys own"));
         }
         let remote = load.remote.or(before);
+        if let Some(baseline) = &mut baseline {
+            baseline.serve(&remote.table())?;
+        }
+        let calls_none = baseline.as_ref().is_some_and(|one| one.replica.is_some());
+        if calls_none && remote.names_endpoints() {
+            return Err(Failure::usage(
+                "--endpoint names a server, and --in-process calls none: leave one of them out",
+            ));
+        }
         let plan = Plan {
             form,
-            endpoints: remote.endpoints(),
+            endpoints: match calls_none {
+                true => Vec::new(),
+                false => remote.endpoints(),
+            },
             workers: load.workers,
             connections: load.connections,
             keys: load.keys,
@@ -182,6 +195,13 @@ impl Args {
             baseline,
         };
         Ok((plan, remote.format()))
+    }
+}
+
+impl Plan {
+    /// What the replica in this process is made of, where the sections are done by one.
+    pub(super) fn replica(&self) -> Option<&Config> {
+        self.baseline.as_ref()?.replica.as_deref()
     }
 }
 
@@ -205,7 +225,9 @@ fn parse_skew(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::Parser;
 
+    use super::super::report::Way;
     use super::*;
+    use crate::config::StoreKind;
 
     #[derive(Debug, Parser)]
     struct Bench {
@@ -250,6 +272,27 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_in_the_process_calls_no_server_and_serves_the_table_that_is_asked_for() {
+        let baseline = "section --baseline music --contact-points a --keyspace locks";
+        let (plan, _) = parse(&format!("{baseline} --in-process --table orders")).unwrap();
+        assert_eq!(plan.endpoints, [""; 0]);
+        let config = plan.replica().unwrap();
+        let tables: Vec<_> = config
+            .table_names()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(tables, ["default", "orders"]);
+        assert_eq!(config.store.kind, StoreKind::Cassandra);
+        assert_eq!(config.store.cassandra.keyspace.0.as_str(), "locks");
+        assert_eq!(plan.settings().way, Way::InProcess);
+
+        let (plan, _) = parse(baseline).unwrap();
+        assert!(plan.replica().is_none() && !plan.endpoints.is_empty());
+        assert_eq!(plan.settings().way, Way::Grpc);
+    }
+
+    #[test]
     fn everything_has_a_default() {
         let (plan, output) = parse("section").unwrap();
         assert_eq!((plan.form, output), (Form::Full, Format::Text));
@@ -277,6 +320,12 @@ mod tests {
             "section --baseline music --contact-points a --rounds 0",
             "section --baseline music --contact-points a --keyspace a-b",
             "section --baseline music --contact-points a --keys one",
+            "section --in-process",
+            "lock --in-process",
+            "section --baseline music --in-process",
+            "section --baseline music --contact-points a --in-process --endpoint b:1",
+            "section --baseline music --contact-points a --in-process --connections 2",
+            "section --baseline music --contact-points a --in-process --table a-b!",
             "lock --baseline music --contact-points a",
         ] {
             assert!(parse(line).is_err(), "{line:?}");

@@ -5,6 +5,8 @@ use serde::Serialize;
 use super::System;
 use crate::cli::cluster::{self, ClusterFlags, SettingsFile};
 use crate::cli::failure::Failure;
+use crate::config::{Config, Table};
+use crate::lock::TableName;
 use crate::store::cassandra::CassandraOptions;
 
 /// What can be measured beside the service.
@@ -25,9 +27,19 @@ pub(super) struct BaselineArgs {
     /// the end. Name the nodes that the service stores in: nobody checks that.
     ///
     /// Three things favour it: its statements go from this process straight to Cassandra, with no service in
-    /// between; what its published code sends beyond them is left out; and its keys are new in each round.
+    /// between (--in-process takes that away); what its published code sends beyond them is left out; and its keys
+    /// are new in each round.
     #[arg(long, value_name = "SYSTEM", value_enum, hide_possible_values = true)]
     baseline: Option<Other>,
+
+    /// Do fermata's sections in this process too, with a replica of its own and no network to it
+    ///
+    /// So both sides go from this process straight to Cassandra. The replica is a whole one, with the settings for
+    /// Cassandra below, those of the file and those of the environment: calls pass all that those of a user pass,
+    /// except sockets and HTTP/2. No server is asked, and none needs to run: best is that no other replica does on
+    /// this keyspace. Its tables must be there, see `fermata schema apply`.
+    #[arg(long, requires = "baseline", conflicts_with = "connections")]
+    in_process: bool,
 
     /// How many turns each of the two has, for each number of workers; a turn is a warm-up and a duration
     #[arg(long, value_name = "N", default_value = "5", requires = "baseline",
@@ -46,6 +58,8 @@ pub(super) struct BaselineArgs {
 pub(super) struct Baseline {
     pub(super) cluster: CassandraOptions,
     pub(super) rounds: u32,
+    /// What the replica in this process is made of, where fermata's sections are done by one.
+    pub(super) replica: Option<Box<Config>>,
 }
 
 /// What a report says of it.
@@ -66,16 +80,30 @@ impl BaselineArgs {
                 false => Err(Failure::usage("settings for Cassandra are for --baseline")),
             };
         };
-        let config = self.cluster.load(self.file)?;
-        let cluster = cluster::options(&config.store.cassandra)?;
+        let config = match self.in_process {
+            true => self.cluster.load_replica(self.file)?,
+            false => self.cluster.load(self.file)?,
+        };
         Ok(Some(Baseline {
-            cluster,
+            cluster: cluster::options(&config.store.cassandra)?,
             rounds: self.rounds,
+            replica: self.in_process.then(|| Box::new(config)),
         }))
     }
 }
 
 impl Baseline {
+    /// Has the replica in this process, where there is one, serve this table as well; an empty name is the default.
+    pub(super) fn serve(&mut self, table: &str) -> Result<(), Failure> {
+        let Some(replica) = self.replica.as_mut().filter(|_| !table.is_empty()) else {
+            return Ok(());
+        };
+        let table = TableName::parse(table);
+        let table = table.map_err(|error| Failure::usage(format!("--table: {error}")))?;
+        replica.tables.entry(Table(table)).or_default();
+        Ok(())
+    }
+
     pub(super) fn settings(&self) -> BaselineSettings {
         BaselineSettings {
             system: System::Music,

@@ -1,8 +1,12 @@
-//! The connections that the workers share.
+//! The clients that the workers share, each of them on a connection.
 
 use std::time::Duration;
 
-use tonic::transport::Channel;
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::client::parse_endpoint;
 use crate::proto::clients::lock_service_client::LockServiceClient;
@@ -14,8 +18,9 @@ const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// How many workers share a connection, unless asked otherwise.
 const WORKERS_PER_CONNECTION: usize = 16;
 
-/// A client of one connection. Clones share it.
-pub(super) type Client = LockServiceClient<Channel>;
+/// A client of one connection, or of what stands in its place. Clones share it.
+pub(super) type Client =
+    LockServiceClient<BoxCloneSyncService<Request<Body>, Response<Body>, Status>>;
 
 /// No connection to an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,21 @@ pub enum ConnectError {
 /// How many connections to open for so many workers, where not asked for a number.
 pub(super) fn connections_for(workers: usize) -> usize {
     workers.div_ceil(WORKERS_PER_CONNECTION)
+}
+
+/// A client that calls by this.
+pub(super) fn client_of<S>(service: S) -> Client
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let service =
+        BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
+    LockServiceClient::new(service).max_decoding_message_size(usize::MAX)
 }
 
 /// Opens connections, at least one to each endpoint, and the same number to each if it divides.
@@ -61,7 +81,7 @@ pub(super) async fn connect(
             .connect()
             .await
             .map_err(failed)?;
-        clients.push(LockServiceClient::new(channel).max_decoding_message_size(usize::MAX));
+        clients.push(client_of(channel));
     }
     Ok(clients)
 }

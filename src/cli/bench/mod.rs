@@ -1,13 +1,15 @@
 //! `fermata bench`: how fast is a running server, over real sockets?
 //!
 //! It calls the generated client directly, so that each call is timed by itself and nothing is repeated
-//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements.
+//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements; the sockets can then be
+//! left out.
 
 mod args;
 mod baseline;
 mod connect;
 mod counters;
 mod disk;
+mod in_process;
 mod interrupt;
 mod keys;
 mod load;
@@ -30,18 +32,22 @@ use self::baseline::Baseline;
 use self::connect::{ConnectError, connect, connections_for};
 use self::counters::Counters;
 use self::disk::ProbeError;
+use self::in_process::Replica;
 use self::interrupt::Interrupt;
 use self::keys::{KeyChoice, Keys};
 use self::music::MusicWorker;
-use self::report::{DiskReport, Report, Run, millis};
+use self::report::{DiskReport, Report, Run, Way, millis};
 use self::rounds::{Comparison, alternate};
 use self::workload::{Caller, Form, Workload};
+use super::cluster::SettingsError;
 use super::exit;
 use super::failure::Failure;
 use super::output::{Format, print_text};
 use super::remote::Remote;
+use super::replica::cassandra::NotYet;
 use crate::engine::{Ids as _, SystemIds};
 use crate::store::cassandra::baseline::{Fault, Music};
+use crate::telemetry::TelemetryError;
 
 /// Whose sections are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -74,6 +80,15 @@ enum BenchError {
     /// Start Cassandra, name other nodes, or make the keyspace.
     #[error("the tables of the baseline cannot be made in Cassandra: {0}")]
     Baseline(#[from] Fault),
+    /// Correct the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Correct `log.filter`.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// Start Cassandra, name other nodes, or make the tables.
+    #[error("the replica in this process cannot start: {0}")]
+    Replica(#[from] NotYet),
     /// Never seen: the histograms are of a valid kind.
     #[error("cannot measure: {0}")]
     Measure(#[from] hdrhistogram::CreationError),
@@ -84,7 +99,8 @@ impl From<BenchError> for Failure {
         let code = match error {
             BenchError::Connect(ConnectError::Endpoint(_)) => exit::USAGE,
             BenchError::Connect(ConnectError::Unreachable { .. }) => exit::UNAVAILABLE,
-            BenchError::Baseline(_) => exit::UNAVAILABLE,
+            BenchError::Baseline(_) | BenchError::Replica(_) => exit::UNAVAILABLE,
+            BenchError::Settings(_) | BenchError::Telemetry(_) => exit::CONFIG,
             BenchError::Probe(_) => exit::IO,
             BenchError::Measure(_) => exit::SOFTWARE,
         };
@@ -110,13 +126,28 @@ pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
 /// All runs of a plan, one after the other; ends early when interrupted.
 async fn measure(plan: &Plan) -> Result<Report, BenchError> {
     let mut interrupt = Interrupt::listen();
-    // A server that is not there is told at once, and not after the disk was probed.
-    connect(&plan.endpoints, plan.endpoints.len()).await?;
+    let Some(config) = plan.replica() else {
+        // A server that is not there is told at once, and not after the disk was probed.
+        connect(&plan.endpoints, plan.endpoints.len()).await?;
+        return measure_by(plan, None, &mut interrupt).await;
+    };
+    let replica = Replica::start(config).await?;
+    let measured = measure_by(plan, Some(&replica), &mut interrupt).await;
+    replica.stop().await;
+    measured
+}
+
+/// The same, by this replica or else by the servers of the plan.
+async fn measure_by(
+    plan: &Plan,
+    replica: Option<&Replica>,
+    interrupt: &mut Interrupt,
+) -> Result<Report, BenchError> {
     let before = match &plan.disk_probe {
         Some(directory) => Some((directory, disk::probe(directory).await?)),
         None => None,
     };
-    let (runs, comparisons) = measure_all(plan, &mut interrupt).await?;
+    let (runs, comparisons) = measure_all(plan, replica, interrupt).await?;
     let disk = match before {
         Some((directory, before)) => Some(DiskReport {
             directory: directory.display().to_string(),
@@ -138,12 +169,13 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
 /// The runs with each number of workers, and where there is a baseline, which of the two did more.
 async fn measure_all(
     plan: &Plan,
+    replica: Option<&Replica>,
     interrupt: &mut Interrupt,
 ) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
     let Some(baseline) = &plan.baseline else {
         let mut runs = Vec::new();
         for &workers in &plan.workers {
-            let run = measure_one(plan, workers, interrupt).await?;
+            let run = measure_one(plan, replica, workers, interrupt).await?;
             let interrupted = run.interrupted;
             runs.push(run);
             if interrupted {
@@ -154,7 +186,7 @@ async fn measure_all(
     };
     let (tag, ..) = SystemIds.uuid().as_fields();
     let music = Arc::new(Music::make(&baseline.cluster, tag).await?);
-    let measured = measure_in_turns(plan, baseline.rounds, &music, interrupt).await;
+    let measured = measure_in_turns(plan, replica, baseline.rounds, &music, interrupt).await;
     if let Err(fault) = music.drop_tables().await {
         eprintln!("fermata: the tables music_…_{tag:08x} could not be dropped: {fault}");
     }
@@ -164,6 +196,7 @@ async fn measure_all(
 /// The service and the baseline in turns, with each number of workers.
 async fn measure_in_turns(
     plan: &Plan,
+    replica: Option<&Replica>,
     rounds: u32,
     music: &Arc<Music>,
     interrupt: &mut Interrupt,
@@ -171,7 +204,7 @@ async fn measure_in_turns(
     let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
     for &workers in &plan.workers {
         let turn = async |system, round| match system {
-            System::Fermata => measure_one(plan, workers, interrupt).await,
+            System::Fermata => measure_one(plan, replica, workers, interrupt).await,
             System::Music => measure_music(plan, music, workers, round, interrupt).await,
         };
         let turns = alternate(rounds, turn).await?;
@@ -184,14 +217,22 @@ async fn measure_in_turns(
     Ok((runs, comparisons))
 }
 
-/// One run, on connections of its own.
+/// One run, on connections of its own where it takes any.
 async fn measure_one(
     plan: &Plan,
+    replica: Option<&Replica>,
     workers: usize,
     interrupt: &mut Interrupt,
 ) -> Result<Run, BenchError> {
-    let connections = plan.connections.unwrap_or(connections_for(workers));
-    let clients = connect(&plan.endpoints, connections).await?;
+    let (clients, connections) = match replica {
+        Some(replica) => (vec![replica.client()], 0),
+        None => {
+            let connections = plan.connections.unwrap_or(connections_for(workers));
+            let clients = connect(&plan.endpoints, connections).await?;
+            let opened = clients.len();
+            (clients, opened)
+        }
+    };
     let keys = Keys::new(
         plan.keys,
         &plan.key_prefix,
@@ -203,7 +244,7 @@ async fn measure_one(
     let callers = clients.iter().cycle();
     let callers = callers.map(|client| Caller::new(client.clone(), Arc::clone(&workload)));
     let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
-    Ok(Run::new(workers, clients.len(), outcome))
+    Ok(Run::new(workers, connections, outcome))
 }
 
 /// One run by MUSIC's statements.
@@ -243,6 +284,10 @@ impl Plan {
         report::Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
+            way: match self.replica() {
+                Some(_) => Way::InProcess,
+                None => Way::Grpc,
+            },
             endpoints: self.endpoints.clone(),
             table: self.table.clone(),
             keys: self.keys,

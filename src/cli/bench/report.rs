@@ -34,6 +34,8 @@ pub(super) struct Report {
 pub(super) struct Settings {
     pub(super) version: &'static str,
     pub(super) form: Form,
+    pub(super) way: Way,
+    /// None where no server was called.
     pub(super) endpoints: Vec<String>,
     pub(super) table: String,
     pub(super) keys: KeyChoice,
@@ -53,6 +55,16 @@ pub(super) struct Settings {
     pub(super) baseline: Option<BaselineSettings>,
 }
 
+/// Which way the calls of fermata's sections went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// Over connections to servers.
+    Grpc,
+    /// To a replica in the process of the benchmark.
+    InProcess,
+}
+
 /// One run.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
@@ -61,7 +73,7 @@ pub(super) struct Run {
     /// From 1; absent where there is no baseline.
     pub(super) round: Option<u32>,
     pub(super) workers: usize,
-    /// Of music: to each node.
+    /// Of music: to each node. Of fermata in the process: none.
     pub(super) connections: usize,
     /// From the end of the warm-up to the end of the last section.
     pub(super) elapsed_ms: u64,

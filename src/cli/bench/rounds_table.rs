@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::baseline::BaselineSettings;
-use super::report::Report;
+use super::report::{Report, Way};
 use super::rounds::{Comparison, PhaseMedians, Side};
 use super::table::{aligned, counted, ms, span, verdict};
 
@@ -24,6 +24,7 @@ const SYSTEM: usize = 1;
 
 /// The table, what it comes to, and how to read it.
 pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
+    let other = baseline.system.name();
     let mut sections = vec![SECTIONS.map(str::to_owned)];
     let mut calls = vec![CALLS.map(str::to_owned)];
     for one in &report.comparisons {
@@ -64,17 +65,30 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     }
     let _ = writeln!(
         out,
-        "\nIn each of {} rounds fermata had its turn, then {}, each for {} after a\n\
-         warm-up of {}. {} is the sequence of statements alone, sent from this\n\
-         process straight to Cassandra, with no service in between, on keys that are\n\
-         new in each round: both favour it.",
+        "\nIn each of {} rounds fermata had its turn, then {other}, each for {} after a\n\
+         warm-up of {}. {}",
         baseline.rounds,
-        baseline.system.name(),
         span(report.settings.duration_ms),
         span(report.settings.warm_up_ms),
-        baseline.system.name(),
+        favours(report.settings.way, other),
     );
     out
+}
+
+/// What is not the same for both.
+fn favours(way: Way, other: &str) -> String {
+    match way {
+        Way::Grpc => format!(
+            "{other} is the sequence of statements alone, sent from this\n\
+             process straight to Cassandra, with no service in between, on keys that are\n\
+             new in each round: both favour it."
+        ),
+        Way::InProcess => format!(
+            "Both went from this process straight to Cassandra:\n\
+             fermata as a whole replica, called without sockets and HTTP/2, {other} as the\n\
+             sequence of statements alone. Its keys are new in each round, which favours it."
+        ),
+    }
 }
 
 fn sections_of(workers: usize, side: &Side) -> [String; SECTIONS.len()] {
@@ -130,6 +144,7 @@ fn result(one: &Comparison) -> String {
 mod tests {
     use super::super::System;
     use super::super::rounds::tests::three_rounds;
+    use super::super::table;
     use super::super::table::tests::report;
     use super::*;
 
@@ -166,8 +181,36 @@ mod tests {
             lines[10],
             "16 workers: 1.20 times the sections of music (1.20 to 2.40 in 3 rounds)"
         );
-        for line in lines {
-            assert!(line.chars().count() <= 80, "{line}");
+        assert!(text.contains("with no service in between"), "{text}");
+    }
+
+    #[test]
+    fn the_report_says_which_way_the_sections_went() {
+        for (way, said) in [
+            (Way::Grpc, "at http://here:1"),
+            (Way::InProcess, "by a replica in this process"),
+        ] {
+            let mut report = report(Vec::new());
+            report.settings.way = way;
+            report.settings.baseline = Some(BaselineSettings {
+                system: System::Music,
+                contact_points: Vec::new(),
+                keyspace: "k".to_owned(),
+                rounds: 1_000,
+            });
+            let whole = table::text(&report);
+            assert!(whole.contains(said), "{whole}");
+            let in_process = whole.contains("without sockets and HTTP/2");
+            assert_eq!(in_process, way == Way::InProcess, "{whole}");
+            for line in whole.lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+            let json = serde_json::to_value(&report).unwrap();
+            let named = match way {
+                Way::Grpc => "grpc",
+                Way::InProcess => "in_process",
+            };
+            assert_eq!(json["settings"]["way"], named);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::disk::Disk;
 use super::keys::KeyChoice;
-use super::report::{Report, Run, Settings};
+use super::report::{Report, Run, Settings, Way};
 use super::rounds_table;
 use super::workload::Form;
 use crate::config::Span;
@@ -96,12 +96,15 @@ fn settings(settings: &Settings) -> String {
         Some(bytes) => format!(", values of {bytes} bytes"),
         None => String::new(),
     };
+    let place = match settings.way {
+        Way::Grpc => format!("at {}", settings.endpoints.join(", ")),
+        Way::InProcess => "by a replica in this process, with no network to it".to_owned(),
+    };
     format!(
-        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\nat {}\n",
+        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\n{place}\n",
         span(settings.ttl_ms),
         span(settings.duration_ms),
         span(settings.warm_up_ms),
-        settings.endpoints.join(", "),
     )
 }
 
@@ -227,6 +230,7 @@ pub(super) mod tests {
             settings: Settings {
                 version: "0",
                 form: Form::Full,
+                way: Way::Grpc,
                 endpoints: vec!["http://here:1".to_owned()],
                 table: String::new(),
                 keys: KeyChoice::Own,

@@ -1,17 +1,22 @@
-//! Short runs against a server in this process, over real sockets.
+//! Short runs against a server in this process, over real sockets and without them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tonic::{Code, Request};
 
 use super::args::Plan;
+use super::in_process::Replica;
+use super::interrupt::Interrupt;
 use super::keys::KeyChoice;
 use super::report::Report;
 use super::workload::Form;
-use super::{load, measure};
+use super::{load, measure, measure_by};
 use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
 use crate::limits::Limits;
+use crate::proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use crate::server::{Server, bind};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
@@ -22,11 +27,10 @@ struct Running {
     _directory: tempfile::TempDir,
 }
 
-async fn server() -> Running {
+/// An engine, and the directory of its store.
+async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
     let engine = Engine::start(EngineOptions {
         store: Arc::new(store),
         clock: Arc::new(SystemClock),
@@ -34,12 +38,19 @@ async fn server() -> Running {
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
         limits: Limits::default(),
-        address: address.clone(),
+        address: address.to_owned(),
         peer_address: String::new(),
         replica_ttl: REPLICA_TTL,
     })
     .await
     .unwrap();
+    (engine, directory)
+}
+
+async fn server() -> Running {
+    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (engine, directory) = engine(&address).await;
     let (stop, stopped) = oneshot::channel::<()>();
     tokio::spawn(
         Server::new(engine, Arc::new(SystemIds)).serve_tcp(vec![listener], async move {
@@ -55,9 +66,15 @@ async fn server() -> Running {
 
 /// A short run of four workers.
 async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
-    let mut plan = Plan {
+    let mut plan = plan(vec![server.endpoint.clone()]);
+    change(&mut plan);
+    measure(&plan).await.unwrap()
+}
+
+fn plan(endpoints: Vec<String>) -> Plan {
+    Plan {
         form: Form::Full,
-        endpoints: vec![server.endpoint.clone()],
+        endpoints,
         workers: vec![4],
         connections: None,
         keys: KeyChoice::One,
@@ -74,9 +91,7 @@ async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
         },
         disk_probe: None,
         baseline: None,
-    };
-    change(&mut plan);
-    measure(&plan).await.unwrap()
+    }
 }
 
 fn phases(report: &Report) -> Vec<&'static str> {
@@ -108,6 +123,65 @@ async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
             assert_eq!(phases(&report).contains(&"put"), form == Form::Full);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_without_a_network_increment_exactly_until_the_replica_stops() {
+    let (engine, _directory) = engine("").await;
+    let counts = engine.clone();
+    let replica = Replica::of(engine, Duration::from_secs(10));
+    for form in [Form::Full, Form::Short] {
+        let plan = Plan {
+            form,
+            ..plan(Vec::new())
+        };
+        let mut interrupt = Interrupt::listen();
+        let report = measure_by(&plan, Some(&replica), &mut interrupt).await;
+        let report = report.unwrap();
+        assert!(report.clean, "{report:?}");
+        let run = &report.runs[0];
+        assert!(run.sections > 0 && run.connections == 0, "{run:?}");
+        // They are the calls of the replica, counted there.
+        assert!(counts.counts().swaps >= run.sections);
+    }
+    let mut client = replica.client();
+    replica.stop().await;
+    let ask = CreateLockRefRequest {
+        key: "late".to_owned(),
+        ..CreateLockRefRequest::default()
+    };
+    let refused = client.create_lock_ref(ask).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_without_a_network_keeps_its_deadline_and_the_limits() {
+    let (engine, _directory) = engine("").await;
+    let mut client = Replica::of(engine, Duration::from_secs(10)).client();
+    let ask = |bytes| CreateLockRefRequest {
+        key: "k".to_owned(),
+        owner: "o".repeat(bytes),
+        ..CreateLockRefRequest::default()
+    };
+    let limit = Limits::default().message_bytes_max;
+    let refused = client.create_lock_ref(ask(limit)).await.unwrap_err();
+    assert!(
+        refused.message().contains(&limit.to_string()),
+        "{refused:?}"
+    );
+
+    client.create_lock_ref(ask(1)).await.unwrap();
+    let second = client.create_lock_ref(ask(1)).await.unwrap().into_inner();
+    let mut wait = Request::new(AcquireLockRequest {
+        lock_ref: second.lock_ref,
+        wait: prost_types::Duration::try_from(Duration::from_secs(3600)).ok(),
+        ..AcquireLockRequest::default()
+    });
+    wait.set_timeout(Duration::from_millis(300));
+    // Only a test that fails waits for so long: the first one lives on without being claimed for a TTL.
+    let waited = timeout(Duration::from_secs(20), client.acquire_lock(wait));
+    let waited = waited.await.unwrap().unwrap().into_inner();
+    assert_eq!(waited.state(), LockState::Waiting);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use super::cassandra::Starting;
 use super::{ServeError, greeting};
 use crate::cli::cluster;
+use crate::cli::replica::Made;
+use crate::cli::replica::cassandra::Starting;
 use crate::config::{Config, Listen, StoreKind};
-use crate::engine::{Engine, EngineOptions, NoPeers, Peers, SystemClock, SystemIds};
+use crate::engine::{Engine, NoPeers};
 use crate::server::{self, PeerClient, Secret};
-use crate::store::Store;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// The listeners, and where they are.
@@ -100,7 +100,7 @@ impl Prepared {
     /// Starts what must be there before anybody is served.
     pub async fn start(self, config: Config, net: &Net) -> Result<Started, ServeError> {
         let addresses = net.addresses.clone();
-        let mut made = Made::new(config, net);
+        let mut made = made(config, net);
         match self {
             Prepared::Embedded(options, directory) => {
                 // After a crash this reads the whole file.
@@ -150,37 +150,14 @@ impl Prepared {
 const NOT_YET: &str =
     "this replica waits for Cassandra, or for its tables; its log says what is missing";
 
-/// What an engine is made of beside its store.
-struct Made {
-    config: Config,
-    peers: Arc<dyn Peers>,
-    address: String,
-    peer_address: String,
-}
-
-impl Made {
-    fn new(config: Config, net: &Net) -> Made {
-        let first = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
-        let advertise = config.peers.advertise.clone();
-        Made {
-            peers: Arc::new(NoPeers),
-            address: first(&net.addresses),
-            peer_address: advertise.unwrap_or_else(|| first(&net.peer_addresses)),
-            config,
-        }
-    }
-
-    fn options(&self, store: Arc<dyn Store>) -> EngineOptions {
-        EngineOptions {
-            store,
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(SystemIds),
-            peers: Arc::clone(&self.peers),
-            tables: self.config.table_names(),
-            limits: self.config.limits.clone(),
-            address: self.address.clone(),
-            peer_address: self.peer_address.clone(),
-            replica_ttl: self.config.peers.ttl.duration(),
-        }
+/// What an engine that listens there is made of.
+fn made(config: Config, net: &Net) -> Made {
+    let first = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
+    let advertise = config.peers.advertise.clone();
+    Made {
+        peers: Arc::new(NoPeers),
+        address: first(&net.addresses),
+        peer_address: advertise.unwrap_or_else(|| first(&net.peer_addresses)),
+        config,
     }
 }

@@ -1,9 +1,10 @@
 //! MUSIC's statements, as `fermata bench` sends them.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use fermata::store::Store as _;
 use fermata::store::cassandra::baseline::{Fault, Music};
 use serde_json::Value as Json;
 use tokio::time::timeout;
@@ -105,32 +106,34 @@ impl Drop for Serve {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_benchmark_takes_turns_with_music_and_compares() {
-    let Some(world) = World::make(&["default"]).await else {
-        return;
-    };
-    let raw = Raw::of(&world).await;
-    let tables = raw.tables().await;
-    let serve = Serve::start();
+/// `fermata bench section --baseline music` on the nodes of this world.
+async fn bench(world: &World, more: &[&str]) -> Output {
     let bench = tokio::process::Command::new(FERMATA)
-        .args(["bench", "section", "--baseline", "music", "--rounds", "2"])
-        .args(["--workers", "1,4", "--duration", "1s", "--warm-up", "500ms"])
-        .args(["--output", "json", "--endpoint", &serve.endpoint])
+        .args(["bench", "section", "--baseline", "music"])
+        .args(["--duration", "1s", "--warm-up", "500ms"])
+        .args(["--output", "json", "--keyspace", world.keyspace.as_str()])
         .args([
             "--contact-points",
             &world.cluster.contact_points().join(","),
         ])
-        .args(["--keyspace", &world.keyspace.to_string()])
+        .args(more)
         .env_remove("FERMATA_TABLE")
         .output();
-    let told = bench.await.unwrap();
-    assert!(told.status.success(), "{told:?}");
-    let report: Json = serde_json::from_slice(&told.stdout).unwrap();
+    bench.await.unwrap()
+}
 
+/// The report of a benchmark without errors.
+fn report(told: &Output) -> Json {
+    assert!(told.status.success(), "{told:?}");
+    serde_json::from_slice(&told.stdout).unwrap()
+}
+
+/// The turns of a report in their order: workers, round and system. Every counter of them is exact.
+fn turns(report: &Json) -> Vec<(u64, u64, &str)> {
     let turns = report["runs"].as_array().unwrap().iter().map(|run| {
         let counters = &run["counter_check"];
         assert_eq!(counters["lost"], 0, "{run}");
+        assert_eq!(counters["surplus"], 0, "{run}");
         assert!(counters["acknowledged"].as_u64() >= run["sections"].as_u64());
         assert_eq!(run["errors"], 0, "{run}");
         let system = run["system"].as_str().unwrap();
@@ -140,11 +143,26 @@ async fn a_benchmark_takes_turns_with_music_and_compares() {
             system,
         )
     });
-    let turns: Vec<_> = turns.collect();
+    turns.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_benchmark_takes_turns_with_music_and_compares() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    let tables = raw.tables().await;
+    let serve = Serve::start();
+    let more = ["--rounds", "2", "--workers", "1,4", "--endpoint"];
+    let told = bench(&world, &[&more[..], &[&serve.endpoint]].concat()).await;
+    let report = report(&told);
+    assert_eq!(report["settings"]["way"], "grpc");
+
     let expected = [1, 4].map(|workers| {
         [1, 2].map(|round| [(workers, round, "fermata"), (workers, round, "music")])
     });
-    assert_eq!(turns, expected.concat().concat());
+    assert_eq!(turns(&report), expected.concat().concat());
 
     for one in report["comparisons"].as_array().unwrap() {
         assert_eq!(one["rounds"], 2);
@@ -157,4 +175,34 @@ async fn a_benchmark_takes_turns_with_music_and_compares() {
     }
     assert_eq!(report["comparisons"].as_array().unwrap().len(), 2);
     assert_eq!(raw.tables().await, tables, "it left nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let more = ["--in-process", "--rounds", "1", "--workers", "4"];
+    let missing = bench(&world, &[&more[..], &["--table", "none"]].concat()).await;
+    assert_eq!(missing.status.code(), Some(69), "{missing:?}");
+    let said = String::from_utf8_lossy(&missing.stderr);
+    for part in ["lock_none", "fermata schema apply"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let store = world.store().await;
+    assert_eq!(store.list_replicas(None, 9).await.unwrap(), []);
+
+    let told = bench(&world, &more).await;
+    let report = report(&told);
+    assert_eq!(report["settings"]["way"], "in_process");
+    assert_eq!(report["settings"]["endpoints"], serde_json::json!([]));
+    assert_eq!(turns(&report), [(4, 1, "fermata"), (4, 1, "music")]);
+    assert!(report["comparisons"][0]["ratio"]["median"].as_f64() > Some(0.0));
+
+    let replicas = store.list_replicas(None, 9).await.unwrap();
+    let [replica] = replicas.as_slice() else {
+        panic!("{replicas:?}")
+    };
+    assert!(replica.stopped && replica.beat > 0, "{replica:?}");
+    assert_eq!((&*replica.address, &*replica.peer_address), ("", ""));
 }

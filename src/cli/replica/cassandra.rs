@@ -1,4 +1,4 @@
-//! `serve` on Cassandra: waits until the cluster can be reached and its tables are there, as long as that takes.
+//! A replica on Cassandra: started once the cluster can be reached and its tables are there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,26 +17,34 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Why a try to start failed. What is wrong outside may be put right while this process waits.
+/// Why a try to start failed, and the command that puts it right, where there is one. What is wrong outside may be
+/// put right while this process waits.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}{repair}")]
+pub struct NotYet {
+    why: Why,
+    repair: String,
+}
+
 #[derive(Debug)]
-enum NotYet {
+enum Why {
     Open(OpenError),
     Check(SchemaError),
     Wrong(Vec<Finding>),
     Engine(EngineError),
 }
 
-impl fmt::Display for NotYet {
+impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotYet::Open(error) => error.fmt(f),
-            NotYet::Check(error) => error.fmt(f),
-            NotYet::Wrong(findings) => {
+            Why::Open(error) => error.fmt(f),
+            Why::Check(error) => error.fmt(f),
+            Why::Wrong(findings) => {
                 let words = |one: &Finding| format!("{}: {}", one.what, one.remedy);
                 let all: Vec<String> = findings.iter().map(words).collect();
                 f.write_str(&all.join("; "))
             }
-            NotYet::Engine(error) => error.fmt(f),
+            Why::Engine(error) => error.fmt(f),
         }
     }
 }
@@ -85,16 +93,15 @@ impl Starting {
         let mut pause = PAUSE_MIN;
         let complaint = Complaint::default();
         loop {
-            let why = match self.try_once(engine, &engine_options).await {
-                Ok(()) => return,
-                Err(why) => why,
+            let Err(why) = self.once(engine, &engine_options).await else {
+                return;
             };
             if let Some(times) = complaint.met(SystemClock.boot(), &why.to_string()) {
                 tracing::warn!(
                     contact_points = self.options.contact_points.join(","),
                     keyspace = %self.options.keyspace,
                     times,
-                    "cannot start yet: {why}{}", self.repair(&why)
+                    "cannot start yet: {why}"
                 );
             }
             tokio::time::sleep(pause).await;
@@ -102,23 +109,36 @@ impl Starting {
         }
     }
 
-    async fn try_once(
+    /// Starts the engine, or says why that cannot be.
+    pub async fn once(
         &self,
         engine: &Engine,
         engine_options: &impl Fn(Arc<dyn Store>) -> EngineOptions,
     ) -> Result<(), NotYet> {
+        let tried = self.tried(engine, engine_options).await;
+        tried.map_err(|why| NotYet {
+            repair: self.repair(&why),
+            why,
+        })
+    }
+
+    async fn tried(
+        &self,
+        engine: &Engine,
+        engine_options: &impl Fn(Arc<dyn Store>) -> EngineOptions,
+    ) -> Result<(), Why> {
         let opened = CassandraStore::open(self.options.clone()).await;
-        let store = opened.map_err(NotYet::Open)?;
+        let store = opened.map_err(Why::Open)?;
         let found = health::check(&self.options, &self.schema, &self.apply).await;
         let (wrong, others): (Vec<Finding>, Vec<Finding>) = found
-            .map_err(NotYet::Check)?
+            .map_err(Why::Check)?
             .into_iter()
             .partition(|one| one.weight == Weight::Wrong);
         if !wrong.is_empty() {
-            return Err(NotYet::Wrong(wrong));
+            return Err(Why::Wrong(wrong));
         }
         let begun = engine.begin(engine_options(Arc::new(store))).await;
-        begun.map_err(NotYet::Engine)?;
+        begun.map_err(Why::Engine)?;
         for one in others {
             tracing::warn!("{}: {}: {}", one.weight, one.what, one.remedy);
         }
@@ -126,17 +146,17 @@ impl Starting {
     }
 
     /// The command that puts it right, where there is one.
-    fn repair(&self, why: &NotYet) -> String {
+    fn repair(&self, why: &Why) -> String {
         let apply = match why {
-            NotYet::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
-            NotYet::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
-            NotYet::Open(
+            Why::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
+            Why::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
+            Why::Open(
                 OpenError::Settings(_) | OpenError::Refused(_) | OpenError::Unreachable(_),
             )
             // Its findings name the commands.
-            | NotYet::Wrong(_)
-            | NotYet::Check(_)
-            | NotYet::Engine(_) => false,
+            | Why::Wrong(_)
+            | Why::Check(_)
+            | Why::Engine(_) => false,
         };
         match apply {
             true => format!(" ({} --replication DATACENTER=3)", self.apply),
