@@ -70,7 +70,18 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
             conflicts: did.counts.conflicts,
         }),
         busiest_keys: busiest.collect(),
+        resident_bytes: resident_bytes(),
     }
+}
+
+/// The memory that this process has in use; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return 0;
+    };
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
 }
 
 fn turns(turns: Turns) -> proto::Turns {

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::baseline::{Baseline, BaselineArgs};
 use super::counters::VALUE_BYTES_MIN;
+use super::crowd::WaitersArgs;
+use super::handover::HandoverArgs;
+use super::idle::IdleArgs;
 use super::keys::KeyChoice;
 use super::load;
 use super::workload::Form;
@@ -14,7 +17,7 @@ use crate::cli::remote::Remote;
 use crate::client::ClientOptions;
 use crate::config::{Config, Span};
 
-const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
+pub(super) const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
     sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
     probed; 78 the settings for Cassandra are not valid.";
 
@@ -38,6 +41,9 @@ pub struct Args {
 enum Benchmark {
     Section(SectionArgs),
     Lock(LockArgs),
+    Handover(HandoverArgs),
+    Waiters(WaitersArgs),
+    Idle(IdleArgs),
 }
 
 /// Whole critical sections: lock, read, write, release
@@ -121,6 +127,16 @@ struct LoadArgs {
     remote: Remote,
 }
 
+/// Which benchmark.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Sections, or locks alone.
+    Load(Box<Plan>, Format),
+    Handover(HandoverArgs),
+    Waiters(WaitersArgs),
+    Idle(IdleArgs),
+}
+
 /// What to do.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -145,8 +161,11 @@ pub(super) struct Plan {
 
 impl Args {
     /// What to do, and how to print. `before` are the options before the command.
-    pub(super) fn plan(self, before: &Remote) -> Result<(Plan, Format), Failure> {
+    pub(super) fn plan(self, before: &Remote) -> Result<What, Failure> {
         let (form, value_bytes, mut baseline, load) = match self.benchmark {
+            Benchmark::Handover(args) => return Ok(What::Handover(args)),
+            Benchmark::Waiters(args) => return Ok(What::Waiters(args)),
+            Benchmark::Idle(args) => return Ok(What::Idle(args)),
             Benchmark::Section(SectionArgs {
                 short,
                 value_size,
@@ -194,7 +213,7 @@ impl Args {
             disk_probe: load.disk_probe,
             baseline,
         };
-        Ok((plan, remote.format()))
+        Ok(What::Load(Box::new(plan), remote.format()))
     }
 }
 
@@ -238,8 +257,11 @@ mod tests {
     fn parse(line: &str) -> Result<(Plan, Format), String> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
         let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
-        let plan = bench.args.plan(&Remote::default());
-        plan.map_err(|failure| failure.to_string())
+        match bench.args.plan(&Remote::default()) {
+            Ok(What::Load(plan, format)) => Ok((*plan, format)),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.to_string()),
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
+use tonic::transport::Channel;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -69,21 +70,25 @@ pub(super) async fn connect(
         .cycle()
         .take(connections.max(endpoints.len()))
     {
-        let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
-            endpoint: endpoint.clone(),
-            reason: innermost(&error),
-        };
-        let channel = parse_endpoint(endpoint)?
-            .connect_timeout(CONNECT_WITHIN)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .connect()
-            .await
-            .map_err(failed)?;
-        clients.push(client_of(channel));
+        clients.push(client_of(channel(endpoint).await?));
     }
     Ok(clients)
+}
+
+/// Opens a connection.
+pub(super) async fn channel(endpoint: &str) -> Result<Channel, ConnectError> {
+    let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
+        endpoint: endpoint.to_owned(),
+        reason: innermost(&error),
+    };
+    parse_endpoint(endpoint)?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .connect()
+        .await
+        .map_err(failed)
 }
 
 /// What is at the bottom of an error: the transport's own words only say that there was one.

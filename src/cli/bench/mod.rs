@@ -8,7 +8,10 @@ mod args;
 mod baseline;
 mod connect;
 mod counters;
+mod crowd;
 mod disk;
+mod handover;
+mod idle;
 mod in_process;
 mod interrupt;
 mod keys;
@@ -19,6 +22,7 @@ mod progress;
 mod report;
 mod rounds;
 mod rounds_table;
+mod service;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,7 +31,7 @@ mod workload;
 use std::sync::Arc;
 
 pub use self::args::Args;
-use self::args::Plan;
+use self::args::{Plan, What};
 use self::baseline::Baseline;
 use self::connect::{ConnectError, connect, connections_for};
 use self::counters::Counters;
@@ -110,17 +114,31 @@ impl From<BenchError> for Failure {
 
 /// Runs the command.
 pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
-    let (plan, format) = args.plan(before)?;
+    let (plan, format) = match args.plan(before)? {
+        What::Load(plan, format) => (plan, format),
+        What::Handover(args) => return handover::run(args, before).await,
+        What::Waiters(args) => return crowd::run(args, before).await,
+        What::Idle(args) => return idle::run(args, before).await,
+    };
     let report = measure(&plan).await?;
+    print(&report, format, || table::text(&report))?;
+    Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
+}
+
+fn print(
+    report: &impl serde::Serialize,
+    format: Format,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
     match format {
-        Format::Text => print_text(&table::text(&report))?,
+        Format::Text => print_text(&text())?,
         Format::Json => {
-            let mut text = serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?;
+            let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
             text.push('\n');
             print_text(&text)?;
         }
     }
-    Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
+    Ok(())
 }
 
 /// All runs of a plan, one after the other; ends early when interrupted.

@@ -167,8 +167,13 @@ impl Run {
 
 impl PhaseRow {
     fn new((phase, latencies): (Phase, &Histogram<u64>)) -> PhaseRow {
+        PhaseRow::of(phase.name(), latencies)
+    }
+
+    /// Of latencies in microseconds.
+    pub(super) fn of(phase: &'static str, latencies: &Histogram<u64>) -> PhaseRow {
         PhaseRow {
-            phase: phase.name(),
+            phase,
             count: latencies.len(),
             mean_us: tenths(latencies.mean()),
             p50_us: latencies.value_at_quantile(0.5),
@@ -184,7 +189,7 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn rate(count: u64, time: Duration) -> f64 {
+pub(super) fn rate(count: u64, time: Duration) -> f64 {
     if time.is_zero() {
         0.0
     } else {
