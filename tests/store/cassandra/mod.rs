@@ -5,6 +5,7 @@ mod baseline;
 mod certificates;
 mod command;
 mod faults;
+mod hanging;
 mod migration;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;
