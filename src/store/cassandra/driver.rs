@@ -39,6 +39,11 @@ use super::value::{Row, Value};
 
 /// After how long without an answer a read or a put is sent to another node as well.
 const SPECULATE_AFTER: Duration = Duration::from_millis(200);
+/// How often each connection is looked at …
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
+/// are connected: one that hangs would be in the way of each new statement until then.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the nodes may take to agree on the schema.
 const AGREEMENT_MAX: Duration = Duration::from_secs(60);
 
@@ -108,6 +113,8 @@ impl Driver {
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
+            .keepalive_interval(KEEP_ALIVE)
+            .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
             .schema_agreement_timeout(AGREEMENT_MAX)
             .auto_await_schema_agreement(false)
             .keyspaces_to_fetch([options.keyspace.as_str()]);

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use fermata::lock::{KeyId, State};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
 use fermata::store::{Store, StoreError, Swap};
+use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::World;
 use super::proxy::{CqlProxy, Faults};
+use super::{World, support};
 use crate::world::{Random, apply, id, with_place};
 
 /// How long a node hangs: for longer than it is avoided before it is asked whether it answers.
@@ -16,7 +17,7 @@ const HANGS: Duration = Duration::from_secs(20);
 
 /// One who changes a key, and which node is asked first for that.
 struct Changes {
-    _world: World,
+    world: World,
     proxy: CqlProxy,
     store: CassandraStore,
     key: KeyId,
@@ -36,7 +37,7 @@ impl Changes {
         };
         let store = CassandraStore::open(options).await.unwrap();
         let mut changes = Changes {
-            _world: world,
+            world,
             proxy,
             store,
             key: id("k"),
@@ -172,4 +173,39 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
     changes.hung().await;
     changes.proxy.set_before(changes.first, Faults::default());
     changes.healed().await;
+}
+
+/// A node that is paused until this is dropped.
+struct Paused(usize);
+
+impl Paused {
+    fn node(number: usize) -> Paused {
+        block_in_place(|| support::signal(number, support::Signal::SIGSTOP)).unwrap();
+        Paused(number)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        block_in_place(|| support::signal(self.0, support::Signal::SIGCONT)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_paused_is_in_the_way_of_two_requests_and_of_no_new_statement() {
+    let Some(world) = World::make_alone(&["default"]).await else {
+        return;
+    };
+    let mut changes = Changes::begin(world).await;
+    let paused = Paused::node(changes.first);
+    changes.hung().await;
+    // Two places in one change are another statement, which is prepared at every node that is connected.
+    let mut next = with_place(&changes.next(), 1);
+    next.version -= 1;
+    let swap = changes.attempt(next).await;
+    assert!(swap.is_none(), "a new statement: {swap:?}");
+    drop(paused);
+    changes.healed().await;
+    // The next world finds the nodes as it expects them.
+    block_in_place(|| changes.world.cluster.wait_until_up(&|_| {})).unwrap();
 }
