@@ -35,6 +35,8 @@ pub struct Faults {
     pub delay_requests: f64,
     /// How late at most.
     pub delay_max: Duration,
+    /// Whether all requests that execute a text, which is not prepared, are lost as well.
+    pub lose_queries: bool,
 }
 
 /// What was done so far.
@@ -252,6 +254,9 @@ async fn carry_requests(
                 continue;
             }
         }
+        if faults.lose_queries && frame.opcode() == Frame::QUERY {
+            continue;
+        }
         to.send(frame).await.map_err(io::Error::other)?;
     }
 }
@@ -303,6 +308,7 @@ struct Frame(Vec<u8>);
 impl Frame {
     const HEADER_BYTES: usize = 9;
     const BODY_BYTES_MAX: usize = 64 << 20;
+    const QUERY: u8 = 0x07;
     const EXECUTE: u8 = 0x0a;
     const BATCH: u8 = 0x0d;
 
@@ -322,7 +328,11 @@ impl Frame {
         u16::from_be_bytes([self.0[2], self.0[3]])
     }
 
+    fn opcode(&self) -> u8 {
+        self.0[4]
+    }
+
     fn executes(&self) -> bool {
-        matches!(self.0[4], Frame::EXECUTE | Frame::BATCH)
+        matches!(self.opcode(), Frame::EXECUTE | Frame::BATCH)
     }
 }

@@ -5,11 +5,11 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod suspects;
 mod values;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use scylla::client::PoolSize;
 use scylla::client::execution_profile::ExecutionProfile;
@@ -28,11 +28,11 @@ use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
 use scylla::value::{CqlValue, MaybeUnset};
-use uuid::Uuid;
 
 use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
-use self::outcome::{fault, fault_of_repeated, not_connected, not_prepared};
+use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::suspects::Suspects;
 use self::values::{bound, rows};
 use super::fault::{ConnectFault, Fault};
 use super::options::{CassandraOptions, Majority};
@@ -42,10 +42,11 @@ use crate::store::StoreCounts;
 
 /// After how long without an answer a read or a put is sent to another node as well.
 const SPECULATE_AFTER: Duration = Duration::from_millis(200);
-/// A coordinator that let this many requests in a row time out …
-const TIMEOUTS_MAX: u32 = 2;
-/// … is asked last for this long: a node that hangs keeps its connections.
-const AVOIDED_FOR: Duration = Duration::from_secs(10);
+/// How often each connection is looked at …
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
+/// are connected: one that hangs would be in the way of each new statement until then.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the nodes may take to agree on the schema.
 const AGREEMENT_MAX: Duration = Duration::from_secs(60);
 
@@ -75,22 +76,15 @@ pub(super) struct Statement {
 #[derive(Clone, Debug)]
 pub(super) struct NextPage(PagingState);
 
-/// A coordinator that did not answer.
-#[derive(Clone, Copy, Debug)]
-struct Suspect {
-    timeouts: u32,
-    avoided_until: Option<Instant>,
-}
-
 /// A connected cluster.
 #[derive(Debug)]
 pub(super) struct Driver {
-    session: Session,
+    session: Arc<Session>,
     majority: Majority,
     datacenter: Option<String>,
     request_timeout: Duration,
     counted: Counted,
-    suspects: Mutex<HashMap<Uuid, Suspect>>,
+    suspects: Arc<Suspects>,
 }
 
 impl Driver {
@@ -123,6 +117,8 @@ impl Driver {
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
+            .keepalive_interval(KEEP_ALIVE)
+            .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
             .schema_agreement_timeout(AGREEMENT_MAX)
             .auto_await_schema_agreement(false)
             .keyspaces_to_fetch([options.keyspace.as_str()]);
@@ -138,12 +134,12 @@ impl Driver {
             .await
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
         Ok(Driver {
-            session,
+            session: Arc::new(session),
             majority: options.majority,
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
             counted: Counted::default(),
-            suspects: Mutex::new(HashMap::new()),
+            suspects: Arc::default(),
         })
     }
 
@@ -275,11 +271,11 @@ impl Driver {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         for (node, shard) in self.coordinators(prepared, values)? {
             let mut there = prepared.clone();
-            let id = node.host_id;
+            let (id, address) = (node.host_id, node.address);
             there.set_load_balancing_policy(Some(only(node, Some(shard))));
             match self.session.execute_unpaged(&there, values).await {
                 Ok(answer) => {
-                    self.answered(id);
+                    self.suspects.answered(id);
                     return Ok(answer);
                 }
                 Err(error) => {
@@ -287,9 +283,12 @@ impl Driver {
                         error,
                         ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan
                     );
-                    match error {
-                        ExecutionError::RequestTimeout(_) => self.timed_out(id),
-                        _ => self.answered(id),
+                    if is_answer(&error) {
+                        self.suspects.answered(id);
+                    } else if matches!(error, ExecutionError::RequestTimeout(_)) {
+                        let session = Arc::clone(&self.session);
+                        let probe = move || nodes::probe(Arc::clone(&session), id);
+                        self.suspects.timed_out(id, address.to_string(), probe);
                     }
                     refused = fault(error);
                     if !unreached {
@@ -328,37 +327,11 @@ impl Driver {
             .filter(|(node, _)| node.is_connected())
             .map(|(node, shard)| (Arc::clone(node), shard))
             .collect();
-        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        replicas.sort_by_key(|(node, _)| {
-            let suspect = suspects.get(&node.host_id);
-            let avoided = suspect.and_then(|suspect| suspect.avoided_until);
+        replicas.sort_by_cached_key(|(node, _)| {
             let far = self.datacenter.is_some() && node.datacenter != self.datacenter;
-            (avoided.is_some_and(|until| until > now), far)
+            (self.suspects.avoids(node.host_id), far)
         });
         Ok(replicas)
-    }
-
-    fn answered(&self, node: Uuid) {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        suspects.remove(&node);
-    }
-
-    fn timed_out(&self, node: Uuid) {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        let suspect = suspects.entry(node).or_insert(Suspect {
-            timeouts: 0,
-            avoided_until: None,
-        });
-        suspect.timeouts += 1;
-        if suspect.timeouts >= TIMEOUTS_MAX {
-            let now = Instant::now();
-            let until = suspect.avoided_until.replace(now + AVOIDED_FOR);
-            // Where no other one answers either, it is asked all the same, and times out each time.
-            if until.is_none_or(|until| until <= now) {
-                tracing::warn!(%node, "a coordinator does not answer; others are asked for 10 s");
-            }
-        }
     }
 }
 

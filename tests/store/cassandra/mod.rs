@@ -5,6 +5,7 @@ mod baseline;
 mod certificates;
 mod command;
 mod faults;
+mod hanging;
 mod migration;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore, Keyspace};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::contract::{Fresh, keeps_its_promises};
 use crate::world::table;
@@ -37,29 +38,51 @@ fn tables_of(promise: &str) -> &'static [&'static str] {
 /// Nodes that make tables one at a time do not agree faster when they are asked for many at once.
 static MAKING: Mutex<()> = Mutex::const_new(());
 
+/// How many worlds there may be at once. One in which nodes hang takes the place of all.
+const WORLDS: u32 = 1_000;
+static PLACES: Semaphore = Semaphore::const_new(WORLDS as usize);
+
 /// A keyspace of its own on the cluster that all tests of this program share.
 struct World {
     cluster: Arc<Cluster>,
     keyspace: Keyspace,
+    _place: SemaphorePermit<'static>,
 }
 
 impl World {
     /// With these tables. `None` where Cassandra is left out.
     async fn make(tables: &[&str]) -> Option<World> {
-        let world = World::empty().await?;
-        world.apply(tables).await.unwrap();
-        Some(world)
+        World::empty().await?.with(tables).await
+    }
+
+    /// The same, while there is no other world: whatever is done to the nodes, nobody else sees it.
+    async fn make_alone(tables: &[&str]) -> Option<World> {
+        World::of_places(WORLDS).await?.with(tables).await
     }
 
     /// Without a keyspace.
     async fn empty() -> Option<World> {
+        World::of_places(1).await
+    }
+
+    async fn with(self, tables: &[&str]) -> Option<World> {
+        self.apply(tables).await.unwrap();
+        Some(self)
+    }
+
+    async fn of_places(places: u32) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let place = PLACES.acquire_many(places).await.unwrap();
         let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
         let cluster = cluster.await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}", std::process::id());
         let keyspace = Keyspace::parse(&name).unwrap();
-        Some(World { cluster, keyspace })
+        Some(World {
+            cluster,
+            keyspace,
+            _place: place,
+        })
     }
 
     async fn apply(&self, tables: &[&str]) -> Result<(), SchemaError> {

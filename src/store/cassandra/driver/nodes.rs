@@ -1,15 +1,22 @@
 //! The nodes of the cluster, one by one: where they are, and how each is set.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use scylla::client::session::Session;
 use scylla::cluster::Node;
 use scylla::statement::{Consistency, Statement as Unprepared};
+use uuid::Uuid;
 
-use super::outcome::fault;
+use super::outcome::{fault, is_answer};
+use super::suspects::Probed;
 use super::values::rows;
 use super::{Driver, only};
 use crate::store::cassandra::fault::Fault;
 use crate::store::cassandra::replication::Datacenters;
+
+/// How long a node may take to give a sign of life.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A node that the cluster knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,9 +72,7 @@ impl Driver {
             return Setting::NotAsked("there is no connection to it".to_owned());
         }
         let text = "SELECT value FROM system_views.settings WHERE name = ?";
-        let mut statement = Unprepared::new(text);
-        statement.set_consistency(Consistency::One);
-        statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
+        let statement = asked_of(node, text);
         let answer = self.session.query_unpaged(statement, (name,)).await;
         let rows = match answer.map_err(fault).and_then(rows) {
             Ok(rows) => rows,
@@ -80,4 +85,27 @@ impl Driver {
             None => Setting::Unknown,
         }
     }
+}
+
+/// Asks a node for what it has at hand, to see whether it answers at all.
+pub(super) async fn probe(session: Arc<Session>, node: Uuid) -> Probed {
+    let state = session.get_cluster_state();
+    let Some(node) = state.get_node_by_host_id(node) else {
+        return Probed::Gone;
+    };
+    let mut statement = asked_of(node, "SELECT key FROM system.local");
+    statement.set_request_timeout(Some(PROBE_TIMEOUT));
+    match session.query_unpaged(statement, ()).await {
+        Ok(_) => Probed::Answered,
+        Err(error) if is_answer(&error) => Probed::Answered,
+        Err(_) => Probed::Silent,
+    }
+}
+
+/// A statement about a node itself, for nobody but that node.
+fn asked_of(node: &Arc<Node>, text: &str) -> Unprepared {
+    let mut statement = Unprepared::new(text);
+    statement.set_consistency(Consistency::One);
+    statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
+    statement
 }

@@ -103,6 +103,14 @@ pub(super) fn fault_of_repeated(error: ExecutionError) -> Fault {
     }
 }
 
+/// Whether it is the node that said so, which therefore does not hang.
+pub(super) fn is_answer(error: &ExecutionError) -> bool {
+    matches!(
+        error,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(..))
+    )
+}
+
 /// Whether a request that ended so may have taken effect, or may yet. Every error is named; the last arms
 /// are for those that a later driver brings, which may be anything.
 fn may_have_happened(error: &ExecutionError) -> bool {

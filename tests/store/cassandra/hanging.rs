@@ -1,0 +1,211 @@
+//! A node that hangs: its connections stay, and it answers nothing.
+
+use std::time::{Duration, Instant};
+
+use fermata::lock::{KeyId, State};
+use fermata::store::cassandra::{CassandraOptions, CassandraStore};
+use fermata::store::{Store, StoreError, Swap};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use super::proxy::{CqlProxy, Faults};
+use super::{World, support};
+use crate::world::{Random, apply, id, with_place};
+
+/// How long a node hangs: for longer than it is avoided before it is asked whether it answers.
+const HANGS: Duration = Duration::from_secs(20);
+
+/// One who changes a key, and which node is asked first for that.
+struct Changes {
+    world: World,
+    proxy: CqlProxy,
+    store: CassandraStore,
+    key: KeyId,
+    state: State,
+    /// From 1.
+    first: usize,
+}
+
+impl Changes {
+    async fn begin(world: World) -> Changes {
+        let seed = Random::seeded("a node hangs").next();
+        let proxy = CqlProxy::before(&world.cluster.contact_points(), seed);
+        let options = CassandraOptions {
+            // Less than nodes take to give up: a node that hangs is not waited for that long.
+            request_timeout: Duration::from_millis(1_500),
+            ..CassandraOptions::new(proxy.contact_points(), world.keyspace.clone())
+        };
+        let store = CassandraStore::open(options).await.unwrap();
+        let mut changes = Changes {
+            world,
+            proxy,
+            store,
+            key: id("k"),
+            state: State::default(),
+            first: 0,
+        };
+        // The first change of a key has a statement of its own.
+        changes.make().await;
+        let before = changes.requests();
+        changes.make().await;
+        let after = changes.requests();
+        let asked: Vec<_> = (0..3).filter(|one| after[*one] > before[*one]).collect();
+        assert_eq!(asked.len(), 1, "a busy machine");
+        changes.first = asked[0] + 1;
+        // So has what is asked after a time-out.
+        let lost = Faults {
+            lose_requests: 1.0,
+            ..Faults::default()
+        };
+        changes.proxy.set_before(changes.first, lost);
+        let next = changes.next();
+        assert!(changes.attempt(next).await.is_some());
+        changes.proxy.set(Faults::default());
+        changes.look().await;
+        changes
+    }
+
+    /// How many requests each node was sent.
+    fn requests(&self) -> [u64; 3] {
+        [1, 2, 3].map(|number| self.proxy.counts_before(number).requests)
+    }
+
+    /// How many the first one was sent.
+    fn asked(&self) -> u64 {
+        self.requests()[self.first - 1]
+    }
+
+    fn next(&self) -> State {
+        with_place(&self.state, u128::from(self.state.version) + 100)
+    }
+
+    /// One more change, however often it takes.
+    async fn make(&mut self) {
+        let next = self.next();
+        apply(&self.store, &self.key, &self.state, &next).await;
+        self.state = next;
+    }
+
+    /// One attempt, and what came of it where it was not applied.
+    async fn attempt(&mut self, next: State) -> Option<Swap> {
+        let swap = self.store.compare_and_swap(&self.key, &self.state, &next);
+        match swap.await {
+            Swap::Applied => {
+                self.state = next;
+                None
+            }
+            swap => Some(swap),
+        }
+    }
+
+    /// Reads the state, however often it takes.
+    async fn look(&mut self) {
+        loop {
+            match self.store.load(&self.key).await {
+                Ok(found) => return self.state = found.unwrap_or_default(),
+                Err(error) => println!("{error}"),
+            }
+        }
+    }
+
+    /// The first one hangs: two requests time out, and none after these, however long it hangs.
+    async fn hung(&mut self) {
+        let since = Instant::now();
+        let next = self.next();
+        let swap = self.attempt(next).await;
+        assert!(matches!(swap, Some(Swap::Unknown(_))), "{swap:?}");
+        // What became of it is asked at SERIAL, there as well.
+        let error = self.store.load(&self.key).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+
+        let (mut applied, mut late) = (0, 0);
+        let mut asked = self.asked();
+        while since.elapsed() < HANGS {
+            let next = self.next();
+            let swap = self.attempt(next).await;
+            assert_eq!(self.asked(), asked, "{:.1?}: {swap:?}", since.elapsed());
+            match swap {
+                None => applied += 1,
+                Some(swap) => {
+                    println!("{:.1?}: {swap:?}", since.elapsed());
+                    late += 1;
+                    self.look().await;
+                    // A read may be sent there: it is sent to another one as well.
+                    asked = self.asked();
+                }
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("{applied} applied while a node hung, {late} not");
+        // Others may wait for it as well until they know that it hangs, and a machine may be busy.
+        assert!(late <= 3 && applied > 10, "{applied} applied, {late} not");
+    }
+
+    /// The first one goes on: soon all changes are made there again.
+    async fn healed(&mut self) {
+        let (since, asked) = (Instant::now(), self.asked());
+        while self.asked() == asked {
+            assert!(since.elapsed() < Duration::from_secs(60), "not asked again");
+            self.make().await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("asked again after {:.1?}", since.elapsed());
+        for _ in 0..10 {
+            self.make().await;
+        }
+        assert!(self.asked() > asked + 10);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_answers_again() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let mut changes = Changes::begin(world).await;
+    // Keep-alives are answered, so that no connection is given up, and nothing else is.
+    let hangs = Faults {
+        lose_requests: 1.0,
+        lose_queries: true,
+        ..Faults::default()
+    };
+    changes.proxy.set_before(changes.first, hangs);
+    changes.hung().await;
+    changes.proxy.set_before(changes.first, Faults::default());
+    changes.healed().await;
+}
+
+/// A node that is paused until this is dropped.
+struct Paused(usize);
+
+impl Paused {
+    fn node(number: usize) -> Paused {
+        block_in_place(|| support::signal(number, support::Signal::SIGSTOP)).unwrap();
+        Paused(number)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        block_in_place(|| support::signal(self.0, support::Signal::SIGCONT)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_paused_is_in_the_way_of_two_requests_and_of_no_new_statement() {
+    let Some(world) = World::make_alone(&["default"]).await else {
+        return;
+    };
+    let mut changes = Changes::begin(world).await;
+    let paused = Paused::node(changes.first);
+    changes.hung().await;
+    // Two places in one change are another statement, which is prepared at every node that is connected.
+    let mut next = with_place(&changes.next(), 1);
+    next.version -= 1;
+    let swap = changes.attempt(next).await;
+    assert!(swap.is_none(), "a new statement: {swap:?}");
+    drop(paused);
+    changes.healed().await;
+    // The next world finds the nodes as it expects them.
+    block_in_place(|| changes.world.cluster.wait_until_up(&|_| {})).unwrap();
+}
