@@ -203,7 +203,8 @@ impl Holding {
     /// Waits for the end of the command; stops it when the lock is lost.
     async fn until_ended(&mut self) -> Result<Ended, Failure> {
         let mut stopping: Option<Stopping> = None;
-        let mut tick = interval(TICK);
+        // Fine enough for what is taken off the validity.
+        let mut tick = interval(TICK.min(self.valid_for_most() / 20));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -232,6 +233,15 @@ impl Holding {
                 },
             }
         }
+    }
+
+    /// How long one sign of life is good for.
+    fn valid_for_most(&self) -> Duration {
+        let ttl = self.guard.ttl();
+        self.guard
+            .disconnect_grace()
+            .unwrap_or(ttl)
+            .max(Duration::from_millis(1))
     }
 
     fn pass(&self, signal: Signal) {
@@ -264,7 +274,7 @@ impl Holding {
             return None;
         };
         // With every sign of life answered this much is always left.
-        let lead = self.grace.min(self.guard.ttl() / 3);
+        let lead = self.grace.min(self.valid_for_most() / 3);
         let now = self.client.clock().now();
         if now.until(valid_until) > lead {
             return None;

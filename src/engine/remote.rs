@@ -143,7 +143,7 @@ impl RemoteSessions {
             remote.known = Some(Known {
                 keeper: row.replica,
                 epoch: row.epoch,
-                ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                ttl: row.ttl(),
                 seen: heard,
             });
         }
@@ -315,7 +315,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 Known {
                     keeper: row.replica,
                     epoch: row.epoch,
-                    ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                    ttl: row.ttl(),
                     seen: heard,
                 }
             }
