@@ -74,8 +74,11 @@ Signals:
 When the lock is lost:
   The command and all processes below it get SIGTERM, after --grace SIGKILL,
   and stderr says why. Where it can be foreseen (no server answers), SIGTERM
-  comes early: --grace, or a third of the TTL if that is less, before the end
-  of the time in which nobody else can have the lock, and SIGKILL at its end.
+  comes early: --grace, or a third of the TTL (of --disconnect-grace, where
+  given) if that is less, before the end of the time in which nobody else can
+  have the lock, and SIGKILL at its end.
+  Nothing stops the command where fermata itself gets SIGKILL; the next one has
+  the lock after --disconnect-grace, else after the TTL.
 
 Exit status:
   that of the command, or 128+n if signal n ended it (130 is Ctrl-C), and:
@@ -93,6 +96,7 @@ Exit status:
 Examples:
   fermata lock orders-42 -- ./charge.sh 42
   fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
+  fermata lock --disconnect-grace 500ms leader -- ./serve.sh
   fermata lock --wait 30s --ttl 10s deploy -- \\
     sh -c './deploy.sh && fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
 
