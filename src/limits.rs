@@ -49,6 +49,8 @@ pub struct Limits {
     pub ttl_max_ms: u32,
     /// The TTL of who asks for none, in milliseconds.
     pub ttl_default_ms: u32,
+    /// The shortest disconnect_grace that may be asked for, in milliseconds. The longest is the session's TTL.
+    pub disconnect_grace_min_ms: u32,
     /// The longest wait of one AcquireLock, in milliseconds; a longer one is capped.
     pub wait_max_ms: u64,
     /// How long a call without a deadline may take, a wait aside, in milliseconds.
@@ -79,6 +81,7 @@ impl Default for Limits {
             ttl_min_ms: 1_000,
             ttl_max_ms: 3_600_000,
             ttl_default_ms: 30_000,
+            disconnect_grace_min_ms: 100,
             wait_max_ms: 3_600_000,
             call_max_ms: 10_000,
             page_size_max: 1_000,
@@ -155,6 +158,10 @@ impl Limits {
         need(
             self.ttl_min_ms <= self.ttl_default_ms && self.ttl_default_ms <= self.ttl_max_ms,
             "limits.ttl_default_ms must lie between limits.ttl_min_ms and limits.ttl_max_ms",
+        );
+        need(
+            self.disconnect_grace_min_ms >= 100,
+            "limits.disconnect_grace_min_ms must be at least 100",
         );
         need(
             self.call_max_ms >= 100,

@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 
 use super::exit;
 use crate::client::{
-    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, WaitError,
+    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
+    WaitError,
 };
 
 /// A failed command.
@@ -69,6 +70,19 @@ impl From<CreateError> for Failure {
             CreateError::Limit(_) => exit::TEMPORARY,
             CreateError::Denied(_) => exit::DENIED,
             CreateError::Unavailable(_) | CreateError::Other(_) => exit::UNAVAILABLE,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let code = match error {
+            SessionError::Over(_) => exit::LOCK_LOST,
+            SessionError::Invalid(_) => exit::USAGE,
+            SessionError::Limit(_) => exit::TEMPORARY,
+            SessionError::Denied(_) => exit::DENIED,
+            SessionError::Unavailable(_) | SessionError::Other(_) => exit::UNAVAILABLE,
         };
         Failure::new(code, error.to_string())
     }

@@ -74,8 +74,11 @@ Signals:
 When the lock is lost:
   The command and all processes below it get SIGTERM, after --grace SIGKILL,
   and stderr says why. Where it can be foreseen (no server answers), SIGTERM
-  comes early: --grace, or a third of the TTL if that is less, before the end
-  of the time in which nobody else can have the lock, and SIGKILL at its end.
+  comes early: --grace, or a third of the TTL (of --disconnect-grace, where
+  given) if that is less, before the end of the time in which nobody else can
+  have the lock, and SIGKILL at its end.
+  Nothing stops the command where fermata itself gets SIGKILL; the next one has
+  the lock after --disconnect-grace, else after the TTL.
 
 Exit status:
   that of the command, or 128+n if signal n ended it (130 is Ctrl-C), and:
@@ -93,6 +96,7 @@ Exit status:
 Examples:
   fermata lock orders-42 -- ./charge.sh 42
   fermata lock --try nightly-report -- make report || [ $? -eq 75 ]
+  fermata lock --disconnect-grace 500ms leader -- ./serve.sh
   fermata lock --wait 30s --ttl 10s deploy -- \\
     sh -c './deploy.sh && fermata put --lock-ref \"$(git rev-parse HEAD)\"'";
 
@@ -203,7 +207,8 @@ impl Holding {
     /// Waits for the end of the command; stops it when the lock is lost.
     async fn until_ended(&mut self) -> Result<Ended, Failure> {
         let mut stopping: Option<Stopping> = None;
-        let mut tick = interval(TICK);
+        // Fine enough for what is taken off the validity.
+        let mut tick = interval(TICK.min(self.valid_for_most() / 20));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -232,6 +237,15 @@ impl Holding {
                 },
             }
         }
+    }
+
+    /// How long one sign of life is good for.
+    fn valid_for_most(&self) -> Duration {
+        let ttl = self.guard.ttl();
+        self.guard
+            .disconnect_grace()
+            .unwrap_or(ttl)
+            .max(Duration::from_millis(1))
     }
 
     fn pass(&self, signal: Signal) {
@@ -264,7 +278,7 @@ impl Holding {
             return None;
         };
         // With every sign of life answered this much is always left.
-        let lead = self.grace.min(self.guard.ttl() / 3);
+        let lead = self.grace.min(self.valid_for_most() / 3);
         let now = self.client.clock().now();
         if now.until(valid_until) > lead {
             return None;

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::exit;
 use super::failure::Failure;
 use super::signals::{Signals, ends_a_wait};
-use crate::client::{Client, LockGuard, LockRequest, Moment, Place, WaitError};
+use crate::client::{Client, LockGuard, LockRequest, Moment, Place, SessionRequest, WaitError};
 use crate::config::Span;
 
 /// How long giving a place up may hold up the end of the process.
@@ -40,6 +40,11 @@ pub struct Taking {
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
+    /// If this process dies the next one has the lock after this, not only after the TTL: 100ms to the
+    /// TTL. In return the lock counts as lost once no server answered for 0.9 of it
+    #[arg(long, value_name = "SPAN")]
+    pub disconnect_grace: Option<Span>,
+
     /// A label for people who look at the locks (default: user@host)
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
@@ -48,12 +53,31 @@ pub struct Taking {
 impl Taking {
     /// What to ask the server for.
     pub fn request(&self, table: &str, key: &str) -> LockRequest {
-        let owner = self.owner.clone().unwrap_or_else(super::remote::who);
-        let request = LockRequest::new(key).table(table).owner(owner);
+        let request = LockRequest::new(key).table(table).owner(self.owner());
         match self.ttl {
-            Some(ttl) => request.ttl(ttl.duration()),
-            None => request,
+            // Else it is the session's.
+            Some(ttl) if self.disconnect_grace.is_none() => request.ttl(ttl.duration()),
+            Some(_) | None => request,
         }
+    }
+
+    /// Takes a place; in a session of its own where it shall live by its connection.
+    async fn place(&self, client: &Client, request: LockRequest) -> Result<Place, Failure> {
+        let Some(grace) = self.disconnect_grace else {
+            return Ok(client.place(request).await?);
+        };
+        let mut opening = SessionRequest::new()
+            .disconnect_grace(grace.duration())
+            .owner(self.owner());
+        if let Some(ttl) = self.ttl {
+            opening = opening.ttl(ttl.duration());
+        }
+        let session = client.open_session(opening).await?;
+        Ok(session.place(request).await?)
+    }
+
+    fn owner(&self) -> String {
+        self.owner.clone().unwrap_or_else(super::remote::who)
     }
 
     fn limit(&self) -> Option<Duration> {
@@ -74,7 +98,7 @@ impl Taking {
         let request = self.request(table, key);
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut place = take_place(client, request, signals).await?;
+        let mut place = take_place(self.place(client, request), signals).await?;
         let limit = end.map(|end| client.clock().now().until(end));
         let waited = wait(client, &mut place, key, limit, signals).await;
         let failure = match waited {
@@ -100,15 +124,13 @@ impl Taking {
 
 /// Takes a place. A signal meanwhile gives it back as soon as the server has said which one it is.
 async fn take_place(
-    client: &Client,
-    request: LockRequest,
+    creating: impl Future<Output = Result<Place, Failure>>,
     signals: &mut Signals,
 ) -> Result<Place, Failure> {
-    let creating = client.place(request);
     tokio::pin!(creating);
     loop {
         let signal = tokio::select! {
-            created = &mut creating => return Ok(created?),
+            created = &mut creating => return created,
             signal = signals.next() => signal,
         };
         if ends_a_wait(signal) {

@@ -95,6 +95,8 @@ pub struct Renewed {
     pub session: String,
     /// The TTL in force.
     pub ttl: Duration,
+    /// How long it lives on once its connection is closed, where that matters.
+    pub disconnect_grace: Option<Duration>,
     /// Until when the session is safe from expiry.
     pub valid_until: Moment,
     pub(super) validity: Validity,

@@ -158,6 +158,11 @@ impl LockGuard {
         self.holding.lease.ttl()
     }
 
+    /// How long the lock lives on once the connection is closed, where its session asked for that.
+    pub fn disconnect_grace(&self) -> Option<Duration> {
+        self.holding.lease.disconnect_grace()
+    }
+
     /// Returns when the lock is lost, before anyone else can have it (unless it was ended by force).
     /// What it protects must stop then.
     pub async fn lost(&self) -> Lost {

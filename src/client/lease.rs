@@ -1,5 +1,5 @@
 //! What keeps a session, or a lockRef without one, alive: a task that gives a sign of life each third of
-//! the TTL, and a state that says until when that may be believed.
+//! the TTL, or each quarter of the disconnect_grace, and a state that says until when that may be believed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming};
 
+use super::answer::Renewed;
 use super::calls::from_wire;
 use super::clock::{Clock, Moment, sleep_until};
 use super::connect::Client;
@@ -22,6 +23,46 @@ use crate::proto;
 const RENEWALS_PER_TTL: u32 = 3;
 /// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
 const ATTEMPTS_PER_TTL: u32 = 6;
+
+/// Signs of life in one disconnect_grace.
+const RENEWALS_PER_GRACE: u32 = 4;
+/// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and the end.
+const ATTEMPTS_PER_GRACE: u32 = 3;
+
+/// How often a sign of life is given, and what is tried for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    every: Duration,
+    attempt_max: Duration,
+    /// How many streams are tried, on one endpoint after the other.
+    streams: u32,
+    /// How long calls are tried after that.
+    calls_max: Duration,
+    /// The first one is given at once: no stream is open yet whose end would tell that this client went.
+    at_once: bool,
+}
+
+impl Pace {
+    fn of(ttl: Duration, disconnect_grace: Option<Duration>) -> Pace {
+        match disconnect_grace {
+            None => Pace {
+                every: ttl / RENEWALS_PER_TTL,
+                attempt_max: ttl / ATTEMPTS_PER_TTL,
+                streams: 1,
+                calls_max: ttl / RENEWALS_PER_TTL,
+                at_once: false,
+            },
+            // Calls do not tell that a stream is back.
+            Some(grace) => Pace {
+                every: grace / RENEWALS_PER_GRACE,
+                attempt_max: grace / ATTEMPTS_PER_GRACE,
+                streams: 2,
+                calls_max: grace / ATTEMPTS_PER_GRACE,
+                at_once: true,
+            },
+        }
+    }
+}
 
 /// Whether it lives. Once over it stays over: who was told so has acted on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +124,7 @@ pub(super) struct Lease {
     shared: Arc<Shared>,
     session: String,
     ttl: Duration,
+    disconnect_grace: Option<Duration>,
     task: JoinHandle<()>,
 }
 
@@ -93,13 +135,15 @@ impl Drop for Lease {
 }
 
 impl Lease {
-    /// Keeps `session` alive from now on.
-    pub(super) fn start(
-        client: &Client,
-        session: String,
-        ttl: Duration,
-        validity: Validity,
-    ) -> Lease {
+    /// Keeps alive what was opened, or renewed, from now on.
+    pub(super) fn start(client: &Client, opened: Renewed) -> Lease {
+        let Renewed {
+            session,
+            ttl,
+            disconnect_grace,
+            validity,
+            ..
+        } = opened;
         let shared = Arc::new(Shared {
             clock: client.shared_clock(),
             state: watch::Sender::new(LeaseState::Live(validity)),
@@ -108,13 +152,16 @@ impl Lease {
             client: client.clone(),
             session: session.clone(),
             ttl,
+            pace: Pace::of(ttl, disconnect_grace),
             stream: StreamUse::Untried,
+            endpoint: 0,
         };
         let task = tokio::spawn(keep(keeper, Arc::clone(&shared)));
         Lease {
             shared,
             session,
             ttl,
+            disconnect_grace,
             task,
         }
     }
@@ -127,6 +174,11 @@ impl Lease {
     /// The TTL in force.
     pub(super) fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// How long it lives on once its stream ends, where that matters.
+    pub(super) fn disconnect_grace(&self) -> Option<Duration> {
+        self.disconnect_grace
     }
 
     /// The state now.
@@ -179,8 +231,11 @@ async fn validity_end(shared: &Shared) {
 }
 
 async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
-    let interval = keeper.ttl / RENEWALS_PER_TTL;
-    let mut due = shared.clock.now().after(interval);
+    let pace = keeper.pace;
+    let mut due = match pace.at_once {
+        true => shared.clock.now(),
+        false => shared.clock.now().after(pace.every),
+    };
     let mut backoff = Backoff::new();
     loop {
         sleep_until(&*shared.clock, due).await;
@@ -189,7 +244,7 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
             Ok(validity) => {
                 shared.extend(validity);
                 backoff.reset();
-                due = asked.after(interval);
+                due = asked.after(pace.every);
             }
             Err(SessionError::Over(lost)) => return lost,
             // What was promised stands; until it ends it is worth trying.
@@ -201,7 +256,7 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
                 | SessionError::Other(_)),
             ) => {
                 tracing::debug!(%error, "a sign of life was not taken");
-                due = shared.clock.now().after(backoff.next(None));
+                due = shared.clock.now().after(backoff.next(None).min(pace.every));
             }
         }
     }
@@ -226,7 +281,10 @@ struct Keeper {
     client: Client,
     session: String,
     ttl: Duration,
+    pace: Pace,
     stream: StreamUse,
+    /// Which one the stream was opened on.
+    endpoint: usize,
 }
 
 impl Keeper {
@@ -236,18 +294,24 @@ impl Keeper {
             .client
             .options()
             .attempt_timeout
-            .min(self.ttl / ATTEMPTS_PER_TTL);
-        match tokio::time::timeout(attempt_max, self.renew_on_stream()).await {
-            Ok(Ok(Some(validity))) => return Ok(validity),
-            // Over, says the stream; the call says it in words.
-            Ok(Ok(None)) => {}
-            Ok(Err(status)) if status.code() == Code::Unimplemented => {
-                self.stream = StreamUse::Unimplemented;
+            .min(self.pace.attempt_max);
+        for tried in 0..self.pace.streams {
+            if tried > 0 {
+                self.client.leave(self.endpoint);
             }
-            Ok(Err(_)) | Err(_) => self.stream = StreamUse::Untried,
+            match tokio::time::timeout(attempt_max, self.renew_on_stream()).await {
+                Ok(Ok(Some(validity))) => return Ok(validity),
+                // Over, says the stream; the call says it in words.
+                Ok(Ok(None)) => break,
+                Ok(Err(status)) if status.code() == Code::Unimplemented => {
+                    self.stream = StreamUse::Unimplemented;
+                    break;
+                }
+                Ok(Err(_)) | Err(_) => self.stream = StreamUse::Untried,
+            }
         }
-        let total = self.ttl / RENEWALS_PER_TTL;
-        let renewed = self.client.renew_within(&self.session, total).await?;
+        let calls_max = self.pace.calls_max;
+        let renewed = self.client.renew_within(&self.session, calls_max).await?;
         Ok(renewed.validity)
     }
 
@@ -281,14 +345,15 @@ impl Keeper {
         Ok(Some(Validity::promised(sent, from_wire(answer.valid_for))))
     }
 
-    async fn open(&self, first: proto::KeepAliveRequest) -> Result<KeepAliveStream, Status> {
+    async fn open(&mut self, first: proto::KeepAliveRequest) -> Result<KeepAliveStream, Status> {
         let (requests, queue) = mpsc::channel(1);
         // Sent before the call: the server may wait for it before it answers at all.
         requests
             .send(first)
             .await
             .map_err(|_| Status::unavailable("the stream is closed"))?;
-        let (_, attempt) = self.client.attempt(self.ttl);
+        let (endpoint, attempt) = self.client.attempt(self.ttl);
+        self.endpoint = endpoint;
         // No deadline: the stream lives as long as the lease.
         let request = Request::new(ReceiverStream::new(queue));
         let answers = attempt.locks().keep_alive(request).await?.into_inner();

@@ -64,6 +64,7 @@ impl<K: Into<String>> From<K> for LockRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionRequest {
     pub(super) ttl: Option<Duration>,
+    pub(super) disconnect_grace: Option<Duration>,
     pub(super) owner: String,
 }
 
@@ -77,6 +78,15 @@ impl SessionRequest {
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> SessionRequest {
         self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long the session lives on once its connection is closed, 100 ms to its TTL: the locks of a process that
+    /// crashes go to the next ones after this. In return its locks count as lost as soon as no server answered
+    /// within 0.9 of it, for whatever reason.
+    #[must_use]
+    pub fn disconnect_grace(mut self, grace: Duration) -> SessionRequest {
+        self.disconnect_grace = Some(grace);
         self
     }
 

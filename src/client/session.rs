@@ -54,7 +54,7 @@ impl Client {
     /// Opens a session and keeps it alive.
     pub async fn open_session(&self, request: SessionRequest) -> Result<Session, SessionError> {
         let opened = self.open_session_raw(&request).await?;
-        let lease = Lease::start(self, opened.session, opened.ttl, opened.validity);
+        let lease = Lease::start(self, opened);
         Ok(Session {
             shared: Arc::new(Shared {
                 client: self.clone(),
@@ -73,6 +73,11 @@ impl Session {
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
         self.shared.lease.ttl()
+    }
+
+    /// How long it lives on once its connection is closed, where that matters.
+    pub fn disconnect_grace(&self) -> Option<Duration> {
+        self.shared.lease.disconnect_grace()
     }
 
     /// Until when it is safe from expiry; `None` once it is over.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::answer::{Acquired, Standing};
+use super::answer::{Acquired, Renewed, Standing};
 use super::clock::Moment;
 use super::error::{SessionError, WaitError};
 use super::fault::Fault;
 use super::guard::LockGuard;
-use super::lease::Lease;
+use super::lease::{Lease, LeaseState};
 use super::lost::{Lost, LostReason};
 use super::place::Place;
 use super::retry::{Backoff, Verdict, judge};
@@ -225,12 +225,16 @@ impl Place {
                 session.lease().extend(validity);
                 Arc::clone(session.lease())
             }
-            None => Arc::new(Lease::start(
-                &self.client,
-                self.lease_id.clone(),
-                self.ttl,
-                validity,
-            )),
+            None => {
+                let opened = Renewed {
+                    session: self.lease_id.clone(),
+                    ttl: self.ttl,
+                    disconnect_grace: None,
+                    valid_until: validity.until(),
+                    validity,
+                };
+                Arc::new(Lease::start(&self.client, opened))
+            }
         };
         self.taken = false;
         Ok(LockGuard::new(
@@ -243,10 +247,18 @@ impl Place {
     }
 
     /// Validity counts from when the request was sent. After a long wait little or nothing is left of it,
-    /// so the server is asked again.
+    /// so the server is asked again, unless a session that lives by itself has more.
     async fn fresh_validity(&mut self) -> Result<Validity, WaitError> {
         let now = self.client.now();
-        let full = Validity::promised(now, self.ttl).left(now);
+        let mut span = self.ttl;
+        if let Some(session) = &self.session {
+            match session.lease().state() {
+                LeaseState::Live(validity) => self.validity = self.validity.or_later(validity),
+                LeaseState::Over(lost) => return Err(self.lose(lost)),
+            }
+            span = session.disconnect_grace().unwrap_or(span);
+        }
+        let full = Validity::promised(now, span).left(now);
         if self.validity.left(now) >= full / 2 {
             return Ok(self.validity);
         }

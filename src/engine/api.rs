@@ -153,11 +153,28 @@ pub enum Watched {
     Lost(Over),
 }
 
+/// OpenSession.
+#[derive(Clone, Debug)]
+pub struct SessionCall {
+    /// Names the call, and the session.
+    pub request_id: Uuid,
+    /// Its time to live, in milliseconds.
+    pub ttl_ms: u32,
+    /// How long it lives on after its client's stream ended, in milliseconds; 0 where that does not matter.
+    pub disconnect_grace_ms: u32,
+    /// A label for people.
+    pub owner: String,
+    /// Who asks, as far as the server knows.
+    pub identity: String,
+}
+
 /// The answer to OpenSession and RenewSession.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renewed {
     /// The TTL in force.
     pub ttl: Duration,
+    /// The grace for a client that is disconnected, where there is one.
+    pub disconnect_grace: Option<Duration>,
     /// How long it is safe from expiry, from when the call came in.
     pub valid_for: Duration,
 }

@@ -4,6 +4,7 @@
 //! anybody waits behind it or not (I8); a renewal does not move it: when it rings early it is set again.
 //! So a sign of life costs a look-up.
 
+mod disconnect;
 mod open;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use super::api::{LeaseLeft, Renewed};
 use super::clock::Clock;
 use crate::lock::{Fence, KeyId, Seq, SessionId, Tag};
 use crate::session::{Lease, Observed, Observer, Vouch};
+use crate::store::SessionRow;
 pub(super) use open::OpenCall;
 
 /// The table is looked at least this often; a longer gap means that the process was not running.
@@ -235,13 +237,10 @@ impl Leases {
         }
     }
 
-    /// Begins the lease of a session, with a full TTL; goes on with the one it has. `since` as for a place.
-    pub fn add_session(
-        &self,
-        session: SessionId,
-        ttl: Duration,
-        since: Duration,
-    ) -> Result<(), NoLease> {
+    /// Begins the lease of a session, with a full TTL, as of one whose client is connected; goes on with the one it
+    /// has. `since` as for a place.
+    pub fn add_session(&self, row: &SessionRow, since: Duration) -> Result<(), NoLease> {
+        let (session, ttl) = (row.id, row.ttl());
         let (mut table, now) = self.look();
         if let Some(known) = table.sessions.get_mut(&session) {
             if known.lease.is_over() {
@@ -257,7 +256,8 @@ impl Leases {
         let alarm = table.set_alarm(now.plus(ttl), Alarm::Session(session));
         let open_calls = table.open_calls(session);
         let known = SessionLease {
-            lease: Lease::with_open_calls(ttl, now, open_calls),
+            lease: Lease::with_open_calls(ttl, now, open_calls)
+                .with_disconnect_grace(row.disconnect_grace()),
             alarm,
             since,
             ceded: None,
@@ -525,8 +525,12 @@ impl Table {
         let ttl = lease.ttl();
         let valid_for = self.vouch.valid_for(ttl, since, boot);
         let valid_for = valid_for.ok_or(NoLease::Doubted)?;
-        lease.renew(now).ok_or(NoLease::Over)?;
-        Ok(Renewed { ttl, valid_for })
+        let most = lease.renew(now).ok_or(NoLease::Over)?;
+        Ok(Renewed {
+            ttl,
+            disconnect_grace: lease.disconnect_grace(),
+            valid_for: valid_for.min(most),
+        })
     }
 
     fn count_ttl(&mut self, ttl: Duration) {

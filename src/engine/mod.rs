@@ -350,24 +350,22 @@ impl Engine {
         Ok(Watch::new(Arc::clone(&inner), handle))
     }
 
-    /// Opens a session whose id is `request_id`; finds it if it is open already.
+    /// Opens a session whose id is its `request_id`; finds it if it is open already.
     pub async fn open_session(
         &self,
-        request_id: Uuid,
-        ttl_ms: u32,
-        owner: String,
-        identity: String,
+        call: SessionCall,
     ) -> Result<(SessionId, Renewed), EngineError> {
         let inner = self.inner()?;
-        let id = SessionId(request_id);
+        let id = SessionId(call.request_id);
         let row = SessionRow {
             id,
-            ttl_ms,
+            ttl_ms: call.ttl_ms,
+            disconnect_grace_ms: call.disconnect_grace_ms,
             replica: inner.replica,
             epoch: 1,
             open: true,
-            identity,
-            owner,
+            identity: call.identity,
+            owner: call.owner,
             created_at_ms: wall_ms(&inner),
         };
         // In a task of its own: a row that was written always gets its lease.
@@ -397,6 +395,7 @@ impl Engine {
                     let life = Self::told(&inner, ask.await?).await?;
                     Renewed {
                         ttl: life.ttl,
+                        disconnect_grace: None,
                         valid_for: life.valid_for,
                     }
                 }
@@ -404,6 +403,25 @@ impl Engine {
         };
         inner.alive()?;
         Ok(renewed)
+    }
+
+    /// As [`Engine::renew`], by a message on a stream: its client is connected.
+    pub async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
+        let LeaseId::Session(session) = lease else {
+            return self.renew(lease).await;
+        };
+        let inner = self.inner()?;
+        let renewed = sessions::renew_on_stream(&inner, *session).await;
+        inner.alive()?;
+        renewed
+    }
+
+    /// A stream ended, here or at another replica, that the client of a session gave signs of life on. To be
+    /// called once none of them is under way any more. Of a session that is not kept here it says nothing.
+    pub fn disconnected(&self, session: SessionId) {
+        if let Ok(inner) = self.inner() {
+            inner.leases.disconnected(session);
+        }
     }
 
     /// Closes a session and ends what lives by it. True if it was over before.

@@ -86,13 +86,8 @@ async fn take_session(inner: &Arc<Inner>, row: SessionRow) -> Result<(), EngineE
         }
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => return Err(failed(error)),
     }
-    let ttl = Duration::from_millis(u64::from(row.ttl_ms));
     // Over the limit only if that was lowered since: then the session ends, as if it had expired.
-    if inner
-        .leases
-        .add_session(row.id, ttl, Duration::ZERO)
-        .is_err()
-    {
+    if inner.leases.add_session(&row, Duration::ZERO).is_err() {
         tracing::warn!(session = %row.id, "more sessions than sessions_max; ending this one");
     }
     Ok(())

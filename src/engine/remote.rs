@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::sync::Notify;
 
 use super::api::{EngineError, Renewed};
 use super::beats;
@@ -72,6 +73,9 @@ struct Remote {
 #[derive(Default)]
 pub(super) struct RemoteSessions {
     table: Mutex<BTreeMap<SessionId, Remote>>,
+    /// Those of the table that somebody says are over.
+    hinted: Mutex<BTreeSet<SessionId>>,
+    hints: Notify,
 }
 
 impl RemoteSessions {
@@ -134,8 +138,32 @@ impl RemoteSessions {
         Some(known.silence_left(members))
     }
 
-    /// Its row is to be read at once: somebody says that it changed.
-    pub fn look_again(&self, session: SessionId) {
+    /// Somebody says that it is over: it is looked at now, and not in the next round. Who waits behind its places
+    /// waits for that.
+    pub fn hint(&self, session: SessionId) {
+        let mut table = self.table();
+        let Some(remote) = table.get_mut(&session) else {
+            return;
+        };
+        remote.read_at = None;
+        let hinted = self.hinted.lock();
+        hinted
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(session);
+        self.hints.notify_one();
+    }
+
+    fn take_hinted(&self) -> Vec<(SessionId, Remote)> {
+        let table = self.table();
+        let hinted = self.hinted.lock();
+        let hinted = std::mem::take(&mut *hinted.unwrap_or_else(PoisonError::into_inner));
+        let known = hinted.into_iter();
+        let known = known.filter_map(|id| Some((id, table.get(&id)?.clone())));
+        known.collect()
+    }
+
+    /// Its row is to be read in the next round: it may have changed.
+    fn look_again(&self, session: SessionId) {
         if let Some(remote) = self.table().get_mut(&session) {
             remote.read_at = None;
         }
@@ -161,7 +189,7 @@ impl RemoteSessions {
             remote.known = Some(Known {
                 keeper: row.replica,
                 epoch: row.epoch,
-                ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                ttl: row.ttl(),
                 seen: heard,
             });
         }
@@ -205,16 +233,20 @@ impl RemoteSessions {
 /// Watches them until this replica is over.
 pub(super) async fn watch_on(inner: Arc<Inner>) {
     let mut over = inner.dead.subscribe();
+    let mut round = inner.clock.sleep(EVERY);
     loop {
-        tokio::select! {
+        let (these, is_round) = tokio::select! {
             biased;
             _ = over.wait_for(|over| *over) => return,
-            () = inner.clock.sleep(EVERY) => {}
-        }
-        let all = inner.remote.wanted(inner.clock.boot());
-        futures_util::stream::iter(all)
+            () = &mut round => (inner.remote.wanted(inner.clock.boot()), true),
+            () = inner.remote.hints.notified() => (inner.remote.take_hinted(), false),
+        };
+        futures_util::stream::iter(these)
             .for_each_concurrent(AT_ONCE, |(session, remote)| watch(&inner, session, remote))
             .await;
+        if is_round {
+            round = inner.clock.sleep(EVERY);
+        }
     }
 }
 
@@ -246,9 +278,14 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
                     ceded::adopt(inner, row).await;
                 } else if row.open && silent && same {
                     close(inner, row).await;
+                } else if !row.open {
+                    return evict(inner, session, remote);
                 }
             }
-            Ok(None) => inner.remote.saw_end(session, inner.clock.boot()),
+            Ok(None) => {
+                inner.remote.saw_end(session, inner.clock.boot());
+                return evict(inner, session, remote);
+            }
             Err(error) => tracing::debug!(%session, %error, "a session could not be looked at"),
         }
     }
@@ -332,7 +369,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 Known {
                     keeper: row.replica,
                     epoch: row.epoch,
-                    ttl: Duration::from_millis(u64::from(row.ttl_ms)),
+                    ttl: row.ttl(),
                     seen: heard,
                 }
             }

@@ -99,7 +99,7 @@ impl Engine {
     /// Another replica says that a session is over.
     pub fn session_hinted(&self, session: SessionId) {
         if let Ok(inner) = self.inner() {
-            inner.remote.look_again(session);
+            inner.remote.hint(session);
         }
     }
 

@@ -22,10 +22,6 @@ const EVICTS_AT_ONCE: usize = 64;
 /// A consent that is followed by no take-over is given up after this.
 pub(super) const CEDED_FOR: Duration = Duration::from_secs(6);
 
-fn ttl_of(row: &SessionRow) -> Duration {
-    Duration::from_millis(u64::from(row.ttl_ms))
-}
-
 fn too_many(inner: &Inner) -> EngineError {
     EngineError::Exhausted {
         what: "sessions_max",
@@ -64,7 +60,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
                 if may_be_written {
                     // If nobody asks for it again it expires, and its row is closed then.
-                    let _ = inner.leases.add_session(row.id, ttl_of(&row), begun);
+                    let _ = inner.leases.add_session(&row, begun);
                 }
                 return Err(EngineError::Unavailable(error.to_string()));
             }
@@ -74,6 +70,11 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
         }
         if found.ttl_ms != row.ttl_ms {
             return Err(EngineError::RequestMismatch { field: "ttl" });
+        }
+        if found.disconnect_grace_ms != row.disconnect_grace_ms {
+            return Err(EngineError::RequestMismatch {
+                field: "disconnect_grace",
+            });
         }
         if found.owner != row.owner {
             return Err(EngineError::RequestMismatch { field: "owner" });
@@ -88,7 +89,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             return super::remote::renew(&inner, found.id).await;
         }
         // Also one that was found: by the row of this replica's own id it was written by this one, now or before.
-        return match inner.leases.add_session(found.id, ttl_of(&found), since) {
+        return match inner.leases.add_session(&found, since) {
             Ok(()) => {
                 inner.beat_sooner.notify_one();
                 renew(&inner, found.id).await
@@ -115,6 +116,21 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
         }
         Err(_) => Err(EngineError::SessionOver),
     }
+}
+
+/// As [`renew`], by a message on a stream.
+pub(super) async fn renew_on_stream(
+    inner: &Arc<Inner>,
+    session: SessionId,
+) -> Result<Renewed, EngineError> {
+    let here = || inner.leases.renew_on_stream(session);
+    if let Ok(renewed) = here() {
+        return Ok(renewed);
+    }
+    // It may need a new epoch first. What works at that goes on without whoever waits for it, so it must not
+    // say that the client is connected: its stream may have ended meanwhile.
+    renew(inner, session).await?;
+    here().map_err(|_| changing())
 }
 
 fn changing() -> EngineError {
@@ -198,7 +214,7 @@ pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool
         }
         SessionSwap::NotStarted(error) => return Err(failed(error)),
     }
-    match inner.leases.add_session(row.id, ttl_of(&row), since) {
+    match inner.leases.add_session(&row, since) {
         Ok(()) => {
             inner.beat_sooner.notify_one();
             for place in inner.remote.take_places(row.id) {

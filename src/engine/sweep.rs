@@ -95,8 +95,7 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
             }
             if row.open {
                 // Closed once nothing was heard of it for its TTL, and so observed for longer.
-                let ttl = Duration::from_millis(u64::from(row.ttl_ms));
-                let span = silence_max(ttl).saturating_add(EVERY);
+                let span = silence_max(row.ttl()).saturating_add(EVERY);
                 inner.remote.observe_for(row.id, inner.clock.boot(), span);
                 return;
             }

@@ -281,6 +281,7 @@ pub fn session(session: DescribedSession) -> proto::SessionInfo {
     proto::SessionInfo {
         session: session.row.id.to_string(),
         ttl: Some(millis(session.row.ttl_ms)),
+        disconnect_grace: session.row.disconnect_grace().map(duration),
         lease_left: session.left.map(duration),
         lock_refs: count(session.lock_refs),
         replica: session.row.replica.to_string(),

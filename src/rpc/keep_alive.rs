@@ -4,6 +4,12 @@
 //! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
 //! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
 //! oldest renewal has failed, and the stream with it, unless they come by the thousand a second.)
+//!
+//! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
+//! signs of life it carried, and tells at its end.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
@@ -14,11 +20,67 @@ use super::deadline::later;
 use super::router::Router;
 use super::status;
 use super::stopping::Stopping;
+use crate::lock::SessionId;
 use crate::proto::{KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals of one stream may be under way: one slow session does not hold up the others, and
 /// the answers keep their order.
 const RENEWALS_MAX: usize = 256;
+
+/// How many sessions a stream remembers: twice what may be under way, for a client with so many sessions that have a
+/// disconnect_grace beside as many that have none. Of further ones nothing is told at its end; so they live for
+/// their TTL.
+const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
+
+/// The sessions that a stream carried signs of life for. Kept by the stream and by each renewal under way: what is
+/// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
+struct Connected {
+    router: Router,
+    stopping: Stopping,
+    sessions: Mutex<BTreeSet<SessionId>>,
+}
+
+impl Connected {
+    fn sessions(&self) -> MutexGuard<'_, BTreeSet<SessionId>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one renewal. Its session is remembered before: it may take effect without an answer.
+    async fn renew(
+        &self,
+        ask: KeepAliveRequest,
+        edge: &Edge,
+        answer_by: Instant,
+    ) -> Result<KeepAliveResponse, Status> {
+        let sign = KeepAlive::parse(ask, edge)?;
+        if let Some(session) = sign.session() {
+            let mut sessions = self.sessions();
+            if sessions.len() < SESSIONS_MAX {
+                sessions.insert(session);
+            }
+        }
+        let answer = self.router.make(&sign, edge, answer_by).await?;
+        if let Some(session) = sign.session()
+            && answer.disconnect_grace.is_none()
+        {
+            self.sessions().remove(&session);
+        }
+        Ok(answer)
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        // That this replica stops is not the doing of its clients: they have their TTL to come back.
+        if self.stopping.is_stopped() {
+            return;
+        }
+        let sessions = std::mem::take(&mut *self.sessions());
+        for session in sessions {
+            self.router.disconnected(session);
+        }
+    }
+}
 
 /// What the client's side of the stream brings.
 enum Asked {
@@ -37,6 +99,11 @@ pub fn stream(
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = edge.deadline;
+    let connected = Arc::new(Connected {
+        router,
+        stopping: stopping.clone(),
+        sessions: Mutex::default(),
+    });
     let open = Some((asks, stopping.clone()));
     let asked = stream::unfold(open, move |open| async move {
         let (mut asks, mut stopping) = open?;
@@ -62,15 +129,15 @@ pub fn stream(
     });
     asked
         .map(move |asked| {
-            let (router, edge) = (router.clone(), edge.clone());
+            let (connected, edge) = (Arc::clone(&connected), edge.clone());
             let mut stopping = stopping.clone();
-            let call_max = later(Instant::now(), router.limits().call_max());
+            let call_max = later(Instant::now(), edge.limits.call_max());
             let answer_by = deadline.answer_by().map_or(call_max, |at| at.min(call_max));
             async move {
                 match asked {
                     Asked::Renew(ask) => tokio::select! {
                         biased;
-                        answer = renew(&router, ask, &edge, answer_by) => answer,
+                        answer = connected.renew(ask, &edge, answer_by) => answer,
                         () = stopping.stopped() => Err(status::stopping()),
                     },
                     Asked::Fail(status) => Err(status),
@@ -78,14 +145,4 @@ pub fn stream(
             }
         })
         .buffered(RENEWALS_MAX)
-}
-
-async fn renew(
-    router: &Router,
-    ask: KeepAliveRequest,
-    edge: &Edge,
-    answer_by: Instant,
-) -> Result<KeepAliveResponse, Status> {
-    let sign = KeepAlive::parse(ask, edge)?;
-    router.make(&sign, edge, answer_by).await
 }

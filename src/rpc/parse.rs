@@ -78,6 +78,19 @@ pub enum Problem {
         /// The longest, in milliseconds.
         max_ms: u32,
     },
+    /// The grace for a client that is disconnected is too short or too long.
+    #[error(
+        "{given_ms} ms is out of range; it takes {min_ms} ms (limits.disconnect_grace_min_ms) to the session's ttl, \
+         {ttl_ms} ms"
+    )]
+    GraceOutOfRange {
+        /// What was given, in milliseconds, rounded up.
+        given_ms: u64,
+        /// The shortest, in milliseconds.
+        min_ms: u32,
+        /// The longest, which is the TTL of the session, in milliseconds.
+        ttl_ms: u32,
+    },
     /// It cannot be set where another field is.
     #[error("cannot be set together with {0}")]
     TogetherWith(&'static str),
@@ -209,14 +222,39 @@ pub fn ttl_ms(ttl: Option<&prost_types::Duration>, limits: &Limits) -> Result<u3
 
 fn ttl_in_range(ttl: Duration, limits: &Limits) -> Result<u32, Problem> {
     let (min_ms, max_ms) = (limits.ttl_min_ms, limits.ttl_max_ms);
-    let given_ms = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    match u32::try_from(given_ms) {
-        Ok(ms) if (min_ms..=max_ms).contains(&ms) => Ok(ms),
-        Ok(_) | Err(_) => Err(Problem::TtlOutOfRange {
+    ms_in_range(ttl, min_ms, max_ms).map_err(|given_ms| Problem::TtlOutOfRange {
+        given_ms,
+        min_ms,
+        max_ms,
+    })
+}
+
+/// `disconnect_grace` of a session with this TTL, in milliseconds, rounded up; 0 where absent.
+pub fn disconnect_grace_ms(
+    grace: Option<&prost_types::Duration>,
+    ttl_ms: u32,
+    limits: &Limits,
+) -> Result<u32, Invalid> {
+    let Some(grace) = grace else {
+        return Ok(0);
+    };
+    let min_ms = limits.disconnect_grace_min_ms;
+    let parsed = duration(grace).and_then(|grace| {
+        ms_in_range(grace, min_ms, ttl_ms).map_err(|given_ms| Problem::GraceOutOfRange {
             given_ms,
             min_ms,
-            max_ms,
-        }),
+            ttl_ms,
+        })
+    });
+    at("disconnect_grace", parsed)
+}
+
+/// A span in milliseconds, rounded up; as an error where it is not within these.
+fn ms_in_range(span: Duration, min_ms: u32, max_ms: u32) -> Result<u32, u64> {
+    let given_ms = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    match u32::try_from(given_ms) {
+        Ok(ms) if (min_ms..=max_ms).contains(&ms) => Ok(ms),
+        Ok(_) | Err(_) => Err(given_ms),
     }
 }
 

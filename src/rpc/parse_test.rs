@@ -107,6 +107,24 @@ fn a_ttl_is_rounded_up_to_milliseconds_and_kept_in_range() {
 }
 
 #[test]
+fn a_disconnect_grace_is_at_most_the_ttl_of_its_session() {
+    let parsed = |grace: Option<prost_types::Duration>, ttl_ms| {
+        disconnect_grace_ms(grace.as_ref(), ttl_ms, &limits())
+    };
+    assert_eq!(parsed(None, 1_000), Ok(0));
+    assert_eq!(parsed(Some(span(0, 500_000_000)), 1_000), Ok(500));
+    assert_eq!(parsed(Some(span(1, 0)), 1_000), Ok(1_000));
+    for (seconds, nanos) in [(0, 0), (0, 99_000_000), (1, 1)] {
+        let (field, problem) = refused(parsed(Some(span(seconds, nanos)), 1_000));
+        assert_eq!(field, "disconnect_grace");
+        assert!(
+            problem.to_string().contains("100 ms") && problem.to_string().contains("1000 ms"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
 fn a_duration_that_is_none_is_refused_whatever_its_numbers() {
     let parsed = |seconds, nanos| refused(wait(Some(&span(seconds, nanos)), &limits()));
     for (seconds, nanos) in [(-1, 0), (0, -1), (-1, -1), (i64::MIN, 0)] {

@@ -9,12 +9,12 @@ use tracing::Span;
 
 use super::calls::{About, Call, Edge};
 use super::deadline::{Deadline, by};
-use super::homes::Homes;
+use super::homes::{Home, Homes};
 use super::peer::PeerClient;
 use super::route::{Step, There, route};
-use crate::engine::{Engine, EngineError, Ids, Peer, Watch};
+use crate::engine::{Engine, EngineError, Ids, Peer, Presence, Watch};
 use crate::limits::Limits;
-use crate::lock::LockRef;
+use crate::lock::{LockRef, SessionId};
 use crate::proto::WatchLockRequest;
 use crate::proto::peer::ForwardWatchResponse;
 
@@ -88,6 +88,16 @@ impl Router {
             answer_by,
         };
         by(answer_by, route(&self.engine, &self.homes, &step)).await
+    }
+
+    /// A stream ended that the client of a session gave signs of life on: tells whoever keeps that session.
+    pub fn disconnected(&self, session: SessionId) {
+        let Some(Home::There(keeper)) = self.homes.of(&About::Session(session)) else {
+            return self.engine.disconnected(session);
+        };
+        if let (Some(peers), Presence::Live(peer)) = (&self.peers, self.engine.presence(keeper)) {
+            peers.session_disconnected(&peer, session);
+        }
     }
 
     /// Watches a lockRef where its home is.

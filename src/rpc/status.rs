@@ -192,6 +192,9 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         Problem::TtlOutOfRange { min_ms, max_ms, .. } => told("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", max_ms),
+        Problem::GraceOutOfRange { min_ms, ttl_ms, .. } => told("OUT_OF_RANGE")
+            .with("min_ms", min_ms)
+            .with("max_ms", ttl_ms),
         Problem::Table(_)
         | Problem::LockRef(_)
         | Problem::Control { .. }

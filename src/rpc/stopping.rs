@@ -22,6 +22,11 @@ impl Stopping {
         // An error says that the sender is gone: the server is.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
+
+    /// Whether it stops already.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.borrow() || self.0.has_changed().is_err()
+    }
 }
 
 impl Stop {

@@ -7,10 +7,17 @@ use super::observer::Observed;
 /// What keeps a session, or a lockRef without one, alive at the replica that vouches for it.
 ///
 /// Once over it stays over: the replica that found it expired may already have ended what lives by it.
+///
+/// With a `disconnect_grace` it ends sooner where its client went: that long after the end of the stream that the
+/// client gave signs of life on, unless it gives one on another.
 #[derive(Clone, Debug)]
 pub struct Lease {
     ttl: Duration,
+    /// Not above the TTL.
+    disconnect_grace: Option<Duration>,
     renewed: Observed,
+    /// When a stream of its client ended; `None` since a sign of life came on one.
+    disconnected: Option<Observed>,
     /// Calls that are open right now, each a sign of life by itself.
     open_calls: u32,
     over: bool,
@@ -21,9 +28,20 @@ impl Lease {
     pub fn new(ttl: Duration, now: Observed) -> Self {
         Lease {
             ttl,
+            disconnect_grace: None,
             renewed: now,
+            disconnected: None,
             open_calls: 0,
             over: false,
+        }
+    }
+
+    /// The same, with a grace for a client that is disconnected.
+    #[must_use]
+    pub fn with_disconnect_grace(self, grace: Option<Duration>) -> Self {
+        Lease {
+            disconnect_grace: grace.map(|grace| grace.min(self.ttl)),
+            ..self
         }
     }
 
@@ -40,6 +58,21 @@ impl Lease {
         self.ttl
     }
 
+    /// Its grace for a client that is disconnected.
+    pub fn disconnect_grace(&self) -> Option<Duration> {
+        self.disconnect_grace
+    }
+
+    /// How long a client may be told that it is safe, at most: its grace where it has one, for a client that is
+    /// connected, too. The stream may end at any time.
+    ///
+    /// That much is true of every answered sign of life, on a stream or not. Once it was taken in at r, `renewed`
+    /// is r or later for good. So whatever streams end later, or were seen to end late, the lease ends at
+    /// r + TTL, at max(r, ..) + grace, or after that; and the grace is not above the TTL.
+    pub fn safe_for_most(&self) -> Duration {
+        self.disconnect_grace.unwrap_or(self.ttl)
+    }
+
     /// A sign of life: what the client may be told (how long it is safe, from the moment it sent that
     /// sign), or `None` if the lease is over.
     pub fn renew(&mut self, now: Observed) -> Option<Duration> {
@@ -47,7 +80,20 @@ impl Lease {
             return None;
         }
         self.renewed = self.renewed.max(now);
-        Some(self.ttl)
+        Some(self.safe_for_most())
+    }
+
+    /// As [`Lease::renew`], on a stream: its client is connected, whatever ended before. (The end of an older
+    /// stream may be seen later than this; then the next one, in a quarter of the grace, says so again.)
+    pub fn renew_on_stream(&mut self, now: Observed) -> Option<Duration> {
+        let safe_for = self.renew(now)?;
+        self.disconnected = None;
+        Some(safe_for)
+    }
+
+    /// A stream ended on which its client gave signs of life.
+    pub fn disconnect(&mut self, now: Observed) {
+        self.disconnected = self.disconnected.max(Some(now));
     }
 
     /// A call opens that keeps it alive until it closes. False if the lease is over.
@@ -67,12 +113,15 @@ impl Lease {
 
     /// When it expires unless there is another sign of life.
     pub fn expires(&self, now: Observed) -> Observed {
-        let from = if self.open_calls > 0 {
-            self.renewed.max(now)
-        } else {
-            self.renewed
-        };
-        from.plus(self.ttl)
+        if self.open_calls > 0 {
+            // Whoever waits for the answer of a call is there.
+            return self.renewed.max(now).plus(self.ttl);
+        }
+        let silent = self.renewed.plus(self.ttl);
+        match (self.disconnected, self.disconnect_grace) {
+            (Some(at), Some(grace)) => self.renewed.max(at).plus(grace).min(silent),
+            (None, _) | (_, None) => silent,
+        }
     }
 
     /// What is left of it; zero once it is over.
@@ -109,6 +158,7 @@ mod tests {
     use super::*;
 
     const TTL: Duration = Duration::from_secs(10);
+    const GRACE: Duration = Duration::from_secs(2);
 
     fn at(seconds: u64) -> Observed {
         Observer::new(Duration::MAX)
@@ -144,5 +194,112 @@ mod tests {
         lease.close_call(at(1_000));
         assert!(!lease.expire(at(1_009)));
         assert!(lease.expire(at(1_010)));
+    }
+
+    /// Of a client that gave a sign of life on a stream at 0.
+    fn graceful() -> Lease {
+        let mut lease = Lease::new(TTL, at(0)).with_disconnect_grace(Some(GRACE));
+        assert_eq!(lease.renew_on_stream(at(0)), Some(GRACE));
+        lease
+    }
+
+    #[test]
+    fn a_lease_whose_stream_ended_lives_for_its_grace_and_no_longer() {
+        let mut lease = graceful();
+        assert_eq!(lease.expires(at(3)), at(10));
+        lease.disconnect(at(3));
+        assert_eq!(lease.left(at(4)), Duration::from_secs(1));
+        assert!(!lease.expire(at(4)));
+        assert!(lease.expire(at(5)));
+        // Where the TTL is over sooner, that is its end.
+        let mut lease = graceful();
+        lease.disconnect(at(9));
+        assert_eq!(lease.expires(at(9)), at(10));
+    }
+
+    #[test]
+    fn a_stream_that_ends_means_nothing_to_a_lease_without_a_grace() {
+        let mut lease = Lease::new(TTL, at(0));
+        lease.disconnect(at(1));
+        assert_eq!(lease.expires(at(1)), at(10));
+        assert_eq!(lease.renew(at(1)), Some(TTL));
+    }
+
+    #[test]
+    fn only_a_sign_of_life_on_another_stream_makes_up_for_the_end_of_one() {
+        let mut lease = graceful();
+        lease.disconnect(at(1));
+        assert_eq!(lease.renew_on_stream(at(2)), Some(GRACE));
+        assert_eq!(lease.expires(at(2)), at(12));
+        lease.disconnect(at(3));
+        // One by another way gives it another grace, from there.
+        assert_eq!(lease.renew(at(4)), Some(GRACE));
+        assert_eq!(lease.expires(at(4)), at(6));
+        assert!(lease.expire(at(6)));
+        assert_eq!(lease.renew_on_stream(at(6)), None);
+    }
+
+    #[test]
+    fn an_open_call_keeps_a_disconnected_lease_alive_and_its_close_starts_the_grace() {
+        let mut lease = graceful();
+        assert!(lease.open_call(at(1)));
+        lease.disconnect(at(1));
+        assert!(!lease.expire(at(1_000)));
+        lease.close_call(at(1_000));
+        assert_eq!(lease.expires(at(1_000)), at(1_002));
+    }
+
+    #[test]
+    fn whatever_streams_end_no_lease_ends_before_what_an_answered_sign_of_life_promised() {
+        for seed in 0..2_000_u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut below = |most: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % most
+            };
+            let grace = match below(4) {
+                0 => None,
+                _ => Some(Duration::from_secs(1 + below(TTL.as_secs()))),
+            };
+            let mut now = 0;
+            let mut lease = Lease::new(TTL, at(now)).with_disconnect_grace(grace);
+            let most = grace.unwrap_or(TTL);
+            let (mut promised, mut last, mut open) = (at(0), at(0), 0);
+            for step in 0..60 {
+                now += below(4);
+                let happened = below(6);
+                let told = match happened {
+                    0 => lease.renew(at(now)),
+                    1 => lease.renew_on_stream(at(now)),
+                    2 => lease.open_call(at(now)).then_some(most),
+                    3 if open > 0 => {
+                        open -= 1;
+                        let was_over = lease.is_over();
+                        lease.close_call(at(now));
+                        (!was_over).then_some(most)
+                    }
+                    // A stream that ended a while ago may be heard of late.
+                    4 => {
+                        lease.disconnect(at(now.saturating_sub(below(3))));
+                        None
+                    }
+                    _ => None,
+                };
+                if let Some(told) = told {
+                    open += u32::from(happened == 2);
+                    assert!(told <= most, "seed {seed}, step {step}");
+                    promised = promised.max(at(now).plus(told));
+                    last = at(now);
+                }
+                if lease.expire(at(now)) {
+                    assert!(open == 0 && promised <= at(now), "seed {seed}, step {step}");
+                } else {
+                    let lives_on = open > 0 || at(now) < last.plus(TTL);
+                    assert!(lives_on, "seed {seed}, step {step}");
+                }
+            }
+        }
     }
 }

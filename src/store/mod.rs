@@ -80,6 +80,8 @@ pub struct SessionRow {
     pub id: SessionId,
     /// Its time to live, in milliseconds.
     pub ttl_ms: u32,
+    /// How long it lives on after its client's stream ended, in milliseconds; 0 for none.
+    pub disconnect_grace_ms: u32,
     /// The replica that renews it.
     pub replica: ReplicaId,
     /// Raised by every change; a new session starts at 1.
@@ -92,6 +94,21 @@ pub struct SessionRow {
     pub owner: String,
     /// When it was opened by the clock of the replica that opened it, in milliseconds since 1970.
     pub created_at_ms: i64,
+}
+
+impl SessionRow {
+    /// Its time to live.
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(u64::from(self.ttl_ms))
+    }
+
+    /// How long it lives on after its client's stream ended; `None` where that does not matter.
+    pub fn disconnect_grace(&self) -> Option<Duration> {
+        match self.disconnect_grace_ms {
+            0 => None,
+            ms => Some(Duration::from_millis(u64::from(ms))),
+        }
+    }
 }
 
 /// What came of a compare-and-swap of a session row.

@@ -54,6 +54,37 @@ fn what_a_command_left_behind_is_stopped_as_well() {
 }
 
 #[test]
+fn with_a_disconnect_grace_a_command_goes_on_while_the_server_answers_and_no_longer() {
+    let mut world = World::new();
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
+    let arguments = [
+        "lock",
+        "--disconnect-grace",
+        "2s",
+        "k",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let mut locked = world.start(&arguments);
+    let shell = locked.line();
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(lives(&shell), "stopped while the server answers");
+    world.kill_server();
+    let away = Instant::now();
+    let (ended, said) = locked.end();
+    assert_eq!(ended.code(), Some(70), "{said}");
+    // Long before its TTL, which is 30 s.
+    assert!(
+        away.elapsed() < Duration::from_secs(2) + Duration::from_secs(1),
+        "{:?}",
+        away.elapsed()
+    );
+    until(|| !lives(&shell));
+}
+
+#[test]
 fn a_command_is_stopped_before_others_can_have_its_lock() {
     let mut world = World::new();
     let ttl = Duration::from_secs(3);

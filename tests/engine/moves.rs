@@ -9,7 +9,7 @@ use fermata::lock::{
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
 use super::shared::{Service, some_id};
-use super::world::{call, call_of, key, put, until};
+use super::world::{call, call_of, key, put, session_call, until};
 
 const LONG: Duration = Duration::from_secs(30);
 /// For this long nothing but an open wait keeps a session alive.
@@ -54,7 +54,7 @@ async fn a_home_is_told_of_an_end_also_where_its_outcome_had_to_be_looked_up() {
 }
 
 async fn session(engine: &Engine) -> SessionId {
-    let opened = engine.open_session(some_id(), SHORT_MS, String::new(), String::new());
+    let opened = engine.open_session(session_call(some_id(), SHORT_MS));
     opened.await.unwrap().0
 }
 
@@ -143,6 +143,7 @@ async fn nobody_waits_for_ever_for_a_session_that_its_replica_does_not_know_of()
     let row = SessionRow {
         id: SessionId(some_id()),
         ttl_ms: SHORT_MS,
+        disconnect_grace_ms: 0,
         replica: a.replica(),
         epoch: 1,
         open: true,

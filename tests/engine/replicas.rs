@@ -9,7 +9,7 @@ use fermata::engine::{
 use fermata::lock::{EndReason, LockRef, Over, SessionId};
 
 use super::shared::{Service, TTL, elsewhere, some_id};
-use super::world::{call, call_of, grant, put, until};
+use super::world::{call, call_of, grant, put, session_call, until};
 
 pub const NO_WAIT: Duration = Duration::ZERO;
 pub const LONG: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ async fn write(engine: &Engine, lock_ref: &LockRef, text: &str) -> Result<(), En
 }
 
 pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
-    let opened = engine.open_session(some_id(), ttl_ms, String::new(), String::new());
+    let opened = engine.open_session(session_call(some_id(), ttl_ms));
     opened.await.unwrap().0
 }
 
@@ -511,7 +511,7 @@ async fn a_session_that_is_found_open_is_no_younger_than_it_is() {
     let service = Service::of(1).await;
     let a = service.engine(0);
     let id = some_id();
-    let open = || a.open_session(id, 20_000, String::new(), String::new());
+    let open = || a.open_session(session_call(id, 20_000));
     open().await.unwrap();
     // Its last acknowledged beat is a second ago.
     service.replicas[0].way.mute(true);

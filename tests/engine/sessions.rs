@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{EngineError, LeaseId};
+use fermata::engine::{EngineError, LeaseId, SessionCall};
 use fermata::limits::Limits;
 use fermata::lock::{EndReason, Over, SessionId};
 use fermata::store::Store;
@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use super::faulty::Fault;
 use super::manual_clock::ManualClock;
-use super::world::{World, call_of, until};
+use super::world::{World, call_of, put, session_call, until};
 
 const TTL: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_millis(200);
 
 fn closed() -> EngineError {
@@ -99,13 +100,19 @@ async fn nobody_expires_for_the_time_that_the_replica_slept() {
 async fn the_same_request_finds_the_same_session() {
     let world = World::new().await;
     let id = Uuid::new_v4();
-    let open = |ttl, owner: &str| world.engine.open_session(id, ttl, owner.into(), "".into());
-    assert_eq!(open(10_000, "me").await.unwrap().0, SessionId(id));
-    assert_eq!(open(10_000, "me").await.unwrap().0, SessionId(id));
-    let ttl = Err(EngineError::RequestMismatch { field: "ttl" });
-    assert_eq!(open(11_000, "me").await.map(|_| ()), ttl);
-    let owner = Err(EngineError::RequestMismatch { field: "owner" });
-    assert_eq!(open(10_000, "you").await.map(|_| ()), owner);
+    let same = || session_call(id, 10_000);
+    assert_eq!(world.engine.open_session(same()).await.unwrap().0.0, id);
+    assert_eq!(world.engine.open_session(same()).await.unwrap().0.0, id);
+    let (mut ttl, mut grace, mut owner) = (same(), same(), same());
+    ttl.ttl_ms += 1;
+    grace.disconnect_grace_ms = 500;
+    owner.owner = "you".to_owned();
+    let others = [(ttl, "ttl"), (grace, "disconnect_grace"), (owner, "owner")];
+    for (other, field) in others {
+        let opened = world.engine.open_session(other).await;
+        let refused = Err(EngineError::RequestMismatch { field });
+        assert_eq!(opened.map(|_| ()), refused);
+    }
     assert_eq!(world.engine.counts().sessions, 1);
 }
 
@@ -128,11 +135,7 @@ async fn an_opening_that_nobody_learned_of_expires() {
         .store
         .fail_sessions([Fault::UnknownDone, Fault::NotStarted]);
     let (engine, id) = (world.engine.clone(), Uuid::new_v4());
-    let opened = tokio::spawn(async move {
-        engine
-            .open_session(id, 10_000, String::new(), String::new())
-            .await
-    });
+    let opened = tokio::spawn(async move { engine.open_session(session_call(id, 10_000)).await });
     until("it gave up", || async {
         clock.advance(STEP).await;
         opened.is_finished()
@@ -175,11 +178,7 @@ async fn limits_on_sessions_and_on_what_lives_by_one_are_kept() {
     let one = world.open_session(10_000).await;
     let two = world.open_session(10_000).await;
     let id = Uuid::new_v4();
-    let open = || {
-        world
-            .engine
-            .open_session(id, 10_000, String::new(), String::new())
-    };
+    let open = || world.engine.open_session(session_call(id, 10_000));
     let full = EngineError::Exhausted {
         what: "sessions_max",
         limit: 2,
@@ -338,5 +337,130 @@ async fn a_session_whose_last_place_ends_before_its_close_is_written_leaves_no_r
         world.engine.release(&created.lock_ref, None, 0)
     );
     assert_eq!(closed, Ok(false));
+    until_no_row(&world).await;
+}
+
+/// A session that ends so soon after its client's stream.
+async fn graceful(world: &World) -> SessionId {
+    let call = SessionCall {
+        disconnect_grace_ms: 500,
+        ..session_call(Uuid::new_v4(), 10_000)
+    };
+    let (session, opened) = world.engine.open_session(call).await.unwrap();
+    // Also where no stream was opened yet.
+    assert_eq!((opened.ttl, opened.valid_for), (TTL, GRACE));
+    session
+}
+
+/// A sign of life on a stream.
+async fn ping(world: &World, session: SessionId) {
+    let lease = LeaseId::Session(session);
+    let renewed = world.engine.renew_on_stream(&lease).await.unwrap();
+    assert_eq!(renewed.valid_for, GRACE);
+    assert_eq!(renewed.disconnect_grace, Some(GRACE));
+}
+
+#[tokio::test]
+async fn a_session_whose_stream_ended_is_over_after_its_grace_and_not_before() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = graceful(&world).await;
+    let held = world.create_in(session, "k").await;
+    let next = world.create("k").await.lock_ref;
+    ping(&world, session).await;
+    clock.advance(TTL / 2).await;
+    world.put(&held, "mine").await.unwrap();
+    world.engine.disconnected(session);
+    clock.advance(GRACE - STEP / 2).await;
+    assert_eq!(world.engine.counts().sessions, 1);
+    assert!(!world.state("k").await.entries.is_empty());
+    clock.advance(STEP).await;
+    let next = world.acquire(&next).await;
+    assert_eq!(world.get(&next).await, Ok(Some("mine".to_owned())));
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    until_no_row(&world).await;
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_within_its_grace_keeps_its_session() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = graceful(&world).await;
+    let held = world.create_in(session, "k").await;
+    for _ in 0..3 {
+        ping(&world, session).await;
+        world.engine.disconnected(session);
+        clock.advance(GRACE - STEP / 2).await;
+    }
+    ping(&world, session).await;
+    clock.advance(TTL - STEP).await;
+    let put = world.engine.critical_write(&held, put("v"), 0).await;
+    assert_eq!(put.unwrap().valid_for, GRACE);
+}
+
+#[tokio::test]
+async fn other_signs_of_life_give_a_disconnected_client_its_grace_and_not_its_ttl() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = graceful(&world).await;
+    let held = world.create_in(session, "k").await;
+    ping(&world, session).await;
+    world.engine.disconnected(session);
+    for _ in 0..4 {
+        clock.advance(GRACE - STEP).await;
+        world.put(&held, "v").await.unwrap();
+        clock.advance(GRACE - STEP).await;
+        let renewed = world.engine.renew(&LeaseId::Session(session)).await;
+        assert_eq!(renewed.unwrap().valid_for, GRACE);
+    }
+    clock.advance(GRACE + STEP).await;
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    until_no_row(&world).await;
+}
+
+#[tokio::test]
+async fn an_open_wait_keeps_a_disconnected_session_until_it_ends() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = graceful(&world).await;
+    let held = world.create_in(session, "k").await;
+    let watch = world.engine.watch(&held).await.unwrap();
+    assert_eq!(watch.valid_for(), GRACE);
+    ping(&world, session).await;
+    world.engine.disconnected(session);
+    clock.advance(2 * TTL).await;
+    world.put(&held, "still here").await.unwrap();
+    drop(watch);
+    clock.advance(GRACE - STEP / 2).await;
+    assert_eq!(world.engine.counts().sessions, 1);
+    clock.advance(STEP).await;
+    until_no_row(&world).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_is_nothing_to_a_session_without_a_grace() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let lease = LeaseId::Session(session);
+    let renewed = world.engine.renew_on_stream(&lease).await.unwrap();
+    assert_eq!((renewed.valid_for, renewed.disconnect_grace), (TTL, None));
+    world.engine.disconnected(session);
+    clock.advance(TTL - STEP).await;
+    assert!(world.engine.renew(&lease).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_restart_gives_a_disconnected_session_its_ttl_and_keeps_its_grace() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = graceful(&world).await;
+    ping(&world, session).await;
+    world.engine.disconnected(session);
+    let world = world.restart().await;
+    clock.advance(TTL - STEP).await;
+    ping(&world, session).await;
+    world.engine.disconnected(session);
+    clock.advance(GRACE + STEP).await;
     until_no_row(&world).await;
 }

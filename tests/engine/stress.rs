@@ -12,7 +12,7 @@ use fermata::lock::{Fence, LockRef, Over, SessionId};
 use uuid::Uuid;
 
 use super::rng::{Rng, seed};
-use super::world::{World, call_of, key, put, soon, until};
+use super::world::{World, call_of, key, put, session_call, soon, until};
 
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 4;
@@ -78,7 +78,7 @@ impl Client {
         let id = Uuid::new_v4();
         loop {
             let engine = self.shared.engine();
-            let opened = engine.open_session(id, 600_000, String::new(), String::new());
+            let opened = engine.open_session(session_call(id, 600_000));
             match self.call(opened).await {
                 Ok((session, _)) => break self.session = session,
                 Err(error) if is_passing(&error) => a_moment().await,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata::engine::{
     Clock, CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, LiveBy, Mutation,
-    NoPeers, REPLICA_TTL, Standing, SystemClock, SystemIds,
+    NoPeers, REPLICA_TTL, SessionCall, Standing, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
@@ -51,6 +51,17 @@ pub fn call_of(session: SessionId, id: &str) -> CreateCall {
     CreateCall {
         live_by: LiveBy::Session(session),
         ..call(id, 0)
+    }
+}
+
+/// An opening of a session.
+pub fn session_call(request_id: Uuid, ttl_ms: u32) -> SessionCall {
+    SessionCall {
+        request_id,
+        ttl_ms,
+        disconnect_grace_ms: 0,
+        owner: "a test".to_owned(),
+        identity: String::new(),
     }
 }
 
@@ -210,10 +221,8 @@ impl World {
     }
 
     pub async fn open_session(&self, ttl_ms: u32) -> SessionId {
-        let opened =
-            self.engine
-                .open_session(Uuid::new_v4(), ttl_ms, "a test".to_owned(), String::new());
-        opened.await.unwrap().0
+        let call = session_call(Uuid::new_v4(), ttl_ms);
+        self.engine.open_session(call).await.unwrap().0
     }
 }
 

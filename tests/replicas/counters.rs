@@ -357,6 +357,7 @@ impl CountingClient {
             ttl: Some(seconds(TTL)),
             request_id: Uuid::new_v4().to_string(),
             owner: format!("client {}", self.me),
+            disconnect_grace: None,
         };
         let open = self
             .sprayed

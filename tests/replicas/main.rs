@@ -11,6 +11,7 @@
 mod calls;
 mod counters;
 mod cut;
+mod disconnects;
 mod fault_free;
 mod faults;
 mod hammered;

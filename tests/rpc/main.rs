@@ -10,6 +10,7 @@
 mod bad_input;
 mod connections;
 mod deadlines;
+mod disconnects;
 mod lever;
 mod listings;
 mod logs;

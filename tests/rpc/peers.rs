@@ -17,10 +17,12 @@ use fermata::proto::peer::{
     RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
 };
 use fermata::proto::{
-    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, LockState, ReleaseLockRequest,
-    WatchLockRequest, WatchLockResponse,
+    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, KeepAliveRequest, LockState,
+    OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
 };
-use fermata::rpc::calls::{AcquireLock, Call, CreateLockRef, Edge, ReleaseLock};
+use fermata::rpc::calls::{
+    AcquireLock, Call, CreateLockRef, Edge, KeepAlive, OpenSession, ReleaseLock,
+};
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
 use fermata::rpc::route::There;
@@ -38,6 +40,7 @@ use tonic::{Code, Request, Response, Status};
 use uuid::Uuid;
 
 const SECRET: &str = "the secret of this test";
+const GRACE: Duration = Duration::from_millis(1_000);
 
 fn client() -> PeerClient {
     PeerClient::new(Secret::parse(SECRET).unwrap(), &Limits::default())
@@ -510,6 +513,41 @@ async fn a_status_from_the_way_there_says_nothing_about_a_session() {
         matches!(renewed, Err(PeerError::Unreachable(_))),
         "{renewed:?}"
     );
+}
+
+#[tokio::test]
+async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
+    let called = Called::start().await;
+    let open = OpenSessionRequest {
+        disconnect_grace: prost_types::Duration::try_from(GRACE).ok(),
+        ..Default::default()
+    };
+    let session = answered(called.ask::<OpenSession>(open, 5_000).await).session;
+    let ping = || {
+        let session = session.clone();
+        called.ask::<KeepAlive>(KeepAliveRequest { session }, 5_000)
+    };
+    let id = SessionId(session.parse().unwrap());
+    let teller = client();
+    // One that comes from an older stream, late.
+    teller.session_disconnected(&called.peer, id);
+    let began = Instant::now();
+    while began.elapsed() < 2 * GRACE {
+        let answer = answered(ping().await);
+        let grace = prost_types::Duration::try_from(GRACE).ok();
+        assert_eq!((answer.valid_for, answer.disconnect_grace), (grace, grace));
+        tokio::time::sleep(GRACE / 8).await;
+    }
+    teller.session_disconnected(&called.peer, id);
+    let told = Instant::now();
+    while called.engine.counts().sessions > 0 {
+        assert!(
+            told.elapsed() < Duration::from_secs(20),
+            "it lives for its TTL"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(told.elapsed() >= GRACE, "{:?}", told.elapsed());
 }
 
 #[tokio::test]

@@ -69,6 +69,7 @@ pub fn session(number: u128, epoch: u32, open: bool) -> SessionRow {
     SessionRow {
         id: SessionId(Uuid::from_u128(number)),
         ttl_ms: 30_000,
+        disconnect_grace_ms: 500,
         replica: replica(7),
         epoch,
         open,

@@ -12,6 +12,10 @@ use crate::client::fault::Fault;
 use crate::client::request::SessionRequest;
 use crate::proto;
 
+fn grace(told: Option<prost_types::Duration>) -> Option<Duration> {
+    told.map(|grace| from_wire(Some(grace)))
+}
+
 impl Client {
     pub(in crate::client) async fn open_session_raw(
         &self,
@@ -22,6 +26,7 @@ impl Client {
             // One id for all attempts: a repeat finds the session that the first one opened.
             request_id: Uuid::new_v4().to_string(),
             owner: request.owner.clone(),
+            disconnect_grace: request.disconnect_grace.and_then(to_wire),
         };
         let answer = self
             .call(|attempt| {
@@ -34,6 +39,7 @@ impl Client {
         Ok(Renewed {
             session: answer.message.session,
             ttl: from_wire(answer.message.ttl),
+            disconnect_grace: grace(answer.message.disconnect_grace),
             valid_until: validity.until(),
             validity,
         })
@@ -62,6 +68,7 @@ impl Client {
         Ok(Renewed {
             session: session.to_owned(),
             ttl: from_wire(answer.message.ttl),
+            disconnect_grace: grace(answer.message.disconnect_grace),
             valid_until: validity.until(),
             validity,
         })

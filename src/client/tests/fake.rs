@@ -43,6 +43,15 @@ pub struct State {
     pub next: u64,
     pub value: Option<bytes::Bytes>,
     pub ttl: Duration,
+    /// Of the sessions, as they asked for it.
+    pub disconnect_grace: Option<Duration>,
+}
+
+impl State {
+    /// What an answer promises.
+    fn valid_for(&self) -> Option<prost_types::Duration> {
+        span(self.disconnect_grace.unwrap_or(self.ttl))
+    }
 }
 
 #[derive(Clone)]
@@ -264,7 +273,7 @@ impl LockService for Fake {
                     request.session
                 },
                 ttl: span(state.ttl),
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
                 already_existed,
                 ..CreateLockRefResponse::default()
             })
@@ -340,7 +349,7 @@ impl LockService for Fake {
             Ok(CriticalGetResponse {
                 exists: state.value.is_some(),
                 value: state.value.clone().unwrap_or_default(),
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
             })
         })
         .await
@@ -355,7 +364,7 @@ impl LockService for Fake {
             state.holder(&request.lock_ref)?;
             state.value = Some(request.value);
             Ok(CriticalPutResponse {
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
             })
         })
         .await
@@ -370,7 +379,7 @@ impl LockService for Fake {
             state.holder(&request.lock_ref)?;
             state.value = None;
             Ok(CriticalDeleteResponse {
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
             })
         })
         .await
@@ -435,10 +444,13 @@ impl LockService for Fake {
         let request = request.into_inner();
         let session = format!("session-{}", request.request_id);
         self.act("open_session", request.request_id, |state| {
+            let grace = request.disconnect_grace;
+            state.disconnect_grace = grace.and_then(|grace| grace.try_into().ok());
             Ok(OpenSessionResponse {
                 session,
+                disconnect_grace: grace,
                 ttl: span(state.ttl),
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
             })
         })
         .await
@@ -452,8 +464,9 @@ impl LockService for Fake {
         self.act("renew", session.clone(), |state| {
             state.renewed(&session)?;
             Ok(RenewSessionResponse {
+                disconnect_grace: state.disconnect_grace.and_then(span),
                 ttl: span(state.ttl),
-                valid_for: span(state.ttl),
+                valid_for: state.valid_for(),
             })
         })
         .await
@@ -475,7 +488,8 @@ impl LockService for Fake {
                         Ok(()) => KeepAliveResponse {
                             session: session.clone(),
                             ttl: span(state.ttl),
-                            valid_for: span(state.ttl),
+                            valid_for: state.valid_for(),
+                            disconnect_grace: state.disconnect_grace.and_then(span),
                             reason: 0,
                         },
                         Err(_) => KeepAliveResponse {

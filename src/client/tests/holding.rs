@@ -1,10 +1,16 @@
 //! Until when a lock is believed in, and how its loss is told.
 
+use std::time::Duration;
+
 use tonic::Status;
 
 use super::fake::Act;
 use super::{World, secs};
-use crate::client::{CriticalError, GuardState, LostReason, ReleaseError, SessionRequest};
+use crate::client::{
+    CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionRequest,
+};
+
+const GRACE: Duration = Duration::from_millis(500);
 
 fn away(world: &World) {
     for method in ["keep_alive", "renew", "put", "acquire", "watch", "release"] {
@@ -160,6 +166,65 @@ async fn one_session_keeps_many_locks_and_takes_them_with_it() {
     let lost = session.lost().await;
     assert_eq!(lost.reason, LostReason::ValidityEnded);
     assert!(!guard.is_valid());
+}
+
+/// In a session that ends half a second after its connection.
+async fn graceful(world: &World) -> (Session, LockGuard) {
+    let request = SessionRequest::new().disconnect_grace(GRACE);
+    let session = world.client.open_session(request).await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    assert_eq!(guard.disconnect_grace(), Some(GRACE));
+    assert_eq!(guard.ttl(), secs(30));
+    (session, guard)
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_disconnect_grace_a_sign_of_life_is_given_at_once_and_each_quarter_of_it() {
+    let world = World::new();
+    let (_session, guard) = graceful(&world).await;
+    tokio::time::sleep(GRACE / 10).await;
+    assert_eq!(world.fake.count("keep_alive"), 1);
+    tokio::time::sleep(secs(10)).await;
+    assert!(guard.is_valid());
+    assert!(guard.valid_for() <= GRACE / 10 * 9);
+    assert!(guard.valid_for() >= GRACE / 2);
+    let asked = world.fake.count("keep_alive");
+    assert!((75..=82).contains(&asked), "{asked}");
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
+    for act in [Act::Refuse(Status::unavailable("away")), Act::Hang] {
+        let world = World::new();
+        let (session, guard) = graceful(&world).await;
+        tokio::time::sleep(secs(5)).await;
+        for method in ["keep_alive", "renew", "watch"] {
+            world.fake.always(method, act.clone());
+        }
+        let start = tokio::time::Instant::now();
+        assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+        // The last sign of life that was answered left up to a quarter of the grace before.
+        let (least, most) = (GRACE / 10 * 6, GRACE / 10 * 9);
+        assert!(start.elapsed() <= most, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= least, "{:?}", start.elapsed());
+        assert_eq!(session.valid_until(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_is_opened_anew_at_once() {
+    let world = World::new();
+    let (_session, guard) = graceful(&world).await;
+    for _ in 0..20 {
+        tokio::time::sleep(GRACE).await;
+        let broken = Act::Refuse(Status::unavailable("stopping"));
+        world.fake.next("keep_alive", broken);
+    }
+    tokio::time::sleep(GRACE).await;
+    assert!(guard.is_valid());
+    // None of them needed a call, of which the server does not learn that the client is there.
+    assert_eq!(world.fake.count("renew"), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,11 +17,13 @@ pub(in super::super) struct OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         let (mut table, now) = self.leases.look();
-        if let LeaseKey::Session(session) = &self.key {
-            table.close(*session);
-        }
         if let Some(lease) = table.lease(&self.key) {
             lease.close_call(now);
+        }
+        if let LeaseKey::Session(session) = &self.key {
+            table.close(*session);
+            // Its client may be disconnected, which did not matter meanwhile.
+            table.ring_sooner(*session, now);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{About, Call, Edge};
-use crate::engine::{Engine, EngineError, LeaseId, Renewed};
+use crate::engine::{Engine, EngineError, LeaseId, Renewed, SessionCall};
 use crate::lock::SessionId;
 use crate::proto::peer::Method;
 use crate::proto::{
@@ -17,10 +17,7 @@ use crate::rpc::{answer, status};
 pub struct OpenSession {
     /// With its request_id, which is the session's.
     ask: OpenSessionRequest,
-    session: SessionId,
-    ttl_ms: u32,
-    owner: String,
-    identity: String,
+    call: SessionCall,
 }
 
 impl Call for OpenSession {
@@ -29,21 +26,22 @@ impl Call for OpenSession {
     type Answer = OpenSessionResponse;
 
     fn parse(mut ask: OpenSessionRequest, edge: &Edge) -> Result<Self, Invalid> {
-        let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), &edge.limits)?;
-        let session = SessionId(parse::request_id(&ask.request_id, || edge.ids.uuid())?);
-        let owner = parse::owner(ask.owner.clone(), &edge.limits)?;
-        ask.request_id = session.to_string();
-        Ok(OpenSession {
-            ask,
-            session,
+        let limits = &edge.limits;
+        let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), limits)?;
+        let grace = ask.disconnect_grace.as_ref();
+        let call = SessionCall {
+            request_id: parse::request_id(&ask.request_id, || edge.ids.uuid())?,
             ttl_ms,
-            owner,
+            disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
+            owner: parse::owner(ask.owner.clone(), limits)?,
             identity: edge.identity.clone(),
-        })
+        };
+        ask.request_id = call.request_id.to_string();
+        Ok(OpenSession { ask, call })
     }
 
     fn about(&self) -> About {
-        About::Session(self.session)
+        About::Session(SessionId(self.call.request_id))
     }
 
     fn ask(&self) -> Cow<'_, OpenSessionRequest> {
@@ -51,13 +49,12 @@ impl Call for OpenSession {
     }
 
     async fn here(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
-        let (owner, identity) = (self.owner.clone(), self.identity.clone());
-        let open = engine.open_session(self.session.0, self.ttl_ms, owner, identity);
-        let (session, renewed) = open.await?;
+        let (session, renewed) = engine.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
             session: session.to_string(),
             ttl: Some(answer::duration(renewed.ttl)),
             valid_for: Some(answer::duration(renewed.valid_for)),
+            disconnect_grace: renewed.disconnect_grace.map(answer::duration),
         })
     }
 }
@@ -91,6 +88,7 @@ impl Call for RenewSession {
         Ok(RenewSessionResponse {
             valid_for: Some(answer::duration(renewed.valid_for)),
             ttl: Some(answer::duration(renewed.ttl)),
+            disconnect_grace: renewed.disconnect_grace.map(answer::duration),
         })
     }
 }
@@ -99,6 +97,16 @@ impl Call for RenewSession {
 pub struct KeepAlive {
     ask: KeepAliveRequest,
     lease: LeaseId,
+}
+
+impl KeepAlive {
+    /// The session that it is for, unless it is for a lockRef without one.
+    pub fn session(&self) -> Option<SessionId> {
+        match &self.lease {
+            LeaseId::Session(session) => Some(*session),
+            LeaseId::LockRef(_) => None,
+        }
+    }
 }
 
 impl Call for KeepAlive {
@@ -120,7 +128,8 @@ impl Call for KeepAlive {
     }
 
     async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
-        told(self.ask.session.clone(), engine.renew(&self.lease).await)
+        let renewed = engine.renew_on_stream(&self.lease).await;
+        told(self.ask.session.clone(), renewed)
     }
 }
 
@@ -164,6 +173,7 @@ fn told(
         valid_for: Some(prost_types::Duration::default()),
         ttl: None,
         reason: reason.into(),
+        disconnect_grace: None,
     };
     match renewed {
         Ok(renewed) => Ok(KeepAliveResponse {
@@ -171,6 +181,7 @@ fn told(
             valid_for: Some(answer::duration(renewed.valid_for)),
             ttl: Some(answer::duration(renewed.ttl)),
             reason: EndReason::Unspecified.into(),
+            disconnect_grace: renewed.disconnect_grace.map(answer::duration),
         }),
         Err(EngineError::SessionOver) => Ok(over(EndReason::SessionClosed)),
         Err(EngineError::Over(how) | EngineError::OverDuringWrite(how)) => {

@@ -113,7 +113,7 @@ impl PeerClient {
         answer_by: Instant,
     ) -> There<C::Answer> {
         let message = ForwardRequest {
-            to: id_bytes(to.id),
+            to: id_bytes(to.id.0),
             method: C::METHOD.into(),
             request: call.ask().encode_to_vec().into(),
             identity: edge.identity.clone(),
@@ -148,7 +148,7 @@ impl PeerClient {
         edge: &Edge,
     ) -> There<Streaming<ForwardWatchResponse>> {
         let message = ForwardWatchRequest {
-            to: id_bytes(to.id),
+            to: id_bytes(to.id.0),
             request: ask.encode_to_vec().into(),
             identity: edge.identity.clone(),
         };
@@ -274,6 +274,13 @@ impl PeerClient {
         }
     }
 
+    /// Tells the replica that keeps a session that its client's stream here ended. Best effort: what is lost costs
+    /// those who wait for the session its TTL. On the connection that the signs of life of the stream went by, so
+    /// that it does not overtake them.
+    pub fn session_disconnected(&self, to: &Peer, session: SessionId) {
+        self.send_hint(to, What::SessionDisconnected(id_bytes(session.0)));
+    }
+
     /// In a bounded way: what is too much is dropped.
     fn send_hint(&self, to: &Peer, what: What) {
         let Ok(under_way) = Arc::clone(&self.hints).try_acquire_owned() else {
@@ -362,14 +369,13 @@ impl Peers for PeerClient {
     }
 
     fn session_over(&self, to: &Peer, session: SessionId) {
-        let session = bytes::Bytes::copy_from_slice(session.0.as_bytes());
-        self.send_hint(to, What::SessionOver(session));
+        self.send_hint(to, What::SessionOver(id_bytes(session.0)));
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
         let message = RenewSessionRequest {
-            to: id_bytes(to.id),
-            session: bytes::Bytes::copy_from_slice(session.0.as_bytes()),
+            to: id_bytes(to.id.0),
+            session: id_bytes(session.0),
         };
         let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
         let request = self.request(message, Some(Instant::now() + RENEW));
@@ -387,7 +393,11 @@ fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
         Outcome::Renewed(renewed) => {
             let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());
             match (span(renewed.ttl), span(renewed.valid_for)) {
-                (Some(ttl), Some(valid_for)) => Ok(Renewed { ttl, valid_for }),
+                (Some(ttl), Some(valid_for)) => Ok(Renewed {
+                    ttl,
+                    disconnect_grace: span(renewed.disconnect_grace),
+                    valid_for,
+                }),
                 (None, _) | (_, None) => Err(words()),
             }
         }

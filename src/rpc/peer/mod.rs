@@ -37,6 +37,6 @@ fn unable<A>(told: peer::Unable) -> There<A> {
     }
 }
 
-fn id_bytes(id: ReplicaId) -> bytes::Bytes {
-    bytes::Bytes::copy_from_slice(id.0.as_bytes())
+fn id_bytes(id: Uuid) -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(id.as_bytes())
 }

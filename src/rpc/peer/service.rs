@@ -142,7 +142,7 @@ enum NotHere {
 fn not_here(error: &EngineError) -> Option<NotHere> {
     match error {
         EngineError::Elsewhere { home, version } => Some(NotHere::Elsewhere(Elsewhere {
-            home: id_bytes(*home),
+            home: id_bytes(home.0),
             version: *version,
         })),
         EngineError::Stopping => Some(NotHere::Unable(Unable {
@@ -277,6 +277,11 @@ impl Peer for PeerRpc {
                     self.engine.session_hinted(SessionId(session));
                 }
             }
+            Some(What::SessionDisconnected(session)) => {
+                if let Ok(session) = Uuid::from_slice(&session) {
+                    self.engine.disconnected(SessionId(session));
+                }
+            }
             None => {}
         }
         Ok(Response::new(HintResponse {}))
@@ -336,6 +341,7 @@ fn renewed(
             return Outcome::Renewed(Renewed {
                 ttl: Some(answer::duration(renewed.ttl)),
                 valid_for: Some(answer::duration(renewed.valid_for)),
+                disconnect_grace: renewed.disconnect_grace.map(answer::duration),
             });
         }
         Err(error) => error,

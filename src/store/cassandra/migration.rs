@@ -10,8 +10,9 @@ use super::schema::{PART, SchemaError, VERSION, columns, version};
 use super::statements::{Ask, single_table};
 use super::value::Value;
 
-/// The columns that came with version 2, in the table of replicas. (Its table of questions is made like any
-/// other.)
+/// The columns that came with version 2, in the table of sessions.
+const SESSIONS_2: [(&str, &str); 1] = [("disconnect_grace", "int")];
+/// The same, in the table of replicas. (Its table of questions is made like any other.)
 const REPLICAS_2: [(&str, &str); 4] = [
     ("peer_address", "text"),
     ("ttl", "int"),
@@ -32,7 +33,7 @@ pub(super) async fn finish(
         match found {
             // Columns join within a version until it is released.
             Some(VERSION) => {
-                return add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await;
+                return add_columns_2(driver, keyspace, say).await;
             }
             Some(found) if found > VERSION => {
                 let keyspace = keyspace.clone();
@@ -41,12 +42,22 @@ pub(super) async fn finish(
             // Where none is noted, the tables may be those that an earlier program began to make.
             Some(_) | None => {}
         }
-        add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await?;
+        add_columns_2(driver, keyspace, say).await?;
         note(driver, keyspace, found).await?;
     }
     Err(SchemaError::Unreachable(format!(
         "the version was changed by others during each of {TRIES_MAX} tries"
     )))
+}
+
+/// Adds what tables of version 1, or of the first days of version 2, lack.
+async fn add_columns_2(
+    driver: &Driver,
+    keyspace: &Keyspace,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), SchemaError> {
+    add_columns(driver, keyspace, "sessions", &SESSIONS_2, say).await?;
+    add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await
 }
 
 /// Adds those columns of a table that it does not have, and waits until all nodes know them.

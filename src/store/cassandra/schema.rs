@@ -46,8 +46,8 @@ impl Schema {
             one("schema_version")
         ));
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"ttl\" int,\n  \"replica\" uuid,\n  \
-             \"epoch\" int,\n  \"open\" boolean,\n  \"identity\" text,\n  \"owner\" text,\n  \
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"ttl\" int,\n  \
+             \"disconnect_grace\" int,\n  \"replica\" uuid,\n  \"epoch\" int,\n  \"open\" boolean,\n  \"identity\" text,\n  \"owner\" text,\n  \
              \"created_at\" timestamp\n) WITH gc_grace_seconds = {GC_GRACE_S}",
             one("sessions")
         ));

@@ -22,6 +22,7 @@ impl CassandraStore {
     ) -> Result<bool, Fault> {
         let mut values = vec![
             Value::Int(row.ttl_ms.cast_signed()),
+            Value::Int(row.disconnect_grace_ms.cast_signed()),
             Value::Uuid(row.replica.0),
             Value::Int(row.epoch.cast_signed()),
             Value::Boolean(row.open),
@@ -67,6 +68,8 @@ fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
         id: SessionId(present(row.uuid("id")?, "id")?),
         ttl_ms: present(row.int("ttl")?, "ttl")?.cast_unsigned(),
+        // Joined later: rows of before have none.
+        disconnect_grace_ms: row.int("disconnect_grace")?.unwrap_or(0).cast_unsigned(),
         replica: ReplicaId(present(row.uuid("replica")?, "replica")?),
         epoch: present(row.int("epoch")?, "epoch")?.cast_unsigned(),
         open: present(row.boolean("open")?, "open")?,

@@ -28,8 +28,9 @@ pub(super) const SHARED_COLUMNS: [&str; 8] = [
 ];
 
 /// The columns of a session, its id last.
-pub(super) const SESSION_COLUMNS: [&str; 8] = [
+pub(super) const SESSION_COLUMNS: [&str; 9] = [
     "ttl",
+    "disconnect_grace",
     "replica",
     "epoch",
     "open",
@@ -203,7 +204,7 @@ impl Ask {
             ),
             Ask::SwapSession => format!(
                 "UPDATE {sessions} SET {} WHERE \"id\" = ? IF \"epoch\" = ?",
-                assigned(&SESSION_COLUMNS[..7])
+                assigned(&SESSION_COLUMNS[..8])
             ),
             Ask::ForgetSession => {
                 format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")

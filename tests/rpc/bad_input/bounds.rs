@@ -84,6 +84,53 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
         ));
     }
 
+    let range = "it takes 100 ms (limits.disconnect_grace_min_ms) to the session's ttl, 30000 ms";
+    for (what, grace, reason, words) in [
+        (
+            "a grace of 0",
+            span(0, 0),
+            "OUT_OF_RANGE",
+            format!("0 ms is out of range; {range}"),
+        ),
+        (
+            "a grace of a nanosecond",
+            span(0, 1),
+            "OUT_OF_RANGE",
+            format!("1 ms is out of range; {range}"),
+        ),
+        (
+            "a grace a little above the TTL",
+            span(30, 1),
+            "OUT_OF_RANGE",
+            format!("30001 ms is out of range; {range}"),
+        ),
+        (
+            "a grace of all time",
+            span(i64::MAX, 999_999_999),
+            "OUT_OF_RANGE",
+            range.to_owned(),
+        ),
+        (
+            "a grace below 0",
+            span(-1, 0),
+            "OUT_OF_RANGE",
+            "it is negative".to_owned(),
+        ),
+        (
+            "a grace that is no span",
+            span(5, -1),
+            "MALFORMED",
+            "not a valid duration".to_owned(),
+        ),
+    ] {
+        let open = OpenSessionRequest {
+            disconnect_grace: Some(grace),
+            ..Default::default()
+        };
+        let expected = invalid("disconnect_grace", reason, words);
+        rows.push(row(what, Call::Open(open), expected));
+    }
+
     let once = CreateLockRefRequest {
         key: "once".to_owned(),
         request_id: REQUEST_ID.to_owned(),
@@ -132,6 +179,16 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
     };
     let same = answered(&[&format!("{:?}", stage.session)]);
     rows.push(row("one session twice", Call::Open(opened.clone()), same));
+    let other_grace = OpenSessionRequest {
+        disconnect_grace: Some(span(1, 0)),
+        ..opened.clone()
+    };
+    let words = "before with another disconnect_grace";
+    rows.push(row(
+        "one session, another grace",
+        Call::Open(other_grace),
+        invalid("disconnect_grace", "REQUEST_MISMATCH", words),
+    ));
     let other_owner = OpenSessionRequest {
         owner: "ann".to_owned(),
         ..opened

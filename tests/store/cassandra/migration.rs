@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fermata::lock::State;
 use fermata::store::cassandra::schema::{self, SchemaError};
 use fermata::store::cassandra::{CassandraStore, OpenError};
-use fermata::store::{Cell, Store};
+use fermata::store::{Cell, SessionRow, SessionSwap, Store};
 
 use super::World;
 use super::raw::Raw;
@@ -47,8 +47,16 @@ async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its
     let timestamp = 1_001;
     let cell = store.read_data(&id("k")).await.unwrap();
     assert_eq!(cell, Some(Cell { value, timestamp }));
-    let open = session(1, 1, true);
-    assert_eq!(store.load_session(open.id).await.unwrap(), Some(open));
+    let kept_session = SessionRow {
+        disconnect_grace_ms: 0,
+        ..session(1, 1, true)
+    };
+    let found = store.load_session(kept_session.id).await.unwrap();
+    assert_eq!(found, Some(kept_session));
+    let changed = session(1, 2, true);
+    store.swap_session(1, &changed).await;
+    let found = store.load_session(changed.id).await.unwrap();
+    assert_eq!(found, Some(changed));
     let next = with_place(&kept, 6);
     apply(&store, &id("k"), &kept, &next).await;
     // A replica of that time gave no beats; it is not one to wait for.
@@ -74,6 +82,22 @@ async fn tables_that_an_earlier_program_began_to_make_are_completed() {
     let store = world.store().await;
     store.announce_replica(&replica_row(4)).await.unwrap();
     assert_eq!(store.list_replicas(None, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_joined_the_version_after_a_keyspace_was_made_is_added() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    raw.run("ALTER TABLE \"@KEYSPACE@\".\"sessions\" DROP \"disconnect_grace\"")
+        .await;
+    world.apply(&["default"]).await.unwrap();
+    let store = world.store().await;
+    let open = session(1, 1, true);
+    let opened = store.swap_session(0, &open).await;
+    assert!(matches!(opened, SessionSwap::Applied), "{opened:?}");
+    assert_eq!(store.load_session(open.id).await.unwrap(), Some(open));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,6 +21,9 @@ struct Row {
     owner: String,
     #[prost(sint64, tag = "7")]
     created_at_ms: i64,
+    /// Joined later: 0, which is none, in the records before.
+    #[prost(uint32, tag = "8")]
+    disconnect_grace_ms: u32,
 }
 
 pub(in crate::store::embedded) fn encode_session(session: &SessionRow) -> Vec<u8> {
@@ -32,6 +35,7 @@ pub(in crate::store::embedded) fn encode_session(session: &SessionRow) -> Vec<u8
         identity: session.identity.clone(),
         owner: session.owner.clone(),
         created_at_ms: session.created_at_ms,
+        disconnect_grace_ms: session.disconnect_grace_ms,
     })
 }
 
@@ -46,6 +50,7 @@ pub(in crate::store::embedded) fn decode_session(
     Ok(SessionRow {
         id,
         ttl_ms: row.ttl_ms,
+        disconnect_grace_ms: row.disconnect_grace_ms,
         replica: ReplicaId(uuid(&row.replica, "replica")?),
         epoch: row.epoch,
         open: row.open,
@@ -65,6 +70,7 @@ mod tests {
         let session = SessionRow {
             id: SessionId(Uuid::from_u128(1)),
             ttl_ms: 30_000,
+            disconnect_grace_ms: 500,
             replica: ReplicaId(Uuid::from_u128(2)),
             epoch: 3,
             open: true,
@@ -76,5 +82,19 @@ mod tests {
         assert_eq!(decode_session(session.id, &row), Ok(session.clone()));
         assert!(decode_session(session.id, &row[..row.len() - 1]).is_err());
         assert!(decode_session(session.id, &[1]).is_err());
+    }
+
+    #[test]
+    fn a_session_that_was_written_before_there_was_a_disconnect_grace_has_none() {
+        let replica = Uuid::from_u128(2);
+        let mut row = vec![1, 0x08, 100, 0x12, 16];
+        row.extend(replica.as_bytes());
+        row.extend([0x18, 3, 0x20, 1]);
+        let session = decode_session(SessionId(Uuid::from_u128(1)), &row).unwrap();
+        assert_eq!((session.ttl_ms, session.epoch), (100, 3));
+        assert_eq!(session.replica, ReplicaId(replica));
+        assert_eq!(session.disconnect_grace(), None);
+        // And is written as it was, for who reads it by the older program.
+        assert_eq!(encode_session(&session), row);
     }
 }

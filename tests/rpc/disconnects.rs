@@ -1,0 +1,226 @@
+//! Sessions with a `disconnect_grace`: what the end of a KeepAlive stream means to them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata::engine::{LeaseId, SystemIds};
+use fermata::proto::lock_service_server::LockServiceServer;
+use fermata::proto::*;
+use fermata::rpc::lock_service::LockServiceRpc;
+use fermata::rpc::stopping::Stopping;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Code, Request, Streaming};
+
+use crate::world::{Client, World, create, in_ms};
+
+/// Beside a TTL of 30 s.
+const GRACE: Duration = Duration::from_millis(1_000);
+
+fn wire(span: Duration) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration::try_from(span).unwrap())
+}
+
+fn alive(session: &str) -> KeepAliveRequest {
+    KeepAliveRequest {
+        session: session.to_owned(),
+    }
+}
+
+/// A session, and a lockRef in it that holds this key.
+async fn hold(client: &mut Client, key: &str) -> (String, String) {
+    let ask = OpenSessionRequest {
+        disconnect_grace: wire(GRACE),
+        ..Default::default()
+    };
+    let opened = client.open_session(ask).await.unwrap().into_inner();
+    assert_eq!(opened.disconnect_grace, wire(GRACE));
+    assert_eq!(opened.valid_for, wire(GRACE));
+    assert_eq!(opened.ttl, wire(Duration::from_secs(30)));
+    let ask = CreateLockRefRequest {
+        key: key.to_owned(),
+        session: opened.session.clone(),
+        ..Default::default()
+    };
+    let held = client.create_lock_ref(ask).await.unwrap().into_inner();
+    assert_eq!(held.state(), LockState::Held);
+    assert_eq!(held.valid_for, wire(GRACE));
+    (opened.session, held.lock_ref)
+}
+
+/// A KeepAlive stream for one session.
+struct Alive {
+    session: String,
+    asks: Option<mpsc::Sender<KeepAliveRequest>>,
+    answers: Streaming<KeepAliveResponse>,
+}
+
+impl Alive {
+    async fn open(client: &mut Client, session: &str) -> Alive {
+        Alive::open_as(client, session, Request::new).await
+    }
+
+    async fn open_as(
+        client: &mut Client,
+        session: &str,
+        request: impl FnOnce(
+            ReceiverStream<KeepAliveRequest>,
+        ) -> Request<ReceiverStream<KeepAliveRequest>>,
+    ) -> Alive {
+        let (asks, queue) = mpsc::channel(1);
+        let answers = client.keep_alive(request(ReceiverStream::new(queue)));
+        Alive {
+            session: session.to_owned(),
+            asks: Some(asks),
+            answers: answers.await.unwrap().into_inner(),
+        }
+    }
+
+    /// A sign of life, answered.
+    async fn ping(&mut self) {
+        let asks = self.asks.as_ref().unwrap();
+        asks.send(alive(&self.session)).await.unwrap();
+        let answer = self.answers.next().await.unwrap().unwrap();
+        assert_eq!(answer.reason(), EndReason::Unspecified);
+        assert_eq!(answer.valid_for, wire(GRACE));
+        assert_eq!(answer.disconnect_grace, wire(GRACE));
+    }
+}
+
+/// Waits for the lock, for less than the TTL of who has it.
+async fn acquire(client: &mut Client, lock_ref: &str) {
+    let ask = AcquireLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        wait: wire(Duration::from_secs(20)),
+        read_value: false,
+        give_up: false,
+    };
+    let acquired = client.acquire_lock(ask).await.unwrap().into_inner();
+    assert_eq!(acquired.state(), LockState::Held);
+}
+
+/// How a stream ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    HalfClosed,
+    GivenUp,
+    ConnectionClosed,
+    Deadline,
+    Refused,
+}
+
+#[tokio::test]
+async fn however_a_stream_ends_its_session_ends_after_its_grace_and_not_before() {
+    use End::{ConnectionClosed, Deadline, GivenUp, HalfClosed, Refused};
+    let world = World::new().await;
+    let mut next = world.client().await;
+    for end in [HalfClosed, GivenUp, ConnectionClosed, Deadline, Refused] {
+        let key = format!("{end:?}");
+        let mut own = world.client().await;
+        let (session, _) = hold(&mut own, &key).await;
+        let waiting = create(&mut next, &key).await;
+        let mut stream = match end {
+            Deadline => Alive::open_as(&mut own, &session, |asks| in_ms(asks, 600)).await,
+            HalfClosed | GivenUp | ConnectionClosed | Refused => {
+                Alive::open(&mut own, &session).await
+            }
+        };
+        let sent = Instant::now();
+        stream.ping().await;
+        let kept = match end {
+            HalfClosed => {
+                stream.asks = None;
+                Some(stream)
+            }
+            Deadline => Some(stream),
+            Refused => {
+                let asks = stream.asks.as_ref().unwrap();
+                asks.send(alive("nonsense")).await.unwrap();
+                Some(stream)
+            }
+            GivenUp => {
+                drop(stream);
+                None
+            }
+            ConnectionClosed => {
+                drop((stream, std::mem::replace(&mut own, next.clone())));
+                None
+            }
+        };
+        acquire(&mut next, &waiting.lock_ref).await;
+        assert!(sent.elapsed() >= GRACE, "{end:?}: {:?}", sent.elapsed());
+        let ended = own.renew_session(RenewSessionRequest { session }).await;
+        assert_eq!(
+            ended.unwrap_err().code(),
+            Code::FailedPrecondition,
+            "{end:?}"
+        );
+        drop(kept);
+    }
+}
+
+#[tokio::test]
+async fn a_session_lives_on_where_another_stream_takes_the_place_of_one_that_ended() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let (session, held) = hold(&mut client, "a").await;
+    let mut stream = Alive::open(&mut client, &session).await;
+    stream.ping().await;
+    // The end of the first is seen after the second began, as where its connection was lost in silence.
+    let mut another = Alive::open(&mut client, &session).await;
+    another.ping().await;
+    drop(stream);
+    let began = Instant::now();
+    while began.elapsed() < 3 * GRACE {
+        sleep(GRACE / 8).await;
+        another.ping().await;
+    }
+    // And nothing at all for longer than the grace, while it is open.
+    sleep(2 * GRACE).await;
+    let get = CriticalGetRequest {
+        lock_ref: held,
+        call_no: 0,
+    };
+    let got = client.critical_get(get).await.unwrap().into_inner();
+    assert_eq!(got.valid_for, wire(GRACE));
+    let renewed = client.renew_session(RenewSessionRequest {
+        session: session.clone(),
+    });
+    let renewed = renewed.await.unwrap().into_inner();
+    assert_eq!(renewed.disconnect_grace, wire(GRACE));
+    assert_eq!(renewed.valid_for, wire(GRACE));
+    let mut admin = world.admin().await;
+    let listed = admin.list_sessions(ListSessionsRequest::default());
+    let listed = listed.await.unwrap().into_inner().sessions;
+    assert_eq!(listed[0].session, session);
+    assert_eq!(listed[0].disconnect_grace, wire(GRACE));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_disconnects_nobody() {
+    let world = World::new().await;
+    // Its streams end, and its engine goes on, as at another replica.
+    let (stop, stopping) = Stopping::pair();
+    let service = LockServiceRpc::new(world.engine.clone(), stopping, Arc::new(SystemIds), None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let server = tonic::transport::Server::builder()
+        .add_service(LockServiceServer::new(service))
+        .serve_with_incoming(TcpListenerStream::new(listener));
+    let server = tokio::spawn(server);
+    let mut client = Client::connect(address).await.unwrap();
+    let (session, _) = hold(&mut client, "a").await;
+    let mut stream = Alive::open(&mut client, &session).await;
+    stream.ping().await;
+    stop.now();
+    let told = stream.answers.next().await.unwrap().unwrap_err();
+    assert_eq!(told.code(), Code::Unavailable);
+    drop((stream, client));
+    server.abort();
+    sleep(2 * GRACE).await;
+    let lease = LeaseId::Session(fermata::lock::SessionId(session.parse().unwrap()));
+    assert_eq!(world.engine.renew(&lease).await.unwrap().valid_for, GRACE);
+}
