@@ -21,6 +21,8 @@ use super::watch::{Seen, Watcher};
 
 /// The longest wait that is asked for in one call.
 const WAIT_SLICE_MAX: Duration = Duration::from_secs(30);
+/// The shortest, where connections do not live for longer.
+const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
 
 /// How a wait is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +107,8 @@ impl Place {
         let mut backoff = Backoff::new();
         // The server heard of the place when it was created, or by the wait before this one.
         let mut heard = telling.start;
+        // Where a call is cut off by the age of its connection, say, the next one is to be answered before that.
+        let mut slice_max = WAIT_SLICE_MAX;
         loop {
             let position = match self.standing {
                 Standing::Held { fencing_token } => return self.hold(fencing_token).await,
@@ -112,10 +116,12 @@ impl Place {
             };
             telling.tell(position, client.now());
             let asked = client.now();
-            let slice = self.slice(asked, end);
+            let slice = self.slice(asked, end).min(slice_max);
             let acquired = match self.one_slice(slice, &mut telling).await {
                 Ok(acquired) => acquired,
                 Err(Broken::Call(status)) => {
+                    let lasted = asked.until(client.now());
+                    slice_max = slice_max.min(lasted / 2).max(WAIT_SLICE_MIN);
                     self.bear(status, heard, end, &mut backoff).await?;
                     continue;
                 }
@@ -126,6 +132,7 @@ impl Place {
                 continue;
             }
             heard = asked;
+            slice_max = slice_max.saturating_mul(2).min(WAIT_SLICE_MAX);
             let now = client.now();
             if end.is_some_and(|end| now >= end) {
                 return Err(WaitError::TimedOut {

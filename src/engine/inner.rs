@@ -46,6 +46,8 @@ pub(super) struct Inner {
     pub beat_sooner: Notify,
     /// Questions of other replicas that are worked at.
     pub asked: Asked,
+    /// For each place that may be being evicted because its session is over.
+    pub evicts: Semaphore,
     /// For each other home that may be being told of an end at the moment.
     pub telling: Arc<Semaphore>,
     /// This machine's clock differs too much from the store's (I2).

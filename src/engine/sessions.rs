@@ -16,8 +16,9 @@ use super::routes::{failed, has_consent};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
 
-/// How many places of a session that is over are evicted at once.
-const EVICTS_AT_ONCE: usize = 64;
+/// How many places of sessions that are over are evicted at once, of all sessions: the store has more to do than to
+/// clean up, and the beats of this replica most of all.
+pub(super) const EVICTS_AT_ONCE: usize = 64;
 
 /// A consent that is followed by no take-over is given up after this.
 pub(super) const CEDED_FOR: Duration = Duration::from_secs(6);
@@ -336,6 +337,10 @@ pub(super) async fn evict_all(inner: &Arc<Inner>, session: SessionId, places: Ve
 async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     let mut tries = 0;
     let mut stopping = inner.stopping.subscribe();
+    // Never closed.
+    let Ok(_turn) = inner.evicts.acquire().await else {
+        return;
+    };
     while !*inner.stopping.borrow() {
         let (reply, done) = oneshot::channel();
         let msg = Msg::SessionOver {

@@ -20,6 +20,7 @@ use super::peers::Peers;
 use super::recover::recover;
 use super::remote::{self, RemoteSessions};
 use super::routes::failed;
+use super::sessions::EVICTS_AT_ONCE;
 use super::{Engine, beats, sweep};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, TableName};
@@ -288,6 +289,7 @@ impl Shared {
             beats: AtomicU64::new(0),
             beat_sooner: Notify::new(),
             asked: Asked::default(),
+            evicts: Semaphore::new(EVICTS_AT_ONCE),
             telling: Arc::new(Semaphore::new(TELLING_MAX)),
             clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),

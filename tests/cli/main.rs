@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod balancer;
 mod bench;
 mod json;
 mod library;

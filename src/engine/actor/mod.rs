@@ -165,6 +165,16 @@ impl Actor {
             || !self.wakes.is_empty()
     }
 
+    /// Gives memory back before a rest that may be long: locks are held by the hundred thousand.
+    fn shrink(&mut self) {
+        self.backlog.shrink_to_fit();
+        self.pending.shrink_to_fit();
+        self.let_ins.shrink_to_fit();
+        if let Some(holding) = &mut self.holding {
+            holding.put_off.shrink_to_fit();
+        }
+    }
+
     fn place(&self, seq: Seq) -> PlaceId {
         PlaceId {
             id: Arc::clone(&self.id),
@@ -237,6 +247,7 @@ impl Actor {
                         // Somebody watches, or waits.
                         continue;
                     }
+                    self.shrink();
                     match run.inner.keys.park(self, &rx) {
                         Ok(()) => return,
                         Err(back) => self = back,
