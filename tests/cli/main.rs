@@ -16,6 +16,7 @@ mod loss;
 mod schema;
 mod signals;
 mod terminal;
+mod top;
 mod two_shells;
 mod values;
 mod world;
