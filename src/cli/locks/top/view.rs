@@ -220,7 +220,8 @@ impl View {
             true => KEYS_HELP.to_owned(),
             false => {
                 let last = self.above.saturating_add(self.shown).min(all);
-                format!("keys {}-{last} of {all}  {KEYS_HELP}", self.above + 1)
+                let first = self.above.saturating_add(1);
+                format!("keys {first}-{last} of {all}  {KEYS_HELP}")
             }
         }
     }
