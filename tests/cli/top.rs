@@ -86,14 +86,14 @@ q quit p pause j/k or arrows scroll ? what the columns tell";
     world.start_server();
     terminal.hides("no answer");
     terminal.keys("q");
-    let screen = terminal.shows("status=0");
+    let screen = terminal.shows("status=0\nprompt> ");
     assert!(!terminal.on_other_screen());
     // What was there before is there again, and nothing of the view.
     assert!(screen.contains("prompt> fermata locks top"), "{screen}");
     assert!(!screen.contains("GRANTS/MIN"), "{screen}");
     // Lines and echo are back.
     terminal.line("echo ca\"\"nonical");
-    terminal.shows("\ncanonical\n");
+    terminal.shows("prompt> echo ca\"\"nonical\ncanonical\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +108,7 @@ async fn ctrl_c_and_signals_end_the_view_and_give_the_terminal_back() {
             "" => super::signals::send(terminal.pid_in("pid"), nix::sys::signal::Signal::SIGTERM),
             keys => terminal.keys(keys),
         }
-        terminal.shows(&format!("status={status}"));
+        terminal.shows(&format!("status={status}\nprompt> "));
         assert!(!terminal.on_other_screen());
     }
 }
