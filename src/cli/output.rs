@@ -21,6 +21,11 @@ pub fn print_json(document: &serde_json::Value) -> io::Result<()> {
     stdout.flush()
 }
 
+/// Prints one JSON document in a line of its own, one of several.
+pub fn print_json_line(document: &serde_json::Value) -> io::Result<()> {
+    print_text(&format!("{document}\n"))
+}
+
 /// Prints text.
 pub fn print_text(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();

@@ -95,14 +95,19 @@ impl Remote {
 
     /// A client for these.
     pub fn client(&self) -> Result<Client, Failure> {
-        let mut options = ClientOptions::default();
+        let client = self.quiet_client(ClientOptions::default())?;
+        let timeout = client.options().timeout;
+        tokio::spawn(say_if_nobody_listens(self.endpoints(), timeout));
+        Ok(client)
+    }
+
+    /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
+    /// `options`.
+    pub fn quiet_client(&self, mut options: ClientOptions) -> Result<Client, Failure> {
         if let Some(timeout) = self.timeout() {
             options.timeout = timeout;
         }
-        let endpoints = self.endpoints();
-        let client = Client::connect_with(endpoints.clone(), options.clone())?;
-        tokio::spawn(say_if_nobody_listens(endpoints, options.timeout));
-        Ok(client)
+        Ok(Client::connect_with(self.endpoints(), options)?)
     }
 }
 

@@ -77,6 +77,69 @@ fn ended_place(ended: &proto::EndedPlace) -> Value {
     })
 }
 
+/// DescribeActivityResponse.
+pub fn activity(replicas: &[proto::ReplicaActivity]) -> Value {
+    json!({ "replicas": replicas.iter().map(replica_activity).collect::<Vec<_>>() })
+}
+
+fn replica_activity(told: &proto::ReplicaActivity) -> Value {
+    let replica = told.replica.as_ref().map(|info| {
+        json!({
+            "replica": info.replica,
+            "address": info.address,
+            "version": info.version,
+            "start_time": text_of(info.start_time),
+            "answering": info.answering,
+        })
+    });
+    let grants = told.grants.map(|grants| {
+        json!({
+            "at_once": grants.at_once,
+            "after_change": grants.after_change,
+            "after_hint": grants.after_hint,
+            "after_poll": grants.after_poll,
+            "after_call": grants.after_call,
+        })
+    });
+    let store = told.store.map(|store| {
+        json!({
+            "reads": store.reads,
+            "writes": store.writes,
+            "transactions": store.transactions,
+            "changes": store.changes,
+            "conflicts": store.conflicts,
+        })
+    });
+    let keys = told.busiest_keys.iter().map(|key| {
+        json!({
+            "table": key.table,
+            "key": key.key,
+            "owner": key.owner,
+            "waiters": key.waiters,
+            "last_minute": key.last_minute.as_ref().map(turns),
+        })
+    });
+    json!({
+        "replica": replica,
+        "answered": told.answered,
+        "sessions": told.sessions,
+        "keys": told.keys,
+        "grants": grants,
+        "last_minute": told.last_minute.as_ref().map(turns),
+        "store": store,
+        "busiest_keys": keys.collect::<Vec<_>>(),
+        "resident_bytes": told.resident_bytes,
+    })
+}
+
+fn turns(turns: &proto::Turns) -> Value {
+    json!({
+        "count": turns.count,
+        "mean_wait": text_of(turns.mean_wait),
+        "longest_wait": text_of(turns.longest_wait),
+    })
+}
+
 /// A value: as text where it is UTF-8 (else null), and always as base64 (null where there is none).
 pub fn value(value: Option<&Bytes>) -> Value {
     json!({

@@ -1,7 +1,7 @@
 //! Waiting for a lock on the command line: it shows how it goes, and a signal gives the place up.
 
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,7 +11,9 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::exit;
 use super::failure::Failure;
 use super::signals::{Signals, ends_a_wait};
-use crate::client::{Client, LockGuard, LockRequest, Moment, Place, SessionRequest, WaitError};
+use crate::client::{
+    Client, LockGuard, LockRequest, Moment, Place, Progress, SessionRequest, WaitError,
+};
 use crate::config::Span;
 
 /// How long giving a place up may hold up the end of the process.
@@ -20,8 +22,6 @@ const GIVE_UP_MAX: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(200);
 /// A line at least this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
-/// No position was told yet.
-const NOT_TOLD: u32 = u32::MAX;
 
 /// How to take the lock.
 #[derive(Debug, Clone, clap::Args)]
@@ -169,13 +169,13 @@ async fn wait(
     limit: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
-    let position = AtomicU32::new(NOT_TOLD);
+    let told: Mutex<Option<Progress>> = Mutex::new(None);
     let shown = limit != Some(Duration::ZERO);
     let mut line = Line::new(key, client.clock().now());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let waiting = place.wait_with(limit, |progress| {
-        position.store(progress.position, Ordering::Relaxed);
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
     });
     tokio::pin!(waiting);
     loop {
@@ -186,9 +186,9 @@ async fn wait(
                 return Err(Unlocked::Signal(signal));
             },
             _ = tick.tick() => {
-                let position = position.load(Ordering::Relaxed);
-                if shown && position != NOT_TOLD {
-                    line.show(position, client.clock().now());
+                let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(told) = told && shown {
+                    line.show(told, client.clock().now());
                 }
             }
         }
@@ -229,8 +229,8 @@ impl Line {
         }
     }
 
-    fn show(&mut self, position: u32, now: Moment) {
-        let text = words(&self.key, position, self.start.until(now));
+    fn show(&mut self, told: Progress, now: Moment) {
+        let text = words(&self.key, told, self.start.until(now));
         if let Some(bar) = &self.bar {
             bar.set_message(text);
             bar.tick();
@@ -238,35 +238,70 @@ impl Line {
         }
         let due = self
             .said
-            .is_none_or(|(said, at)| said != position || at.until(now) >= LINE_EVERY);
+            .is_none_or(|(said, at)| said != told.position || at.until(now) >= LINE_EVERY);
         if due {
-            self.said = Some((position, now));
+            self.said = Some((told.position, now));
             eprintln!("fermata: {text}");
         }
     }
 }
 
-fn words(key: &str, position: u32, waited: Duration) -> String {
-    let ahead = match position {
+/// What is told while a wait has taken `waited`. An estimate counts down from when it was told, and is
+/// left out once it has run out.
+fn words(key: &str, told: Progress, waited: Duration) -> String {
+    let ahead = match told.position {
         0 => "next in the queue".to_owned(),
         position => format!("{position} ahead in the queue"),
     };
-    format!("waiting for {key}: {ahead}, {} s", waited.as_secs())
+    let since_told = waited.saturating_sub(told.waited);
+    let left = told
+        .estimate
+        .map_or(0, |estimate| estimate.saturating_sub(since_told).as_secs());
+    let waited = waited.as_secs();
+    match left {
+        0 => format!("waiting for {key}: {ahead}, {waited} s"),
+        left => format!("waiting for {key}: {ahead}, about {left} s to go, {waited} s so far"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn told(position: u32, estimate: Option<Duration>, waited_ms: u64) -> Progress {
+        Progress {
+            position,
+            estimate,
+            waited: ms(waited_ms),
+        }
+    }
+
     #[test]
     fn the_line_tells_the_place_and_the_time() {
         assert_eq!(
-            words("orders-42", 2, Duration::from_millis(12_900)),
+            words("orders-42", told(2, None, 0), ms(12_900)),
             "waiting for orders-42: 2 ahead in the queue, 12 s"
         );
         assert_eq!(
-            words("a", 0, Duration::ZERO),
+            words("a", told(0, None, 0), ms(0)),
             "waiting for a: next in the queue, 0 s"
+        );
+    }
+
+    #[test]
+    fn the_line_counts_the_estimate_down_from_when_it_was_told() {
+        let told = told(2, Some(ms(16_500)), 10_000);
+        assert_eq!(
+            words("a", told, ms(12_400)),
+            "waiting for a: 2 ahead in the queue, about 14 s to go, 12 s so far"
+        );
+        assert_eq!(
+            words("a", told, ms(60_000)),
+            "waiting for a: 2 ahead in the queue, 60 s"
         );
     }
 }

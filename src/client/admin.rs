@@ -121,6 +121,22 @@ impl Client {
         }
     }
 
+    /// What each running replica did lately, the answering one first, with `keys_max` of its busiest keys at most.
+    pub async fn describe_activity(
+        &self,
+        keys_max: usize,
+    ) -> Result<Vec<proto::ReplicaActivity>, CallError> {
+        let keys_max = i32::try_from(keys_max).unwrap_or(i32::MAX);
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::DescribeActivityRequest { keys_max });
+                async move { attempt.admin().describe_activity(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.replicas)
+    }
+
     /// Ends a lockRef whatever its holder thinks. The reason is kept, and told to the former holder.
     pub async fn force_release(
         &self,

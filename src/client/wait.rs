@@ -29,6 +29,9 @@ const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
 pub struct Progress {
     /// How many are ahead in the queue.
     pub position: u32,
+    /// How long it may take still, from when this is told: a guess of the server, by how fast the queue moved in the
+    /// last minute; `None` where it did not, or is not known yet.
+    pub estimate: Option<Duration>,
     /// How long this wait has taken so far.
     pub waited: Duration,
 }
@@ -36,7 +39,7 @@ pub struct Progress {
 /// Tells how a wait is going, to whom wants to know.
 struct Telling<'a> {
     on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
-    told: Option<u32>,
+    told: Option<(u32, Option<Duration>)>,
     start: Moment,
     watcher: Watcher,
 }
@@ -47,13 +50,18 @@ impl Telling<'_> {
         self.on_progress.is_some() && !slice.is_zero()
     }
 
-    fn tell(&mut self, position: u32, now: Moment) {
+    /// Without an estimate a position that was told before is nothing new.
+    fn tell(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
+        let known = self.told.is_some_and(|(told, before)| {
+            told == position && (estimate.is_none() || estimate == before)
+        });
         if let Some(on_progress) = &mut self.on_progress
-            && self.told != Some(position)
+            && !known
         {
-            self.told = Some(position);
+            self.told = Some((position, estimate));
             on_progress(Progress {
                 position,
+                estimate,
                 waited: self.start.until(now),
             });
         }
@@ -76,7 +84,7 @@ impl Place {
         self.wait_until(end, None).await
     }
 
-    /// The same, telling how it goes: at first, and whenever the position changes.
+    /// The same, telling how it goes: at first, and whenever the position or the estimate changes.
     pub async fn wait_with(
         &mut self,
         limit: Option<Duration>,
@@ -114,7 +122,7 @@ impl Place {
                 Standing::Held { fencing_token } => return self.hold(fencing_token).await,
                 Standing::Waiting { position } => position,
             };
-            telling.tell(position, client.now());
+            telling.tell(position, None, client.now());
             let asked = client.now();
             let slice = self.slice(asked, end).min(slice_max);
             let acquired = match self.one_slice(slice, &mut telling).await {
@@ -166,7 +174,9 @@ impl Place {
                 result = &mut waiting => return result.map_err(Broken::Call),
                 lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
                 seen = telling.watcher.next(), if telling.watches(slice) => match seen {
-                    Seen::Waiting { position } => telling.tell(position, self.client.now()),
+                    Seen::Waiting { position, estimate } => {
+                        telling.tell(position, estimate, self.client.now());
+                    }
                     // The wait will say so as well, with the grant.
                     Seen::Held { .. } | Seen::Superseded => {}
                     Seen::Lost(lost) => return Err(Broken::Over(lost)),

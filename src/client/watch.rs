@@ -1,5 +1,7 @@
 //! Follows one lockRef by WatchLock, over broken connections.
 
+use std::time::Duration;
+
 use tokio::time::sleep;
 use tonic::{Code, Request, Status, Streaming};
 
@@ -12,8 +14,11 @@ use crate::proto;
 /// What a watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It waits.
-    Waiting { position: u32 },
+    /// It waits, and may wait so long still.
+    Waiting {
+        position: u32,
+        estimate: Option<Duration>,
+    },
     /// It holds its key, with this grant.
     Held {
         lock_ref: String,
@@ -110,6 +115,9 @@ fn seen(message: proto::WatchLockResponse) -> Option<Seen> {
     match proto::LockState::try_from(message.state) {
         Ok(proto::LockState::Waiting) => Some(Seen::Waiting {
             position: message.position,
+            estimate: message
+                .estimated_wait
+                .and_then(|estimate| estimate.try_into().ok()),
         }),
         Ok(proto::LockState::Held) => Some(Seen::Held {
             lock_ref: message.lock_ref,

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::signals::send;
 use super::world::World;
 
-fn names(object: &Value) -> Vec<&str> {
+/// The names of an object's fields, sorted.
+pub fn names(object: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = object
         .as_object()
         .unwrap()

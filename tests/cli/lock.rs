@@ -91,4 +91,5 @@ fn help_teaches() {
     }
     let script = world.text(&["completions", "bash"]);
     assert!(script.contains("fermata"), "{script}");
+    assert!(script.contains("__top)"), "{script}");
 }

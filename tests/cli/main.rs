@@ -17,6 +17,7 @@ mod loss;
 mod schema;
 mod signals;
 mod terminal;
+mod top;
 mod two_shells;
 mod values;
 mod world;

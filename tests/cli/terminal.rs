@@ -5,27 +5,28 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
+use tempfile::TempDir;
+
 use super::world::{PATIENCE, World, path};
 
 pub struct Terminal {
     shown: Arc<(Mutex<vt100::Parser>, Condvar)>,
     keys: Box<dyn Write + Send>,
     shell: Box<dyn Child + Send + Sync>,
-    _master: Box<dyn MasterPty + Send>,
+    master: Box<dyn MasterPty + Send>,
+    /// Where the shell is.
+    folder: TempDir,
 }
 
 impl Terminal {
     /// An interactive shell that knows where the server is.
     pub fn new(world: &World) -> Terminal {
-        let size = PtySize {
-            rows: 24,
-            cols: 120,
-            pixel_width: 0,
-            pixel_height: 0,
-        };
+        let size = size(24, 120);
+        let folder = tempfile::tempdir().unwrap();
         let pair = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new("sh");
         command.arg("-i");
+        command.cwd(folder.path());
         command.env("PS1", "prompt> ");
         command.env("ENV", "");
         command.env("TERM", "xterm");
@@ -48,7 +49,8 @@ impl Terminal {
             shown,
             keys: pair.master.take_writer().unwrap(),
             shell,
-            _master: pair.master,
+            master: pair.master,
+            folder,
         };
         terminal.shows("prompt> ");
         terminal
@@ -80,7 +82,26 @@ impl Terminal {
         self.until(&format!("no {text:?}"), |screen| !screen.contains(text))
     }
 
-    fn until(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+    /// The number in a file that the shell has written.
+    pub fn pid_in(&self, file: &str) -> i32 {
+        let text = std::fs::read_to_string(self.folder.path().join(file)).unwrap();
+        text.trim().parse().unwrap()
+    }
+
+    /// Whether the screen is the other one, that programs draw on and leave without a trace.
+    pub fn on_other_screen(&self) -> bool {
+        self.shown.0.lock().unwrap().screen().alternate_screen()
+    }
+
+    /// Gives the terminal another size.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let mut parser = self.shown.0.lock().unwrap();
+        parser.screen_mut().set_size(rows, columns);
+        self.master.resize(size(rows, columns)).unwrap();
+    }
+
+    /// Returns once the screen is so.
+    pub fn until(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
         let parser = self.shown.0.lock().unwrap();
         let missing = |parser: &mut vt100::Parser| !so(&parser.screen().contents());
         let (parser, waited) = self
@@ -94,6 +115,15 @@ impl Terminal {
             "the screen never shows {what}:\n{screen}"
         );
         screen
+    }
+}
+
+fn size(rows: u16, cols: u16) -> PtySize {
+    PtySize {
+        rows,
+        cols,
+        pixel_width: 0,
+        pixel_height: 0,
     }
 }
 

@@ -33,6 +33,11 @@ impl World {
     /// SIGKILL, and a new process on the same data and port.
     pub fn restart_server(&mut self) {
         self.kill_server();
+        self.start_server();
+    }
+
+    /// A new process on the same data and port, after the one before was killed.
+    pub fn start_server(&mut self) {
         let address = self.endpoint.strip_prefix("http://").unwrap();
         self.server = serve(self.data.path(), address).0;
     }

@@ -65,8 +65,8 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
     }
     let _ = writeln!(
         out,
-        "\nIn each of {} rounds fermata and {other} had a turn, by turns the one or the other\n\
-         first, each for {} after a warm-up of {}. {}",
+        "\nIn each of {} rounds fermata and {other} had a turn, in changing order,\n\
+         each for {} after a warm-up of {}.\n{}",
         baseline.rounds,
         span(report.settings.duration_ms),
         span(report.settings.warm_up_ms),

@@ -43,6 +43,8 @@ pub struct State {
     pub next: u64,
     pub value: Option<bytes::Bytes>,
     pub ttl: Duration,
+    /// How long a holder is thought to hold.
+    pub turn: Option<Duration>,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
 }
@@ -211,6 +213,10 @@ impl State {
     fn token(&self, lock_ref: &str) -> u64 {
         let granted = self.granted(lock_ref);
         granted.rsplit_once('@').unwrap().1.parse().unwrap()
+    }
+
+    fn estimated(&self, position: u32) -> Option<prost_types::Duration> {
+        self.turn.and_then(|turn| span(turn * position))
     }
 
     fn acquired(&self, lock_ref: &str) -> Result<AcquireLockResponse, Status> {
@@ -407,6 +413,7 @@ impl LockService for Fake {
                             position: now.position,
                             fencing_token: now.fencing_token,
                             valid_for: now.valid_for,
+                            estimated_wait: fake.state().estimated(now.position),
                             ..WatchLockResponse::default()
                         },
                         false,

@@ -71,8 +71,9 @@ async fn a_try_says_no_and_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_told_how_the_queue_moves() {
+async fn who_waits_is_told_how_the_queue_moves_and_how_long_that_may_take() {
     let world = World::new();
+    world.fake.state().turn = Some(secs(5));
     let (first, second) = (world.fake.occupy(), world.fake.occupy());
     let mut place = world.client.place("k").await.unwrap();
     let told = Mutex::new(Vec::new());
@@ -80,7 +81,7 @@ async fn who_waits_is_told_how_the_queue_moves() {
         place.wait_with(None, |progress| told
             .lock()
             .unwrap()
-            .push(progress.position)),
+            .push((progress.position, progress.estimate))),
         async {
             tokio::time::sleep(secs(3)).await;
             world.fake.end(&first, "RELEASED", "");
@@ -89,7 +90,8 @@ async fn who_waits_is_told_how_the_queue_moves() {
         }
     );
     guard.unwrap().release().await.unwrap();
-    assert_eq!(*told.lock().unwrap(), [2, 1]);
+    let expected = [(2, None), (2, Some(secs(10))), (1, Some(secs(5)))];
+    assert_eq!(*told.lock().unwrap(), expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,64 +1,16 @@
-//! `fermata locks`: what is locked, by whom, and ending it.
+//! `fermata locks show`: the queue of one key.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use serde_json::json;
-
-use super::exit;
-use super::failure::Failure;
-use super::output::{Format, Table, colour, one_line, print_json, print_text};
-use super::remote::{Remote, who};
-use super::views;
-use crate::config::Span;
+use super::{age, lease_left, short};
+use crate::cli::failure::Failure;
+use crate::cli::output::{Format, Table, colour, one_line, print_json, print_text};
+use crate::cli::remote::Remote;
+use crate::cli::views;
 use crate::proto;
 
-/// Look at locks, and end them
-#[derive(Debug, Clone, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Clone, clap::Subcommand)]
-enum Command {
-    Ls(LsArgs),
-    Show(ShowArgs),
-    Release(ReleaseArgs),
-}
-
-const LS_HELP: &str = "\
-Exit status: 0; 64 malformed; 66 no such table; 69 no server; 77 not allowed.
-
-Examples:
-  fermata locks ls
-  fermata locks ls orders/ --contended
-  fermata locks ls --output json | jq -r '.locks[].holder.owner'
-
-With --output json the fields are those of ListLocksResponse in the protobuf
-contract.";
-
-/// List the keys that somebody holds or waits for
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = LS_HELP)]
-struct LsArgs {
-    /// Only keys that start with this
-    #[arg(value_name = "PREFIX", default_value = "")]
-    prefix: String,
-
-    /// Only keys that somebody waits for
-    #[arg(long)]
-    contended: bool,
-
-    /// So many keys at most
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    limit: usize,
-
-    #[command(flatten)]
-    remote: Remote,
-}
-
-const SHOW_HELP: &str = "\
+const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
 table; 69 no server; 77 not allowed.
 
@@ -71,8 +23,8 @@ protobuf contract.";
 
 /// Show the queue of one key: its holder, who waits, and the latest ends
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = SHOW_HELP)]
-struct ShowArgs {
+#[command(after_help = HELP)]
+pub struct Args {
     /// The key
     #[arg(value_name = "KEY")]
     key: String,
@@ -82,94 +34,11 @@ struct ShowArgs {
     limit: usize,
 
     #[command(flatten)]
-    remote: Remote,
-}
-
-const RELEASE_HELP: &str = "\
-The former holder's calls fail from then on and are told the reason; `fermata
-lock` stops its command. Until it has heard of it the former holder may still
-act on other systems: there only fencing tokens help.
-
-Exit status: 0 (also if it was over before); 64 malformed; 66 no such lockRef,
-or nobody holds the key; 69 no server; 77 not allowed.
-
-Examples:
-  fermata locks release --key orders-42 --reason 'stuck since noon'
-  fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'gave up'";
-
-/// End a lock, or a place in a queue, by force
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = RELEASE_HELP)]
-struct ReleaseArgs {
-    /// The lockRef to end, as `locks show` prints it
-    #[arg(value_name = "LOCK_REF", required_unless_present = "key")]
-    lock_ref: Option<String>,
-
-    /// End whatever holds this key instead
-    #[arg(long, value_name = "KEY", conflicts_with = "lock_ref")]
-    key: Option<String>,
-
-    /// Why; kept, and told to the former holder
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
-
-    /// Who; kept, and told to the former holder (default: user@host)
-    #[arg(long, value_name = "TEXT")]
-    by: Option<String>,
-
-    #[command(flatten)]
-    remote: Remote,
+    pub remote: Remote,
 }
 
 /// Runs the command.
-pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
-    match args.command {
-        Command::Ls(mut args) => {
-            args.remote = args.remote.or(before);
-            ls(args).await?;
-        }
-        Command::Show(mut args) => {
-            args.remote = args.remote.or(before);
-            show(args).await?;
-        }
-        Command::Release(mut args) => {
-            args.remote = args.remote.or(before);
-            release(args).await?;
-        }
-    }
-    Ok(0)
-}
-
-async fn ls(args: LsArgs) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let table = args.remote.table();
-    let locks = client
-        .list_locks(&table, &args.prefix, args.contended, args.limit)
-        .await?;
-    match args.remote.format() {
-        Format::Json => print_json(&views::locks(&locks))?,
-        Format::Text => print_text(&list(&locks, SystemTime::now(), colour()))?,
-    }
-    Ok(())
-}
-
-fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&["KEY", "OWNER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
-    for lock in locks {
-        let holder = lock.holder.clone().unwrap_or_default();
-        table.row(vec![
-            lock.key.clone(),
-            holder.owner.clone(),
-            age(&holder, now),
-            lease_left(&holder),
-            lock.waiters.to_string(),
-            holder.lock_ref,
-        ]);
-    }
-    table.render(colour)
-}
-
-async fn show(args: ShowArgs) -> Result<(), Failure> {
+pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let table = args.remote.table();
     let lock = client.describe_lock(&table, &args.key, args.limit).await?;
@@ -293,103 +162,12 @@ fn homes(lock: &proto::DescribeLockResponse, replicas: &[proto::ReplicaInfo]) ->
     table
 }
 
-/// Enough of a UUID to tell it from a few others.
-fn short(uuid: &str) -> String {
-    uuid.split('-').next().unwrap_or_default().to_owned()
-}
-
-/// How long ago a place was created, by the clocks of two machines.
-fn age(place: &proto::Place, now: SystemTime) -> String {
-    let created = place
-        .create_time
-        .and_then(|time| SystemTime::try_from(time).ok());
-    let Some(created) = created else {
-        return String::new();
-    };
-    let age = now.duration_since(created).unwrap_or(Duration::ZERO);
-    Span::from_secs(age.as_secs()).to_string()
-}
-
-fn lease_left(place: &proto::Place) -> String {
-    let left = place
-        .lease_left
-        .and_then(|left| Duration::try_from(left).ok());
-    left.map_or_else(String::new, |left| format!("{:.1}s", left.as_secs_f64()))
-}
-
-async fn release(args: ReleaseArgs) -> Result<(), Failure> {
-    let client = args.remote.client()?;
-    let lock_ref = match (args.lock_ref, args.key) {
-        (Some(lock_ref), _) => lock_ref,
-        (None, Some(key)) => {
-            let table = args.remote.table();
-            let lock = client.describe_lock(&table, &key, 1).await?;
-            let Some(holder) = lock.holders.into_iter().next() else {
-                return Err(Failure::new(exit::NO_INPUT, format!("nobody holds {key}")));
-            };
-            holder.lock_ref
-        }
-        (None, None) => return Err(Failure::usage("name a lockRef, or a key with --key")),
-    };
-    let by = args.by.unwrap_or_else(who);
-    let released = client.force_release(&lock_ref, &args.reason, &by).await?;
-    match args.remote.format() {
-        Format::Json => print_json(&json!({
-            "lock_ref": lock_ref,
-            "already_released": released.already_released,
-            "was_holder": released.was_holder,
-        }))?,
-        Format::Text => {
-            let what = match (released.already_released, released.was_holder) {
-                (true, _) => "was over before",
-                (false, true) => "released; it held the key",
-                (false, false) => "released; it waited for the key",
-            };
-            print_text(&format!("{} {what}\n", one_line(&lock_ref)))?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
+    use std::time::{Duration, UNIX_EPOCH};
 
+    use super::super::tests::holder;
     use super::*;
-
-    fn holder() -> proto::Place {
-        proto::Place {
-            lock_ref: "default/a#1.00000000".to_owned(),
-            state: proto::LockState::Held.into(),
-            fencing_token: 7,
-            owner: "billing".to_owned(),
-            lease_left: Some(prost_types::Duration {
-                seconds: 27,
-                nanos: 210_000_000,
-            }),
-            create_time: Some(prost_types::Timestamp {
-                seconds: 100,
-                nanos: 0,
-            }),
-            ..proto::Place::default()
-        }
-    }
-
-    #[test]
-    fn a_list_tells_who_holds_and_how_many_wait() {
-        let locks = [proto::LockSummary {
-            table: "default".to_owned(),
-            key: "a".to_owned(),
-            holder: Some(holder()),
-            waiters: 2,
-        }];
-        let now = UNIX_EPOCH + Duration::from_secs(190);
-        assert_eq!(
-            list(&locks, now, false),
-            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
-             a    billing  1m30s  27.2s       2        default/a#1.00000000\n"
-        );
-    }
 
     #[test]
     fn the_home_of_each_place_is_told_with_its_address_if_that_is_known() {

@@ -1,0 +1,95 @@
+//! `fermata locks ls`: the keys that somebody holds or waits for.
+
+use std::time::SystemTime;
+
+use super::{age, lease_left};
+use crate::cli::failure::Failure;
+use crate::cli::output::{Format, Table, colour, print_json, print_text};
+use crate::cli::remote::Remote;
+use crate::cli::views;
+use crate::proto;
+
+const HELP: &str = "\
+Exit status: 0; 64 malformed; 66 no such table; 69 no server; 77 not allowed.
+
+Examples:
+  fermata locks ls
+  fermata locks ls orders/ --contended
+  fermata locks ls --output json | jq -r '.locks[].holder.owner'
+
+With --output json the fields are those of ListLocksResponse in the protobuf
+contract.";
+
+/// List the keys that somebody holds or waits for
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Only keys that start with this
+    #[arg(value_name = "PREFIX", default_value = "")]
+    prefix: String,
+
+    /// Only keys that somebody waits for
+    #[arg(long)]
+    contended: bool,
+
+    /// So many keys at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: usize,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let table = args.remote.table();
+    let locks = client
+        .list_locks(&table, &args.prefix, args.contended, args.limit)
+        .await?;
+    match args.remote.format() {
+        Format::Json => print_json(&views::locks(&locks))?,
+        Format::Text => print_text(&list(&locks, SystemTime::now(), colour()))?,
+    }
+    Ok(())
+}
+
+fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
+    let mut table = Table::new(&["KEY", "OWNER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
+    for lock in locks {
+        let holder = lock.holder.clone().unwrap_or_default();
+        table.row(vec![
+            lock.key.clone(),
+            holder.owner.clone(),
+            age(&holder, now),
+            lease_left(&holder),
+            lock.waiters.to_string(),
+            holder.lock_ref,
+        ]);
+    }
+    table.render(colour)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::super::tests::holder;
+    use super::*;
+
+    #[test]
+    fn a_list_tells_who_holds_and_how_many_wait() {
+        let locks = [proto::LockSummary {
+            table: "default".to_owned(),
+            key: "a".to_owned(),
+            holder: Some(holder()),
+            waiters: 2,
+        }];
+        let now = UNIX_EPOCH + Duration::from_secs(190);
+        assert_eq!(
+            list(&locks, now, false),
+            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
+             a    billing  1m30s  27.2s       2        default/a#1.00000000\n"
+        );
+    }
+}

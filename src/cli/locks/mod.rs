@@ -1,0 +1,98 @@
+//! `fermata locks`: what is locked, by whom, and ending it.
+
+mod ls;
+mod release;
+mod show;
+mod top;
+
+use std::time::{Duration, SystemTime};
+
+use super::failure::Failure;
+use super::remote::Remote;
+use crate::config::Span;
+use crate::proto;
+
+/// Look at locks, and end them
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Command {
+    Ls(ls::Args),
+    Show(show::Args),
+    Top(top::Args),
+    Release(release::Args),
+}
+
+/// Runs the command.
+pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
+    match args.command {
+        Command::Ls(mut args) => {
+            args.remote = args.remote.or(before);
+            ls::run(args).await?;
+        }
+        Command::Show(mut args) => {
+            args.remote = args.remote.or(before);
+            show::run(args).await?;
+        }
+        Command::Top(mut args) => {
+            args.remote = args.remote.or(before);
+            top::run(args).await?;
+        }
+        Command::Release(mut args) => {
+            args.remote = args.remote.or(before);
+            release::run(args).await?;
+        }
+    }
+    Ok(0)
+}
+
+/// Enough of a UUID to tell it from a few others.
+fn short(uuid: &str) -> String {
+    uuid.split('-').next().unwrap_or_default().to_owned()
+}
+
+/// How long ago a place was created, by the clocks of two machines.
+fn age(place: &proto::Place, now: SystemTime) -> String {
+    let created = place
+        .create_time
+        .and_then(|time| SystemTime::try_from(time).ok());
+    let Some(created) = created else {
+        return String::new();
+    };
+    let age = now.duration_since(created).unwrap_or(Duration::ZERO);
+    Span::from_secs(age.as_secs()).to_string()
+}
+
+fn lease_left(place: &proto::Place) -> String {
+    let left = place
+        .lease_left
+        .and_then(|left| Duration::try_from(left).ok());
+    left.map_or_else(String::new, |left| format!("{:.1}s", left.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn holder() -> proto::Place {
+        proto::Place {
+            lock_ref: "default/a#1.00000000".to_owned(),
+            state: proto::LockState::Held.into(),
+            fencing_token: 7,
+            owner: "billing".to_owned(),
+            lease_left: Some(prost_types::Duration {
+                seconds: 27,
+                nanos: 210_000_000,
+            }),
+            create_time: Some(prost_types::Timestamp {
+                seconds: 100,
+                nanos: 0,
+            }),
+            ..proto::Place::default()
+        }
+    }
+}

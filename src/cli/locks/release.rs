@@ -1,0 +1,79 @@
+//! `fermata locks release`: ends a lock by force.
+
+use serde_json::json;
+
+use crate::cli::exit;
+use crate::cli::failure::Failure;
+use crate::cli::output::{Format, one_line, print_json, print_text};
+use crate::cli::remote::{Remote, who};
+
+const HELP: &str = "\
+The former holder's calls fail from then on and are told the reason; `fermata
+lock` stops its command. Until it has heard of it the former holder may still
+act on other systems: there only fencing tokens help.
+
+Exit status: 0 (also if it was over before); 64 malformed; 66 no such lockRef,
+or nobody holds the key; 69 no server; 77 not allowed.
+
+Examples:
+  fermata locks release --key orders-42 --reason 'stuck since noon'
+  fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'gave up'";
+
+/// End a lock, or a place in a queue, by force
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// The lockRef to end, as `locks show` prints it
+    #[arg(value_name = "LOCK_REF", required_unless_present = "key")]
+    lock_ref: Option<String>,
+
+    /// End whatever holds this key instead
+    #[arg(long, value_name = "KEY", conflicts_with = "lock_ref")]
+    key: Option<String>,
+
+    /// Why; kept, and told to the former holder
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// Who; kept, and told to the former holder (default: user@host)
+    #[arg(long, value_name = "TEXT")]
+    by: Option<String>,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let lock_ref = match (args.lock_ref, args.key) {
+        (Some(lock_ref), _) => lock_ref,
+        (None, Some(key)) => {
+            let table = args.remote.table();
+            let lock = client.describe_lock(&table, &key, 1).await?;
+            let Some(holder) = lock.holders.into_iter().next() else {
+                return Err(Failure::new(exit::NO_INPUT, format!("nobody holds {key}")));
+            };
+            holder.lock_ref
+        }
+        (None, None) => return Err(Failure::usage("name a lockRef, or a key with --key")),
+    };
+    let by = args.by.unwrap_or_else(who);
+    let released = client.force_release(&lock_ref, &args.reason, &by).await?;
+    match args.remote.format() {
+        Format::Json => print_json(&json!({
+            "lock_ref": lock_ref,
+            "already_released": released.already_released,
+            "was_holder": released.was_holder,
+        }))?,
+        Format::Text => {
+            let what = match (released.already_released, released.was_holder) {
+                (true, _) => "was over before",
+                (false, true) => "released; it held the key",
+                (false, false) => "released; it waited for the key",
+            };
+            print_text(&format!("{} {what}\n", one_line(&lock_ref)))?;
+        }
+    }
+    Ok(())
+}

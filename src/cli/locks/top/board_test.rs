@@ -1,0 +1,189 @@
+use super::*;
+
+pub fn at(seconds: u64) -> Moment {
+    Moment::from_zero(Duration::from_secs(seconds))
+}
+
+fn turns(count: u64, mean_s: i64, longest_s: i64) -> Option<proto::Turns> {
+    let span = |seconds| prost_types::Duration { seconds, nanos: 0 };
+    Some(proto::Turns {
+        count,
+        mean_wait: Some(span(mean_s)),
+        longest_wait: Some(span(longest_s)),
+    })
+}
+
+pub fn key(key: &str, owner: &str, count: u64, waiters: u32) -> proto::KeyActivity {
+    proto::KeyActivity {
+        table: "default".to_owned(),
+        key: key.to_owned(),
+        owner: owner.to_owned(),
+        waiters,
+        last_minute: turns(count, 2, 5),
+    }
+}
+
+/// A replica with this number, that granted and read so often since it started.
+pub fn replica(number: u8, granted: u64, keys: Vec<proto::KeyActivity>) -> proto::ReplicaActivity {
+    let count = keys
+        .iter()
+        .map(|key| key.last_minute.map_or(0, |turns| turns.count));
+    proto::ReplicaActivity {
+        replica: Some(proto::ReplicaInfo {
+            replica: format!("0000000{number}-0000-4000-8000-000000000000"),
+            address: format!("10.0.0.{number}:7450"),
+            version: "0.1.0".to_owned(),
+            ..proto::ReplicaInfo::default()
+        }),
+        answered: true,
+        sessions: 3,
+        keys: keys.len() as u64,
+        grants: Some(proto::GrantCounts {
+            at_once: granted / 2,
+            after_poll: granted - granted / 2,
+            ..proto::GrantCounts::default()
+        }),
+        last_minute: turns(count.sum(), 2, 5),
+        store: Some(proto::StoreCounts {
+            reads: 10 * granted,
+            writes: 2,
+            transactions: granted,
+            changes: granted,
+            conflicts: 1,
+        }),
+        busiest_keys: keys,
+        resident_bytes: 0,
+    }
+}
+
+pub fn silent(number: u8) -> proto::ReplicaActivity {
+    proto::ReplicaActivity {
+        replica: Some(proto::ReplicaInfo {
+            replica: format!("0000000{number}-0000-4000-8000-000000000000"),
+            ..proto::ReplicaInfo::default()
+        }),
+        ..proto::ReplicaActivity::default()
+    }
+}
+
+pub fn look(seconds: u64, replicas: Vec<proto::ReplicaActivity>) -> Look {
+    Look {
+        at: at(seconds),
+        replicas,
+    }
+}
+
+fn choice(prefix: &str, limit: usize) -> Choice {
+    Choice {
+        prefix: prefix.to_owned(),
+        limit,
+        ..Choice::default()
+    }
+}
+
+fn names(board: &Board) -> Vec<&str> {
+    board.keys.iter().map(|key| key.key.as_str()).collect()
+}
+
+#[test]
+fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
+    let mut lone = key("a", "x", 4, 1);
+    lone.last_minute = turns(4, 8, 9);
+    let replicas = vec![
+        replica(1, 9, vec![lone, key("b", "few", 3, 6)]),
+        replica(2, 9, vec![key("b", "many", 6, 2), key("c", "x", 4, 2)]),
+    ];
+    let board = Board::new(look(1, replicas), None, &choice("", 9));
+    assert_eq!(names(&board), ["b", "c", "a"]);
+    let busiest = &board.keys[0];
+    // Nine grants in all; the longer one of the two views of the queue; the owner where most was granted.
+    assert_eq!((busiest.waits.count, busiest.waiters), (9, 6));
+    assert_eq!((busiest.owner.as_str(), busiest.other_owners), ("many", 1));
+    let longest = busiest.waits.longest;
+    assert_eq!(longest, Some(Duration::from_secs(5)));
+    assert_eq!(board.waits.count, 17);
+    assert_eq!(board.sessions, 6);
+}
+
+#[test]
+fn the_mean_wait_counts_each_grant_once() {
+    let mut waits = Waits::default();
+    assert_eq!(waits.mean(), None);
+    waits.add(turns(3, 2, 4).as_ref());
+    waits.add(turns(1, 10, 10).as_ref());
+    waits.add(None);
+    assert_eq!(waits.mean(), Some(Duration::from_secs(4)));
+    assert_eq!(waits.longest, Some(Duration::from_secs(10)));
+}
+
+#[test]
+fn rates_are_the_difference_of_two_answers_of_the_same_replica() {
+    let before = look(10, vec![replica(1, 100, Vec::new()), silent(2)]);
+    let replicas = vec![
+        replica(3, 7, Vec::new()),
+        replica(2, 7, Vec::new()),
+        replica(1, 150, Vec::new()),
+    ];
+    let board = Board::new(look(20, replicas), Some(&before), &choice("", 9));
+    let rates = |at: usize| board.replicas[at].told.as_ref().unwrap().rates;
+    let expected = Rates {
+        grants: 5.0,
+        reads: 50.0,
+        writes: 0.0,
+        transactions: 5.0,
+    };
+    assert_eq!(rates(0), Some(expected));
+    // One did not answer the time before, and one was not there: a counter is no rate.
+    assert_eq!((rates(1), rates(2)), (None, None));
+    assert_eq!(board.grants_per_second, Some(5.0));
+    let first = board.replicas[0].told.as_ref().unwrap();
+    assert_eq!((first.polled, first.conflicts), (Some(0.5), 1));
+}
+
+#[test]
+fn two_answers_at_the_same_moment_have_no_rate() {
+    let before = look(10, vec![replica(1, 100, Vec::new())]);
+    let now = look(10, vec![replica(1, 150, Vec::new())]);
+    let board = Board::new(now, Some(&before), &choice("", 9));
+    assert_eq!(board.grants_per_second, None);
+}
+
+#[test]
+fn a_replica_that_does_not_answer_keeps_its_line_and_tells_nothing() {
+    let board = Board::new(
+        look(1, vec![replica(2, 1, Vec::new()), silent(1)]),
+        None,
+        &choice("", 9),
+    );
+    let replicas: Vec<(&str, bool)> = board
+        .replicas
+        .iter()
+        .map(|one| (one.short.as_str(), one.told.is_some()))
+        .collect();
+    assert_eq!(replicas, [("00000001", false), ("00000002", true)]);
+    assert_eq!((board.answered(), board.replicas.len()), (1, 2));
+}
+
+#[test]
+fn only_the_keys_that_are_wanted_are_told_and_no_more_than_the_limit() {
+    let mut foreign = key("a/3", "x", 9, 0);
+    foreign.table = "other".to_owned();
+    let keys = vec![
+        key("b", "x", 8, 0),
+        foreign,
+        key("a/1", "x", 2, 0),
+        key("a/2", "x", 3, 0),
+    ];
+    let board = |choice: &Choice| {
+        let replicas = vec![replica(1, 1, keys.clone())];
+        Board::new(look(1, replicas), None, choice)
+    };
+    assert_eq!(names(&board(&choice("a/", 9))), ["a/3", "a/2", "a/1"]);
+    let mut table = choice("a/", 9);
+    table.table = "default".to_owned();
+    assert_eq!(names(&board(&table)), ["a/2", "a/1"]);
+    assert_eq!(names(&board(&choice("", 1))), ["a/3"]);
+    // Of the whole service, whatever is left out.
+    assert_eq!(board(&table).waits.count, 22);
+    assert_eq!((table.keys_max(), choice("", 7).keys_max()), (KEYS_MAX, 7));
+}

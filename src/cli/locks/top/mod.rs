@@ -1,0 +1,160 @@
+//! `fermata locks top`: the busiest keys and the replicas, live on a terminal, else as tables or JSON.
+//!
+//! What is told is worked out in `board`, laid out in `sheet`, drawn in `view`; `live` has the terminal.
+
+mod board;
+mod live;
+mod sheet;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::time::SystemTime;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use board::{Board, Choice, KEYS_MAX, Look};
+use sheet::Sheet;
+
+use crate::cli::failure::Failure;
+use crate::cli::output::{Format, print_json_line, print_text};
+use crate::cli::remote::{Remote, variable};
+use crate::cli::views;
+use crate::config::Span;
+
+/// Looks ask every replica: more often than this tells nothing more.
+const INTERVAL_MIN: Span = Span::from_millis(100);
+
+const HELP: &str = "\
+On a terminal the view is live until q; without one, or with --count or
+--output json, each look is printed. Keys that did not change hands in the
+last minute are not in it: for one that somebody holds on to while others
+wait see `fermata locks ls --contended`. Keys of all tables are in it, unless
+--table names one. Times are UTC.
+
+Keys: q or Esc quits, p pauses, j and k, arrows, pages scroll, ? tells what
+the columns mean.
+
+Exit status: 0; 64 malformed; 69 no server (the live view goes on trying); 77
+not allowed; 128 plus the number of a signal that ended it (130 for Ctrl-C).
+
+Examples:
+  fermata locks top
+  fermata locks top orders/ --interval 5s
+  fermata locks top --count 2 --interval 10s
+  fermata locks top --output json | jq '.replicas[].busiest_keys[0].key'
+
+With --output json each look is a line of its own; the fields are those of
+DescribeActivityResponse in the protobuf contract.";
+
+/// Watch the busiest keys, how long their holders waited, and the replicas
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Only keys that start with this
+    #[arg(value_name = "PREFIX", default_value = "")]
+    prefix: String,
+
+    /// Look this often
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = parse_interval)]
+    interval: Span,
+
+    /// Print so many looks and end; 0 is without end [default: 1 where the view is not live]
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+
+    /// So many keys at most
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_limit)]
+    limit: usize,
+
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+fn parse_interval(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    match span >= INTERVAL_MIN {
+        true => Ok(span),
+        false => Err(format!("{span} is below {INTERVAL_MIN}")),
+    }
+}
+
+fn parse_limit(text: &str) -> Result<usize, String> {
+    let limit: usize = text.parse().map_err(|error| format!("{error}"))?;
+    match (1..=KEYS_MAX).contains(&limit) {
+        true => Ok(limit),
+        false => Err(format!("{limit} is not within 1..{KEYS_MAX}")),
+    }
+}
+
+impl Args {
+    fn choice(&self) -> Choice {
+        Choice {
+            table: self.remote.table(),
+            prefix: self.prefix.clone(),
+            limit: self.limit,
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        self.count.is_none()
+            && self.remote.format() == Format::Text
+            && io::stdout().is_terminal()
+            && variable("TERM").as_deref() != Some("dumb")
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    match args.is_live() {
+        true => live::run(&args).await,
+        false => print(&args).await,
+    }
+}
+
+/// Prints one look after another.
+async fn print(args: &Args) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let choice = args.choice();
+    let count = args.count.unwrap_or(1);
+    let mut ticks = interval(args.interval.duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before: Option<Look> = None;
+    let mut done = 0;
+    loop {
+        ticks.tick().await;
+        let look = live::look(&client, choice.keys_max()).await?;
+        match args.remote.format() {
+            Format::Json => {
+                let mut replicas = look.replicas.clone();
+                choice.keep(&mut replicas);
+                for replica in &mut replicas {
+                    replica.busiest_keys.truncate(choice.limit);
+                }
+                print_json_line(&views::activity(&replicas))?;
+            }
+            Format::Text => {
+                let board = Board::new(look.clone(), before.as_ref(), &choice);
+                let parted = if done > 0 { "\n" } else { "" };
+                print_text(&format!("{parted}{}", text(&board, SystemTime::now())))?;
+            }
+        }
+        before = Some(look);
+        done += 1;
+        if done == count {
+            return Ok(());
+        }
+    }
+}
+
+/// One look, for people without a terminal.
+fn text(board: &Board, now: SystemTime) -> String {
+    format!(
+        "{}  {} of {} replicas  {}\n\n{}\n{}",
+        view::time_of_day(now),
+        board.answered(),
+        board.replicas.len(),
+        view::summary(board),
+        Sheet::keys(board).text(),
+        Sheet::replicas(board).text()
+    )
+}

@@ -1,0 +1,217 @@
+//! `fermata locks top`, on a terminal and without one.
+
+use std::time::Duration;
+
+use fermata::client::{Client, LockGuard, LockRequest, Place, Session, SessionRequest};
+
+use super::json::names;
+use super::terminal::Terminal;
+use super::world::World;
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// `hot` was granted three times and one waits for it; `still` once, in a session.
+struct Locks {
+    _held: [LockGuard; 2],
+    _waits: Place,
+    _session: Session,
+}
+
+async fn locks(world: &World) -> Locks {
+    let client = Client::connect([&world.endpoint]).unwrap();
+    let ask = |key: &str, owner: &str| LockRequest::new(key).ttl(TTL).owner(owner);
+    for _ in 0..2 {
+        let guard = client.lock(ask("hot", "nightly")).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    let hot = client.lock(ask("hot", "billing")).await.unwrap();
+    let waits = client.place(ask("hot", "late")).await.unwrap();
+    let session = client.open_session(SessionRequest::new().ttl(TTL));
+    let session = session.await.unwrap();
+    let still = session.lock(ask("still", "mailer")).await.unwrap();
+    Locks {
+        _held: [hot, still],
+        _waits: waits,
+        _session: session,
+    }
+}
+
+/// What differs each time as `#`: times, addresses, ids, rates. Columns are one space apart.
+fn steady(screen: &str) -> String {
+    let word = |word: &str| -> String {
+        let digits = word.chars().any(|c| c.is_ascii_digit());
+        let count = word.len() < 3 && word.chars().all(|c| c.is_ascii_digit());
+        let id = word.len() == 8 && word.chars().all(|c| c.is_ascii_hexdigit());
+        match (digits && !count) || id {
+            true => "#".to_owned(),
+            false => word.to_owned(),
+        }
+    };
+    let line = |line: &str| -> String {
+        let words: Vec<String> = line.split_whitespace().map(word).collect();
+        words.join(" ")
+    };
+    let lines: Vec<String> = screen.lines().map(line).collect();
+    lines.join("\n").trim_end().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_the_busiest_keys_and_who_holds_them_until_the_server_is_gone() {
+    let mut world = World::new();
+    let _locks = locks(&world).await;
+    let mut terminal = Terminal::new(&world);
+    terminal.line("fermata locks top --interval 200ms --timeout 1s; echo \"status=$?\"");
+    // From the second answer on there are rates.
+    let expected = "\
+fermata locks top # UTC 1 of 1 replicas #
+# grants/s last minute: 4 grants after # on average, # at most sessions: 1
+
+KEY OWNER WAITERS GRANTS/MIN MEAN WAIT LONGEST
+hot billing 1 3 # #
+still mailer 0 1 # #
+"
+    .to_owned()
+        + &"\n".repeat(15)
+        + "\
+REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S POLLED READS/S WRITES/S LWTS/S CONFLICTS
+# # # 1 2 # # # # # 0
+q quit p pause j/k or arrows scroll ? what the columns tell";
+    terminal.until(&expected, |screen| steady(screen) == expected);
+    assert!(terminal.on_other_screen());
+
+    world.kill_server();
+    let screen = terminal.shows("no answer since, trying again: ");
+    assert!(screen.contains("billing"), "{screen}");
+    // It comes back by itself.
+    world.start_server();
+    terminal.hides("no answer");
+    terminal.keys("q");
+    let screen = terminal.shows("status=0\nprompt> ");
+    assert!(!terminal.on_other_screen());
+    // What was there before is there again, and nothing of the view.
+    assert!(screen.contains("prompt> fermata locks top"), "{screen}");
+    assert!(!screen.contains("GRANTS/MIN"), "{screen}");
+    // Lines and echo are back.
+    terminal.line("echo ca\"\"nonical");
+    terminal.shows("prompt> echo ca\"\"nonical\ncanonical\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_and_signals_end_the_view_and_give_the_terminal_back() {
+    let world = World::new();
+    let _locks = locks(&world).await;
+    let mut terminal = Terminal::new(&world);
+    for (end, status) in [("\u{3}", 130), ("", 143)] {
+        terminal.line("clear; sh -c 'echo $$ > pid; exec fermata locks top'; echo \"status=$?\"");
+        terminal.shows("billing");
+        match end {
+            "" => super::signals::send(terminal.pid_in("pid"), nix::sys::signal::Signal::SIGTERM),
+            keys => terminal.keys(keys),
+        }
+        terminal.shows(&format!("status={status}\nprompt> "));
+        assert!(!terminal.on_other_screen());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_a_new_size_are_followed() {
+    let world = World::new();
+    let _locks = locks(&world).await;
+    let mut terminal = Terminal::new(&world);
+    terminal.line("fermata locks top hot --interval 200ms");
+    let screen = terminal.shows("billing");
+    assert!(!screen.contains("still"), "{screen}");
+    terminal.keys("?");
+    terminal.shows("how many wait behind the holder");
+    terminal.keys("?p");
+    terminal.shows("paused: p goes on");
+    terminal.resize(10, 31);
+    terminal.shows("KEY  WAITERS  GRANTS/MIN");
+    terminal.keys("p");
+    terminal.hides("paused");
+    terminal.keys("\u{1b}");
+    terminal.shows("prompt> ");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_terminal_each_look_is_printed() {
+    let world = World::new();
+    let _locks = locks(&world).await;
+    let text = world.text(&["locks", "top"]);
+    assert_eq!(
+        steady(&text),
+        "\
+# UTC 1 of 1 replicas last minute: 4 grants after # on average, # at most sessions: 1
+
+KEY OWNER WAITERS GRANTS/MIN MEAN WAIT LONGEST
+hot billing 1 3 # #
+still mailer 0 1 # #
+
+REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S POLLED READS/S WRITES/S LWTS/S CONFLICTS
+# # # 1 2 - # - - - 0"
+    );
+    let two = [
+        "locks",
+        "top",
+        "--count",
+        "2",
+        "--interval",
+        "100ms",
+        "--output",
+        "json",
+        "--limit",
+        "1",
+    ];
+    let text = world.text(&two);
+    let looks: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(looks.len(), 2);
+    assert_eq!(names(&looks[0]), ["replicas"]);
+    let replica = &looks[1]["replicas"][0];
+    let of_a_replica = [
+        "answered",
+        "busiest_keys",
+        "grants",
+        "keys",
+        "last_minute",
+        "replica",
+        "sessions",
+        "store",
+    ];
+    assert_eq!(names(replica), of_a_replica);
+    let keys = replica["busiest_keys"].as_array().unwrap();
+    assert_eq!(keys.len(), 1);
+    assert_eq!(
+        (&keys[0]["key"], &keys[0]["owner"]),
+        (&"hot".into(), &"billing".into())
+    );
+    assert_eq!(keys[0]["last_minute"]["count"], 3);
+}
+
+#[test]
+fn what_makes_no_sense_and_what_cannot_be_asked_have_statuses() {
+    let mut world = World::new();
+    let code = |world: &World, more: &[&str]| {
+        let mut all = vec!["locks", "top", "--timeout", "500ms"];
+        all.extend(more);
+        let output = world.run(&all);
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    for (option, value, said) in [
+        ("--interval", "50ms", "50ms is below 100ms"),
+        ("--interval", "5", "5"),
+        ("--limit", "0", "0 is not within 1..1000"),
+        ("--limit", "1001", "1001 is not within 1..1000"),
+    ] {
+        let (status, told) = code(&world, &[option, value]);
+        assert_eq!(status, Some(64), "{told}");
+        assert!(told.contains(said), "{told}");
+    }
+    world.kill_server();
+    assert_eq!(code(&world, &[]).0, Some(69));
+}
