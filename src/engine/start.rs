@@ -327,11 +327,13 @@ impl Shared {
                 // Nobody gets this replica, so nobody else can end its tasks.
                 inner.stopping.send_replace(true);
             })?;
-            tracing::info!(
-                keys = recovered.keys,
-                sessions = recovered.sessions,
-                "took over what the last process left"
-            );
+            if recovered.keys > 0 || recovered.sessions > 0 {
+                tracing::info!(
+                    keys = recovered.keys,
+                    sessions = recovered.sessions,
+                    "took over what the last process left"
+                );
+            }
         }
         Ok(inner)
     }
