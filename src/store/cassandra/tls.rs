@@ -1,75 +1,42 @@
-//! Encrypted connections to the nodes: what is trusted, and what a refusal means.
+//! Encrypted connections to the nodes: which certificates are trusted, and what is shown to them.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use super::options::CassandraTls;
+use crate::tls;
 
 /// What connections are made with; else what is wrong with which file.
-pub(super) fn client_config(tls: &CassandraTls) -> Result<Arc<ClientConfig>, String> {
-    let unusable = |error: Error| format!("TLS cannot be set up: {error}");
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&tls.ca_file)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| format!("{}: {error}", tls.ca_file.display()))?;
-    }
-    // Named, so that a second provider that is linked one day changes nothing.
-    let provider = Arc::new(aws_lc_rs::default_provider());
+pub(super) fn client_config(options: &CassandraTls) -> Result<Arc<ClientConfig>, String> {
+    let roots = tls::authorities(&options.ca_file)?;
+    let provider = tls::provider();
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder
         .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
-    let builder = match tls.verify_host {
+        .map_err(tls::unusable)?;
+    let builder = match options.verify_host {
         true => builder.with_root_certificates(roots),
         false => builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyHost { roots, provider })),
     };
-    let config = match &tls.client {
+    let config = match &options.client {
         None => builder.with_no_client_auth(),
         Some(client) => {
-            let chain = certificates(&client.certificate_file)?;
-            let key = PrivateKeyDer::from_pem_file(&client.key_file);
-            let key = key.map_err(|error| unreadable(&client.key_file, "private key", &error))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| {
-                let certificate = client.certificate_file.display();
-                let key = client.key_file.display();
-                format!("{certificate} and {key} do not go together: {error}")
-            })?
+            let (certificate_file, key_file) = (&client.certificate_file, &client.key_file);
+            let chain = tls::certificates(certificate_file)?;
+            builder
+                .with_client_auth_cert(chain, tls::key(key_file)?)
+                .map_err(|error| tls::not_a_pair(certificate_file, key_file, &error))?
         }
     };
     Ok(Arc::new(config))
-}
-
-/// One at least.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let unreadable = |error: pem::Error| unreadable(file, "certificate", &error);
-    let read = CertificateDer::pem_file_iter(file).map_err(unreadable)?;
-    let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(unreadable)?;
-    match certificates.is_empty() {
-        true => Err(unreadable(pem::Error::NoItemsFound)),
-        false => Ok(certificates),
-    }
-}
-
-fn unreadable(file: &Path, what: &str, error: &pem::Error) -> String {
-    let file = file.display();
-    match error {
-        pem::Error::NoItemsFound => format!("{file} holds no {what} in PEM"),
-        pem::Error::Io(error) => format!("{file}: {error}"),
-        other => format!("{file} holds no {what} in PEM: {other}"),
-    }
 }
 
 /// Trusts every certificate that the CA has signed, wherever it is shown.
@@ -123,25 +90,6 @@ impl ServerCertVerifier for AnyHost {
         let algorithms = &self.provider.signature_verification_algorithms;
         algorithms.supported_schemes()
     }
-}
-
-/// Why a connection broke, where TLS is the reason.
-pub(super) fn distrust(error: &io::Error) -> Option<String> {
-    let error = error.get_ref()?.downcast_ref::<Error>()?;
-    Some(match error {
-        // The second where another authority has the same name.
-        Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => "the node's certificate is not signed by the CA that was named".to_owned(),
-        Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!("the node's certificate is not for the address it is reached at ({error})"),
-        Error::AlertReceived(alert) => {
-            format!("the node refused our certificate, or that we have none ({alert:?})")
-        }
-        Error::InvalidMessage(_) => format!("the node does not speak TLS ({error})"),
-        other => other.to_string(),
-    })
 }
 
 #[cfg(test)]
