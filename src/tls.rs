@@ -85,3 +85,14 @@ pub fn distrust(error: &io::Error, whom: &str) -> Option<String> {
 pub fn is_begun_by(byte: u8) -> bool {
     matches!(byte, 0x15 | 0x16)
 }
+
+#[cfg(test)]
+pub mod for_tests {
+    /// A certificate that signs itself, and its key, as text.
+    pub fn certificate() -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default();
+        let certificate = certificate.self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}

@@ -53,7 +53,8 @@ async fn handshake(
     placed: Placed<TcpStream>,
 ) -> Option<Placed<TlsStream<TcpStream>>> {
     let Placed { io, place } = placed;
-    let (from, at) = (io.peer_addr().ok(), io.local_addr().ok());
+    let from = io.peer_addr().ok().map(tracing::field::display);
+    let at = io.local_addr().ok().map(tracing::field::display);
     let why = match timeout(WITHIN, acceptor.accept(io).into_fallible()).await {
         Ok(Ok(io)) => return Some(Placed { io, place }),
         Ok(Err((error, io))) => {
@@ -65,9 +66,9 @@ async fn handshake(
         Err(_elapsed) => Ok(format!("its TLS handshake took longer than {WITHIN:?}")),
     };
     match why {
-        Ok(why) => tracing::warn!(?from, ?at, why, "a connection of a replica was refused"),
+        Ok(why) => tracing::warn!(from, at, why, "a connection of a replica was refused"),
         Err(error) => {
-            tracing::debug!(?from, ?at, %error, "a connection ended in its TLS handshake")
+            tracing::debug!(from, at, %error, "a connection ended in its TLS handshake")
         }
     }
     None
@@ -81,4 +82,46 @@ async fn farewell(mut io: TcpStream) {
     };
     let heard: Result<io::Result<u64>, _> = timeout(FAREWELL, hear_out).await;
     tracing::trace!(?heard, "said why");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use super::super::{PeerTls, PeerTlsFiles, connection, listen};
+    use super::*;
+
+    fn tls() -> PeerTls {
+        let directory = tempfile::TempDir::new().unwrap();
+        let [cert_file, key_file] = ["cert", "key"].map(|name| directory.path().join(name));
+        let (certificate, key) = tls::for_tests::certificate();
+        std::fs::write(&cert_file, certificate).unwrap();
+        std::fs::write(&key_file, key).unwrap();
+        PeerTls::read(&PeerTlsFiles {
+            ca_file: cert_file.clone(),
+            cert_file,
+            key_file,
+        })
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_never_ends_is_ended_and_its_place_is_free() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let counted = connection::counted(listen::connections(vec![listener]), 1);
+        let secured = secured(counted, tls().acceptor());
+        let serving = tokio::spawn(async move { pin!(secured).next().await.is_some() });
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let mut silent = TcpStream::connect(address).await.unwrap();
+            assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
+            // One for which there is no place is closed at once.
+            assert!(begun.elapsed() >= WITHIN, "{:?}", begun.elapsed());
+        }
+        assert!(!serving.is_finished(), "nobody was let in");
+    }
 }

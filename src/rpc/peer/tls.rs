@@ -109,19 +109,11 @@ impl PeerTls {
 mod tests {
     use super::*;
 
-    /// A certificate that signs itself, and its key, as text.
-    fn certificate() -> (String, String) {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = rcgen::CertificateParams::default();
-        let certificate = certificate.self_signed(&key).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-
     #[test]
     fn a_file_that_cannot_be_used_is_named_with_its_setting() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (certificate, key) = certificate();
-        let (_, other_key) = self::certificate();
+        let (certificate, key) = tls::for_tests::certificate();
+        let (_, other_key) = tls::for_tests::certificate();
         for (name, text) in [("cert", certificate), ("key", key), ("other", other_key)] {
             std::fs::write(directory.path().join(name), text).unwrap();
         }

@@ -97,15 +97,6 @@ mod tests {
     use super::*;
     use crate::store::cassandra::ClientCertificate;
 
-    /// A certificate that signs itself, and its key, as text.
-    fn certificate() -> (String, String) {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = rcgen::CertificateParams::default()
-            .self_signed(&key)
-            .unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-
     #[test]
     fn a_file_that_cannot_be_used_is_named() {
         let directory = tempfile::TempDir::new().unwrap();
@@ -114,10 +105,10 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path
         };
-        let (certificate, key) = certificate();
-        let (_, other_key) = self::certificate();
+        let (certificate, key) = tls::for_tests::certificate();
+        let (_, other_key) = tls::for_tests::certificate();
         let good = file("ca.pem", &certificate);
-        let tls = |ca: &str, client: Option<[&str; 2]>| CassandraTls {
+        let options = |ca: &str, client: Option<[&str; 2]>| CassandraTls {
             ca_file: directory.path().join(ca),
             client: client.map(|names| ClientCertificate {
                 certificate_file: directory.path().join(names[0]),
@@ -129,26 +120,26 @@ mod tests {
         file("other key", &other_key);
         file("empty", "");
         file("cut", &certificate[..certificate.len() / 2]);
-        assert!(client_config(&tls("ca.pem", Some(["ca.pem", "key"]))).is_ok());
-        for (tls, told) in [
-            (tls("none", None), "none: No such file"),
-            (tls("empty", None), "empty holds no certificate"),
-            (tls("key", None), "key holds no certificate"),
-            (tls("cut", None), "cut holds no certificate"),
+        assert!(client_config(&options("ca.pem", Some(["ca.pem", "key"]))).is_ok());
+        for (options, told) in [
+            (options("none", None), "none: No such file"),
+            (options("empty", None), "empty holds no certificate"),
+            (options("key", None), "key holds no certificate"),
+            (options("cut", None), "cut holds no certificate"),
             (
-                tls("ca.pem", Some(["ca.pem", "empty"])),
+                options("ca.pem", Some(["ca.pem", "empty"])),
                 "empty holds no private key",
             ),
             (
-                tls("ca.pem", Some(["empty", "key"])),
+                options("ca.pem", Some(["empty", "key"])),
                 "empty holds no certificate",
             ),
             (
-                tls("ca.pem", Some(["ca.pem", "other key"])),
+                options("ca.pem", Some(["ca.pem", "other key"])),
                 "other key do not go together",
             ),
         ] {
-            let error = client_config(&tls).unwrap_err();
+            let error = client_config(&options).unwrap_err();
             assert!(error.contains(told), "{error}");
             assert!(
                 error.contains(&*good.parent().unwrap().to_string_lossy()),
