@@ -19,6 +19,8 @@ use crate::tls;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_millis(500);
+/// TLS goes there and back twice more.
+const SECURE: Duration = Duration::from_millis(1000);
 
 /// Bytes to and from a replica, with TLS or without.
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -31,9 +33,13 @@ pub(super) fn lazily(endpoint: Endpoint, tls: Option<PeerTls>) -> Channel {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT));
+    let within = match tls {
+        Some(_) => CONNECT + SECURE,
+        None => CONNECT,
+    };
     let connector = service_fn(move |at: Uri| connected(tcp.clone(), tls.clone(), at));
     endpoint
-        .connect_timeout(CONNECT)
+        .connect_timeout(within)
         .connect_with_connector_lazy(connector)
 }
 
