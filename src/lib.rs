@@ -12,6 +12,7 @@
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`proto`] | the contract as Rust | |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | `tls` | certificates from files, for any way | nothing of ours |
 //! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 
@@ -30,6 +31,7 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod telemetry;
+mod tls;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

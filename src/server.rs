@@ -5,6 +5,7 @@
 //! settles what is under way, open streams end, and what is left after a grace period is cut off.
 
 mod connection;
+mod handshake;
 mod health;
 mod in_process;
 mod listen;
@@ -33,7 +34,7 @@ use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::peer::{self, PeerRpc};
-pub use crate::rpc::peer::{PeerClient, Secret, SecretError};
+pub use crate::rpc::peer::{PeerClient, PeerTls, PeerTlsError, PeerTlsFiles, Secret, SecretError};
 use crate::rpc::stopping::Stopping;
 use health::Health;
 
@@ -147,11 +148,9 @@ impl Server {
         let (cut_off, cut) = Stopping::pair();
         let health = Health::new().await;
         let routes = self.routes(&limits, stopping.clone(), &health)?;
-        let connections = connection::guarded(
-            incoming.chain(stream::pending()),
-            limits.connections_max,
-            cut.clone(),
-        );
+        let counted =
+            connection::counted(incoming.chain(stream::pending()), limits.connections_max);
+        let connections = connection::guarded(counted, cut.clone());
         let mut accepting = stopping.clone();
         let listeners = std::mem::take(&mut self.peer_listeners);
         let peers = self.serve_peers(listeners, &limits, stopping.clone(), cut);
@@ -214,14 +213,27 @@ impl Server {
         };
         let ids = Arc::clone(&self.ids);
         let service = PeerRpc::new(self.engine.clone(), stopping.clone(), ids).guarded(client);
+        let layer = CallLayer::new(limits, stopping.clone());
         let incoming = listen::connections(listeners).chain(stream::pending());
-        let connections = connection::guarded(incoming, limits.connections_max, cut);
-        http2(limits, peer::STREAMS_MAX)
-            .layer(CallLayer::new(limits, stopping.clone()))
-            .serve_with_incoming_shutdown(Routes::new(service).prepare(), connections, async move {
-                stopping.stopped().await
-            })
-            .await
+        let counted = connection::counted(incoming, limits.connections_max);
+        let routes = Routes::new(service).prepare();
+        let stopped = async move { stopping.stopped().await };
+        let server = http2(limits, peer::STREAMS_MAX).layer(layer);
+        match client.tls() {
+            None => {
+                let plain = connection::guarded(counted, cut);
+                server
+                    .serve_with_incoming_shutdown(routes, plain, stopped)
+                    .await
+            }
+            Some(tls) => {
+                let secured = handshake::secured(counted, tls.acceptor());
+                let secured = connection::guarded(secured, cut);
+                server
+                    .serve_with_incoming_shutdown(routes, secured, stopped)
+                    .await
+            }
+        }
     }
 
     fn routes(

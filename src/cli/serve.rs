@@ -19,7 +19,7 @@ use super::exit;
 use super::settings::Settings;
 use crate::config::{NoDataDir, Problems};
 use crate::engine::{EngineError, SystemIds};
-use crate::server::{self, ListenError, SecretError, Server, Stopped};
+use crate::server::{self, ListenError, PeerTlsError, SecretError, Server, Stopped};
 use crate::store::embedded::OpenError;
 use crate::telemetry::{self, TelemetryError};
 use parts::{Net, Prepared};
@@ -61,6 +61,9 @@ pub enum ServeError {
     /// Write a longer secret.
     #[error("peers.secret_file: {0}")]
     Secret(#[from] SecretError),
+    /// Name other certificates.
+    #[error("peers.tls.{0}")]
+    PeerTls(#[from] PeerTlsError),
     /// Correct `log.filter`.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -97,6 +100,7 @@ impl ServeError {
             | ServeError::DataDir(_)
             | ServeError::Settings(_)
             | ServeError::Secret(_)
+            | ServeError::PeerTls(_)
             | ServeError::Telemetry(_) => exit::CONFIG,
             ServeError::Listen(_) | ServeError::System { .. } => exit::OS,
             ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,

@@ -54,6 +54,18 @@ pub struct Settings {
     /// A file with the secret that all replicas know, of 16 bytes at least
     #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
     pub peer_secret_file: Option<String>,
+
+    /// Encrypt, and trust replicas whose certificates are signed by those in this file (PEM)
+    #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
+    pub peer_tls_ca: Option<String>,
+
+    /// The certificate of this replica, for where others reach it (PEM)
+    #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
+    pub peer_tls_certificate: Option<String>,
+
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", help_heading = REPLICAS)]
+    pub peer_tls_key: Option<String>,
 }
 
 impl Settings {
@@ -83,6 +95,13 @@ impl Settings {
                 "peers.secret_file",
                 self.peer_secret_file,
             ),
+            ("--peer-tls-ca", "peers.tls.ca_file", self.peer_tls_ca),
+            (
+                "--peer-tls-certificate",
+                "peers.tls.cert_file",
+                self.peer_tls_certificate,
+            ),
+            ("--peer-tls-key", "peers.tls.key_file", self.peer_tls_key),
         ]
         .into_iter()
         .filter_map(|(name, key, value)| {

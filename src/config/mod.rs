@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing_subscriber::EnvFilter;
 
 pub use load::{Flag, Problem, Problems, Sources};
-pub use peers::PeersConfig;
+pub use peers::{PeersConfig, PeersTlsConfig};
 pub use span::{Span, SpanError};
 pub use store::{
     CassandraConfig, Consistency, ContactPoints, EmbeddedConfig, KeyspaceName, StoreConfig,

@@ -6,7 +6,7 @@ use http::uri::Authority;
 use serde::{Deserialize, Serialize};
 
 use super::{Listen, Span, StoreKind};
-use crate::server::check_listen;
+use crate::server::{PeerTlsFiles, check_listen};
 
 /// How replicas reach each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,40 @@ pub struct PeersConfig {
     pub secret_file: Option<PathBuf>,
     /// A replica without a sign of life for this long is down.
     pub ttl: Span,
+    /// Encryption, with certificates on both sides.
+    pub tls: PeersTlsConfig,
+}
+
+/// How calls between replicas are encrypted: all of it, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PeersTlsConfig {
+    /// The certificates that those of all replicas must be signed by, as PEM.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate of this replica, as PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its key, as PEM.
+    pub key_file: Option<PathBuf>,
+}
+
+impl PeersTlsConfig {
+    /// The files, where TLS is on.
+    pub fn files(&self) -> Option<PeerTlsFiles> {
+        Some(PeerTlsFiles {
+            ca_file: self.ca_file.clone()?,
+            cert_file: self.cert_file.clone()?,
+            key_file: self.key_file.clone()?,
+        })
+    }
+
+    /// Each setting, and whether it is there.
+    fn named(&self) -> [(&'static str, bool); 3] {
+        [
+            ("ca_file", self.ca_file.is_some()),
+            ("cert_file", self.cert_file.is_some()),
+            ("key_file", self.key_file.is_some()),
+        ]
+    }
 }
 
 impl PeersConfig {
@@ -36,17 +70,25 @@ impl Default for PeersConfig {
             advertise: None,
             secret_file: None,
             ttl: Span::from_secs(10),
+            tls: PeersTlsConfig::default(),
         }
     }
 }
 
 impl PeersConfig {
+    /// Whether its listeners may be where other machines reach them.
+    pub fn may_be_reached(&self, insecure: bool) -> bool {
+        insecure || self.tls.files().is_some()
+    }
+
     /// What does not fit together, in words that name the settings.
     pub(super) fn check(&self, kind: StoreKind, insecure: bool, wrong: &mut Vec<String>) {
         let addresses = self.listen.as_ref().map_or(&[][..], Listen::addresses);
         for address in addresses {
-            if let Err(error) = check_listen(*address, insecure) {
-                wrong.push(format!("peers.listen: {error}"));
+            if let Err(error) = check_listen(*address, self.may_be_reached(insecure)) {
+                wrong.push(format!(
+                    "peers.listen: {error}. With peers.tls it needs neither"
+                ));
             }
         }
         let mut need = |good: bool, what: &str| {
@@ -55,12 +97,19 @@ impl PeersConfig {
             }
         };
         let is_called = self.listen.is_some();
+        let is_encrypted = self.tls.named().iter().any(|(_, is_set)| *is_set);
+        for (name, is_set) in self.tls.named() {
+            need(
+                is_set == is_encrypted,
+                &format!("tls.{name} is not set: ca_file, cert_file and key_file belong together"),
+            );
+        }
         need(
             !is_called || kind == StoreKind::Cassandra,
             "listen: the embedded store is for one replica; several need store.kind = \"cassandra\"",
         );
         need(
-            !is_called || self.secret_file.is_some(),
+            !(is_called || is_encrypted) || self.secret_file.is_some(),
             "secret_file: name a file with a secret that all replicas know",
         );
         need(

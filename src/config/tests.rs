@@ -315,6 +315,41 @@ fn a_replica_among_others_can_be_called_by_those_who_know_the_secret() {
     }
 }
 
+const PEER_TLS: [(&str, &str); 3] = [
+    ("FERMATA_CFG_PEERS__TLS__CA_FILE", "/ca"),
+    ("FERMATA_CFG_PEERS__TLS__CERT_FILE", "/cert"),
+    ("FERMATA_CFG_PEERS__TLS__KEY_FILE", "/key"),
+];
+
+#[test]
+fn calls_between_replicas_are_encrypted_in_whole_and_then_may_come_from_anywhere() {
+    let mut anywhere = PEER_TLS.to_vec();
+    anywhere.push(("FERMATA_CFG_PEERS__LISTEN", "10.0.0.1:7451"));
+    assert_eq!(among_others(&anywhere), [""; 0]);
+    for (left_out, name) in ["ca_file", "cert_file", "key_file"].into_iter().enumerate() {
+        let mut two = PEER_TLS.to_vec();
+        two.remove(left_out);
+        let found = among_others(&two);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let told = format!("peers.tls.{name} is not set");
+        assert!(found[0].starts_with(&told), "{found:?}");
+    }
+    // Clients still come in without TLS.
+    anywhere.push(("FERMATA_CFG_LISTEN", "10.0.0.1:7450"));
+    let found = among_others(&anywhere);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("listen: "), "{found:?}");
+    // Certificates do not stand in for the secret, nor for somewhere to use them.
+    let mut secretless = PEER_TLS.to_vec();
+    secretless.extend([
+        ("FERMATA_CFG_PEERS__LISTEN", ""),
+        ("FERMATA_CFG_PEERS__SECRET_FILE", ""),
+    ]);
+    let found = among_others(&secretless);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("secret_file"), "{found:?}");
+}
+
 #[test]
 fn a_ttl_that_beats_cannot_vouch_for_is_refused_where_replicas_share_the_store() {
     let shortest = |ms: &str| among_others(&[("FERMATA_CFG_LIMITS__TTL_MIN_MS", ms)]);

@@ -14,6 +14,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
 use crate::rpc::stopping::Stopping;
+use crate::tls;
 
 /// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
 const PREFACE_BYTES: usize = 24;
@@ -21,25 +22,27 @@ const PREFACE_BYTES: usize = 24;
 /// How long a client may take for that.
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 
+/// A connection that counts for as long as this is there.
+pub(super) struct Placed<IO> {
+    pub(super) io: IO,
+    pub(super) place: OwnedSemaphorePermit,
+}
+
 /// The connections, `connections_max` at once: one more is closed at once, which a client sees as
-/// UNAVAILABLE. `cut` ends all of them.
-pub(super) fn guarded<I, IO, E>(
-    incoming: I,
+/// UNAVAILABLE.
+pub(super) fn counted<IO, E>(
+    incoming: impl Stream<Item = Result<IO, E>>,
     connections_max: usize,
-    cut: Stopping,
-) -> impl Stream<Item = Result<Guarded<IO>, E>>
-where
-    I: Stream<Item = Result<IO, E>>,
-{
+) -> impl Stream<Item = Result<Placed<IO>, E>> {
     let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     let mut refusing = false;
     incoming.filter_map(move |accepted| {
-        let guarded = match accepted {
+        let placed = match accepted {
             Err(error) => Some(Err(error)),
             Ok(io) => match Arc::clone(&places).try_acquire_owned() {
                 Ok(place) => {
                     refusing = false;
-                    Some(Ok(Guarded::new(io, place, cut.clone())))
+                    Some(Ok(Placed { io, place }))
                 }
                 // Said once, however many come.
                 Err(_none_free) if refusing => None,
@@ -53,8 +56,16 @@ where
                 }
             },
         };
-        std::future::ready(guarded)
+        std::future::ready(placed)
     })
+}
+
+/// The same, each with a limit on how long it may say nothing. `cut` ends all of them.
+pub(super) fn guarded<IO, E>(
+    counted: impl Stream<Item = Result<Placed<IO>, E>>,
+    cut: Stopping,
+) -> impl Stream<Item = Result<Guarded<IO>, E>> {
+    counted.map(move |placed| placed.map(|placed| Guarded::new(placed, cut.clone())))
 }
 
 /// A connection that can be cut off from outside.
@@ -68,12 +79,12 @@ pub(super) struct Guarded<IO> {
 }
 
 impl<IO> Guarded<IO> {
-    fn new(io: IO, place: OwnedSemaphorePermit, mut cut: Stopping) -> Self {
+    fn new(placed: Placed<IO>, mut cut: Stopping) -> Self {
         Guarded {
-            io,
+            io: placed.io,
             end: Some(Box::pin(async move { cut.stopped().await })),
             preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
-            _place: place,
+            _place: placed.place,
         }
     }
 
@@ -116,6 +127,14 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         if let Some((came, _)) = &mut this.preface {
+            let first = buf.filled().get(before).copied();
+            if *came == 0 && first.is_some_and(tls::is_begun_by) {
+                tracing::warn!(
+                    "a connection was refused: TLS is spoken there, and not here (between replicas: peers.tls is \
+                     not set)"
+                );
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
             *came += buf.filled().len().saturating_sub(before);
             if *came >= PREFACE_BYTES {
                 this.preface = None;

@@ -11,22 +11,30 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lock", &[]),
     ("session", &["lock"]),
     ("limits", &["lock"]),
+    ("tls", &[]),
     ("store", &["lock"]),
     ("store::embedded", &["store", "store::ends", "lock"]),
-    ("store::cassandra", &["store", "store::ends", "lock"]),
+    ("store::cassandra", &["store", "store::ends", "lock", "tls"]),
     ("store::ends", &["store", "lock"]),
     ("engine", &["lock", "session", "store", "limits"]),
     ("proto", &["rpc::codec"]),
     // The engine hands this row on as it is.
     (
         "rpc",
-        &["engine", "lock", "limits", "proto", "store::ReplicaRow"],
+        &[
+            "engine",
+            "lock",
+            "limits",
+            "proto",
+            "store::ReplicaRow",
+            "tls",
+        ],
     ),
     ("client", &["lock", "proto"]),
     // For the names that a keyspace may have.
     ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
-    ("server", &["rpc", "engine", "proto", "limits"]),
+    ("server", &["rpc", "engine", "proto", "limits", "tls"]),
     (
         "cli",
         &[

@@ -1,15 +1,16 @@
 //! What is logged of a call, and what never is.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fermata::proto::*;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::world::{World, hold};
 
+/// What this program logged since somebody asked.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -29,17 +30,31 @@ impl MakeWriter<'_> for Log {
     }
 }
 
+impl Log {
+    /// For the whole process: what a subscriber of one thread sees hangs on what other threads, without
+    /// one, met first. So all tests write here.
+    pub fn shared() -> &'static Log {
+        static LOG: OnceLock<Log> = OnceLock::new();
+        LOG.get_or_init(|| {
+            let log = Log::default();
+            let subscriber = tracing_subscriber::fmt()
+                .with_env_filter("fermata=trace")
+                .with_ansi(false)
+                .with_writer(log.clone())
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            log
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
 #[tokio::test]
 async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter("fermata=trace")
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
-    // For the whole process: what a subscriber of one thread sees hangs on what other threads, without
-    // one, met first. The other tests write here as well; the lockRef tells whose line it is.
-    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let log = Log::shared();
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "orders-42").await;
@@ -59,7 +74,8 @@ async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
     };
     client.release_lock(release).await.unwrap();
 
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
+    // The other tests write here as well; the lockRef tells whose line it is.
     let place = held.lock_ref.split('@').next().unwrap();
     let put = log
         .lines()

@@ -8,6 +8,8 @@
 )]
 
 mod bad_input;
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod connections;
 mod deadlines;
 mod disconnects;
@@ -15,6 +17,7 @@ mod lever;
 mod listings;
 mod logs;
 mod malformed;
+mod peer_tls;
 mod peers;
 mod section;
 mod statuses;

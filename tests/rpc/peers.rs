@@ -42,7 +42,7 @@ use uuid::Uuid;
 const SECRET: &str = "the secret of this test";
 const GRACE: Duration = Duration::from_millis(1_000);
 
-fn client() -> PeerClient {
+pub fn client() -> PeerClient {
     PeerClient::new(Secret::parse(SECRET).unwrap(), &Limits::default())
 }
 
@@ -60,10 +60,10 @@ fn within(ms: u64) -> tokio::time::Instant {
 }
 
 /// A replica that serves clients and other replicas.
-struct Called {
-    engine: Engine,
+pub struct Called {
+    pub engine: Engine,
     clients: String,
-    peer: Peer,
+    pub peer: Peer,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<Result<Stopped, ServeError>>,
     _directory: TempDir,
@@ -71,13 +71,18 @@ struct Called {
 
 impl Called {
     async fn start() -> Called {
+        Called::by(client()).await
+    }
+
+    /// One that speaks as this client does.
+    pub async fn by(peers: PeerClient) -> Called {
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
         let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let peer_listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let clients = format!("http://{}", listener.local_addr().unwrap());
         let address = peer_listener.local_addr().unwrap().to_string();
-        let peers = Arc::new(client());
+        let peers = Arc::new(peers);
         let engine = Engine::start(EngineOptions {
             store: Arc::new(store),
             clock: Arc::new(SystemClock),
@@ -129,7 +134,7 @@ impl Called {
     }
 }
 
-async fn forward<C: Call>(
+pub async fn forward<C: Call>(
     client: &PeerClient,
     to: &Peer,
     ask: C::Ask,
@@ -139,7 +144,7 @@ async fn forward<C: Call>(
     client.forward(to, &call, &edge(), within(ms)).await
 }
 
-fn answered<A: std::fmt::Debug>(there: There<A>) -> A {
+pub fn answered<A: std::fmt::Debug>(there: There<A>) -> A {
     match there {
         There::Answered(answer) => answer,
         other => panic!("{other:?}"),

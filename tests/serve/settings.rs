@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use tempfile::NamedTempFile;
+
 /// Killed when dropped.
 struct Serve(Child);
 
@@ -41,6 +43,12 @@ fn said_until_it_waits(more: &[&str]) -> Vec<String> {
     panic!("it ended: {said:?}");
 }
 
+fn secret() -> NamedTempFile {
+    let secret = NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "the secret of this test").unwrap();
+    secret
+}
+
 #[test]
 fn a_replica_that_others_cannot_call_says_so_once() {
     let warned = |said: &[String]| {
@@ -48,8 +56,7 @@ fn a_replica_that_others_cannot_call_says_so_once() {
         warnings.filter(|line| line.contains("WARN")).count()
     };
     assert_eq!(warned(&said_until_it_waits(&[])), 1);
-    let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "the secret of this test").unwrap();
+    let secret = secret();
     let called = [
         "--peer-listen",
         "127.0.0.1:0",
@@ -61,10 +68,24 @@ fn a_replica_that_others_cannot_call_says_so_once() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_told_with_its_setting() {
+    let secret = secret();
     for (more, told) in [
         (
             &["--peer-secret-file", "none.secret"][..],
             "peers.secret_file: cannot read none.secret",
+        ),
+        (
+            &[
+                "--peer-secret-file",
+                secret.path().to_str().unwrap(),
+                "--peer-tls-ca",
+                "none.ca",
+                "--peer-tls-certificate",
+                "c.pem",
+                "--peer-tls-key",
+                "k.pem",
+            ],
+            "peers.tls.ca_file: none.ca: No such file",
         ),
         (
             &["--user", "u", "--password-file", "none.password"],

@@ -8,6 +8,8 @@
 )]
 
 mod cassandra;
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod contract;
 mod embedded;
 mod world;

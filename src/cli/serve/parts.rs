@@ -14,7 +14,7 @@ use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
 use crate::config::{Config, Listen, StoreKind};
 use crate::engine::{Engine, NoPeers};
-use crate::server::{self, PeerClient, Secret};
+use crate::server::{self, PeerClient, PeerTls, Secret};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// The listeners, and where they are.
@@ -28,8 +28,11 @@ pub struct Net {
 impl Net {
     pub async fn bind(config: &Config) -> Result<Net, ServeError> {
         let (listeners, addresses) = listen(Some(&config.listen), config.insecure).await?;
-        let (peer_listeners, peer_addresses) =
-            listen(config.peers.listen.as_ref(), config.insecure).await?;
+        let (peer_listeners, peer_addresses) = listen(
+            config.peers.listen.as_ref(),
+            config.peers.may_be_reached(config.insecure),
+        )
+        .await?;
         Ok(Net {
             listeners,
             addresses,
@@ -88,7 +91,13 @@ impl Prepared {
                 let client = match &config.peers.secret_file {
                     Some(path) => {
                         let secret = Secret::parse(&cluster::file("peers.secret_file", path)?)?;
-                        Some(Arc::new(PeerClient::new(secret, &config.limits)))
+                        let client = PeerClient::new(secret, &config.limits);
+                        let tls = config.peers.tls.files();
+                        let tls = tls.map(|files| PeerTls::read(&files)).transpose()?;
+                        Some(Arc::new(match tls {
+                            Some(tls) => client.with_tls(tls),
+                            None => client,
+                        }))
                     }
                     None => None,
                 };

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
-use super::{AROUND_BYTES_MAX, Secret, elsewhere, id_bytes, unable};
+use super::{AROUND_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -31,8 +31,6 @@ use crate::proto::{ReplicaActivity, WatchLockRequest};
 use crate::rpc::calls::{Call, Edge};
 use crate::rpc::route::There;
 
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_millis(500);
 /// A replica that is cut off or paused is noticed after this …
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// … and this.
@@ -55,6 +53,7 @@ const WINDOW_MIN: u32 = 1024 * 1024;
 /// The connections to other replicas.
 pub struct PeerClient {
     secret: Secret,
+    tls: Option<PeerTls>,
     message_bytes_max: usize,
     links: Mutex<BTreeMap<ReplicaId, Link>>,
     hints: Arc<Semaphore>,
@@ -76,10 +75,25 @@ impl PeerClient {
     pub fn new(secret: Secret, limits: &Limits) -> PeerClient {
         PeerClient {
             secret,
+            tls: None,
             message_bytes_max: limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX),
             links: Mutex::new(BTreeMap::new()),
             hints: Arc::new(Semaphore::new(HINTS_MAX)),
         }
+    }
+
+    /// The same under TLS, which all replicas of a service speak, or none does.
+    #[must_use]
+    pub fn with_tls(self, tls: PeerTls) -> PeerClient {
+        PeerClient {
+            tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// How replicas speak TLS to each other, where they do.
+    pub fn tls(&self) -> Option<&PeerTls> {
+        self.tls.as_ref()
     }
 
     /// The secret of the service.
@@ -223,18 +237,20 @@ impl PeerClient {
         let window = u32::try_from(self.message_bytes_max)
             .unwrap_or(WINDOW_MIN)
             .max(WINDOW_MIN);
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        let scheme = match self.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .map_err(|error| format!("{address} is no address: {error}"))?;
-        Ok(endpoint
-            .connect_timeout(CONNECT)
-            .tcp_nodelay(true)
+        let endpoint = endpoint
             .initial_stream_window_size(window)
             .initial_connection_window_size(window.saturating_mul(4).min(i32::MAX as u32))
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             // Also between calls: the next one then finds out before it is sent.
-            .keep_alive_while_idle(true)
-            .connect_lazy())
+            .keep_alive_while_idle(true);
+        Ok(connect::lazily(endpoint, self.tls.clone()))
     }
 
     /// With the secret, and what is left of its caller's time.

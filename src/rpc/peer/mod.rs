@@ -1,15 +1,18 @@
-//! What replicas say to each other over gRPC: the client ([`PeerClient`]), the service ([`PeerRpc`]), and the
-//! secret that both know.
+//! What replicas say to each other over gRPC: the client ([`PeerClient`]), the service ([`PeerRpc`]), the secret
+//! that both know, and TLS with certificates on both sides ([`PeerTls`]).
 //!
 //! No decision about locks is made here; where a call belongs is said in [`super::route`].
 
 mod client;
+mod connect;
 mod secret;
 mod service;
+mod tls;
 
 pub use client::PeerClient;
 pub use secret::{Secret, SecretError};
 pub use service::{PeerRpc, STREAMS_MAX};
+pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 
 use uuid::Uuid;
 

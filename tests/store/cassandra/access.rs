@@ -1,6 +1,6 @@
 //! A node that lets nobody in without a password and a certificate.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fermata::lock::State;
@@ -14,10 +14,19 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use super::World;
-use super::certificates::Authority;
 use super::command;
 use super::support::{self, Lone};
+use crate::certificates::Authority;
 use crate::world::{apply, id, table, with_place};
+
+/// A certificate and its key in one file, as Cassandra reads them.
+fn in_one_file(files: &ClientCertificate) -> PathBuf {
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let both = text(&files.key_file) + &text(&files.certificate_file);
+    let path = files.certificate_file.with_extension("both.pem");
+    std::fs::write(&path, both).unwrap();
+    path
+}
 
 /// The node; the authority that it knows, and one with the same name.
 struct Guarded {
@@ -41,7 +50,7 @@ impl Guarded {
         let encryption = format!(
             "{{enabled: true, optional: false, require_client_auth: true, keystore: '{}', truststore: '{}', \
              ssl_context_factory: {{class_name: org.apache.cassandra.security.PEMBasedSslContextFactory}}}}",
-            authority.in_one_file(&own).display(),
+            in_one_file(&own).display(),
             authority.file().display(),
         );
         let settings = [

@@ -2,7 +2,6 @@
 
 mod access;
 mod baseline;
-mod certificates;
 mod command;
 mod faults;
 mod hanging;

@@ -8,7 +8,7 @@ use scylla::errors::{
 use scylla::frame::frame_errors::FrameHeaderParseError;
 
 use crate::store::cassandra::fault::{ConnectFault, Fault};
-use crate::store::cassandra::tls;
+use crate::tls;
 
 pub(super) fn not_connected(error: NewSessionError, is_encrypted: bool) -> ConnectFault {
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
@@ -19,7 +19,7 @@ pub(super) fn not_connected(error: NewSessionError, is_encrypted: bool) -> Conne
     else {
         return ConnectFault::Unreachable(error.to_string());
     };
-    if let Some(why) = broken_by(last).and_then(tls::distrust) {
+    if let Some(why) = broken_by(last).and_then(|broken| tls::distrust(broken, "the node")) {
         return ConnectFault::Refused(why);
     }
     let ConnectionError::ConnectionSetupRequestError(failed) = last else {

@@ -1,7 +1,7 @@
 //! Certificates of authorities that live for one test program.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fermata::store::cassandra::ClientCertificate;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
@@ -37,14 +37,15 @@ impl Authority {
         self.directory.path().join(name)
     }
 
-    /// A certificate for an address or for none.
+    /// A certificate for a name or an IP address, or for none.
     pub fn issue(&self, name: &str, address: Option<&str>) -> ClientCertificate {
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
-        let address = address.map(|address| address.parse::<IpAddr>().unwrap());
-        params
-            .subject_alt_names
-            .extend(address.map(SanType::IpAddress));
+        let named = address.map(|address| match address.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(address.try_into().unwrap()),
+        });
+        params.subject_alt_names.extend(named);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let files = ClientCertificate {
@@ -54,14 +55,5 @@ impl Authority {
         std::fs::write(&files.certificate_file, certificate.pem()).unwrap();
         std::fs::write(&files.key_file, key.serialize_pem()).unwrap();
         files
-    }
-
-    /// A certificate and its key in one file, as Cassandra reads them.
-    pub fn in_one_file(&self, files: &ClientCertificate) -> PathBuf {
-        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
-        let both = text(&files.key_file) + &text(&files.certificate_file);
-        let path = files.certificate_file.with_extension("both.pem");
-        std::fs::write(&path, both).unwrap();
-        path
     }
 }

@@ -1,0 +1,124 @@
+//! A connection to another replica: TCP, and TLS on it where that is on. What an operator must put right is logged
+//! here; the rest is for whoever calls.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tonic::transport::{Channel, Endpoint};
+use tower::{BoxError, ServiceExt as _, service_fn};
+
+use super::PeerTls;
+use crate::tls;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_millis(500);
+/// TLS goes there and back twice more.
+const SECURE: Duration = Duration::from_millis(1000);
+
+/// Bytes to and from a replica, with TLS or without.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
+
+/// A channel that connects once it is used.
+pub(super) fn lazily(endpoint: Endpoint, tls: Option<PeerTls>) -> Channel {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    let within = match tls {
+        Some(_) => CONNECT + SECURE,
+        None => CONNECT,
+    };
+    let connector = service_fn(move |at: Uri| connected(tcp.clone(), tls.clone(), at));
+    endpoint
+        .connect_timeout(within)
+        .connect_with_connector_lazy(connector)
+}
+
+async fn connected(
+    tcp: HttpConnector,
+    tls: Option<PeerTls>,
+    at: Uri,
+) -> Result<TokioIo<Box<dyn Wire>>, BoxError> {
+    let address = at.authority().map(ToString::to_string).unwrap_or_default();
+    let host = at.host().unwrap_or_default();
+    let host = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
+    let plain = tcp.oneshot(at).await?.into_inner();
+    let wire = match tls {
+        Some(tls) => secured(&tls, &host, &address, plain).await?,
+        None => heard(address, plain),
+    };
+    Ok(TokioIo::new(wire))
+}
+
+async fn secured(
+    tls: &PeerTls,
+    host: &str,
+    address: &str,
+    plain: TcpStream,
+) -> io::Result<Box<dyn Wire>> {
+    let error = match tls.connect(host, plain).await {
+        Ok(secured) => return Ok(Box::new(secured)),
+        Err(error) => error,
+    };
+    let Some(why) = tls::distrust(&error, "the replica") else {
+        return Err(error);
+    };
+    refused(address, &why);
+    Err(io::Error::new(error.kind(), why))
+}
+
+fn refused(address: &str, why: &str) {
+    tracing::warn!(address, why, "no connection with another replica");
+}
+
+/// Without TLS.
+fn heard(address: String, plain: TcpStream) -> Box<dyn Wire> {
+    let (read, write) = plain.into_split();
+    let begun = false;
+    Box::new(tokio::io::join(
+        Heard {
+            read,
+            address,
+            begun,
+        },
+        write,
+    ))
+}
+
+/// Hears whether the other replica speaks TLS: to our first words it then answers with an alert.
+struct Heard<R> {
+    read: R,
+    address: String,
+    begun: bool,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.read).poll_read(cx, buf))?;
+        let first = buf.filled().get(before).copied();
+        if !std::mem::replace(&mut this.begun, true) && first.is_some_and(tls::is_begun_by) {
+            let why = "the replica speaks TLS, and peers.tls is not set here";
+            refused(&this.address, why);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,159 @@
+//! TLS between replicas: each shows a certificate of the CA that all of them trust, whoever calls whom.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::tls;
+
+/// What is spoken inside.
+const HTTP2: &[u8] = b"h2";
+
+/// The files with who is trusted, and with who this replica is, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerTlsFiles {
+    /// The certificates that those of all replicas must be signed by.
+    pub ca_file: PathBuf,
+    /// The certificate of this replica, for the name or address that others reach it at.
+    pub cert_file: PathBuf,
+    /// Its key.
+    pub key_file: PathBuf,
+}
+
+/// Which of the files cannot be used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerTlsError {
+    /// Who is trusted.
+    #[error("ca_file: {0}")]
+    Ca(String),
+    /// The certificate.
+    #[error("cert_file: {0}")]
+    Certificate(String),
+    /// The key, by itself or with the certificate.
+    #[error("key_file: {0}")]
+    Key(String),
+}
+
+/// How a replica speaks TLS to others, in both directions.
+#[derive(Clone)]
+pub struct PeerTls {
+    calling: TlsConnector,
+    called: TlsAcceptor,
+}
+
+impl PeerTls {
+    /// Reads the files.
+    pub fn read(files: &PeerTlsFiles) -> Result<PeerTls, PeerTlsError> {
+        let roots = Arc::new(tls::authorities(&files.ca_file).map_err(PeerTlsError::Ca)?);
+        let chain = tls::certificates(&files.cert_file).map_err(PeerTlsError::Certificate)?;
+        let key = tls::key(&files.key_file).map_err(PeerTlsError::Key)?;
+        let unusable = |error| PeerTlsError::Ca(tls::unusable(error));
+        let not_a_pair =
+            |error| PeerTlsError::Key(tls::not_a_pair(&files.cert_file, &files.key_file, &error));
+
+        let mut calling = ClientConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(not_a_pair)?;
+        calling.alpn_protocols = vec![HTTP2.to_vec()];
+
+        let with_certificate = WebPkiClientVerifier::builder_with_provider(roots, tls::provider())
+            .build()
+            .map_err(|error| PeerTlsError::Ca(error.to_string()))?;
+        let mut called = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_client_cert_verifier(with_certificate)
+            .with_single_cert(chain, key)
+            .map_err(not_a_pair)?;
+        called.alpn_protocols = vec![HTTP2.to_vec()];
+
+        Ok(PeerTls {
+            calling: TlsConnector::from(Arc::new(calling)),
+            called: TlsAcceptor::from(Arc::new(called)),
+        })
+    }
+
+    /// For the listeners that other replicas call.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.called.clone()
+    }
+
+    /// To the replica that is reached at this name or IP address. Done once that replica has taken our certificate
+    /// as well: until then it says nothing inside.
+    pub(super) async fn connect<IO>(&self, host: &str, io: IO) -> io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let named = ServerName::try_from(host.to_owned());
+        let named = named.map_err(|error| io::Error::other(format!("{host}: {error}")))?;
+        let mut secured = self.calling.connect(named, io).await?;
+        // Whoever is called says its HTTP/2 settings unasked.
+        match secured.fill_buf().await?.is_empty() {
+            true => Err(io::ErrorKind::UnexpectedEof.into()),
+            false => Ok(secured),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_with_its_setting() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let (certificate, key) = tls::for_tests::certificate();
+        let (_, other_key) = tls::for_tests::certificate();
+        for (name, text) in [("cert", certificate), ("key", key), ("other", other_key)] {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        let read = |ca: &str, certificate: &str, key: &str| {
+            PeerTls::read(&PeerTlsFiles {
+                ca_file: directory.path().join(ca),
+                cert_file: directory.path().join(certificate),
+                key_file: directory.path().join(key),
+            })
+        };
+        assert!(read("cert", "cert", "key").is_ok());
+        for ((ca, certificate, key), told) in [
+            (("none", "cert", "key"), ["ca_file: ", "none: No such file"]),
+            (
+                ("key", "cert", "key"),
+                ["ca_file: ", "key holds no certificate"],
+            ),
+            (
+                ("cert", "none", "key"),
+                ["cert_file: ", "none: No such file"],
+            ),
+            (
+                ("cert", "cert", "none"),
+                ["key_file: ", "none: No such file"],
+            ),
+            (
+                ("cert", "cert", "cert"),
+                ["key_file: ", "cert holds no private key"],
+            ),
+            (
+                ("cert", "cert", "other"),
+                ["key_file: ", "other do not go together"],
+            ),
+        ] {
+            let Err(error) = read(ca, certificate, key) else {
+                panic!("{told:?}: it was taken");
+            };
+            let error = error.to_string();
+            assert!(error.starts_with(told[0]), "{error}");
+            assert!(error.contains(told[1]), "{error}");
+        }
+    }
+}
