@@ -26,8 +26,8 @@ const ATTEMPTS_PER_TTL: u32 = 6;
 
 /// Signs of life in one disconnect_grace.
 const RENEWALS_PER_GRACE: u32 = 4;
-/// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and the end.
-const ATTEMPTS_PER_GRACE: u32 = 3;
+/// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
+const ATTEMPTS_PER_GRACE: u32 = 4;
 
 /// How often a sign of life is given, and what is tried for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 mod minute;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::Counts;
 use crate::lock::KeyId;
 use crate::store::{ReplicaRow, StoreCounts};
 
-/// Of so many keys it is known what was granted lately. Where there are more, the one whose last grant is longest ago
-/// is forgotten.
+/// Of so many keys at most it is known what was granted lately. Where there are more, the half whose last grant is
+/// longest ago is forgotten.
 const KEYS_MAX: usize = 1_024;
 
 /// What showed a replica that a place of it holds its key now.
@@ -112,7 +112,7 @@ pub(super) struct Activity(Mutex<Lately>);
 struct Lately {
     grants: Grants,
     all: Minute,
-    keys: HashMap<Arc<KeyId>, KeyLately>,
+    keys: BTreeMap<Arc<KeyId>, KeyLately>,
 }
 
 #[derive(Debug)]
@@ -135,10 +135,10 @@ impl Activity {
         lately.all.turn(now, grant.waited);
         let keys = &mut lately.keys;
         if keys.len() >= KEYS_MAX && !keys.contains_key(id) {
-            let longest_ago = keys.iter().min_by_key(|(_, key)| key.granted_at);
-            if let Some(id) = longest_ago.map(|(id, _)| Arc::clone(id)) {
-                keys.remove(&id);
-            }
+            let mut at: Vec<Duration> = keys.values().map(|key| key.granted_at).collect();
+            let (_, median, _) = at.select_nth_unstable(KEYS_MAX / 2);
+            let median = *median;
+            keys.retain(|_, key| key.granted_at > median);
         }
         let key = keys.entry(Arc::clone(id)).or_insert_with(|| KeyLately {
             turns: Minute::default(),
@@ -257,7 +257,7 @@ mod tests {
             activity.granted(&id("busy"), now, grant(Cause::AtOnce));
             activity.granted(&id(&format!("k{at}")), now, grant(Cause::AtOnce));
         }
-        assert_eq!(activity.lately().keys.len(), KEYS_MAX);
+        assert!(activity.lately().keys.len() <= KEYS_MAX);
         let busiest = activity.busiest(s(3), 1);
         assert_eq!(busiest[0].id, id("busy"));
         assert_eq!(busiest[0].last_minute.count as usize, 2 * KEYS_MAX);

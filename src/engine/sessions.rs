@@ -19,6 +19,8 @@ use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
 /// How many places of sessions that are over are evicted at once, of all sessions: the store has more to do than to
 /// clean up, and the beats of this replica most of all.
 pub(super) const EVICTS_AT_ONCE: usize = 64;
+/// For how long one of them counts as such.
+const EVICT_TURN: Duration = Duration::from_secs(5);
 
 /// A consent that is followed by no take-over is given up after this.
 pub(super) const CEDED_FOR: Duration = Duration::from_secs(6);
@@ -337,25 +339,38 @@ pub(super) async fn evict_all(inner: &Arc<Inner>, session: SessionId, places: Ve
 async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
     let mut tries = 0;
     let mut stopping = inner.stopping.subscribe();
-    // Never closed.
-    let Ok(_turn) = inner.evicts.acquire().await else {
-        return;
-    };
     while !*inner.stopping.borrow() {
-        let (reply, done) = oneshot::channel();
+        let (reply, mut done) = oneshot::channel();
         let msg = Msg::SessionOver {
             seq: place.seq,
             session,
             reply,
         };
+        let turn = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            turn = inner.evicts.acquire() => turn,
+        };
         if inner.keys.send(&inner, &place.id, msg).is_ok() {
-            tokio::select! {
+            // The actor goes on trying; the next start does it if this one cannot.
+            let ended = tokio::select! {
                 biased;
-                done = done => if done.is_ok() {
-                    return;
-                },
-                // The actor goes on trying; the next start does it if this one cannot.
+                ended = &mut done => Some(ended.is_ok()),
                 _ = stopping.wait_for(|stopping| *stopping) => return,
+                () = inner.clock.sleep(EVICT_TURN) => None,
+            };
+            // Places that the store cannot end now hold up no others.
+            drop(turn);
+            let ended = match ended {
+                Some(ended) => ended,
+                None => tokio::select! {
+                    biased;
+                    ended = done => ended.is_ok(),
+                    _ = stopping.wait_for(|stopping| *stopping) => return,
+                },
+            };
+            if ended {
+                return;
             }
         }
         inner.clock.sleep(inner.backoff(tries)).await;

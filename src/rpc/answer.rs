@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::engine::{
-    Acquired, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, ReplicaActivity,
-    Standing, Turns, Value,
+    Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft,
+    ReplicaActivity, Standing, Turns, Value,
 };
 use crate::lock::{
     EndReason, EndedPlace, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
@@ -38,11 +38,23 @@ pub fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
+/// How large the keys that one replica tells of may be together, in bytes …
+const BUSIEST_BYTES_MAX: usize = 128 * 1024;
+/// … with this for what else is told of each.
+const AROUND_A_KEY: usize = 64;
+
 /// What a replica did.
 pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaActivity {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let grants = did.grants;
-    let busiest = did.busiest.into_iter().map(|key| proto::KeyActivity {
+    // A page of a listing is as large: the answers of many replicas go into one message.
+    let mut bytes = 0;
+    let fits = |key: &BusyKey| {
+        bytes += key.id.key.as_str().len() + key.owner.len() + AROUND_A_KEY;
+        bytes <= BUSIEST_BYTES_MAX
+    };
+    let busiest = did.busiest.into_iter().take_while(fits);
+    let busiest = busiest.map(|key| proto::KeyActivity {
         table: key.id.table.to_string(),
         key: key.id.key.to_string(),
         owner: key.owner.into(),

@@ -1,6 +1,7 @@
 //! LockAdmin: what is locked, by whom and since when; and the end of a lockRef by force.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -29,8 +30,10 @@ const TABLES_DEFAULT: usize = 1000;
 
 /// How many keys are told of each replica where the caller does not say.
 const BUSIEST_DEFAULT: usize = 20;
-/// How many replicas are asked at once what they did.
+/// How many replicas are asked at once what they did …
 const ASKED_AT_ONCE: usize = 64;
+/// … and how long each has to say so.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// LockAdmin on an engine.
 #[derive(Clone)]
@@ -51,12 +54,16 @@ impl LockAdminRpc {
     }
 
     /// What every other replica did, of those that are live: each is asked, for a moment.
-    async fn elsewhere(&self, keys_max: usize) -> Result<Vec<ReplicaActivity>, Status> {
+    async fn elsewhere(
+        &self,
+        keys_max: usize,
+        within: Duration,
+    ) -> Result<Vec<ReplicaActivity>, Status> {
         let peers = self.engine.live_peers();
         let peers = peers.map_err(|error| status::of_engine(&error))?;
         let asked = peers.into_iter().map(|peer| async move {
             let told = match &self.peers {
-                Some(peers) => peers.activity(&peer, keys_max).await,
+                Some(peers) => peers.activity(&peer, keys_max, within).await,
                 None => None,
             };
             told.unwrap_or_else(|| ReplicaActivity {
@@ -245,7 +252,10 @@ impl LockAdmin for LockAdminRpc {
         let did = self.engine.activity(keys_max);
         let did = did.map_err(|error| status::of_engine(&error))?;
         let mut replicas = vec![answer::activity(did, self.engine.replica())];
-        replicas.append(&mut by(answer_by, self.elsewhere(keys_max)).await?);
+        // One that is silent leaves its place in the answer empty, and costs no more than that.
+        let left = answer_by.saturating_duration_since(Instant::now()) / 4;
+        let within = left.min(TOLD_WITHIN);
+        replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
     }
 }

@@ -39,6 +39,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use uuid::Uuid;
 
+const SOON: Duration = Duration::from_secs(1);
 const SECRET: &str = "the secret of this test";
 const GRACE: Duration = Duration::from_millis(1_000);
 
@@ -445,16 +446,16 @@ async fn a_replica_tells_another_what_it_did_and_one_that_does_not_is_not_waited
     let called = Called::start().await;
     called.create("k").await;
     called.create("k").await;
-    let told = client().activity(&called.peer, 9).await.unwrap();
+    let told = client().activity(&called.peer, 9, SOON).await.unwrap();
     let info = told.replica.unwrap();
     assert_eq!(info.replica, called.peer.id.to_string());
     assert!(told.answered && !info.answering);
     assert_eq!((told.keys, told.grants.unwrap().at_once), (1, 1));
     assert_eq!(told.busiest_keys.len(), 1);
-    let none = client().activity(&called.peer, 0).await.unwrap();
+    let none = client().activity(&called.peer, 0, SOON).await.unwrap();
     assert_eq!(none.busiest_keys.len(), 0);
     let (_says, silent) = Says::start(None).await;
-    assert_eq!(client().activity(&silent, 9).await, None);
+    assert_eq!(client().activity(&silent, 9, SOON).await, None);
 }
 
 #[tokio::test]

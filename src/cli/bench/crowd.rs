@@ -22,10 +22,8 @@ use crate::engine::{Ids as _, SystemIds};
 const TTL: Duration = Duration::from_secs(60);
 /// How many take a place at once.
 const AT_ONCE: usize = 64;
-/// How often it is looked whether all have left.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long they may take to leave.
-const LEAVE: Duration = Duration::from_secs(120);
+/// How many wait on one connection.
+const PER_CONNECTION: usize = 500;
 
 /// What many waiters on one key ask of the store
 ///
@@ -130,8 +128,19 @@ async fn with(
     // Its own wait: an open call of the holder.
     let lease = first.keep(vec![held.session.clone()], TTL / 3);
     let counted = async {
-        let replicas = service.replicas.iter().cycle().take(waiters as usize);
-        let places: Vec<(Replica, String)> = stream::iter(replicas.cloned())
+        // On connections of their own: open calls must not hold up what is asked beside.
+        let mut replicas = Vec::new();
+        let connections = (waiters as usize).div_ceil(PER_CONNECTION).max(1);
+        for replica in service
+            .replicas
+            .iter()
+            .cycle()
+            .take(connections.max(service.replicas.len()))
+        {
+            replicas.push(replica.again().await?);
+        }
+        let replicas = replicas.iter().cycle().take(waiters as usize).cloned();
+        let places: Vec<(Replica, String)> = stream::iter(replicas.collect::<Vec<_>>())
             .map(|replica| async move {
                 let created = replica.create(table, key, "", TTL).await?;
                 Ok::<_, ServiceError>((replica, created.lock_ref))
@@ -142,11 +151,16 @@ async fn with(
             .into_iter()
             .collect::<Result<_, _>>()?;
         let mut waits = JoinSet::new();
-        for (replica, lock_ref) in places {
+        for (replica, lock_ref) in places.iter().cloned() {
             waits.spawn(async move { replica.acquire(&lock_ref).await.map(drop) });
         }
         let counting = async {
             sleep(args.warm_up.duration()).await;
+            let waiting = first.waiters_of(table, key).await?;
+            if waiting != waiters {
+                let asked = waiters;
+                return Err(ServiceError::NotWaiting { waiting, asked });
+            }
             let before = service.did().await?;
             let begun = Instant::now();
             sleep(args.duration.duration()).await;
@@ -161,15 +175,15 @@ async fn with(
                 Ok(Ok(())) | Err(_) => Err(ServiceError::Overtaken),
             },
         };
-        // They hang up, and so leave.
-        waits.abort_all();
+        waits.shutdown().await;
+        let left = stream::iter(places)
+            .map(|(replica, lock_ref)| async move { replica.release(&lock_ref).await })
+            .buffer_unordered(AT_ONCE);
+        let left: Vec<Result<(), ServiceError>> = left.collect().await;
+        left.into_iter().collect::<Result<(), _>>()?;
         run
     };
     let run = counted.await;
-    let gone = Instant::now() + LEAVE;
-    while first.waiters_of(table, key).await? > 0 && Instant::now() < gone {
-        sleep(LOOK).await;
-    }
     drop(lease);
     first.release(&held.lock_ref).await?;
     run

@@ -18,7 +18,9 @@ use crate::config::Span;
 use crate::engine::{Ids as _, SystemIds};
 use crate::store::cassandra::baseline::{Fault, Music};
 
-/// Long enough for any pause; each place is released long before.
+/// The longest pause, before it is stretched by chance.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Long enough for any pause; each place is released before.
 const TTL: Duration = Duration::from_secs(60);
 
 /// From the release of one client to the grant of the next
@@ -97,6 +99,9 @@ impl Times {
 
 /// Runs it, and says it.
 pub(super) async fn run(args: HandoverArgs, before: &Remote) -> Result<u8, Failure> {
+    if args.pause.duration() > PAUSE_MAX {
+        return Err(Failure::usage("--pause may be 20s at most"));
+    }
     let remote = args.remote.clone().or(before);
     let report = measure(&args, &remote).await?;
     super::print(&report, remote.format(), || text(&report))?;

@@ -171,6 +171,13 @@ async fn measure(
     let elapsed = begun.elapsed();
     let did = service.did().await?.since(then);
     drop(kept);
+    let open = did.sessions.saturating_sub(before.sessions);
+    if open < u64::from(args.sessions) {
+        return Err(ServiceError::Expired {
+            open,
+            opened: u64::from(args.sessions),
+        });
+    }
     let more = did.resident_bytes.saturating_sub(before.resident_bytes);
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),

@@ -55,6 +55,14 @@ pub(super) enum ServiceError {
     /// Look at who ended the lock of this benchmark.
     #[error("a waiter got its turn while the key was held: somebody ended that lock")]
     Overtaken,
+    /// Give sessions a longer TTL, or the machine less to do.
+    #[error(
+        "only {open} of {opened} sessions are open in the end: the others expired, so the figures are of less"
+    )]
+    Expired { open: u64, opened: u64 },
+    /// Leave more time before counting, or take fewer.
+    #[error("only {waiting} of {asked} waiters wait when it is time to count")]
+    NotWaiting { waiting: u32, asked: u32 },
     /// Name an endpoint.
     #[error("no endpoint is named")]
     NoEndpoint,
@@ -73,6 +81,8 @@ impl From<ServiceError> for Failure {
             | ServiceError::Call { .. }
             | ServiceError::Silent(_)
             | ServiceError::Overtaken
+            | ServiceError::Expired { .. }
+            | ServiceError::NotWaiting { .. }
             | ServiceError::NoKey(_) => exit::UNAVAILABLE,
         };
         Failure::new(code, error.to_string())
@@ -229,7 +239,7 @@ impl Replica {
                 let mut answers = answers.into_inner();
                 while let Ok(Some(_)) = answers.message().await {}
             };
-            // Where it ends the locks are lost, and whoever measures sees that.
+            // Where it ends the locks are lost, which whoever measures looks for.
             tokio::select! {
                 () = pings => {}
                 () = hear => {}
@@ -287,6 +297,9 @@ pub(super) struct Did {
     /// At the moment.
     #[serde(skip)]
     pub(super) resident_bytes: u64,
+    /// Open at the moment.
+    #[serde(skip)]
+    pub(super) sessions: u64,
 }
 
 impl Did {
@@ -302,6 +315,7 @@ impl Did {
             store_writes: more(self.store_writes, then.store_writes),
             store_transactions: more(self.store_transactions, then.store_transactions),
             resident_bytes: self.resident_bytes,
+            sessions: self.sessions,
         }
     }
 
@@ -357,6 +371,7 @@ impl Service {
             did.store_writes += store.writes;
             did.store_transactions += store.transactions;
             did.resident_bytes += one.resident_bytes;
+            did.sessions += one.sessions;
         }
         Ok(did)
     }

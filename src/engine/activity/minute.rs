@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Of how long a slot is.
 const SLOT: Duration = Duration::from_secs(10);
+/// What was seen in less time says nothing.
+const WATCHED_MIN: Duration = Duration::from_secs(1);
 /// So many slots are a minute.
 const SLOTS: usize = 6;
 
@@ -93,7 +95,8 @@ impl Minute {
         let count: u32 = self.of_last_minute(now).map(|slot| slot.turns).sum();
         let first = number(now).saturating_sub(SLOTS as u64 - 1);
         let from = Duration::from_secs(first.saturating_mul(SLOT.as_secs())).max(self.since?);
-        (count > 0).then(|| now.saturating_sub(from) / count)
+        let watched = now.saturating_sub(from);
+        (count > 0 && watched >= WATCHED_MIN).then(|| watched / count)
     }
 }
 
@@ -147,7 +150,7 @@ mod tests {
     fn a_clock_that_begins_late_or_stands_still_divides_by_nothing() {
         let mut minute = Minute::default();
         minute.turn(Duration::ZERO, Duration::MAX);
-        assert_eq!(minute.between_turns(Duration::ZERO), Some(Duration::ZERO));
+        assert_eq!(minute.between_turns(Duration::ZERO), None);
         assert_eq!(minute.turns(Duration::ZERO).count, 1);
     }
 }

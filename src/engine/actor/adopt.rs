@@ -279,7 +279,8 @@ impl Actor {
 
     /// Counts the turns of the key while somebody waits here, by which it is guessed how long that may take.
     fn note_turns(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
-        if old.entries.len() != new.entries.len() {
+        // Most keys have no waiters, and nobody is told of those.
+        if waiters(old) != waiters(new) {
             run.inner.activity.waiting(&self.id, waiters(new));
         }
         if self.turns.is_none() && self.wakes.is_empty() && self.watches.is_empty() {

@@ -238,6 +238,10 @@ impl Actor {
 
     /// One of those ahead is found dead after this, unless it is heard of.
     fn note_due(&mut self, run: &Run, left: Duration) {
+        if left.is_zero() {
+            // It was found dead: what is left is to end it, which takes as long as it takes.
+            return;
+        }
         let at = run.inner.clock.boot().saturating_add(left);
         let sooner = self.others.due_at.is_none_or(|due| at < due);
         if sooner {

@@ -102,12 +102,17 @@ impl PeerClient {
     }
 
     /// What another replica did; `None` where it does not say so soon.
-    pub async fn activity(&self, to: &Peer, keys_max: usize) -> Option<ReplicaActivity> {
+    pub async fn activity(
+        &self,
+        to: &Peer,
+        keys_max: usize,
+        within: Duration,
+    ) -> Option<ReplicaActivity> {
         let message = DescribeActivityRequest {
             keys_max: i32::try_from(keys_max).unwrap_or(i32::MAX),
         };
         let mut client = self.client(to, false).ok()?;
-        let request = self.request(message, Some(Instant::now() + HINT));
+        let request = self.request(message, Some(Instant::now() + within));
         let told = match client.describe_activity(request).await {
             Ok(told) => told.into_inner(),
             Err(status) => {
