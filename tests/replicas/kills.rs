@@ -28,6 +28,9 @@ const HOLDER: &str = "FERMATA_TEST_KILLED_HOLDER";
 const KEY: &str = "k";
 /// How long after the kill, beyond what the holder asked for, the lock may stay with it.
 const SLACK: Duration = Duration::from_secs(2);
+/// More, where the next one was served by the replica that was killed: only once it came to another does anybody
+/// watch the holder's session, whose silence counts from there.
+const COMING: Duration = Duration::from_secs(1);
 /// How long a lockRef without a session stays with a replica that was killed: that was its liveness.
 const REPLICA_TTL: Duration = Duration::from_secs(10);
 
@@ -352,6 +355,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         assert!(holder.fence < fence, "{what}");
         last_fence = fence;
         let kept_for = match homes {
+            Homes::Same if kind.replica && kind.in_session => kind.ttl + COMING,
             Homes::Same if kind.replica && !kind.in_session => kind.ttl.max(REPLICA_TTL),
             Homes::Same | Homes::Apart => kind.grace.unwrap_or(kind.ttl),
         };
