@@ -20,6 +20,9 @@ const APART_MIN: Duration = Duration::from_millis(Limits::BEATS_APART_MIN_MS as 
 const APART_MAX: Duration = Duration::from_millis(1_000);
 /// Looks at the others are not further apart than this.
 const LOOKS_APART: Duration = Duration::from_millis(500);
+/// Looks in the TTL of a session that another replica keeps and that is watched here: what they add to the time in
+/// which it is found dead is small beside that.
+const LOOKS_PER_TTL: u32 = 10;
 /// A beat or a look that takes longer is given up, and the next one begun.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 /// How many replicas there may be.
@@ -110,7 +113,13 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
     let mut over = inner.dead.subscribe();
     let mut clock_at = inner.clock.boot();
     loop {
+        // Silence is seen by looks only.
+        let watched = inner
+            .remote
+            .shortest_ttl()
+            .unwrap_or(LOOKS_APART * LOOKS_PER_TTL);
         let pause = apart(&inner).min(LOOKS_APART);
+        let pause = pause.min(watched / LOOKS_PER_TTL).max(APART_MIN);
         tokio::select! {
             biased;
             _ = over.wait_for(|over| *over) => return,

@@ -109,6 +109,14 @@ impl RemoteSessions {
         Some(known.ttl)
     }
 
+    /// The shortest TTL of those that are watched.
+    pub fn shortest_ttl(&self) -> Option<Duration> {
+        let table = self.table();
+        let open = table.values().filter(|remote| !remote.over);
+        let ttls = open.filter_map(|remote| Some(remote.known.as_ref()?.ttl));
+        ttls.min()
+    }
+
     pub fn places_of(&self, session: SessionId) -> usize {
         let table = self.table();
         table.get(&session).map_or(0, |remote| remote.places.len())
@@ -122,9 +130,16 @@ impl RemoteSessions {
     /// As [`RemoteSessions::observe`], for so long.
     pub fn observe_for(&self, session: SessionId, now: Duration, span: Duration) -> bool {
         let mut table = self.table();
+        let is_new = !table.contains_key(&session);
         let remote = table.entry(session).or_default();
         remote.wanted_until = remote.wanted_until.max(now.saturating_add(span));
-        remote.over
+        let over = remote.over;
+        drop(table);
+        if is_new {
+            // Its silence counts from when its row was read first.
+            self.hint(session);
+        }
+        over
     }
 
     /// After how long of further silence of its replica it counts as dead; `None` of one that is over, or whose row

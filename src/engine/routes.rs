@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Makes this replica the home of a lockRef that `home` has and cannot be asked for: at once where it is
-    /// down, else once it consented through the store (I10). Fails where that takes too long, with `Unavailable`,
+    /// down, or where the lockRef waits and has a session, else once it consented through the store (I10). Fails where that takes too long, with `Unavailable`,
     /// and with `Elsewhere` where another replica has it meanwhile.
     pub async fn take_over(&self, lock_ref: &LockRef, home: ReplicaId) -> Result<(), EngineError> {
         let inner = self.inner()?;
@@ -132,7 +132,7 @@ async fn take(
                 version: found.version,
             });
         }
-        if inner.members.presence(home) != Presence::Down {
+        if found.needs_consent && inner.members.presence(home) != Presence::Down {
             let about = Subject::Place {
                 key: KeyId::clone(id),
                 seq: place.seq,

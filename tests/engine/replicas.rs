@@ -255,6 +255,20 @@ async fn what_nobody_waits_behind_is_swept_once_its_replica_is_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_with_a_session_leaves_a_home_that_died_before_that_counts_as_down() {
+    let (service, a, b) = &Service::two().await;
+    let home = a.replica();
+    let held = create(a, call("k", 1_000)).await.lock_ref;
+    let session = session(b, 20_000).await;
+    let waiting = create(a, call_of(session, "k")).await.lock_ref;
+    service.kill(0);
+    b.take_over(&waiting, home).await.unwrap();
+    let presence = b.presence(home);
+    assert!(matches!(presence, Presence::Live(_)), "{presence:?}");
+    assert!(acquire(b, &waiting).await.grant > held.grant);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
     let (_service, a, b) = &Service::two().await;
     let session = session(a, 20_000).await;

@@ -15,6 +15,7 @@ mod disconnects;
 mod fault_free;
 mod faults;
 mod hammered;
+mod kills;
 mod network;
 mod replica;
 mod sprayed;

@@ -48,6 +48,9 @@ pub(in super::super) struct Whereabouts {
     pub epoch: u32,
     /// The fence in force, of the holder; [`Fence::NONE`] of a waiter.
     pub fence: Fence,
+    /// Whether it goes to another home only once its own gave it up, or is down: one that holds, or that lives by
+    /// what its home hears of it (I10).
+    pub needs_consent: bool,
     /// The version of the key that says so.
     pub version: u64,
 }

@@ -215,7 +215,13 @@ impl Actor {
                 if seen.0 != entry.epoch {
                     *seen = now;
                 }
-                let silence = inner.members.silence(entry.home, seen.1);
+                // One that is down is so for good (I10): it told nothing after its last beat, however late this
+                // observer first saw the place.
+                let since = match inner.members.presence(entry.home) {
+                    Presence::Down => Heard::default(),
+                    Presence::Here | Presence::Live(_) | Presence::Unsure => seen.1,
+                };
+                let silence = inner.members.silence(entry.home, since);
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
                 let left = silence_max(ttl).saturating_sub(silence);
                 self.note_due(run, left);
@@ -294,6 +300,7 @@ impl Actor {
             home: entry.home,
             epoch: entry.epoch,
             fence: if at == 0 { state.fence } else { Fence::NONE },
+            needs_consent: at == 0 || matches!(entry.liveness, Liveness::Own { .. }),
             version: state.version,
         })
     }

@@ -1,0 +1,471 @@
+//! SIGKILL to the client that holds a lock, to its replica, to both: whoever waits at another replica has the lock
+//! soon after, and never while the holder may believe in it.
+//!
+//! The holder is a process of its own: this test binary again, running `holder`, which says until when it may
+//! believe to hold, on the clock that all processes of a machine share.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use fermata::client::{
+    BootClock, Client, Clock as _, LockGuard, LockRequest, Moment, SessionRequest,
+};
+use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use fermata::proto::{
+    CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest, OpenSessionRequest,
+};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+use super::replica::PATIENCE;
+use super::sprayed::Sprayed;
+use super::world::World;
+
+/// What a holder is told: which endpoints, TTL and disconnect_grace in ms (0: none), whether it opens a session.
+const HOLDER: &str = "FERMATA_TEST_KILLED_HOLDER";
+const KEY: &str = "k";
+/// How long after the kill, beyond what the holder asked for, the lock may stay with it.
+const SLACK: Duration = Duration::from_secs(2);
+/// More, where the next one was served by the replica that was killed: only once it came to another does anybody
+/// watch the holder's session, whose silence counts from there.
+const COMING: Duration = Duration::from_secs(1);
+/// How long a lockRef without a session stays with a replica that was killed: that was its liveness.
+const REPLICA_TTL: Duration = Duration::from_secs(10);
+
+/// How many locks are taken from killed holders; more with `FERMATA_KILL_ROUNDS`.
+fn rounds() -> usize {
+    let rounds = std::env::var("FERMATA_KILL_ROUNDS");
+    rounds.map_or(6, |rounds| {
+        rounds.parse().expect("FERMATA_KILL_ROUNDS is a number")
+    })
+}
+
+fn boot() -> Duration {
+    since_boot(BootClock.now())
+}
+
+fn since_boot(moment: Moment) -> Duration {
+    Moment::from_zero(Duration::ZERO).until(moment)
+}
+
+/// Not a test by itself: the process that holds the lock. It counts once, says so, and then each new moment until
+/// which it may believe to hold, and the one at which it learned that it does not.
+#[tokio::test]
+async fn holder() {
+    let Ok(told) = std::env::var(HOLDER) else {
+        return;
+    };
+    let told: Vec<&str> = told.split(' ').collect();
+    let [endpoints, ttl, grace, in_session] = told[..] else {
+        panic!("{told:?}");
+    };
+    let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
+    let client = Client::connect(endpoints.split(',')).unwrap();
+    let guard = match in_session {
+        "true" => {
+            let mut request = SessionRequest::new().ttl(ms(ttl));
+            if grace != "0" {
+                request = request.disconnect_grace(ms(grace));
+            }
+            let session = client.open_session(request).await.unwrap();
+            session.lock(KEY).await.unwrap()
+        }
+        _ => {
+            let request = LockRequest::new(KEY).ttl(ms(ttl));
+            client.lock(request).await.unwrap()
+        }
+    };
+    let count = count_of(&guard.get().await.unwrap().unwrap_or_default());
+    guard.put((count + 1).to_string()).await.unwrap();
+    say(&format!("held {}", guard.fencing_token()));
+    tokio::select! {
+        _ = guard.lost() => say(&format!("lost {}", boot().as_nanos())),
+        () = say_beliefs(&guard) => {}
+    }
+    // Nor does it release what it lost: only the service is to notice.
+    std::future::pending::<()>().await;
+}
+
+async fn say_beliefs(guard: &LockGuard) {
+    let mut said = None;
+    loop {
+        let until = guard.valid_until();
+        if let Some(until) = until.filter(|_| until != said) {
+            say(&format!("until {}", since_boot(until).as_nanos()));
+            said = Some(until);
+        }
+        // Looked at often: what it came to believe since would be unknown if it is killed.
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn say(text: &str) {
+    // libtest begins a line before ours.
+    println!("holder: {text}");
+}
+
+fn count_of(value: &[u8]) -> usize {
+    match std::str::from_utf8(value).unwrap() {
+        "" => 0,
+        count => count.parse().unwrap(),
+    }
+}
+
+/// Who is killed, and what the holder asked for.
+#[derive(Clone, Copy)]
+struct Kind {
+    what: &'static str,
+    client: bool,
+    replica: bool,
+    ttl: Duration,
+    grace: Option<Duration>,
+    in_session: bool,
+}
+
+impl Kind {
+    const fn new(what: &'static str, client: bool, replica: bool) -> Kind {
+        Kind {
+            what,
+            client,
+            replica,
+            ttl: Duration::from_secs(2),
+            grace: None,
+            in_session: false,
+        }
+    }
+
+    const fn in_session(self, what: &'static str) -> Kind {
+        Kind {
+            what,
+            in_session: true,
+            ..self
+        }
+    }
+}
+
+/// Where the places of the holder and of the next one are served.
+#[derive(Clone, Copy, PartialEq)]
+enum Homes {
+    /// Each where it was asked for: the replicas cannot call each other.
+    Apart,
+    /// Both at the replica that all agree on for the key.
+    Same,
+}
+
+struct Holder {
+    child: Child,
+    says: Lines<BufReader<ChildStdout>>,
+    fence: u64,
+}
+
+/// What a holder believed, in time since boot.
+#[derive(Default)]
+struct Belief {
+    until: Duration,
+    lost: Option<Duration>,
+}
+
+impl Holder {
+    /// Returns once it holds the lock, and has counted.
+    async fn start(kind: Kind, endpoints: &[String]) -> Holder {
+        let grace = kind.grace.unwrap_or_default().as_millis();
+        let told = format!(
+            "{} {} {grace} {}",
+            endpoints.join(","),
+            kind.ttl.as_millis(),
+            kind.in_session
+        );
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "kills::holder", "--nocapture"])
+            .env(HOLDER, told)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut holder = Holder {
+            child,
+            says,
+            fence: 0,
+        };
+        holder.fence = match holder.hear().await {
+            Some(("held", fence)) => u64::try_from(fence.as_nanos()).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        holder
+    }
+
+    /// What it says next, with its number; `None` once it is gone.
+    async fn hear(&mut self) -> Option<(&'static str, Duration)> {
+        loop {
+            let line = timeout(PATIENCE, self.says.next_line()).await;
+            let line = line.expect("it says something").unwrap()?;
+            let Some((_, said)) = line.split_once("holder: ") else {
+                continue;
+            };
+            let (what, number) = said.split_once(' ').unwrap();
+            let known = ["held", "until", "lost"];
+            let what = known.into_iter().find(|known| *known == what).unwrap();
+            return Some((what, Duration::from_nanos(number.parse().unwrap())));
+        }
+    }
+
+    /// What it believed, to the end of it: its loss, or its own end.
+    async fn belief(&mut self) -> Belief {
+        let mut belief = Belief::default();
+        while belief.lost.is_none()
+            && let Some((what, at)) = self.hear().await
+        {
+            match what {
+                "until" => belief.until = belief.until.max(at),
+                _ => belief.lost = Some(at),
+            }
+        }
+        belief
+    }
+}
+
+/// What came of a kill.
+struct Taken {
+    what: &'static str,
+    bound: Duration,
+    /// From the kill to the next one's grant, as it received it.
+    took: Duration,
+    /// From the end of the holder's belief to that.
+    apart: Duration,
+}
+
+/// Which replica serves lockRefs of the key, once all agree on it: each one is new to the others for a while.
+async fn home_of_key(world: &World) -> usize {
+    let agreed = async {
+        loop {
+            let mut homes = Vec::new();
+            for asked in 0..world.replicas.len() {
+                homes.push(home_through(world, asked).await);
+            }
+            homes.dedup();
+            if let [home] = homes[..] {
+                return home;
+            }
+        }
+    };
+    timeout(PATIENCE, agreed).await.expect("they agree")
+}
+
+/// Which replica serves a lockRef that is asked for here.
+async fn home_through(world: &World, asked: usize) -> usize {
+    let asked = &world.replicas[asked];
+    let next = Sprayed::new(std::iter::once(asked.channel()));
+    let place = next.create(ask("")).await.unwrap();
+    let mut admin = LockAdminClient::new(asked.channel());
+    let describe = DescribeLockRequest {
+        key: KEY.to_owned(),
+        ..Default::default()
+    };
+    let described = admin.describe_lock(describe).await.unwrap().into_inner();
+    let listed = admin.list_replicas(ListReplicasRequest::default()).await;
+    let listed = listed.unwrap().into_inner().replicas;
+    let granted = next.acquire(&place).await.unwrap().lock_ref;
+    next.release(&granted).await.unwrap();
+    let home = &described.holders[0].home;
+    let home = listed.iter().find(|info| info.replica == *home).unwrap();
+    let has_it = |endpoint: String| endpoint.ends_with(&home.address);
+    let at = world.replicas.iter().position(|r| has_it(r.endpoint()));
+    at.unwrap_or_else(|| panic!("{home:?}"))
+}
+
+fn ask(session: &str) -> CreateLockRefRequest {
+    CreateLockRefRequest {
+        key: KEY.to_owned(),
+        session: session.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// Kills as the kinds say, in turn, and has another one wait for the lock each time.
+async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
+    let Some(mut world) = world else {
+        return;
+    };
+    let mut all: Vec<Taken> = Vec::new();
+    let mut last_fence = 0;
+    let mut counted = 0;
+    for round in 0..rounds() {
+        let kind = kinds[round % kinds.len()];
+        let what = kind.what;
+        let home = match homes {
+            // Each kind at each replica.
+            Homes::Apart => (round + round / kinds.len()) % 3,
+            Homes::Same => home_of_key(&world).await,
+        };
+        let [spare, other] = [1, 2].map(|n| (home + n) % 3);
+        let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
+        let mut holder = Holder::start(kind, &endpoints).await;
+        let next = Sprayed::new(std::iter::once(world.replicas[other].channel()));
+        let session = match kind.in_session {
+            true => {
+                let mut client = world.replicas[other].client();
+                let opened = client.open_session(OpenSessionRequest::default()).await;
+                opened.unwrap().into_inner().session
+            }
+            false => String::new(),
+        };
+        let place = next.create(ask(&session)).await.unwrap();
+        let waiting = tokio::spawn({
+            let next = next.clone();
+            async move { (next.acquire(&place).await.unwrap(), boot()) }
+        });
+        // So that kills come at any time between two signs of life.
+        sleep(Duration::from_millis(
+            u64::try_from(round * 137 % 700).unwrap(),
+        ))
+        .await;
+
+        let killed = boot();
+        if kind.client {
+            holder.child.start_kill().unwrap();
+        }
+        if kind.replica {
+            block_in_place(|| world.replicas[home].kill());
+        }
+        let (acquired, granted) = timeout(PATIENCE, waiting).await.unwrap().unwrap();
+        let belief = holder.belief().await;
+
+        let took = granted - killed;
+        let until = belief.until;
+        eprintln!(
+            "{what}: round {round}: the next one has the lock after {took:.3?}, {:.3?} after the belief",
+            granted.saturating_sub(until)
+        );
+        assert!(!until.is_zero(), "{what}: it believed nothing");
+        assert!(granted > until, "{what}: {:?} too early", until - granted);
+        assert_eq!(
+            belief.lost.is_none(),
+            kind.client,
+            "{what}: a loss was told"
+        );
+        if let Some(lost) = belief.lost {
+            assert!(lost < granted, "{what}: told {:?} late", lost - granted);
+        }
+        let fence = acquired.fencing_token;
+        assert!(last_fence < holder.fence, "{what}");
+        assert!(holder.fence < fence, "{what}");
+        last_fence = fence;
+        let kept_for = match homes {
+            Homes::Same if kind.replica && kind.in_session => kind.ttl + COMING,
+            Homes::Same if kind.replica && !kind.in_session => kind.ttl.max(REPLICA_TTL),
+            Homes::Same | Homes::Apart => kind.grace.unwrap_or(kind.ttl),
+        };
+        all.push(Taken {
+            what,
+            bound: kept_for + SLACK,
+            took,
+            apart: granted - until,
+        });
+
+        let count = count_of(&next.get(&acquired.lock_ref).await.unwrap().value);
+        assert_eq!(count, counted + 1, "{what}: the counter");
+        counted = count + 1;
+        next.put(&acquired.lock_ref, counted.to_string())
+            .await
+            .unwrap();
+        next.release(&acquired.lock_ref).await.unwrap();
+        holder.child.kill().await.unwrap();
+        if kind.replica {
+            block_in_place(|| {
+                world.replicas[home].start_again();
+                world.replicas[home].serving();
+            });
+        }
+    }
+    judge(&all);
+}
+
+/// Prints what each kind took, and fails where one took too long.
+fn judge(all: &[Taken]) {
+    let mut kinds: Vec<&str> = all.iter().map(|taken| taken.what).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    eprintln!(
+        "killed                               rounds   median      max   closest to the belief"
+    );
+    for kind in kinds {
+        let of_kind = || all.iter().filter(|taken| taken.what == kind);
+        let mut took: Vec<Duration> = of_kind().map(|taken| taken.took).collect();
+        took.sort_unstable();
+        let closest = of_kind().map(|taken| taken.apart).min().unwrap();
+        eprintln!(
+            "{kind:36} {:6}  {:>5.2} s  {:>5.2} s   {:.2} s",
+            took.len(),
+            took[took.len() / 2].as_secs_f64(),
+            took[took.len() - 1].as_secs_f64(),
+            closest.as_secs_f64()
+        );
+    }
+    let late = all.iter().filter(|taken| taken.took > taken.bound);
+    let late: Vec<String> = late
+        .map(|taken| format!("{}: {:?} of {:?}", taken.what, taken.took, taken.bound))
+        .collect();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    assert!(
+        late.is_empty(),
+        "too late, with a load of {}: {late:#?}",
+        load.trim()
+    );
+}
+
+const CLIENT: Kind = Kind::new("its client", true, false);
+const REPLICA: Kind = Kind::new("its replica", false, true);
+const BOTH: Kind = Kind::new("both", true, true);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_whoever_is_killed_is_the_next_one_s_after_its_ttl_and_not_before() {
+    let kinds = [
+        CLIENT,
+        REPLICA,
+        BOTH,
+        CLIENT.in_session("its client, in a session"),
+        REPLICA.in_session("its replica, in a session"),
+        BOTH.in_session("both, in a session"),
+    ];
+    kill_in_turn(World::of_strangers(3).await, Homes::Apart, &kinds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_at_the_replica_that_is_killed_has_the_lock_as_soon_where_it_has_a_session() {
+    let kinds = [
+        REPLICA.in_session("the replica of all, in sessions"),
+        BOTH.in_session("that and the client, in sessions"),
+        REPLICA.in_session("the replica of all, in sessions"),
+        BOTH.in_session("that and the client, in sessions"),
+        REPLICA.in_session("the replica of all, in sessions"),
+        BOTH,
+    ];
+    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_client_that_asked_for_a_short_ttl_or_grace_frees_its_lock_sooner() {
+    let short = Kind {
+        ttl: Duration::from_secs(1),
+        ..CLIENT
+    };
+    let graced = Kind {
+        ttl: Duration::from_secs(30),
+        grace: Some(Duration::from_millis(500)),
+        ..CLIENT
+    };
+    let kinds = [
+        Kind {
+            what: "its client, TTL 1 s",
+            ..short
+        },
+        graced.in_session("its client, grace 500 ms"),
+        short.in_session("its client, TTL 1 s, in a session"),
+        graced.in_session("its client, grace 500 ms"),
+    ];
+    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+}
