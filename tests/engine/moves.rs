@@ -8,6 +8,7 @@ use fermata::lock::{
 };
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
+use super::replicas::grants;
 use super::shared::{Service, some_id};
 use super::world::{call, call_of, key, put, session_call, until};
 
@@ -239,4 +240,26 @@ async fn a_holder_with_a_short_ttl_that_moves_to_another_replica_comes_in_time()
     .await;
     let acquired = b.acquire(&held, LONG, false).await.unwrap();
     assert!(matches!(acquired.standing, Standing::Held { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_another_replica_tells_of_is_not_found_by_polling() {
+    let (_service, a, b) = &Service::two().await;
+    // Now and then it is just then that it is time to look.
+    for round in 1..=5 {
+        let key = format!("k{round}");
+        let first = create(a, call(&key, 20_000)).await;
+        // Nobody waits for it, so it is polled for once a second.
+        create(b, call(&key, 20_000)).await;
+        a.release(&first, None, 0).await.unwrap();
+        until("the other replica sees that it holds the key", || async {
+            let seen = grants(b);
+            seen.hint + seen.poll == round
+        })
+        .await;
+        if grants(b).hint > 0 {
+            return;
+        }
+    }
+    panic!("all five were found by polling");
 }

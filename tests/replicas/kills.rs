@@ -356,7 +356,8 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         last_fence = fence;
         let kept_for = match homes {
             Homes::Same if kind.replica && kind.in_session => kind.ttl + COMING,
-            Homes::Same if kind.replica && !kind.in_session => kind.ttl.max(REPLICA_TTL),
+            // Who waits without a session comes once its home is down; from then on the holder is watched.
+            Homes::Same if kind.replica && !kind.in_session => REPLICA_TTL + kind.ttl + COMING,
             Homes::Same | Homes::Apart => kind.grace.unwrap_or(kind.ttl),
         };
         all.push(Taken {

@@ -151,7 +151,8 @@ async fn with(
             .into_iter()
             .collect::<Result<_, _>>()?;
         let mut waits = JoinSet::new();
-        for (replica, lock_ref) in places.iter().cloned() {
+        for (replica, lock_ref) in &places {
+            let (replica, lock_ref) = (replica.clone(), lock_ref.clone());
             waits.spawn(async move { replica.acquire(&lock_ref).await.map(drop) });
         }
         let counting = async {

@@ -215,13 +215,8 @@ impl Actor {
                 if seen.0 != entry.epoch {
                     *seen = now;
                 }
-                // One that is down is so for good (I10): it told nothing after its last beat, however late this
-                // observer first saw the place.
-                let since = match inner.members.presence(entry.home) {
-                    Presence::Down => Heard::default(),
-                    Presence::Here | Presence::Live(_) | Presence::Unsure => seen.1,
-                };
-                let silence = inner.members.silence(entry.home, since);
+                // From when this observer saw it: a home may have made it, and told of it, after its last beat.
+                let silence = inner.members.silence(entry.home, seen.1);
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
                 let left = silence_max(ttl).saturating_sub(silence);
                 self.note_due(run, left);
