@@ -177,6 +177,7 @@ REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S POLLED READS/S WRITES/S LWTS/S CO
         "keys",
         "last_minute",
         "replica",
+        "resident_bytes",
         "sessions",
         "store",
     ];
