@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::EXIT_STATUS;
 use super::baseline::{Baseline, BaselineArgs};
 use super::counters::VALUE_BYTES_MIN;
 use super::crowd::WaitersArgs;
@@ -16,10 +17,6 @@ use crate::cli::output::Format;
 use crate::cli::remote::Remote;
 use crate::client::ClientOptions;
 use crate::config::{Config, Span};
-
-pub(super) const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
-    probed; 78 the settings for Cassandra are not valid.";
 
 /// Measure a running server
 ///

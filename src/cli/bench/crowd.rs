@@ -31,7 +31,7 @@ const PER_CONNECTION: usize = 500;
 /// When all of them wait, what the replicas ask of the store is counted for a while. On Cassandra these are
 /// statements; the embedded store counts none.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::args::EXIT_STATUS)]
+#[command(after_help = super::EXIT_STATUS)]
 pub(super) struct WaitersArgs {
     /// How many wait; several numbers run one after the other
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0,10,100,1000",

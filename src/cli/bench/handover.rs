@@ -33,7 +33,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// by way of the service; with --contact-points also a lightweight transaction sent straight to Cassandra.
 /// And from what all replicas count: what showed the waiting one that its turn had come.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::args::EXIT_STATUS)]
+#[command(after_help = super::EXIT_STATUS)]
 pub(super) struct HandoverArgs {
     /// How often each way is measured
     #[arg(long, value_name = "N", default_value = "200",

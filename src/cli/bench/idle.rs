@@ -28,7 +28,7 @@ const PER_STREAM: usize = 100;
 /// key of its own. Then nothing is done but to keep them alive, while the memory of the replicas and what they ask
 /// of the store are looked at. In the end all sessions are closed.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = super::args::EXIT_STATUS)]
+#[command(after_help = super::EXIT_STATUS)]
 pub(super) struct IdleArgs {
     /// How many locks
     #[arg(long, value_name = "N", default_value = "100000",

@@ -53,6 +53,10 @@ use crate::engine::{Ids as _, SystemIds};
 use crate::store::cassandra::baseline::{Fault, Music};
 use crate::telemetry::TelemetryError;
 
+const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
+    sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
+    probed; 78 the settings for Cassandra are not valid.";
+
 /// Whose sections are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
