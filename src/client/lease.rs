@@ -29,6 +29,9 @@ const RENEWALS_PER_GRACE: u32 = 4;
 /// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
 const ATTEMPTS_PER_GRACE: u32 = 4;
 
+/// A stream that broke is opened again at once, but not sooner than this after the last sign of life.
+const REOPENED_AFTER: Duration = Duration::from_millis(250);
+
 /// How often a sign of life is given, and what is tried for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
@@ -155,6 +158,7 @@ impl Lease {
             pace: Pace::of(ttl, disconnect_grace),
             stream: StreamUse::Untried,
             endpoint: 0,
+            sent_at: client.now(),
         };
         let task = tokio::spawn(keep(keeper, Arc::clone(&shared)));
         Lease {
@@ -238,8 +242,16 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
     };
     let mut backoff = Backoff::new();
     loop {
-        sleep_until(&*shared.clock, due).await;
+        tokio::select! {
+            () = sleep_until(&*shared.clock, due) => {}
+            // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
+            () = keeper.broken() => {
+                let soonest = keeper.sent_at.after(REOPENED_AFTER.min(pace.every));
+                sleep_until(&*shared.clock, soonest).await;
+            }
+        }
         let asked = shared.clock.now();
+        keeper.sent_at = asked;
         match keeper.renew().await {
             Ok(validity) => {
                 shared.extend(validity);
@@ -285,9 +297,21 @@ struct Keeper {
     stream: StreamUse,
     /// Which one the stream was opened on.
     endpoint: usize,
+    /// When the last sign of life was given.
+    sent_at: Moment,
 }
 
 impl Keeper {
+    /// Returns once the stream that is open breaks; never where none is open.
+    async fn broken(&mut self) {
+        let StreamUse::Open(stream) = &mut self.stream else {
+            return std::future::pending().await;
+        };
+        // Nothing is under way on it: whatever comes, that stream is of no use any more.
+        let _ = stream.answers.message().await;
+        self.stream = StreamUse::Untried;
+    }
+
     /// One sign of life: over the stream, or where that fails as a call of its own.
     async fn renew(&mut self) -> Result<Validity, SessionError> {
         let attempt_max = self

@@ -398,9 +398,17 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 }
                 renewed => return renewed,
             },
-            Presence::Down | Presence::Unsure => {
+            // Its client lives, and nobody else takes it over before that client asks for it by name.
+            Presence::Down => match sessions::take(inner, session, known.keeper).await {
+                Ok(()) | Err(EngineError::Elsewhere { .. }) => {
+                    inner.remote.forget_keeper(session);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            },
+            Presence::Unsure => {
                 inner.remote.look_again(session);
-                return Err(unreachable("replica is down".to_owned()));
+                return Err(unreachable("replica is not known".to_owned()));
             }
         };
         match inner.peers.renew_session(&peer, session).await {

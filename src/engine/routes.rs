@@ -85,9 +85,7 @@ impl Engine {
         session: SessionId,
         keeper: ReplicaId,
     ) -> Result<(), EngineError> {
-        let inner = self.inner()?;
-        let taken = tokio::spawn(async move { sessions::take(&inner, session, keeper).await });
-        taken.await.map_err(|_| super::actor::no_answer())?
+        sessions::take(&self.inner()?, session, keeper).await
     }
 
     /// Another replica says that a key has this version now. Fails where that could not be taken in.

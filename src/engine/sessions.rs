@@ -250,8 +250,19 @@ async fn was_taken(inner: &Arc<Inner>, row: &SessionRow) -> Result<bool, EngineE
     Err(EngineError::Stopping)
 }
 
-/// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its consent.
+/// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its consent. In a
+/// task of its own: what it writes it also takes in, and a question that was put is followed up, whoever waits.
 pub(super) async fn take(
+    inner: &Arc<Inner>,
+    session: SessionId,
+    keeper: ReplicaId,
+) -> Result<(), EngineError> {
+    let inner = Arc::clone(inner);
+    let taken = tokio::spawn(async move { take_from(&inner, session, keeper).await });
+    taken.await.map_err(|_| super::actor::no_answer())?
+}
+
+async fn take_from(
     inner: &Arc<Inner>,
     session: SessionId,
     keeper: ReplicaId,

@@ -16,7 +16,7 @@ use super::deadline::{Deadline, within};
 use super::peer::PeerClient;
 use super::router::Router;
 use super::stopping::Stopping;
-use super::{answer, give_up, keep_alive, parse, watch_relay};
+use super::{answer, give_up, keep_alive, parse, status, watch_relay};
 use crate::engine::{Engine, Ids};
 use crate::proto::lock_service_server::LockService;
 use crate::proto::{
@@ -63,9 +63,19 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
-        match request.get_ref().give_up {
-            true => give_up::acquire(&self.router, request).await,
-            false => self.router.call::<AcquireLock>(request).await,
+        let waits = request.get_ref().wait.is_some();
+        let call = async {
+            match request.get_ref().give_up {
+                true => give_up::acquire(&self.router, request).await,
+                false => self.router.call::<AcquireLock>(request).await,
+            }
+        };
+        let mut stopping = self.stopping.clone();
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            // The engine answers those who wait here, and not those who wait through this replica at another.
+            () = stopping.stopped(), if waits => Err(status::stopping()),
         }
     }
 

@@ -8,7 +8,7 @@ use fermata::lock::{
 };
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
-use super::replicas::grants;
+use super::replicas::{down, grants};
 use super::shared::{Service, some_id};
 use super::world::{call, call_of, key, put, session_call, until};
 
@@ -101,6 +101,24 @@ async fn an_open_wait_keeps_a_session_alive_that_goes_around_it() {
     let service = Service::of(3).await;
     let (a, b, c) = (service.engine(0), service.engine(1), service.engine(2));
     waits_while_its_session_moves(a, b, c).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_brings_a_session_along_whose_replica_is_down() {
+    let (service, a, b) = &Service::two().await;
+    let opened = a.open_session(session_call(some_id(), 20_000)).await;
+    let session = opened.unwrap().0;
+    let held = create(b, call_of(session, "k")).await;
+    let behind = create(b, call_of(session, "k")).await;
+    let keeper = a.replica();
+    service.kill(0);
+    down(b, keeper).await;
+    // Nobody names the session: its client uses its lockRefs, and that is a sign of life.
+    b.critical_write(&held, put("on"), 0).await.unwrap();
+    b.release(&held, None, 0).await.unwrap();
+    let acquired = b.acquire(&behind, LONG, false).await.unwrap();
+    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    b.renew(&LeaseId::Session(session)).await.unwrap();
 }
 
 /// Puts a place into the queue of `k` whose home is `home`, which never hears of it.

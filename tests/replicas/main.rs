@@ -9,6 +9,8 @@
 )]
 
 mod calls;
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod counters;
 mod cut;
 mod disconnects;
@@ -16,6 +18,7 @@ mod fault_free;
 mod faults;
 mod hammered;
 mod kills;
+mod moving;
 mod network;
 mod replica;
 mod sprayed;

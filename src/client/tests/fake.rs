@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -60,6 +61,7 @@ impl State {
 pub struct Fake {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
+    breaks: Arc<Notify>,
 }
 
 impl Default for Fake {
@@ -70,6 +72,7 @@ impl Default for Fake {
                 ..State::default()
             })),
             changed: Arc::new(Notify::new()),
+            breaks: Arc::new(Notify::new()),
         }
     }
 }
@@ -142,6 +145,11 @@ impl Fake {
     pub fn take_over(&self) {
         self.state().grant += 1_000;
         self.changed.notify_waiters();
+    }
+
+    /// Ends the KeepAlive streams that are open.
+    pub fn break_streams(&self) {
+        self.breaks.notify_waiters();
     }
 
     /// Serves one call as prepared.
@@ -509,6 +517,8 @@ impl LockService for Fake {
                 answer.await.map(Response::into_inner)
             }
         });
+        let breaks = Arc::clone(&self.breaks);
+        let answers = answers.take_until(async move { breaks.notified().await });
         Ok(Response::new(Box::pin(answers)))
     }
 

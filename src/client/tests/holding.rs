@@ -228,6 +228,26 @@ async fn a_stream_that_breaks_is_opened_anew_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_between_two_signs_of_life_is_opened_again_before_the_next_is_due() {
+    let world = World::new();
+    let opened = world
+        .client
+        .open_session(SessionRequest::new().ttl(secs(30)));
+    let session = opened.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    tokio::time::sleep(secs(12)).await;
+    let before = world.fake.count("keep_alive");
+    assert!(before > 0, "a stream is open");
+    world.fake.break_streams();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("keep_alive"), before + 1);
+    // Nor is that more than one sign of life.
+    tokio::time::sleep(secs(8)).await;
+    assert_eq!(world.fake.count("keep_alive"), before + 1);
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_is_closed_with_its_last_lock() {
     let world = World::new();
     let session = world

@@ -1,0 +1,191 @@
+//! A client whose replica goes away, or is out of its reach, goes on through another one by itself: with its session,
+//! the lock that it holds, and its place in the queue of one that it waits for.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use fermata::client::{Client, LockGuard, LockRequest, Place, Session, SessionRequest};
+use nix::sys::signal::Signal;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+use super::replica::PATIENCE;
+use super::world::World;
+
+/// More than the TTL of replicas: what has less dies with a replica that is killed.
+const TTL: Duration = Duration::from_secs(20);
+/// How long a replica is paused: until the others hold it for dead.
+const PAUSE: Duration = Duration::from_secs(13);
+/// How long a client is cut off from a replica that the others can reach.
+const CUT: Duration = Duration::from_secs(5);
+/// How long a replica may take to stop where nothing needs time: half of what it is given.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// What the holder writes after each fault.
+const WRITES: usize = 10;
+
+/// Passes connections on to a replica, and while it is told to, nothing at all, though all stay open.
+struct Line {
+    address: SocketAddr,
+    cut: watch::Sender<bool>,
+}
+
+impl Line {
+    async fn to(replica: String) -> Line {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (cut, is_cut) = watch::channel(false);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, replica.clone(), is_cut.clone()));
+            }
+        });
+        Line { address, cut }
+    }
+}
+
+async fn pass(mut client: TcpStream, replica: String, mut is_cut: watch::Receiver<bool>) {
+    let Ok(()) = is_cut.wait_for(|cut| !*cut).await.map(drop) else {
+        return;
+    };
+    // A replica that does not run refuses it.
+    let Ok(mut server) = TcpStream::connect(replica).await else {
+        return;
+    };
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut server) => return,
+        _ = is_cut.wait_for(|cut| *cut) => {}
+    }
+    // Open, and silent; whoever gives it up does so by itself.
+    let _ = is_cut.wait_for(|cut| !*cut).await;
+}
+
+/// A holder and one that waits behind it, whose calls and streams go to the replica at which the fault is.
+struct Both {
+    holder: Session,
+    guard: LockGuard,
+    waiter: Session,
+    place: Place,
+}
+
+impl Both {
+    async fn start(endpoints: &[String]) -> Both {
+        let session = async || {
+            let client = Client::connect(endpoints).unwrap();
+            client.open_session(SessionRequest::new().ttl(TTL)).await
+        };
+        let holder = session().await.unwrap();
+        let guard = holder.lock("k").await.unwrap();
+        let waiter = session().await.unwrap();
+        let place = waiter.place(LockRequest::new("k")).await.unwrap();
+        Both {
+            holder,
+            guard,
+            waiter,
+            place,
+        }
+    }
+
+    /// Writes while the waiter waits, and sees that all is as before the fault; then the waiter's turn comes.
+    async fn go_on(self, what: &str, fault: impl Future<Output = ()>) {
+        let ids = [self.holder.id(), self.waiter.id()].map(str::to_owned);
+        let held = without_grant(&self.guard.lock_ref());
+        let mut place = self.place;
+        let waited_for = place.lock_ref().to_owned();
+        let waiting = tokio::spawn(async move { place.wait(None).await });
+        // So that the fault meets an open wait, and a stream that was answered.
+        self.guard.put("before").await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+
+        let begun = Instant::now();
+        let writing = async {
+            let mut longest = Duration::ZERO;
+            for number in 0..WRITES {
+                let sent = Instant::now();
+                while let Err(error) = self.guard.put(format!("{what} {number}")).await {
+                    assert!(self.guard.is_valid(), "{what}: {error}");
+                    assert!(sent.elapsed() < PATIENCE, "{what}: {error}");
+                }
+                longest = longest.max(sent.elapsed());
+                sleep(Duration::from_millis(100)).await;
+            }
+            longest
+        };
+        let ((), longest) = tokio::join!(fault, writing);
+        let token = self.guard.fencing_token();
+        eprintln!(
+            "{what}: over after {:.1?}, the longest write {longest:.1?}, {:?}",
+            begun.elapsed(),
+            self.guard.state()
+        );
+        assert!(self.guard.is_valid(), "{what}");
+        assert!(self.holder.valid_until().is_some(), "{what}");
+        assert_eq!(without_grant(&self.guard.lock_ref()), held, "{what}");
+        assert!(!waiting.is_finished(), "{what}: it is not its turn");
+        self.guard.release().await.unwrap();
+
+        let next = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+        assert_eq!(without_grant(&next.lock_ref()), waited_for, "{what}");
+        assert!(next.fencing_token() > token, "{what}");
+        let last = format!("{what} {}", WRITES - 1);
+        assert_eq!(next.get().await.unwrap().unwrap(), last, "{what}");
+        next.release().await.unwrap();
+        assert_eq!([self.holder.id(), self.waiter.id()], ids, "{what}");
+        for session in [self.holder, self.waiter] {
+            assert!(session.valid_until().is_some(), "{what}");
+            assert!(
+                !session.close().await.unwrap(),
+                "{what}: it was over before"
+            );
+        }
+    }
+}
+
+fn without_grant(lock_ref: &str) -> String {
+    lock_ref.split('@').next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_place() {
+    let Some(mut world) = World::of(3).await else {
+        return;
+    };
+    let address = world.replicas[0].endpoint().replace("http://", "");
+    let line = Line::to(address).await;
+    let others = [1, 2].map(|n| world.replicas[n].endpoint());
+    let endpoints = [&[format!("http://{}", line.address)][..], &others].concat();
+
+    let both = Both::start(&endpoints).await;
+    both.go_on("cut off", async {
+        line.cut.send_replace(true);
+        sleep(CUT).await;
+        line.cut.send_replace(false);
+    })
+    .await;
+
+    let both = Both::start(&endpoints).await;
+    both.go_on("paused", async {
+        world.replicas[0].signal(Signal::SIGSTOP);
+        sleep(PAUSE).await;
+        world.replicas[0].signal(Signal::SIGCONT);
+    })
+    .await;
+
+    let both = Both::start(&endpoints).await;
+    both.go_on("stopped", async {
+        let told = Instant::now();
+        let status = block_in_place(|| world.replicas[0].stop());
+        assert!(status.success(), "{status}");
+        // Waits through it, at another replica, would go on for most of the time that it may take.
+        assert!(told.elapsed() < STOP_MAX, "{:?}", told.elapsed());
+    })
+    .await;
+    world.replicas[0].start_again();
+    block_in_place(|| world.replicas[0].serving());
+
+    let both = Both::start(&endpoints).await;
+    both.go_on("killed", async { world.replicas[0].kill() })
+        .await;
+}
