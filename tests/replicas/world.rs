@@ -10,6 +10,7 @@ use fermata::store::cassandra::{CassandraOptions, Keyspace};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::certificates::Authority;
 use super::replica::{Replica, Setup};
 use super::sprayed::Sprayed;
 use super::support::{self, Cluster};
@@ -106,6 +107,22 @@ impl World {
         let world = World::without_tables().await?;
         let nowhere = [("FERMATA_CFG_PEERS__ADVERTISE", "127.0.0.1:9")];
         Some(world.with(replicas, &nowhere).await)
+    }
+
+    /// As [`World::of`], but the replicas show certificates to each other, and encrypt.
+    pub async fn of_encrypted(replicas: usize, authority: &Authority) -> Option<World> {
+        let world = World::without_tables().await?;
+        let host = "127.0.0.1";
+        let shown = authority.issue(host, Some(host));
+        let files = [
+            ("FERMATA_CFG_PEERS__TLS__CA_FILE", authority.file()),
+            ("FERMATA_CFG_PEERS__TLS__CERT_FILE", shown.certificate_file),
+            ("FERMATA_CFG_PEERS__TLS__KEY_FILE", shown.key_file),
+        ];
+        let settings = files
+            .each_ref()
+            .map(|(name, file)| (*name, file.to_str().unwrap()));
+        Some(world.with(replicas, &settings).await)
     }
 
     /// Waits until every node sees every other up.
