@@ -24,6 +24,9 @@ const WAIT_SLICE_MAX: Duration = Duration::from_secs(30);
 /// The shortest, where connections do not live for longer.
 const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
 
+/// Pauses between two calls, where they fail, that fit into a TTL.
+const PAUSES_PER_TTL: u32 = 8;
+
 /// How a wait is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -216,7 +219,9 @@ impl Place {
             return Err(error);
         };
         let now = self.client.now();
-        if heard.until(now) >= self.ttl {
+        // Another replica may have it for longer than its TTL, and says so if it is over.
+        let unheard_max = self.ttl.max(self.client.options().timeout);
+        if heard.until(now) >= unheard_max {
             return Err(Fault::new(&status).into());
         }
         if end.is_some_and(|end| now >= end) {
@@ -225,7 +230,11 @@ impl Place {
             });
         }
         tracing::debug!(code = ?status.code(), "a wait is resumed");
-        tokio::time::sleep(backoff.next(not_before)).await;
+        // It is to be heard of before its TTL is over.
+        let pause_max = not_before
+            .unwrap_or_default()
+            .max(self.ttl / PAUSES_PER_TTL);
+        tokio::time::sleep(backoff.next(not_before).min(pause_max)).await;
         Ok(())
     }
 

@@ -124,6 +124,7 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
             biased;
             _ = over.wait_for(|over| *over) => return,
             () = inner.clock.sleep(pause) => {}
+            () = asked_to_look(&inner) => {}
         }
         // At once: a slow answer to one must not put the looks too far apart to count.
         let questions = within(&inner, inner.store.questions(inner.replica));
@@ -147,6 +148,13 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
             }
         }
     }
+}
+
+/// Returns once a look is wanted that is not too close to the last one.
+async fn asked_to_look(inner: &Inner) {
+    inner.look_sooner.notified().await;
+    let ago = inner.members.unseen(inner.clock.boot());
+    inner.clock.sleep(APART_MIN.saturating_sub(ago)).await;
 }
 
 /// Where a replica is; of one that is not known, which may be the youngest, after a look at the rows of all.

@@ -44,6 +44,8 @@ pub(super) struct Inner {
     pub beats: AtomicU64,
     /// Wakes whoever beats: something with a short TTL lives here now.
     pub beat_sooner: Notify,
+    /// Wakes whoever looks at the others: one of them may have been silent for long enough.
+    pub look_sooner: Notify,
     /// Questions of other replicas that are worked at.
     pub asked: Asked,
     /// For each place that may be being evicted because its session is over.

@@ -122,9 +122,14 @@ impl Keys {
         id: &Arc<KeyId>,
         version: u64,
     ) -> Result<(), EngineError> {
+        self.tell(inner, id, Msg::Hint { version })
+    }
+
+    /// Hands a message to the actor of a key, if there is one.
+    pub fn tell(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
         let is_known = self.shard(id).contains_key(id);
         match is_known {
-            true => self.send(inner, id, Msg::Hint { version }),
+            true => self.send(inner, id, msg),
             false => Ok(()),
         }
     }

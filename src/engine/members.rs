@@ -120,6 +120,12 @@ impl Members {
         Heard(table.heard.0 + since)
     }
 
+    /// The time since the latest look was begun, of which nobody can say whether it was silent.
+    pub fn unseen(&self, now: Duration) -> Duration {
+        let last = self.table().last;
+        last.map_or(Duration::ZERO, |last| now.saturating_sub(last))
+    }
+
     /// For how long nothing was heard of a replica, of what was seen since `since`.
     pub fn silence(&self, id: ReplicaId, since: Heard) -> Duration {
         let mut table = self.table();

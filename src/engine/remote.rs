@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::Notify;
 
+use super::actor::Msg;
 use super::api::{EngineError, Renewed};
 use super::beats;
 use super::ceded;
@@ -20,7 +21,7 @@ use super::leases::{LeaseKey, NoLease, PlaceId};
 use super::members::{Heard, Members};
 use super::peers::{PeerError, Presence};
 use super::sessions;
-use crate::lock::{ReplicaId, SessionId};
+use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
 
 /// How often they are looked over.
@@ -30,6 +31,8 @@ const EVERY: Duration = Duration::from_millis(200);
 const READ_AGAIN: Duration = Duration::from_secs(5);
 /// An observer's interest lasts so long.
 const WANTED_FOR: Duration = Duration::from_secs(5);
+/// How many keys are told to look once one of them was closed here; the others find out by polling.
+const TOLD_MAX: usize = 64;
 /// How many are worked at, at once.
 const AT_ONCE: usize = 32;
 /// Beyond the TTL and its share for clock rates: what a beat takes to be seen.
@@ -66,6 +69,8 @@ struct Remote {
     /// What lives by it is being evicted.
     evicting: bool,
     places: BTreeSet<PlaceId>,
+    /// Keys where somebody of this home stands behind what lives by it.
+    keys: BTreeSet<Arc<KeyId>>,
     wanted_until: Duration,
 }
 
@@ -122,16 +127,31 @@ impl RemoteSessions {
         table.get(&session).map_or(0, |remote| remote.places.len())
     }
 
-    /// Whether it is over, as far as is known; from now on it is watched for a while.
-    pub fn observe(&self, session: SessionId, now: Duration) -> bool {
-        self.observe_for(session, now, WANTED_FOR)
+    /// Whether it is over, as far as is known; from now on it is watched for a while, and this key told of its end.
+    pub fn observe(&self, session: SessionId, key: &Arc<KeyId>, now: Duration) -> bool {
+        self.watch_for(session, Some(key), now, WANTED_FOR)
     }
 
-    /// As [`RemoteSessions::observe`], for so long.
-    pub fn observe_for(&self, session: SessionId, now: Duration, span: Duration) -> bool {
+    /// It is watched for so long.
+    pub fn observe_for(&self, session: SessionId, now: Duration, span: Duration) {
+        self.watch_for(session, None, now, span);
+    }
+
+    fn watch_for(
+        &self,
+        session: SessionId,
+        key: Option<&Arc<KeyId>>,
+        now: Duration,
+        span: Duration,
+    ) -> bool {
         let mut table = self.table();
         let is_new = !table.contains_key(&session);
         let remote = table.entry(session).or_default();
+        if let Some(key) = key
+            && remote.keys.len() < TOLD_MAX
+        {
+            remote.keys.insert(Arc::clone(key));
+        }
         remote.wanted_until = remote.wanted_until.max(now.saturating_add(span));
         let over = remote.over;
         drop(table);
@@ -215,6 +235,14 @@ impl RemoteSessions {
             remote.read_at = Some(now);
             remote.over = true;
         }
+    }
+
+    /// As [`RemoteSessions::saw_end`], and who is told of it.
+    fn closed(&self, session: SessionId, now: Duration) -> BTreeSet<Arc<KeyId>> {
+        self.saw_end(session, now);
+        let mut table = self.table();
+        let remote = table.get_mut(&session);
+        remote.map_or_else(BTreeSet::new, |remote| std::mem::take(&mut remote.keys))
     }
 
     /// Notes that what lives by it is being evicted. False where it is not known any more.
@@ -341,7 +369,10 @@ async fn close(inner: &Arc<Inner>, row: SessionRow) {
     match inner.store.swap_session(expected, &closed).await {
         SessionSwap::Applied => {
             tracing::info!(%session, replica = %closed.replica, "a session ended with its replica");
-            inner.remote.saw_end(session, inner.clock.boot());
+            for key in inner.remote.closed(session, inner.clock.boot()) {
+                // One that has its hands full looks by itself.
+                let _ = inner.keys.tell(inner, &key, Msg::Look);
+            }
         }
         // Looked at again by the next round.
         SessionSwap::Conflict(_) => inner.remote.look_again(session),
@@ -439,7 +470,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::lock::{Key, KeyId, Seq, TableName};
+    use crate::lock::{Key, Seq, TableName};
 
     #[test]
     fn a_session_is_forgotten_once_what_lived_by_it_was_evicted() {

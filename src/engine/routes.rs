@@ -11,7 +11,7 @@ use super::api::{EngineError, Renewed};
 use super::inner::Inner;
 use super::peers::Presence;
 use super::sessions;
-use crate::lock::{KeyId, LockRef, ReplicaId, SessionId};
+use crate::lock::{Fence, KeyId, LockRef, ReplicaId, SessionId};
 use crate::store::{QUESTION_KEPT, Question, StoreError, Subject};
 
 /// How often an answer to a question is looked for.
@@ -41,8 +41,9 @@ impl Engine {
     }
 
     /// Makes this replica the home of a lockRef that `home` has and cannot be asked for: at once where it is
-    /// down, or where the lockRef waits and has a session, else once it consented through the store (I10). Fails where that takes too long, with `Unavailable`,
-    /// and with `Elsewhere` where another replica has it meanwhile.
+    /// down, or where the lockRef waits and has a session, else once it consented through the store (I10), or, of one
+    /// that waits, was silent for its TTL. Fails where that takes too long, with `Unavailable`, and with `Elsewhere`
+    /// where another replica has it meanwhile.
     pub async fn take_over(&self, lock_ref: &LockRef, home: ReplicaId) -> Result<(), EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
@@ -137,11 +138,22 @@ async fn take(
                 fence: found.fence,
                 epoch: found.epoch,
             };
-            if !has_consent(inner, home, about).await.map_err(failed)? {
-                return Err(EngineError::Unavailable(
-                    "the replica that has this lockRef cannot be called, and did not give it up yet"
-                        .to_owned(),
-                ));
+            let consented = has_consent(inner, home, about);
+            tokio::select! {
+                biased;
+                taken = taken_silent(inner, id, place, &found) => match taken {
+                    true => return Ok(()),
+                    // It changed meanwhile: look again.
+                    false => continue,
+                },
+                consented = consented => {
+                    if !consented.map_err(failed)? {
+                        return Err(EngineError::Unavailable(
+                            "the replica that has this lockRef cannot be called, and did not give it up yet"
+                                .to_owned(),
+                        ));
+                    }
+                }
             }
         }
         let Whereabouts {
@@ -166,6 +178,29 @@ async fn take(
     Err(EngineError::Unavailable(
         "the lockRef is changing its home".to_owned(),
     ))
+}
+
+/// Waits for a waiter to be taken over from a home that is its liveness and is silent. False if it changed otherwise.
+async fn taken_silent(
+    inner: &Arc<Inner>,
+    id: &Arc<KeyId>,
+    place: PlaceRef,
+    found: &Whereabouts,
+) -> bool {
+    if found.fence == Fence::NONE {
+        let taken = Engine::ask(inner, id, |reply| Msg::TakeSilent {
+            seq: place.seq,
+            from_home: found.home,
+            from_epoch: found.epoch,
+            reply,
+        });
+        match taken.await {
+            Ok(taken) => return taken,
+            Err(error) => tracing::debug!(key = %id, %error, "a silent home is not observed"),
+        }
+    }
+    // A holder goes with consent only, as what cannot be observed does.
+    std::future::pending().await
 }
 
 pub(super) fn failed(error: StoreError) -> EngineError {

@@ -288,6 +288,7 @@ impl Shared {
             remote: RemoteSessions::default(),
             beats: AtomicU64::new(0),
             beat_sooner: Notify::new(),
+            look_sooner: Notify::new(),
             asked: Asked::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
             telling: Arc::new(Semaphore::new(TELLING_MAX)),

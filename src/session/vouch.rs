@@ -11,7 +11,8 @@ fn most(span: Duration) -> Duration {
     span / 10 * 9
 }
 
-/// A time without an acknowledged beat, by when the beats around it were sent.
+/// A time in which others may have seen no beat: from when one was sent to when the next one was acknowledged, since
+/// they need not see that before.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     from: Duration,
@@ -67,7 +68,7 @@ impl Vouch {
         }
         self.note_gap(Gap {
             from: last,
-            to: sent,
+            to: now,
         });
         self.sent = Some(sent);
     }
@@ -162,6 +163,16 @@ mod tests {
         assert_eq!(vouch.valid_for(s(10), s(15), s(20)), Some(s(10)));
         // Its new epoch.
         assert_eq!(vouch.valid_for(s(10), s(20), s(20)), Some(s(10)));
+    }
+
+    #[test]
+    fn a_silence_lasts_until_the_next_beat_is_acknowledged() {
+        let mut vouch = beating(10);
+        // By then others may have seen none for 11 s.
+        vouch.acknowledged(s(17), s(21));
+        assert_eq!(vouch.valid_for(s(10), s(9), s(21)), None);
+        assert_eq!(vouch.valid_for(s(13), s(9), s(21)), Some(s(9)));
+        assert_eq!(vouch.valid_for(s(10), s(13), s(21)), Some(s(6)));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod rng;
 mod sections;
 mod sessions;
 mod shared;
+mod silences;
 mod stress;
 mod waits;
 mod world;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use fermata::engine::{
-    Engine, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock, SystemIds,
+    Clock, Engine, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock,
+    SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
@@ -62,6 +63,8 @@ pub struct Way {
     rival: Mutex<Option<(Engine, Duration)>>,
     /// When the way last showed a state.
     shown: Mutex<Option<Instant>>,
+    /// Sessions whose rows were read, in turn.
+    read: Mutex<Vec<SessionId>>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
@@ -122,6 +125,11 @@ impl Way {
 
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
+    }
+
+    /// Whether the row of a session was read through it.
+    pub fn has_read(&self, session: SessionId) -> bool {
+        self.read.lock().unwrap().contains(&session)
     }
 
     fn is_unheard(&self) -> bool {
@@ -194,6 +202,7 @@ impl Store for Way {
     }
 
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.read.lock().unwrap().push(id);
         self.open()?.store.load_session(id).await
     }
 
@@ -370,6 +379,11 @@ impl Service {
 
     /// One replica for each of these replica TTLs.
     pub async fn with_ttls(replica_ttls: &[Duration]) -> Service {
+        Service::at(Arc::new(SystemClock), replica_ttls).await
+    }
+
+    /// The same, all by this clock.
+    pub async fn at(clock: Arc<dyn Clock>, replica_ttls: &[Duration]) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions {
             cache_bytes: 4 * 1024 * 1024,
@@ -395,12 +409,13 @@ impl Service {
                 deaf: Mutex::default(),
                 rival: Mutex::default(),
                 shown: Mutex::default(),
+                read: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");
             let engine = Engine::start(EngineOptions {
                 store: Arc::clone(&way) as Arc<dyn Store>,
-                clock: Arc::new(SystemClock),
+                clock: Arc::clone(&clock),
                 ids: Arc::new(SystemIds),
                 peers: Arc::new(Wired(Arc::clone(&service.wires))),
                 tables: Vec::new(),

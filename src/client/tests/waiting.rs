@@ -124,6 +124,22 @@ async fn a_wait_ends_when_no_server_answers_for_a_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_with_a_short_ttl_goes_on_for_as_long_as_any_call() {
+    let world = World::new();
+    world.fake.occupy();
+    world.fake.state().ttl = secs(2);
+    world
+        .fake
+        .always("acquire", Act::Refuse(Status::unavailable("away")));
+    let start = tokio::time::Instant::now();
+    let error = world.client.lock("k").await.unwrap_err();
+    assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
+    assert!((secs(15)..secs(16)).contains(&start.elapsed()));
+    // Whoever takes the place over must hear of it before its TTL is over.
+    assert!(world.fake.count("acquire") > 40);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_place_leaves_the_queue() {
     let world = World::new();
     world.fake.occupy();

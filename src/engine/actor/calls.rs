@@ -139,6 +139,12 @@ impl Actor {
                 from_epoch,
                 reply,
             } => self.take_from(seq, from_home, (from_fence, from_epoch), reply),
+            Msg::TakeSilent {
+                seq,
+                from_home,
+                from_epoch,
+                reply,
+            } => self.ask_for(run, (seq, from_home, from_epoch), reply),
             Msg::Consent {
                 seq,
                 fence,
@@ -146,6 +152,7 @@ impl Actor {
                 reply,
             } => self.consent(run, (seq, fence, epoch), reply),
             Msg::Hint { version } => self.hinted(version),
+            Msg::Look => self.look_soon(),
             Msg::Sweep => self.sweep(run),
             Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
         }

@@ -14,9 +14,11 @@
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
+//! - `asked`: places of a silent home that callers here ask for
 //! - `tell`: what other replicas are told of it
 
 mod adopt;
+mod asked;
 mod calls;
 mod commit;
 mod critical;
@@ -46,6 +48,7 @@ use super::inner::Inner;
 use super::leases::{LeaseKey, OpenCall, PlaceId};
 use crate::limits::Limits;
 use crate::lock::{Entry, KeyId, Liveness, Seq, State};
+use asked::Asked;
 use commit::StoreDone;
 use critical::IoDone;
 pub(super) use critical::value_of;
@@ -112,6 +115,8 @@ pub(super) struct Actor {
     conflicts: u32,
     /// What there is to know because other replicas may change the key as well.
     others: Others,
+    /// Places of a home that does not answer, which callers here ask for.
+    asked: Asked,
 }
 
 /// What a running actor has besides.
@@ -148,6 +153,7 @@ impl Actor {
             tries: 0,
             conflicts: 0,
             others: Others::default(),
+            asked: Asked::default(),
         }
     }
 

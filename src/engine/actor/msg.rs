@@ -184,6 +184,14 @@ pub(in super::super) enum Msg {
         from_epoch: u32,
         reply: Reply<bool>,
     },
+    /// Makes this replica the home of a waiter once the one that is its liveness was silent for its TTL. Answered then;
+    /// false if the place is another one than that by now.
+    TakeSilent {
+        seq: Seq,
+        from_home: ReplicaId,
+        from_epoch: u32,
+        reply: Reply<bool>,
+    },
     /// Another replica asks for a place: answered once it is given up, for good, or is not.
     Consent {
         seq: Seq,
@@ -193,6 +201,8 @@ pub(in super::super) enum Msg {
     },
     /// Another replica says that the key has this version.
     Hint { version: u64 },
+    /// One that lives by a session may be over: that was closed by this replica.
+    Look,
     /// Replicas that have places here are down: see to them.
     Sweep,
     /// After a start: answered when all places of the key are this replica's.
@@ -217,8 +227,10 @@ impl Msg {
             | Msg::Force { .. }
             | Msg::Where { .. }
             | Msg::Take { .. }
+            | Msg::TakeSilent { .. }
             | Msg::Consent { .. }
             | Msg::Hint { .. }
+            | Msg::Look
             | Msg::Sweep
             | Msg::Settle { .. } => None,
         }
@@ -236,9 +248,11 @@ impl Msg {
             Msg::Told { reply, .. } => drop(reply.send(Err(error))),
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
             Msg::Where { reply, .. } => drop(reply.send(Err(error))),
-            Msg::Take { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Take { reply, .. } | Msg::TakeSilent { reply, .. } => {
+                drop(reply.send(Err(error)));
+            }
             Msg::Consent { reply, .. } => drop(reply.send(GivesUp::NotNow)),
-            Msg::Hint { .. } | Msg::Sweep => {}
+            Msg::Hint { .. } | Msg::Look | Msg::Sweep => {}
             Msg::Expired { .. }
             | Msg::Claim { .. }
             | Msg::SessionOver { .. }

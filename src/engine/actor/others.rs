@@ -33,6 +33,8 @@ const POLL_DUE: Duration = Duration::from_millis(50);
 /// A holder that was served so lately is not given up: its client may make each call through another replica, and
 /// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
 const STAYS_FOR: Duration = Duration::from_secs(5);
+/// For this share of its TTL a waiter without a session is left in place after anybody could evict it.
+const SPARED_PER_TTL: u32 = 4;
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -63,8 +65,8 @@ pub(super) struct Others {
     pub looked_at: Duration,
     /// When the first swap was sent of which it is not known yet what became.
     pub sent_at: Option<Duration>,
-    /// The present poll is of somebody who stands behind others.
-    urgent: bool,
+    /// Whether the present poll is of somebody who stands behind others, and whether for somebody who waits.
+    pace: (bool, bool),
     /// Looks in a row that showed nothing new.
     quiet: u32,
     /// When the first of those ahead is found dead unless it is heard of, by CLOCK_BOOTTIME.
@@ -127,26 +129,29 @@ impl Actor {
             let entry = new.entry(*seq);
             entry.is_some_and(|entry| entry.epoch == ceded.epoch && entry.home == me)
         });
+        self.asked.note(new);
     }
 
     /// Sets when to look next, if somebody of this home waits or watches.
     pub(super) fn poll_others(&mut self, run: &mut Run) {
         let swept = self.others.swept_until > Duration::ZERO;
         let watched = || self.watches.values().any(|w| w.receiver_count() > 0);
-        let urgent = self.others.behind || swept;
+        let asked = !self.asked.is_empty();
+        let urgent = self.others.behind || swept || asked;
         if !urgent && !(run.inner.shared && (self.others.waits || watched())) {
             run.poll = None;
             return;
         }
-        if self.stale || (run.poll.is_some() && self.others.urgent >= urgent) {
+        let in_a_hurry = asked || !self.wakes.is_empty() || !self.let_ins.is_empty() || watched();
+        let pace = (urgent, urgent && in_a_hurry);
+        if self.stale || (run.poll.is_some() && self.others.pace >= pace) {
             return;
         }
-        self.others.urgent = urgent;
+        self.others.pace = pace;
         if swept && run.inner.clock.boot() > self.others.swept_until {
             self.others.swept_until = Duration::ZERO;
             return;
         }
-        let in_a_hurry = !self.wakes.is_empty() || !self.let_ins.is_empty() || watched();
         let span = match (urgent, in_a_hurry) {
             (true, true) => run.inner.backoff(self.others.quiet),
             (true, false) => POLL_SLOWLY,
@@ -165,8 +170,10 @@ impl Actor {
             false => self.others.quiet.saturating_add(1),
         };
         self.others.due_at = None;
+        self.asked.forget_old(run.inner.clock.boot());
         let swept = self.others.swept_until > Duration::ZERO;
-        if !run.inner.shared || (!self.others.behind && !swept) {
+        let watches = self.others.behind || swept || !self.asked.is_empty();
+        if !run.inner.shared || !watches {
             return;
         }
         let Some(state) = self.state.clone() else {
@@ -176,19 +183,38 @@ impl Actor {
         let last_of_mine = state.entries.iter().rposition(|entry| entry.home == me);
         let watched = match swept {
             true => state.entries.len(),
-            false => last_of_mine.unwrap_or(0),
+            false => last_of_mine.unwrap_or(0).max(self.asked.reach(&state)),
         };
         let mut others_left = false;
         let mut down_left = false;
+        let mut dead = Vec::new();
+        // Whether the first that stays behind the head may still be taken over from a silent home, here or elsewhere.
+        let mut next_may_go = None;
         for entry in state.entries.iter().take(watched) {
-            if entry.home == me {
-                continue;
+            let mut may_go = false;
+            if entry.home != me {
+                others_left = true;
+                down_left |= run.inner.members.presence(entry.home) == Presence::Down;
+                let is_asked = self.asked.has(entry.seq);
+                may_go = is_asked && !self.is_taking_over(entry.seq);
+                match self.is_dead(run, entry) {
+                    Some(_) if is_asked => may_go &= !self.take_silent(entry),
+                    Some(_) if self.is_spared(run, entry) => may_go = true,
+                    Some(evidence) => {
+                        dead.push((Arc::clone(entry), evidence));
+                        continue;
+                    }
+                    None => {}
+                }
             }
-            others_left = true;
-            down_left |= run.inner.members.presence(entry.home) == Presence::Down;
-            if let Some(evidence) = self.is_dead(run, entry)
-                && !self.is_evicting(entry.seq)
-            {
+            if entry.seq != state.head {
+                next_may_go.get_or_insert(may_go);
+            }
+        }
+        // After what is taken over: as the head it could not be.
+        for (entry, evidence) in dead {
+            let is_kept = entry.seq == state.head && next_may_go == Some(true);
+            if !is_kept && !self.is_evicting(entry.seq) {
                 self.pending.push_back(Intent::Evict {
                     seq: entry.seq,
                     tag: entry.tag(),
@@ -228,13 +254,38 @@ impl Actor {
                     // Kept here: it is ended here.
                     return None;
                 }
-                let over = inner.remote.observe(session, inner.clock.boot());
+                let over = inner.remote.observe(session, &self.id, inner.clock.boot());
                 if let Some(left) = inner.remote.silence_left(session, &inner.members) {
                     self.note_due(run, left);
+                    if left.is_zero() {
+                        // Closed now, and not in the next round; then this key is told to look.
+                        inner.remote.hint(session);
+                    }
                 }
                 over.then_some(Evidence::SessionOver(session))
             }
         }
+    }
+
+    /// Whether a waiter that could be ended is left in place for a moment: its client may be at another replica, which
+    /// takes it over then, and observes it since a little later than this one. Once its home is down there is no hurry.
+    fn is_spared(&mut self, run: &Run, entry: &Entry) -> bool {
+        let Liveness::Own { ttl_ms } = entry.liveness else {
+            return false;
+        };
+        let is_head = self.state.as_ref().is_some_and(|s| s.head == entry.seq);
+        let members = &run.inner.members;
+        let seen = self.others.seen.get(&entry.seq);
+        let Some((_, seen)) =
+            seen.filter(|_| !is_head && members.presence(entry.home) != Presence::Down)
+        else {
+            return false;
+        };
+        let ttl = Duration::from_millis(u64::from(ttl_ms));
+        let most = silence_max(ttl) + ttl / SPARED_PER_TTL;
+        let left = most.saturating_sub(members.silence(entry.home, *seen));
+        self.note_due(run, left);
+        !left.is_zero()
     }
 
     /// One of those ahead is found dead after this, unless it is heard of.
@@ -243,7 +294,13 @@ impl Actor {
             // It was found dead: what is left is to end it, which takes as long as it takes.
             return;
         }
-        let at = run.inner.clock.boot().saturating_add(left);
+        let now = run.inner.clock.boot();
+        let unseen = run.inner.members.unseen(now);
+        if left <= unseen {
+            // It may be so already: the next look at the rows says.
+            run.inner.look_sooner.notify_one();
+        }
+        let at = now.saturating_add(left.saturating_sub(unseen).max(POLL_DUE));
         let sooner = self.others.due_at.is_none_or(|due| at < due);
         if sooner {
             self.others.due_at = Some(at);
@@ -270,6 +327,12 @@ impl Actor {
         if self.looks_for != Cause::Hint {
             self.looks_for = cause;
         }
+    }
+
+    /// Looks at once, and soon again.
+    pub(super) fn look_soon(&mut self) {
+        self.others.quiet = 0;
+        self.look_for(Cause::Poll);
     }
 
     /// Another replica says that the key has this version.
@@ -439,6 +502,10 @@ impl Actor {
             from_epoch,
             reply: Some(reply),
         });
+        if self.asked.has(seq) {
+            // Those ahead that were found dead meanwhile end with that.
+            self.look_for(Cause::Poll);
+        }
     }
 
     /// Whether this home's last look at its key is too long ago to let anybody in, or to answer, by it (I4, I10).

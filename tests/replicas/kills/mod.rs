@@ -4,37 +4,34 @@
 //! The holder is a process of its own: this test binary again, running `holder`, which says until when it may
 //! believe to hold, on the clock that all processes of a machine share.
 
-use std::process::Stdio;
+mod holder;
+mod waiter;
+
 use std::time::Duration;
 
-use fermata::client::{
-    BootClock, Client, Clock as _, LockGuard, LockRequest, Moment, SessionRequest,
-};
+use fermata::client::{BootClock, Clock as _, Moment};
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
-use fermata::proto::{
-    CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest, OpenSessionRequest,
-};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use fermata::proto::{CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest};
+use holder::Holder;
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::replica::PATIENCE;
 use super::sprayed::Sprayed;
 use super::world::World;
+use waiter::Waiter;
 
-/// What a holder is told: which endpoints, TTL and disconnect_grace in ms (0: none), whether it opens a session.
-const HOLDER: &str = "FERMATA_TEST_KILLED_HOLDER";
 const KEY: &str = "k";
 /// How long after the kill, beyond what the holder asked for, the lock may stay with it.
 const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.
 const BUSY: Duration = Duration::from_secs(3);
-/// More, where the next one was served by the replica that was killed: only once it came to another does anybody
-/// watch the holder's session, whose silence counts from there.
-const COMING: Duration = Duration::from_secs(1);
-/// How long a lockRef without a session stays with a replica that was killed: that was its liveness.
+/// How long a lockRef with a TTL of its own above that stays with a replica that was killed, which was its liveness.
 const REPLICA_TTL: Duration = Duration::from_secs(10);
+/// What most of them ask for here.
+const TTL: Duration = Duration::from_secs(2);
+/// More than a replica is waited for.
+const LONG: Duration = Duration::from_secs(30);
 
 /// How many locks are taken from killed holders; more with `FERMATA_KILL_ROUNDS`.
 fn rounds() -> usize {
@@ -50,62 +47,6 @@ fn boot() -> Duration {
 
 fn since_boot(moment: Moment) -> Duration {
     Moment::from_zero(Duration::ZERO).until(moment)
-}
-
-/// Not a test by itself: the process that holds the lock. It counts once, says so, and then each new moment until
-/// which it may believe to hold, and the one at which it learned that it does not.
-#[tokio::test]
-async fn holder() {
-    let Ok(told) = std::env::var(HOLDER) else {
-        return;
-    };
-    let told: Vec<&str> = told.split(' ').collect();
-    let [endpoints, ttl, grace, in_session] = told[..] else {
-        panic!("{told:?}");
-    };
-    let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
-    let client = Client::connect(endpoints.split(',')).unwrap();
-    let guard = match in_session {
-        "true" => {
-            let mut request = SessionRequest::new().ttl(ms(ttl));
-            if grace != "0" {
-                request = request.disconnect_grace(ms(grace));
-            }
-            let session = client.open_session(request).await.unwrap();
-            session.lock(KEY).await.unwrap()
-        }
-        _ => {
-            let request = LockRequest::new(KEY).ttl(ms(ttl));
-            client.lock(request).await.unwrap()
-        }
-    };
-    let count = count_of(&guard.get().await.unwrap().unwrap_or_default());
-    guard.put((count + 1).to_string()).await.unwrap();
-    say(&format!("held {}", guard.fencing_token()));
-    tokio::select! {
-        _ = guard.lost() => say(&format!("lost {}", boot().as_nanos())),
-        () = say_beliefs(&guard) => {}
-    }
-    // Nor does it release what it lost: only the service is to notice.
-    std::future::pending::<()>().await;
-}
-
-async fn say_beliefs(guard: &LockGuard) {
-    let mut said = None;
-    loop {
-        let until = guard.valid_until();
-        if let Some(until) = until.filter(|_| until != said) {
-            say(&format!("until {}", since_boot(until).as_nanos()));
-            said = Some(until);
-        }
-        // Looked at often: what it came to believe since would be unknown if it is killed.
-        sleep(Duration::from_millis(1)).await;
-    }
-}
-
-fn say(text: &str) {
-    // libtest begins a line before ours.
-    println!("holder: {text}");
 }
 
 fn count_of(value: &[u8]) -> usize {
@@ -124,6 +65,7 @@ struct Kind {
     ttl: Duration,
     grace: Option<Duration>,
     in_session: bool,
+    next: Waiter,
 }
 
 impl Kind {
@@ -132,9 +74,10 @@ impl Kind {
             what,
             client,
             replica,
-            ttl: Duration::from_secs(2),
+            ttl: TTL,
             grace: None,
             in_session: false,
+            next: Waiter::Elsewhere(TTL),
         }
     }
 
@@ -142,8 +85,28 @@ impl Kind {
         Kind {
             what,
             in_session: true,
+            next: Waiter::ElsewhereInSession,
             ..self
         }
+    }
+
+    const fn before(self, what: &'static str, next: Waiter) -> Kind {
+        Kind { what, next, ..self }
+    }
+
+    /// How long after the kill the lock may stay with the holder.
+    fn bound(&self, homes: Homes) -> Duration {
+        let of_holder = self.grace.unwrap_or(self.ttl);
+        let of_next = match self.next {
+            // Its home is its liveness.
+            Waiter::Elsewhere(ttl) | Waiter::There(ttl) => ttl.min(REPLICA_TTL),
+            Waiter::ElsewhereInSession | Waiter::ThereInSession(_) => Duration::ZERO,
+        };
+        let kept_for = match homes {
+            Homes::Same if self.replica => of_holder.max(of_next),
+            Homes::Same | Homes::Apart => of_holder,
+        };
+        kept_for + SLACK
     }
 }
 
@@ -154,80 +117,6 @@ enum Homes {
     Apart,
     /// Both at the replica that all agree on for the key.
     Same,
-}
-
-struct Holder {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-    fence: u64,
-}
-
-/// What a holder believed, in time since boot.
-#[derive(Default)]
-struct Belief {
-    until: Duration,
-    lost: Option<Duration>,
-}
-
-impl Holder {
-    /// Returns once it holds the lock, and has counted.
-    async fn start(kind: Kind, endpoints: &[String]) -> Holder {
-        let grace = kind.grace.unwrap_or_default().as_millis();
-        let told = format!(
-            "{} {} {grace} {}",
-            endpoints.join(","),
-            kind.ttl.as_millis(),
-            kind.in_session
-        );
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kills::holder", "--nocapture"])
-            .env(HOLDER, told)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut holder = Holder {
-            child,
-            says,
-            fence: 0,
-        };
-        holder.fence = match holder.hear().await {
-            Some(("held", fence)) => u64::try_from(fence.as_nanos()).unwrap(),
-            other => panic!("{other:?}"),
-        };
-        holder
-    }
-
-    /// What it says next, with its number; `None` once it is gone.
-    async fn hear(&mut self) -> Option<(&'static str, Duration)> {
-        loop {
-            let line = timeout(PATIENCE, self.says.next_line()).await;
-            let line = line.expect("it says something").unwrap()?;
-            let Some((_, said)) = line.split_once("holder: ") else {
-                continue;
-            };
-            let (what, number) = said.split_once(' ').unwrap();
-            let known = ["held", "until", "lost"];
-            let what = known.into_iter().find(|known| *known == what).unwrap();
-            return Some((what, Duration::from_nanos(number.parse().unwrap())));
-        }
-    }
-
-    /// What it believed, to the end of it: its loss, or its own end.
-    async fn belief(&mut self) -> Belief {
-        let mut belief = Belief::default();
-        while belief.lost.is_none()
-            && let Some((what, at)) = self.hear().await
-        {
-            match what {
-                "until" => belief.until = belief.until.max(at),
-                _ => belief.lost = Some(at),
-            }
-        }
-        belief
-    }
 }
 
 /// What came of a kill.
@@ -295,7 +184,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
     let mut all: Vec<Taken> = Vec::new();
     let mut last_fence = 0;
     let mut counted = 0;
-    for round in 0..rounds() {
+    for round in 0..rounds().max(kinds.len()) {
         let kind = kinds[round % kinds.len()];
         let what = kind.what;
         let home = match homes {
@@ -306,20 +195,10 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         let [spare, other] = [1, 2].map(|n| (home + n) % 3);
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
         let mut holder = Holder::start(kind, &endpoints).await;
-        let next = Sprayed::new(std::iter::once(world.replicas[other].channel()));
-        let session = match kind.in_session {
-            true => {
-                let mut client = world.replicas[other].client();
-                let opened = client.open_session(OpenSessionRequest::default()).await;
-                opened.unwrap().into_inner().session
-            }
-            false => String::new(),
-        };
-        let place = next.create(ask(&session)).await.unwrap();
-        let waiting = tokio::spawn({
-            let next = next.clone();
-            async move { (next.acquire(&place).await.unwrap(), boot()) }
-        });
+        let waiting = kind
+            .next
+            .start(&world.replicas[home], &world.replicas[other]);
+        let waiting = waiting.await;
         // So that kills come at any time between two signs of life.
         sleep(Duration::from_millis(
             u64::try_from(round * 137 % 700).unwrap(),
@@ -333,7 +212,8 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         if kind.replica {
             block_in_place(|| world.replicas[home].kill());
         }
-        let (acquired, granted) = timeout(PATIENCE, waiting).await.unwrap().unwrap();
+        let got = timeout(PATIENCE, waiting).await.unwrap().unwrap();
+        let granted = got.at;
         let belief = holder.belief().await;
 
         let took = granted - killed;
@@ -352,30 +232,23 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         if let Some(lost) = belief.lost {
             assert!(lost < granted, "{what}: told {:?} late", lost - granted);
         }
-        let fence = acquired.fencing_token;
+        let fence = got.fence;
         assert!(last_fence < holder.fence, "{what}");
         assert!(holder.fence < fence, "{what}");
         last_fence = fence;
-        let kept_for = match homes {
-            Homes::Same if kind.replica && kind.in_session => kind.ttl + COMING,
-            // Who waits without a session comes once its home is down; from then on the holder is watched.
-            Homes::Same if kind.replica && !kind.in_session => REPLICA_TTL + kind.ttl + COMING,
-            Homes::Same | Homes::Apart => kind.grace.unwrap_or(kind.ttl),
-        };
         all.push(Taken {
             what,
-            bound: kept_for + SLACK,
+            bound: kind.bound(homes),
             took,
             apart: granted - until,
         });
 
-        let count = count_of(&next.get(&acquired.lock_ref).await.unwrap().value);
+        let next = Sprayed::new(std::iter::once(world.replicas[other].channel()));
+        let count = count_of(&next.get(&got.lock_ref).await.unwrap().value);
         assert_eq!(count, counted + 1, "{what}: the counter");
         counted = count + 1;
-        next.put(&acquired.lock_ref, counted.to_string())
-            .await
-            .unwrap();
-        next.release(&acquired.lock_ref).await.unwrap();
+        next.put(&got.lock_ref, counted.to_string()).await.unwrap();
+        next.release(&got.lock_ref).await.unwrap();
         holder.child.kill().await.unwrap();
         if kind.replica {
             block_in_place(|| {
@@ -442,14 +315,26 @@ async fn the_lock_of_whoever_is_killed_is_the_next_one_s_after_its_ttl_and_not_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_at_the_replica_that_is_killed_has_the_lock_as_soon_where_it_has_a_session() {
+async fn a_waiter_whose_home_is_the_replica_that_is_killed_has_the_lock_as_soon() {
     let kinds = [
-        REPLICA.in_session("the replica of all, in sessions"),
+        REPLICA.before("the home of both", Waiter::Elsewhere(TTL)),
+        BOTH.before("that and the client", Waiter::Elsewhere(TTL)),
+        REPLICA.in_session("the home of both, in sessions"),
         BOTH.in_session("that and the client, in sessions"),
-        REPLICA.in_session("the replica of all, in sessions"),
-        BOTH.in_session("that and the client, in sessions"),
-        REPLICA.in_session("the replica of all, in sessions"),
-        BOTH,
+        BOTH.before("the same, next with a TTL of 30 s", Waiter::Elsewhere(LONG)),
+    ];
+    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_waits_through_the_replica_that_is_killed_goes_on_at_another() {
+    let in_session = Waiter::ThereInSession(TTL);
+    let kinds = [
+        REPLICA.before("the replica of the next, too", Waiter::There(TTL)),
+        BOTH.before("that and the client", Waiter::There(TTL)),
+        REPLICA.before("the next's, in a session", in_session),
+        BOTH.in_session("that and the client, in sessions")
+            .before("that and the client, in sessions", in_session),
     ];
     kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
 }
