@@ -7,10 +7,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::api::{EngineError, Watched};
 use super::super::leases::{LeaseKey, NoLease, OpenCall, Room};
+use super::ceding::changing_home;
 use super::critical::{Critical, CriticalKind};
 use super::intent::{EvictReply, Intent};
 use super::msg::{Held, HeldReply, Life, Msg, PlaceRef, Reply, Wake, WatchHandle};
-use super::others::{changing_home, session_closed};
+use super::others::session_closed;
 use super::{Actor, LetIn, Run};
 use crate::lock::{
     Create, Created, EndReason, Entry, Evidence, Fence, Liveness, Lookup, Over, Seq,

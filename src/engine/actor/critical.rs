@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use super::super::api::{EngineError, Mutation, Value};
+use super::ceding::changing_home;
 use super::holding::Holding;
 use super::intent::Intent;
 use super::latest::Read;
 use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
-use super::others::{Looked, changing_home};
+use super::others::Looked;
 use super::outcome::unexpected;
 use super::{Actor, Run};
 use crate::lock::{EndReason, Fence, Outcome, Over, Seq};

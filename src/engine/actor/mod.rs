@@ -14,12 +14,14 @@
 //! - `critical`: reads and writes of the holder
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
+//! - `ceding`: places of this home that other replicas ask for (I10)
 //! - `asked`: places of a silent home that callers here ask for
 //! - `tell`: what other replicas are told of it
 
 mod adopt;
 mod asked;
 mod calls;
+mod ceding;
 mod commit;
 mod critical;
 mod holding;

@@ -1,5 +1,5 @@
-//! What other replicas have to do with the key: their places, whose liveness the home of a waiter watches (I8);
-//! changes that they made, which are looked for; places that they ask for (I10).
+//! What other replicas have to do with the key: their places, whose liveness the home of a waiter watches (I8), and
+//! changes that they made, which are looked for.
 //!
 //! Nothing of this happens in a store that one process has alone.
 
@@ -14,7 +14,7 @@ use super::super::api::EngineError;
 use super::super::members::Heard;
 use super::super::peers::Presence;
 use super::super::remote::silence_max;
-use super::super::sessions::CEDED_FOR;
+use super::ceding::Ceded;
 use super::intent::{EvictReply, Intent};
 use super::msg::{GivesUp, PlaceRef, Reply, Whereabouts};
 use super::{Actor, Run};
@@ -30,21 +30,10 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 const POLL_RARELY: Duration = Duration::from_secs(5);
 /// Where one ahead is about to be found dead, it is looked again then, but not sooner than after this.
 const POLL_DUE: Duration = Duration::from_millis(50);
-/// A holder that was served so lately is not given up: its client may make each call through another replica, and
-/// would lose its grant by each. Of a short TTL a third at most: a client that moved must come in time.
-const STAYS_FOR: Duration = Duration::from_secs(5);
 /// For this share of its TTL a waiter without a session is left in place after anybody could evict it.
 const SPARED_PER_TTL: u32 = 4;
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
-
-/// A consent.
-#[derive(Clone, Copy, Debug)]
-struct Ceded {
-    epoch: u32,
-    /// When, by CLOCK_BOOTTIME.
-    at: Duration,
-}
 
 /// What an actor knows of other replicas.
 #[derive(Default)]
@@ -58,9 +47,9 @@ pub(super) struct Others {
     /// Places of others: the epoch they have, and since when it was seen.
     seen: BTreeMap<Seq, (u32, Heard)>,
     /// Places of this home that others were promised.
-    ceded: BTreeMap<Seq, Ceded>,
+    pub(super) ceded: BTreeMap<Seq, Ceded>,
     /// Who hears of a promise once the calls of the holder are answered.
-    consents: Vec<oneshot::Sender<GivesUp>>,
+    pub(super) consents: Vec<oneshot::Sender<GivesUp>>,
     /// When the state that is known was asked for, by CLOCK_BOOTTIME.
     pub looked_at: Duration,
     /// When the first swap was sent of which it is not known yet what became.
@@ -363,130 +352,6 @@ impl Actor {
         })
     }
 
-    /// Gives a place up to whoever asks for it: from here on nothing is served for it, until it is taken over, or
-    /// this home takes it over anew.
-    pub(super) fn consent(
-        &mut self,
-        run: &Run,
-        (seq, fence, epoch): (Seq, Fence, u32),
-        reply: oneshot::Sender<GivesUp>,
-    ) {
-        let Some(state) = self.state.clone() else {
-            // Whoever asked looks for the answer in the store.
-            let _ = reply.send(GivesUp::NotNow);
-            return;
-        };
-        let Some(entry) = state.entry(seq) else {
-            let _ = reply.send(GivesUp::NotNow);
-            return;
-        };
-        let holds = state.head == seq;
-        let in_force = if holds { state.fence } else { Fence::NONE };
-        if entry.home != run.inner.replica || entry.epoch != epoch || fence != in_force {
-            let _ = reply.send(GivesUp::NotNow);
-            return;
-        }
-        let at = run.inner.clock.boot();
-        let served_at = self.holding.as_ref().and_then(|h| h.served_at);
-        let stays_for = STAYS_FOR.min(self.ttl_of(run, entry) / 3);
-        if holds && served_at.is_some_and(|then| at.saturating_sub(then) < stays_for) {
-            let _ = reply.send(GivesUp::No);
-            return;
-        }
-        self.others.ceded.insert(seq, Ceded { epoch, at });
-        run.inner.leases.cede_place(&self.place(seq));
-        self.wakes.remove(&seq);
-        self.watches.remove(&seq);
-        self.fail_let_ins(seq, &changing_home());
-        if holds {
-            self.fail_put_off(&changing_home());
-            self.others.consents.push(reply);
-            self.finish_consent();
-        } else {
-            let _ = reply.send(GivesUp::Yes);
-        }
-    }
-
-    /// Forgets the fence of a holder that was promised away, once its calls are answered.
-    pub(super) fn finish_consent(&mut self) {
-        if self.others.consents.is_empty() {
-            return;
-        }
-        let Some(state) = &self.state else { return };
-        if !self.others.ceded.contains_key(&state.head) {
-            // Over, or taken over: nothing is left to promise.
-            for reply in std::mem::take(&mut self.others.consents) {
-                let _ = reply.send(GivesUp::NotNow);
-            }
-            return;
-        }
-        if self.holding.as_ref().is_some_and(|h| h.calls > 0) {
-            return;
-        }
-        self.holding = None;
-        for reply in std::mem::take(&mut self.others.consents) {
-            let _ = reply.send(GivesUp::Yes);
-        }
-    }
-
-    /// Whether a place of this home was promised to another. If nobody came for it for a while, this home takes it
-    /// over anew.
-    pub(super) fn is_ceded(&mut self, run: &Run, seq: Seq) -> bool {
-        let Some(ceded) = self.others.ceded.get(&seq) else {
-            return false;
-        };
-        let since = run.inner.clock.boot().saturating_sub(ceded.at);
-        if since >= CEDED_FOR {
-            self.take_anew(run, seq);
-        }
-        true
-    }
-
-    /// Fails who waits to be let in at a place that was promised to another.
-    pub(super) fn fail_promised(&mut self, run: &Run) {
-        let promised: Vec<Seq> = self
-            .others
-            .ceded
-            .keys()
-            .copied()
-            .filter(|seq| self.is_promised(run, *seq))
-            .collect();
-        for seq in promised {
-            self.fail_let_ins(seq, &changing_home());
-        }
-    }
-
-    /// Whether a place was promised to another so lately that it may still come for it.
-    pub(super) fn is_promised(&self, run: &Run, seq: Seq) -> bool {
-        let now = run.inner.clock.boot();
-        let ceded = self.others.ceded.get(&seq);
-        ceded.is_some_and(|ceded| now.saturating_sub(ceded.at) < CEDED_FOR)
-    }
-
-    /// Takes a place of this home over to this home: a new epoch, and for the holder a new fence.
-    pub(super) fn take_anew(&mut self, run: &Run, seq: Seq) {
-        let Some(state) = self.state.clone() else {
-            return;
-        };
-        let Some(entry) = state.entry(seq) else {
-            return;
-        };
-        if entry.home != run.inner.replica || self.is_taking_over(seq) {
-            return;
-        }
-        self.pending.push_back(Intent::TakeOver {
-            seq,
-            from_home: entry.home,
-            from_fence: if state.head == seq {
-                state.fence
-            } else {
-                Fence::NONE
-            },
-            from_epoch: entry.epoch,
-            reply: None,
-        });
-    }
-
     /// Takes a place over from a home that is down, or consented.
     pub(super) fn take_from(
         &mut self,
@@ -551,11 +416,6 @@ impl Actor {
         self.others.looked_at = self.others.looked_at.max(at);
         Ok(())
     }
-}
-
-/// What is told of a place that goes to another replica.
-pub(super) fn changing_home() -> EngineError {
-    EngineError::Unavailable("the lockRef is changing its home".to_owned())
 }
 
 /// What is told of a place whose session is over, and which is not evicted yet.
