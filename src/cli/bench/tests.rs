@@ -157,7 +157,8 @@ async fn sections_without_a_network_increment_exactly_until_the_replica_stops() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_a_network_keeps_its_deadline_and_the_limits() {
     let (engine, _directory) = engine("").await;
-    let mut client = Replica::of(engine, Duration::from_secs(10)).client();
+    let replica = Replica::of(engine, Duration::from_secs(10));
+    let mut client = replica.client();
     let ask = |bytes| CreateLockRefRequest {
         key: "k".to_owned(),
         owner: "o".repeat(bytes),
