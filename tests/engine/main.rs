@@ -18,6 +18,7 @@ mod manual_clock;
 mod memory;
 mod moves;
 mod replicas;
+#[path = "../support/rng.rs"]
 mod rng;
 mod sections;
 mod sessions;
