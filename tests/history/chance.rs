@@ -34,7 +34,9 @@ fn one_of<T: Copy>(all: &[T], rng: &mut Rng) -> Option<T> {
 
 fn indices(events: &[Event], is_one: impl Fn(&Event) -> bool) -> Vec<usize> {
     let all = events.iter().enumerate();
-    all.filter(|(_, event)| is_one(event)).map(|(at, _)| at).collect()
+    all.filter(|(_, event)| is_one(event))
+        .map(|(at, _)| at)
+        .collect()
 }
 
 /// A read of something else.
@@ -131,13 +133,18 @@ fn after_the_end(events: &mut Vec<Event>, rng: &mut Rng) -> Option<()> {
 
 fn found(events: &[Event], rule: Rule) -> bool {
     let checked = check(events);
-    checked.violations.iter().any(|violation| violation.rule == rule)
+    checked
+        .violations
+        .iter()
+        .any(|violation| violation.rule == rule)
 }
 
 type Spoil = fn(&mut Vec<Event>, &mut Rng) -> Option<()>;
 
 const SPOILS: [(&str, Rule, Spoil); 5] = [
-    ("nobody's value", Rule::LatestState, |e, r| nobodys_value(e, r)),
+    ("nobody's value", Rule::LatestState, |e, r| {
+        nobodys_value(e, r)
+    }),
     ("an old value", Rule::LatestState, |e, r| old_value(e, r)),
     ("a low fence", Rule::Fences, |e, r| low_fence(e, r)),
     ("an overlap", Rule::Exclusivity, |e, r| overlap(e, r)),
@@ -182,7 +189,10 @@ fn the_histories_of_chance_are_not_empty() {
         let checked = check(&events);
         sections += checked.sections;
         unknown += checked.unknown;
-        ended += indices(&events, |event| matches!(event.outcome, Outcome::Refused(_))).len();
+        ended += indices(&events, |event| {
+            matches!(event.outcome, Outcome::Refused(_))
+        })
+        .len();
     }
     eprintln!("{sections} sections, {unknown} unknown, {ended} refused");
     assert!(sections > 500 && unknown > 500 && ended > 100);

@@ -260,8 +260,19 @@ impl Service {
         if let Op::Create { request } = event.op {
             let known = self.queue.iter().find(|live| live.request == request);
             let place = known.map(|live| live.place).unwrap_or_else(|| {
-                let (place, until) = (Place { seq: self.next, tag: 0 }, self.now + TTL);
-                let live = Live { place, request, grant: 0, until };
+                let (place, until) = (
+                    Place {
+                        seq: self.next,
+                        tag: 0,
+                    },
+                    self.now + TTL,
+                );
+                let live = Live {
+                    place,
+                    request,
+                    grant: 0,
+                    until,
+                };
                 self.queue.push(live);
                 place
             });

@@ -20,7 +20,6 @@ use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::replica::PATIENCE;
-use super::sprayed::Sprayed;
 use super::world::World;
 
 /// What a holder is told: which endpoints, TTL and disconnect_grace in ms (0: none), whether it opens a session.
@@ -259,8 +258,8 @@ async fn home_of_key(world: &World) -> usize {
 
 /// Which replica serves a lockRef that is asked for here.
 async fn home_through(world: &World, asked: usize) -> usize {
+    let next = world.at(asked);
     let asked = &world.replicas[asked];
-    let next = Sprayed::new(std::iter::once(asked.channel()));
     let place = next.create(ask("")).await.unwrap();
     let mut admin = LockAdminClient::new(asked.channel());
     let describe = DescribeLockRequest {
@@ -306,7 +305,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         let [spare, other] = [1, 2].map(|n| (home + n) % 3);
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
         let mut holder = Holder::start(kind, &endpoints).await;
-        let next = Sprayed::new(std::iter::once(world.replicas[other].channel()));
+        let next = world.at(other);
         let session = match kind.in_session {
             true => {
                 let mut client = world.replicas[other].client();

@@ -15,6 +15,8 @@ mod disconnects;
 mod fault_free;
 mod faults;
 mod hammered;
+#[path = "../support/history/mod.rs"]
+mod history;
 mod kills;
 mod network;
 mod replica;

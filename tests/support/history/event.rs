@@ -22,7 +22,9 @@ pub struct Place {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
     /// A place. Calls with one request are tries of one.
-    Create { request: Uuid },
+    Create {
+        request: Uuid,
+    },
     /// The lock, whether the call waits or not.
     Acquire,
     Get,

@@ -1,6 +1,5 @@
 //! Notes what clients ask and are told, in the order of one clock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,8 +18,6 @@ pub struct Recorder(Arc<Inner>);
 struct Inner {
     clock: Arc<dyn Clock>,
     noted: Mutex<Noted>,
-    /// The test does what no client can do.
-    is_unchecked: AtomicBool,
 }
 
 #[derive(Default)]
@@ -32,6 +29,8 @@ struct Noted {
     left_out: usize,
     /// What makes the test again.
     seed: Option<u64>,
+    /// The test does what no client can do.
+    is_unchecked: bool,
 }
 
 impl Noted {
@@ -42,6 +41,9 @@ impl Noted {
 
     /// Where it is, if there was room.
     fn push(&mut self, event: Event) -> Option<usize> {
+        if self.is_unchecked {
+            return None;
+        }
         if self.events.len() == EVENTS_MAX {
             self.left_out += 1;
             return None;
@@ -62,7 +64,6 @@ impl Recorder {
         Recorder(Arc::new(Inner {
             clock,
             noted: Mutex::default(),
-            is_unchecked: AtomicBool::new(false),
         }))
     }
 
@@ -71,9 +72,9 @@ impl Recorder {
         self.0.noted.lock().unwrap().seed = Some(seed);
     }
 
-    /// Nothing can be said of this history: somebody who is no client changes keys or values.
+    /// Nothing can be said of this history, for somebody who is no client changes keys or values: it is not kept.
     pub fn leave_unchecked(&self) {
-        self.0.is_unchecked.store(true, Ordering::Relaxed);
+        self.0.noted.lock().unwrap().is_unchecked = true;
     }
 
     /// A call that begins now, with what is asked for. If it is dropped before its answer, it was given up.
@@ -110,11 +111,11 @@ impl Recorder {
 
     /// Judges what was noted so far, and prints what that was. Fails with an excerpt where it cannot be.
     pub fn check(&self, what: &str) {
-        if self.0.is_unchecked.load(Ordering::Relaxed) {
-            return;
-        }
         let (events, left_out, seed) = {
             let noted = self.0.noted.lock().unwrap();
+            if noted.is_unchecked {
+                return;
+            }
             (noted.events.clone(), noted.left_out, noted.seed)
         };
         assert!(

@@ -51,7 +51,9 @@ fn names(event: &mut Event, text: &str) -> Option<LockRef> {
 
 /// The same of what is asked under a grant.
 fn names_granted(event: &mut Event, text: &str) {
-    event.grant = names(event, text).and_then(|l| l.grant).map(|grant| grant.0);
+    event.grant = names(event, text)
+        .and_then(|l| l.grant)
+        .map(|grant| grant.0);
 }
 
 impl Asked for CreateLockRefRequest {

@@ -16,7 +16,10 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
         let ended = [
             (life.released, "was taken though its place was released"),
             (life.over, "was taken though its place was told to be over"),
-            (next_grant(&newer, event), "was taken under a grant that has a newer one"),
+            (
+                next_grant(&newer, event),
+                "was taken under a grant that has a newer one",
+            ),
         ];
         let found = ended.into_iter().find_map(|(ended, words)| {
             let ended = ended.filter(|ended| ended.answered < event.invoked)?;
@@ -53,7 +56,9 @@ fn newer_grants<'a>(story: &Story<'a>) -> ByPlace<'a> {
 
 fn next_grant<'a>(newer: &ByPlace<'a>, event: &Event) -> Option<&'a Event> {
     let place = event.place?;
-    let grant = event.grant.filter(|_| matches!(event.op, Op::Get | Op::Put(_)))?;
+    let grant = event
+        .grant
+        .filter(|_| matches!(event.op, Op::Get | Op::Put(_)))?;
     let mut later = newer.range((place, grant + 1)..=(place, u64::MAX));
     later.next().map(|(_, event)| *event)
 }

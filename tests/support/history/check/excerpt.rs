@@ -18,7 +18,12 @@ impl Checked {
             let _ = writeln!(text, "{:?}: {}", violation.rule, violation.words);
             lines(violation, events, &mut text);
         }
-        if let Some(more) = self.violations.len().checked_sub(SHOWN_MAX).filter(|n| *n > 0) {
+        if let Some(more) = self
+            .violations
+            .len()
+            .checked_sub(SHOWN_MAX)
+            .filter(|n| *n > 0)
+        {
             let _ = writeln!(text, "and {more} more");
         }
         text
@@ -31,7 +36,10 @@ fn lines(violation: &Violation, events: &[Event], text: &mut String) {
     };
     let mut of_key: Vec<&Event> = events.iter().filter(|event| event.key == *key).collect();
     of_key.sort_by_key(|event| (event.invoked, event.answered));
-    let named: Vec<bool> = of_key.iter().map(|event| violation.events.contains(event)).collect();
+    let named: Vec<bool> = of_key
+        .iter()
+        .map(|event| violation.events.contains(event))
+        .collect();
     let _ = writeln!(text, "  key {key:?}, {} operations:", of_key.len());
     let mut is_gap = false;
     for (at, event) in of_key.iter().enumerate() {

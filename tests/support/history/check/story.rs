@@ -81,10 +81,7 @@ impl<'a> Life<'a> {
 }
 
 impl<'a> Story<'a> {
-    pub fn of(
-        mut events: Vec<&'a Event>,
-        closed: &BTreeMap<&str, Duration>,
-    ) -> Story<'a> {
+    pub fn of(mut events: Vec<&'a Event>, closed: &BTreeMap<&str, Duration>) -> Story<'a> {
         events.sort_by_key(|event| (event.invoked, event.answered));
         let mut places: BTreeMap<Place, Life<'a>> = BTreeMap::new();
         let mut granted: BTreeMap<u64, &Event> = BTreeMap::new();
@@ -92,7 +89,10 @@ impl<'a> Story<'a> {
             let Some(place) = event.place else { continue };
             let life = places.entry(place).or_default();
             life.take(event);
-            let session = event.session.as_deref().and_then(|session| closed.get(session));
+            let session = event
+                .session
+                .as_deref()
+                .and_then(|session| closed.get(session));
             if let Some(closed) = session {
                 sooner(&mut life.forced, *closed);
                 sooner(&mut life.given_up, *closed);

@@ -92,13 +92,17 @@ impl<'a> Counted<'a> {
 
     /// One that is ahead, and still there. Those that are not are forgotten, so each is looked at once.
     fn earlier(&mut self, new: Belief<'_>) -> Option<Belief<'a>> {
-        self.first(new, |map| map.range(..new.place).next().map(|(_, old)| *old))
+        self.first(new, |map| {
+            map.range(..new.place).next().map(|(_, old)| *old)
+        })
     }
 
     /// One that is behind.
     fn later(&mut self, new: Belief<'_>) -> Option<Belief<'a>> {
         let behind = (Bound::Excluded(new.place), Bound::Unbounded);
-        self.first(new, |map| map.range(behind).next_back().map(|(_, old)| *old))
+        self.first(new, |map| {
+            map.range(behind).next_back().map(|(_, old)| *old)
+        })
     }
 
     fn first(

@@ -105,10 +105,14 @@ impl<'a> Section<'_, 'a> {
     /// Somebody is let in, as was known at a moment. What was asked for under earlier grants after it never shows.
     fn begin(&mut self, known: Duration) {
         let mut seen: BTreeSet<&Value> = BTreeSet::new();
-        let in_time = |may: &May<'_>| {
-            may.since == Since::Ever || may.by.is_none_or(|by| by.invoked < known)
-        };
-        let left: Vec<May<'a>> = self.may_be.iter().filter(|may| may.gone.is_none()).copied().collect();
+        let in_time =
+            |may: &May<'_>| may.since == Since::Ever || may.by.is_none_or(|by| by.invoked < known);
+        let left: Vec<May<'a>> = self
+            .may_be
+            .iter()
+            .filter(|may| may.gone.is_none())
+            .copied()
+            .collect();
         self.may_be = left
             .into_iter()
             .filter(|may| in_time(may) && seen.insert(may.value))
@@ -143,9 +147,8 @@ impl<'a> Section<'_, 'a> {
             self.wrote(event, moment);
         }
         let value = event.read.as_ref()?;
-        let is_there = |may: &May<'_>| {
-            may.value == value && may.gone.is_none_or(|gone| gone >= event.invoked)
-        };
+        let is_there =
+            |may: &May<'_>| may.value == value && may.gone.is_none_or(|gone| gone >= event.invoked);
         if self.may_be.iter().any(is_there) {
             self.saw(event, value, moment);
             return None;
@@ -235,10 +238,7 @@ impl<'a> Section<'_, 'a> {
         events.extend(self.settled_by);
         events.push(event);
         let could: Vec<String> = self.standing().map(shown).collect();
-        let words = format!(
-            "{:?} {words}; it could be one of {could:?}",
-            shown(value)
-        );
+        let words = format!("{:?} {words}; it could be one of {could:?}", shown(value));
         violation(rule, &events, words)
     }
 
@@ -266,7 +266,10 @@ fn never_written(story: &Story<'_>, violations: &mut Vec<Violation>) {
         let Some(value) = event.read.as_ref().filter(|value| value.is_some()) else {
             continue;
         };
-        if written.get(value).is_none_or(|first| *first > event.answered) {
+        if written
+            .get(value)
+            .is_none_or(|first| *first > event.answered)
+        {
             let words = format!("{:?} was never written", shown(value));
             violations.push(violation(Rule::LatestState, &[event], words));
         }
