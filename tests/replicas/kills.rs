@@ -1,30 +1,22 @@
 //! SIGKILL to the client that holds a lock, to its replica, to both: whoever waits at another replica has the lock
 //! soon after, and never while the holder may believe in it.
 //!
-//! The holder is a process of its own: this test binary again, running `holder`, which says until when it may
-//! believe to hold, on the clock that all processes of a machine share.
+//! The holder is a process of its own, which says until when it may believe to hold.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use fermata::client::{
-    BootClock, Client, Clock as _, LockGuard, LockRequest, Moment, SessionRequest,
-};
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
 use fermata::proto::{
     CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest, OpenSessionRequest,
 };
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
+use super::holder::{Holder, boot, count_of};
 use super::replica::PATIENCE;
 use super::world::World;
 
-/// What a holder is told: which endpoints, TTL and disconnect_grace in ms (0: none), whether it opens a session.
-const HOLDER: &str = "FERMATA_TEST_KILLED_HOLDER";
-const KEY: &str = "k";
+pub const KEY: &str = "k";
 /// How long after the kill, beyond what the holder asked for, the lock may stay with it.
 const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.
@@ -43,86 +35,15 @@ fn rounds() -> usize {
     })
 }
 
-fn boot() -> Duration {
-    since_boot(BootClock.now())
-}
-
-fn since_boot(moment: Moment) -> Duration {
-    Moment::from_zero(Duration::ZERO).until(moment)
-}
-
-/// Not a test by itself: the process that holds the lock. It counts once, says so, and then each new moment until
-/// which it may believe to hold, and the one at which it learned that it does not.
-#[tokio::test]
-async fn holder() {
-    let Ok(told) = std::env::var(HOLDER) else {
-        return;
-    };
-    let told: Vec<&str> = told.split(' ').collect();
-    let [endpoints, ttl, grace, in_session] = told[..] else {
-        panic!("{told:?}");
-    };
-    let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
-    let client = Client::connect(endpoints.split(',')).unwrap();
-    let guard = match in_session {
-        "true" => {
-            let mut request = SessionRequest::new().ttl(ms(ttl));
-            if grace != "0" {
-                request = request.disconnect_grace(ms(grace));
-            }
-            let session = client.open_session(request).await.unwrap();
-            session.lock(KEY).await.unwrap()
-        }
-        _ => {
-            let request = LockRequest::new(KEY).ttl(ms(ttl));
-            client.lock(request).await.unwrap()
-        }
-    };
-    let count = count_of(&guard.get().await.unwrap().unwrap_or_default());
-    guard.put((count + 1).to_string()).await.unwrap();
-    say(&format!("held {}", guard.fencing_token()));
-    tokio::select! {
-        _ = guard.lost() => say(&format!("lost {}", boot().as_nanos())),
-        () = say_beliefs(&guard) => {}
-    }
-    // Nor does it release what it lost: only the service is to notice.
-    std::future::pending::<()>().await;
-}
-
-async fn say_beliefs(guard: &LockGuard) {
-    let mut said = None;
-    loop {
-        let until = guard.valid_until();
-        if let Some(until) = until.filter(|_| until != said) {
-            say(&format!("until {}", since_boot(until).as_nanos()));
-            said = Some(until);
-        }
-        // Looked at often: what it came to believe since would be unknown if it is killed.
-        sleep(Duration::from_millis(1)).await;
-    }
-}
-
-fn say(text: &str) {
-    // libtest begins a line before ours.
-    println!("holder: {text}");
-}
-
-fn count_of(value: &[u8]) -> usize {
-    match std::str::from_utf8(value).unwrap() {
-        "" => 0,
-        count => count.parse().unwrap(),
-    }
-}
-
 /// Who is killed, and what the holder asked for.
 #[derive(Clone, Copy)]
-struct Kind {
+pub struct Kind {
     what: &'static str,
     client: bool,
     replica: bool,
-    ttl: Duration,
-    grace: Option<Duration>,
-    in_session: bool,
+    pub ttl: Duration,
+    pub grace: Option<Duration>,
+    pub in_session: bool,
 }
 
 impl Kind {
@@ -153,80 +74,6 @@ enum Homes {
     Apart,
     /// Both at the replica that all agree on for the key.
     Same,
-}
-
-struct Holder {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-    fence: u64,
-}
-
-/// What a holder believed, in time since boot.
-#[derive(Default)]
-struct Belief {
-    until: Duration,
-    lost: Option<Duration>,
-}
-
-impl Holder {
-    /// Returns once it holds the lock, and has counted.
-    async fn start(kind: Kind, endpoints: &[String]) -> Holder {
-        let grace = kind.grace.unwrap_or_default().as_millis();
-        let told = format!(
-            "{} {} {grace} {}",
-            endpoints.join(","),
-            kind.ttl.as_millis(),
-            kind.in_session
-        );
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kills::holder", "--nocapture"])
-            .env(HOLDER, told)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut holder = Holder {
-            child,
-            says,
-            fence: 0,
-        };
-        holder.fence = match holder.hear().await {
-            Some(("held", fence)) => u64::try_from(fence.as_nanos()).unwrap(),
-            other => panic!("{other:?}"),
-        };
-        holder
-    }
-
-    /// What it says next, with its number; `None` once it is gone.
-    async fn hear(&mut self) -> Option<(&'static str, Duration)> {
-        loop {
-            let line = timeout(PATIENCE, self.says.next_line()).await;
-            let line = line.expect("it says something").unwrap()?;
-            let Some((_, said)) = line.split_once("holder: ") else {
-                continue;
-            };
-            let (what, number) = said.split_once(' ').unwrap();
-            let known = ["held", "until", "lost"];
-            let what = known.into_iter().find(|known| *known == what).unwrap();
-            return Some((what, Duration::from_nanos(number.parse().unwrap())));
-        }
-    }
-
-    /// What it believed, to the end of it: its loss, or its own end.
-    async fn belief(&mut self) -> Belief {
-        let mut belief = Belief::default();
-        while belief.lost.is_none()
-            && let Some((what, at)) = self.hear().await
-        {
-            match what {
-                "until" => belief.until = belief.until.max(at),
-                _ => belief.lost = Some(at),
-            }
-        }
-        belief
-    }
 }
 
 /// What came of a kill.
@@ -304,7 +151,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         };
         let [spare, other] = [1, 2].map(|n| (home + n) % 3);
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
-        let mut holder = Holder::start(kind, &endpoints).await;
+        let mut holder = Holder::start(kind, &endpoints, &world.history).await;
         let next = world.at(other);
         let session = match kind.in_session {
             true => {

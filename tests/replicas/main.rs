@@ -17,6 +17,7 @@ mod faults;
 mod hammered;
 #[path = "../support/history/mod.rs"]
 mod history;
+mod holder;
 mod kills;
 mod network;
 mod replica;

@@ -111,28 +111,36 @@ impl Recorder {
 
     /// Judges what was noted so far, and prints what that was. Fails with an excerpt where it cannot be.
     pub fn check(&self, what: &str) {
+        if let Some(broken) = self.broken(what) {
+            panic!("{broken}");
+        }
+    }
+
+    /// What is wrong with what was noted so far.
+    fn broken(&self, what: &str) -> Option<String> {
         let (events, left_out, seed) = {
             let noted = self.0.noted.lock().unwrap();
             if noted.is_unchecked {
-                return;
+                return None;
             }
             (noted.events.clone(), noted.left_out, noted.seed)
         };
-        assert!(
-            left_out == 0,
-            "{what}: the history is full: {left_out} operations beyond EVENTS_MAX, {EVENTS_MAX}"
-        );
+        if left_out > 0 {
+            let full = "the history is full";
+            let beyond = format!("{left_out} operations beyond EVENTS_MAX, {EVENTS_MAX}");
+            return Some(format!("{what}: {full}: {beyond}"));
+        }
         let checked = check(&events);
         eprintln!("{what}: {checked}");
+        if checked.violations.is_empty() {
+            return None;
+        }
         let seed = seed.map_or(String::new(), |seed| format!(" (FERMATA_SEED={seed})"));
-        assert!(
-            checked.violations.is_empty(),
-            "{what}: not what was promised{seed}\n{}",
-            checked.excerpt(&events)
-        );
+        let excerpt = checked.excerpt(&events);
+        Some(format!("{what}: not what was promised{seed}\n{excerpt}"))
     }
 
-    /// The same at the end of the test, if that has not failed by then.
+    /// The same at the end of the test. If that has failed by then, what is wrong here is only printed.
     pub fn checked_at_end(&self, what: &'static str) -> CheckedAtEnd {
         CheckedAtEnd {
             recorder: self.clone(),
@@ -151,6 +159,8 @@ impl Drop for CheckedAtEnd {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.recorder.check(self.what);
+        } else if let Some(broken) = self.recorder.broken(self.what) {
+            eprintln!("{broken}");
         }
     }
 }
