@@ -107,15 +107,13 @@ impl<'a> Section<'_, 'a> {
         let mut seen: BTreeSet<&Value> = BTreeSet::new();
         let in_time =
             |may: &May<'_>| may.since == Since::Ever || may.by.is_none_or(|by| by.invoked < known);
-        let left: Vec<May<'a>> = self
-            .may_be
-            .iter()
-            .filter(|may| may.gone.is_none())
-            .copied()
-            .collect();
-        self.may_be = left
+        self.may_be.retain(|may| may.gone.is_none());
+        // Where all came too late another rule is broken: go on from what there is.
+        let is_any_in_time = self.may_be.iter().any(in_time);
+        self.may_be = std::mem::take(&mut self.may_be)
             .into_iter()
-            .filter(|may| in_time(may) && seen.insert(may.value))
+            .filter(|may| in_time(may) || !is_any_in_time)
+            .filter(|may| seen.insert(may.value))
             .map(|may| May {
                 since: Since::Ever,
                 ..may
