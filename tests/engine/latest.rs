@@ -53,6 +53,7 @@ async fn a_waiter_reads_what_the_holder_before_it_left() {
 #[tokio::test]
 async fn what_another_replica_wrote_meanwhile_is_read() {
     let world = World::new().await;
+    world.history.leave_unchecked();
     let held = world.create("k").await.lock_ref;
     world.put(&held, "ours").await.unwrap();
     world.release(&held).await.unwrap();
@@ -131,6 +132,7 @@ async fn a_read_beside_a_write_is_not_what_the_write_left() {
 #[tokio::test]
 async fn after_a_forced_end_the_value_is_read() {
     let world = World::new().await;
+    world.history.leave_unchecked();
     let held = world.create("k").await.lock_ref;
     world.put(&held, "ours").await.unwrap();
     let id = key("k");

@@ -11,13 +11,17 @@ mod beliefs;
 mod drops;
 mod faults;
 mod faulty;
+#[path = "../support/history/mod.rs"]
+mod history;
 mod latest;
 mod logs;
 mod lost_memory;
 mod manual_clock;
 mod memory;
 mod moves;
+mod recorded;
 mod replicas;
+#[path = "../support/rng.rs"]
 mod rng;
 mod sections;
 mod sessions;

@@ -82,6 +82,8 @@ async fn measured_alone() {
     }
     let keys = std::env::var("FERMATA_KEYS").map_or(100_000, |n| n.parse().unwrap());
     let world = World::new().await;
+    // What is noted takes memory.
+    world.history.leave_unchecked();
     use_once(&world, 0..5_000).await;
     fill_the_cache(&world).await;
     let before = resident();

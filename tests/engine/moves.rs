@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use fermata::engine::{CreateCall, Engine, EngineError, LeaseId, Presence, Standing};
+use fermata::engine::{CreateCall, EngineError, LeaseId, Presence, Standing};
 use fermata::lock::{
     Command, CoreLimits, Create, EndReason, Liveness, LockRef, Mode, Over, SessionId, State, decide,
 };
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
+use super::recorded::Engine;
 use super::replicas::{down, grants};
 use super::shared::{Service, some_id};
 use super::world::{call, call_of, key, put, session_call, until};

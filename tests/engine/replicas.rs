@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use fermata::engine::{
-    CreateCall, CreatedLockRef, Engine, EngineError, Grants, LeaseId, Presence, Standing, Value,
-    Watched,
+    CreateCall, CreatedLockRef, EngineError, Grants, LeaseId, Presence, Standing, Value, Watched,
 };
 use fermata::lock::{EndReason, LockRef, Over, SessionId};
 
+use super::recorded::Engine;
 use super::shared::{Service, TTL, elsewhere, some_id};
 use super::world::{call, call_of, grant, put, session_call, until};
 

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use fermata::engine::{
-    Clock, Engine, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock,
-    SystemIds,
+    Clock, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
@@ -19,6 +18,8 @@ use fermata::store::{
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::history::{CheckedAtEnd, Recorder};
+use super::recorded::Engine;
 use super::world::call;
 
 /// Rows that the embedded store has no use for.
@@ -367,6 +368,9 @@ pub struct Replica {
 pub struct Service {
     pub replicas: Vec<Replica>,
     pub wires: Arc<Wires>,
+    pub history: Recorder,
+    /// Whatever was answered in the test.
+    _checked: CheckedAtEnd,
 }
 
 /// Short, so that a test need not wait long for a replica to be taken for down.
@@ -394,9 +398,12 @@ impl Service {
             rows: Mutex::default(),
             _directory: directory,
         });
+        let history = Recorder::new();
         let mut service = Service {
             replicas: Vec::new(),
             wires: Arc::default(),
+            _checked: history.checked_at_end("several replicas"),
+            history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
             let way = Arc::new(Way {
@@ -413,7 +420,7 @@ impl Service {
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");
-            let engine = Engine::start(EngineOptions {
+            let engine = fermata::engine::Engine::start(EngineOptions {
                 store: Arc::clone(&way) as Arc<dyn Store>,
                 clock: Arc::clone(&clock),
                 ids: Arc::new(SystemIds),
@@ -426,6 +433,7 @@ impl Service {
             })
             .await
             .unwrap();
+            let engine = Engine::new(engine, &service.history, &format!("at {number}"));
             let mut engines = service.wires.engines.lock().unwrap();
             engines.insert(address, engine.clone());
             drop(engines);

@@ -6,11 +6,12 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fermata::engine::{CreateCall, Engine, EngineError, Standing};
+use fermata::engine::{CreateCall, EngineError, Standing};
 use fermata::limits::Limits;
 use fermata::lock::{Fence, LockRef, Over, SessionId};
 use uuid::Uuid;
 
+use super::recorded::Engine;
 use super::rng::{Rng, seed};
 use super::world::{World, call_of, key, put, session_call, soon, until};
 
@@ -35,10 +36,6 @@ struct Shared {
 }
 
 impl Shared {
-    fn engine(&self) -> Engine {
-        self.engine.lock().unwrap().clone()
-    }
-
     fn on(&self) -> bool {
         Instant::now() < self.until
     }
@@ -61,6 +58,11 @@ async fn a_moment() {
 }
 
 impl Client {
+    fn engine(&self) -> Engine {
+        let engine = self.shared.engine.lock().unwrap();
+        engine.of_client(&format!("client {}", self.name))
+    }
+
     /// Now and then the call is dropped in the middle, as if its client had gone away.
     async fn call<T>(
         &mut self,
@@ -77,7 +79,7 @@ impl Client {
     async fn open_session(&mut self) {
         let id = Uuid::new_v4();
         loop {
-            let engine = self.shared.engine();
+            let engine = self.engine();
             let opened = engine.open_session(session_call(id, 600_000));
             match self.call(opened).await {
                 Ok((session, _)) => break self.session = session,
@@ -90,7 +92,7 @@ impl Client {
     /// Ends the session and whatever lives by it.
     async fn close_session(&mut self) {
         loop {
-            let engine = self.shared.engine();
+            let engine = self.engine();
             match self.call(engine.close_session(self.session)).await {
                 Ok(_) => break,
                 Err(error) if is_passing(&error) => a_moment().await,
@@ -116,7 +118,7 @@ impl Client {
     async fn section(&mut self, at: usize, create: CreateCall) -> bool {
         let mut found: Option<LockRef> = None;
         let lock_ref = loop {
-            let engine = self.shared.engine();
+            let engine = self.engine();
             match self.call(engine.create(create.clone())).await {
                 Ok(created) => {
                     let place = created.lock_ref.without_grant();
@@ -139,7 +141,7 @@ impl Client {
                 return false;
             }
             let wait = Duration::from_millis(self.rng.below(100));
-            let engine = self.shared.engine();
+            let engine = self.engine();
             let read_value = self.rng.below(2) == 0;
             match self.call(engine.acquire(&lock_ref, wait, read_value)).await {
                 Ok(acquired) => {
@@ -203,7 +205,7 @@ impl Client {
             self.read(at, &value, settles);
         }
         for _ in 0..self.rng.below(6) {
-            let engine = self.shared.engine();
+            let engine = self.engine();
             let result = if self.rng.below(2) == 0 {
                 let got = self.call(engine.critical_get(held, 0)).await;
                 got.map(|done| {
@@ -263,7 +265,7 @@ impl Client {
                 .insert(Some(value.clone()));
         }
         loop {
-            let engine = self.shared.engine();
+            let engine = self.engine();
             let carried = last.take();
             // Whoever comes next may begin as soon as this is committed.
             let released = engine.release(held, carried.as_deref().map(put), 0);
@@ -285,13 +287,15 @@ impl Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_holder_at_a_time_reads_what_the_last_one_left_whatever_fails() {
     let seconds = std::env::var("FERMATA_STRESS_SECONDS").map_or(6, |s| s.parse().unwrap());
-    let mut rng = Rng::new(seed(20_261_121));
+    let seed = seed(20_261_121);
+    let mut rng = Rng::new(seed);
     let mut limits = Limits::default();
     if rng.below(2) == 0 {
         // Every read reaches the store.
         limits.remembered_value_bytes_max = 0;
     }
     let mut world = World::with(limits).await;
+    world.history.seed(seed);
     let shared = Arc::new(Shared {
         engine: Mutex::new(world.engine.clone()),
         known: (0..KEYS)

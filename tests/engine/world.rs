@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata::engine::{
-    Clock, CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, LiveBy, Mutation,
-    NoPeers, REPLICA_TTL, SessionCall, Standing, SystemClock, SystemIds,
+    Clock, CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, Mutation, NoPeers,
+    REPLICA_TTL, SessionCall, Standing, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
@@ -17,11 +17,16 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::faulty::FaultyStore;
+use super::history::{CheckedAtEnd, Recorder};
+use super::recorded::Engine;
 
 pub struct World {
     pub engine: Engine,
     pub store: Arc<FaultyStore>,
     pub directory: TempDir,
+    pub history: Recorder,
+    /// Whatever was answered in the test.
+    checked: CheckedAtEnd,
     limits: Limits,
     clock: Arc<dyn Clock>,
 }
@@ -101,10 +106,19 @@ impl World {
     }
 
     pub async fn made_of(limits: Limits, clock: Arc<dyn Clock>) -> World {
-        Self::on(tempfile::tempdir().unwrap(), limits, clock).await
+        let history = Recorder::at(Arc::clone(&clock));
+        let checked = history.checked_at_end("one replica");
+        let directory = tempfile::tempdir().unwrap();
+        Self::on(directory, limits, clock, history, checked).await
     }
 
-    async fn on(directory: TempDir, limits: Limits, clock: Arc<dyn Clock>) -> World {
+    async fn on(
+        directory: TempDir,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+        history: Recorder,
+        checked: CheckedAtEnd,
+    ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
                 Ok(store) => break FaultyStore::over(store),
@@ -120,9 +134,11 @@ impl World {
         )
         .await;
         World {
-            engine,
+            engine: Engine::new(engine, &history, "client"),
             store,
             directory,
+            history,
+            checked,
             limits,
             clock,
         }
@@ -137,11 +153,13 @@ impl World {
             engine,
             store,
             directory,
+            history,
+            checked,
             limits,
             clock,
         } = self;
         drop((engine, store));
-        Self::on(directory, limits, clock).await
+        Self::on(directory, limits, clock, history, checked).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -226,8 +244,12 @@ impl World {
     }
 }
 
-pub async fn start(store: Arc<dyn Store>, limits: Limits, clock: Arc<dyn Clock>) -> Engine {
-    Engine::start(EngineOptions {
+pub async fn start(
+    store: Arc<dyn Store>,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+) -> fermata::engine::Engine {
+    fermata::engine::Engine::start(EngineOptions {
         store,
         clock,
         ids: Arc::new(SystemIds),

@@ -84,6 +84,7 @@ fn parse(value: &[u8]) -> Counts {
     let mut counts = [0; CLIENTS];
     if !value.is_empty() {
         let text = std::str::from_utf8(value).unwrap();
+        let (text, _) = text.split_once(';').unwrap();
         for (count, part) in counts.iter_mut().zip(text.split(',')) {
             *count = part.parse().unwrap();
         }
@@ -91,8 +92,9 @@ fn parse(value: &[u8]) -> Counts {
     counts
 }
 
-fn print(counts: &Counts) -> String {
-    counts.map(|n| n.to_string()).join(",")
+/// Under one fence only: what is read says which write it was.
+fn print(counts: &Counts, fence: u64) -> String {
+    format!("{};{fence}", counts.map(|n| n.to_string()).join(","))
 }
 
 impl Counters {
@@ -338,7 +340,10 @@ impl CountingClient {
     }
 
     async fn put(&mut self, held: &Held, counts: &Counts) -> Result<(), Ended> {
-        let put = self.sprayed.put(&held.granted, print(counts)).await;
+        let put = self
+            .sprayed
+            .put(&held.granted, print(counts, held.fence))
+            .await;
         put.map_err(|status| self.ended("put", &status))
     }
 

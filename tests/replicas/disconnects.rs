@@ -5,53 +5,38 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata::proto::{
-    AcquireLockRequest, CreateLockRefRequest, KeepAliveRequest, LockState, OpenSessionRequest,
-    ReleaseLockRequest,
-};
+use fermata::proto::{CreateLockRefRequest, KeepAliveRequest, OpenSessionRequest};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::calls::seconds;
-use super::replica::{Client, Replica};
+use super::replica::Replica;
+use super::sprayed::Sprayed;
 use super::world::World;
 
 /// Beside a TTL of 30 s.
 const GRACE: Duration = Duration::from_millis(500);
+/// Less than that TTL.
+const LATE: Duration = Duration::from_secs(20);
 const ROUNDS: usize = 10;
 
-async fn create(client: &mut Client, session: &str) -> String {
+async fn create(client: &Sprayed, session: &str) -> String {
     let ask = CreateLockRefRequest {
         key: "k".to_owned(),
         session: session.to_owned(),
         ..Default::default()
     };
-    client
-        .create_lock_ref(ask)
-        .await
-        .unwrap()
-        .into_inner()
-        .lock_ref
+    client.create(ask).await.unwrap()
 }
 
 /// Waits for the lock, for less than the TTL of who has it, and gives it back: how long it took since then.
-async fn next_has_it(client: &mut Client, lock_ref: String, since: Instant) -> Duration {
-    let ask = AcquireLockRequest {
-        lock_ref,
-        wait: Some(seconds(Duration::from_secs(20))),
-        read_value: false,
-        give_up: false,
-    };
-    let acquired = client.acquire_lock(ask).await.unwrap().into_inner();
+async fn next_has_it(client: &Sprayed, lock_ref: String, since: Instant) -> Duration {
+    let acquired = timeout(LATE, client.acquire(&lock_ref)).await;
+    let acquired = acquired.expect("as soon as that").unwrap();
     let after = since.elapsed();
-    assert_eq!(acquired.state(), LockState::Held);
-    let release = ReleaseLockRequest {
-        lock_ref: acquired.lock_ref,
-        ..Default::default()
-    };
-    client.release_lock(release).await.unwrap();
+    client.release(&acquired.lock_ref).await.unwrap();
     // Its last sign of life was answered after that: it was safe for its grace from there.
     assert!(after >= GRACE, "taken away from a live holder: {after:?}");
     after
@@ -63,7 +48,7 @@ async fn a_stream_that_ends_at_another_replica_than_the_session_s_ends_the_sessi
         return;
     };
     let (keeper, other) = (&world.replicas[0], &world.replicas[1]);
-    let mut next = keeper.client();
+    let next = world.at(0);
     for round in 0..ROUNDS {
         let open = OpenSessionRequest {
             disconnect_grace: prost_types::Duration::try_from(GRACE).ok(),
@@ -79,8 +64,8 @@ async fn a_stream_that_ends_at_another_replica_than_the_session_s_ends_the_sessi
         };
         asks.send(ping.clone()).await.unwrap();
         answers.next().await.unwrap().unwrap();
-        create(&mut keeper.client(), &session).await;
-        let waiting = create(&mut next, "").await;
+        create(&world.at(0), &session).await;
+        let waiting = create(&next, "").await;
         let sent = Instant::now();
         asks.send(ping).await.unwrap();
         let answer = answers.next().await.unwrap().unwrap();
@@ -89,7 +74,7 @@ async fn a_stream_that_ends_at_another_replica_than_the_session_s_ends_the_sessi
             prost_types::Duration::try_from(GRACE).ok()
         );
         drop((asks, answers));
-        let after = next_has_it(&mut next, waiting, sent).await;
+        let after = next_has_it(&next, waiting, sent).await;
         eprintln!(
             "round {round}: the next one has the lock after {} ms",
             after.as_millis()
@@ -120,13 +105,13 @@ async fn the_lock_of_a_killed_client_is_free_after_its_grace_through_any_replica
         return;
     };
     for round in 0..ROUNDS {
-        let (one, other) = (&world.replicas[round % 2], &world.replicas[(round + 1) % 2]);
+        let one = &world.replicas[round % 2];
         let (mut locked, _says) = block_in_place(|| lock(one));
-        let mut next = other.client();
-        let waiting = create(&mut next, "").await;
+        let next = world.at((round + 1) % 2);
+        let waiting = create(&next, "").await;
         let killed = Instant::now();
         locked.kill().unwrap();
-        let after = next_has_it(&mut next, waiting, killed).await;
+        let after = next_has_it(&next, waiting, killed).await;
         eprintln!(
             "round {round}: the next one has the lock {} ms after SIGKILL",
             after.as_millis()

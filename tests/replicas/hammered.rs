@@ -117,9 +117,7 @@ impl Said {
 /// Lets all count, and looks at the counter, at who had how many turns, and at what the replicas say of it.
 async fn hammer(what: &str, mut world: World) -> Vec<Said> {
     let client = |me: usize| Client {
-        sprayed: Sprayed::new(std::iter::once(
-            world.replicas[me % world.replicas.len()].channel(),
-        )),
+        sprayed: world.at(me % world.replicas.len()).of_client(me),
         me,
     };
     let clients: Vec<Client> = (0..CLIENTS).map(client).collect();

@@ -17,6 +17,8 @@ mod disconnects;
 mod fault_free;
 mod faults;
 mod hammered;
+#[path = "../support/history/mod.rs"]
+mod history;
 mod kills;
 mod moving;
 mod network;

@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
+use super::history::{Asked, Recorder};
 use super::replica::Client;
 
 /// How long one attempt may take, a wait aside.
@@ -27,15 +28,20 @@ pub struct Sprayed {
     /// It stays with a replica for as long as that serves it.
     stays: bool,
     repeats: Arc<AtomicUsize>,
+    /// Where each try is noted, and as whose.
+    history: Recorder,
+    name: Arc<str>,
 }
 
 impl Sprayed {
-    pub fn new(channels: impl Iterator<Item = Channel>) -> Sprayed {
+    pub fn new(channels: impl Iterator<Item = Channel>, history: &Recorder) -> Sprayed {
         Sprayed {
             channels: Arc::new(channels.collect()),
             next: Arc::default(),
             stays: false,
             repeats: Arc::default(),
+            history: history.clone(),
+            name: "a client".into(),
         }
     }
 
@@ -49,12 +55,14 @@ impl Sprayed {
 
     /// For one of the clients.
     pub fn of_client(&self, number: usize) -> Sprayed {
-        match self.stays {
-            true => Sprayed {
-                next: Arc::new(AtomicUsize::new(number)),
-                ..self.clone()
-            },
-            false => self.clone(),
+        let next = match self.stays {
+            true => Arc::new(AtomicUsize::new(number)),
+            false => Arc::clone(&self.next),
+        };
+        Sprayed {
+            next,
+            name: format!("client {number}").into(),
+            ..self.clone()
         }
     }
 
@@ -71,15 +79,15 @@ impl Sprayed {
     }
 
     /// Makes a call at one replica after the other until one of them serves or refuses it.
-    pub async fn call<Q, A, F>(
+    pub async fn call<Q, F>(
         &self,
         ask: Q,
         wait: Duration,
         make: impl Fn(Client, Request<Q>) -> F,
-    ) -> Result<A, Status>
+    ) -> Result<Q::Answer, Status>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Asked + Clone,
+        F: Future<Output = Result<Response<Q::Answer>, Status>>,
     {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(20);
@@ -113,22 +121,24 @@ impl Sprayed {
     }
 
     /// Makes a call once, at the replica whose turn it is.
-    pub async fn once<Q, A, F>(
+    pub async fn once<Q, F>(
         &self,
         ask: Q,
         wait: Duration,
         make: impl Fn(Client, Request<Q>) -> F,
-    ) -> Result<A, Status>
+    ) -> Result<Q::Answer, Status>
     where
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Asked + Clone,
+        F: Future<Output = Result<Response<Q::Answer>, Status>>,
     {
-        let mut request = Request::new(ask);
+        let mut request = Request::new(ask.clone());
         request.set_timeout(wait + ATTEMPT);
         let call = make(LockServiceClient::new(self.channel()), request);
-        match timeout(wait + ATTEMPT, call).await {
-            Ok(answer) => answer.map(Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded("no answer")),
-        }
+        let answer = async {
+            let answer = timeout(wait + ATTEMPT, call).await;
+            answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")))
+        };
+        self.history.tried(&self.name, &ask, answer).await
     }
 }
 

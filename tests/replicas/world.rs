@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::certificates::Authority;
+use super::history::{CheckedAtEnd, Recorder};
 use super::replica::{Replica, Setup};
 use super::sprayed::Sprayed;
 use super::support::{self, Cluster};
@@ -19,6 +20,9 @@ use super::support::{self, Cluster};
 pub struct World {
     pub replicas: Vec<Replica>,
     pub keyspace: Keyspace,
+    /// What clients were answered; judged when the world goes.
+    pub history: Recorder,
+    _checked: CheckedAtEnd,
     cluster: Arc<Cluster>,
     directory: TempDir,
     _alone: Alone,
@@ -53,8 +57,11 @@ impl World {
             "the secret of these tests\n",
         )
         .unwrap();
+        let history = Recorder::new();
         Some(World {
             replicas: Vec::new(),
+            _checked: history.checked_at_end("replicas on Cassandra"),
+            history,
             keyspace: Keyspace::parse(&name).unwrap(),
             cluster,
             directory,
@@ -154,8 +161,14 @@ impl World {
         self.directory.path().join(name)
     }
 
+    /// A client of one replica only.
+    pub fn at(&self, replica: usize) -> Sprayed {
+        let channel = self.replicas[replica].channel();
+        Sprayed::new(std::iter::once(channel), &self.history)
+    }
+
     /// A client that makes each call at the next replica.
     pub fn sprayed(&self) -> Sprayed {
-        Sprayed::new(self.replicas.iter().map(Replica::channel))
+        Sprayed::new(self.replicas.iter().map(Replica::channel), &self.history)
     }
 }

@@ -9,9 +9,10 @@ use fermata::proto::{
     AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
     ReleaseLockRequest,
 };
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status};
 use uuid::Uuid;
 
+use super::history::{Asked, Recorder};
 use super::process::{Client, Serve};
 
 const CLIENTS: usize = 16;
@@ -49,6 +50,7 @@ fn parse(value: &[u8]) -> [u32; CLIENTS] {
     let mut counts = [0; CLIENTS];
     if !value.is_empty() {
         let text = std::str::from_utf8(value).unwrap();
+        let (text, _) = text.split_once(';').unwrap();
         for (count, part) in counts.iter_mut().zip(text.split(',')) {
             *count = part.parse().unwrap();
         }
@@ -56,12 +58,36 @@ fn parse(value: &[u8]) -> [u32; CLIENTS] {
     counts
 }
 
-fn print(counts: &[u32; CLIENTS]) -> String {
-    counts.map(|n| n.to_string()).join(",")
+/// Under one fence only: what is read says which write it was.
+fn print(counts: &[u32; CLIENTS], fence: u64) -> String {
+    format!("{};{fence}", counts.map(|n| n.to_string()).join(","))
+}
+
+/// One of the clients, and where its calls are noted.
+struct Counting {
+    client: Client,
+    name: Arc<str>,
+    history: Recorder,
+}
+
+impl Counting {
+    /// One try of a call.
+    async fn tried<Q: Asked + Clone, F>(
+        &mut self,
+        ask: &Q,
+        make: impl FnOnce(Client, Q) -> F,
+    ) -> Result<Q::Answer, Trouble>
+    where
+        F: Future<Output = Result<Response<Q::Answer>, Status>>,
+    {
+        let answer = make(self.client.clone(), ask.clone());
+        let answer = self.history.tried(&self.name, ask, answer).await;
+        answer.map_err(Trouble::from)
+    }
 }
 
 /// The lockRef with its grant, and its fence.
-async fn acquire(client: &mut Client, lock_ref: &str) -> Result<(String, u64), Trouble> {
+async fn acquire(client: &mut Counting, lock_ref: &str) -> Result<(String, u64), Trouble> {
     loop {
         let request = AcquireLockRequest {
             lock_ref: lock_ref.to_owned(),
@@ -72,9 +98,9 @@ async fn acquire(client: &mut Client, lock_ref: &str) -> Result<(String, u64), T
             read_value: false,
             give_up: false,
         };
-        match client.acquire_lock(request).await.map_err(Trouble::from) {
+        let acquire = async |mut client: Client, request| client.acquire_lock(request).await;
+        match client.tried(&request, acquire).await {
             Ok(answer) => {
-                let answer = answer.into_inner();
                 if answer.state() == LockState::Held {
                     return Ok((answer.lock_ref, answer.fencing_token));
                 }
@@ -91,7 +117,7 @@ async fn pause() {
 
 /// One section: counts once for client `me`, unless an earlier section of unknown outcome had.
 async fn section(
-    client: &mut Client,
+    client: &mut Counting,
     me: usize,
     target: u32,
 ) -> Result<Option<Increment>, Trouble> {
@@ -106,8 +132,9 @@ async fn section(
             }),
             ..CreateLockRefRequest::default()
         };
-        match client.create_lock_ref(request).await.map_err(Trouble::from) {
-            Ok(answer) => break answer.into_inner().lock_ref,
+        let create = async |mut client: Client, request| client.create_lock_ref(request).await;
+        match client.tried(&request, create).await {
+            Ok(answer) => break answer.lock_ref,
             Err(Trouble::Again) => pause().await,
             Err(Trouble::Lost) => return Err(Trouble::Lost),
         }
@@ -118,8 +145,9 @@ async fn section(
             lock_ref: held.clone(),
             call_no: 0,
         };
-        match client.critical_get(request).await.map_err(Trouble::from) {
-            Ok(answer) => break parse(&answer.into_inner().value),
+        let get = async |mut client: Client, request| client.critical_get(request).await;
+        match client.tried(&request, get).await {
+            Ok(answer) => break parse(&answer.value),
             // Taken over by the process that came after: the same place, with a newer grant.
             Err(_) => (held, fence) = acquire(client, &lock_ref).await?,
         }
@@ -131,10 +159,11 @@ async fn section(
         loop {
             let request = CriticalPutRequest {
                 lock_ref: held.clone(),
-                value: print(&counts).into_bytes().into(),
+                value: print(&counts, fence).into_bytes().into(),
                 call_no: 0,
             };
-            match client.critical_put(request).await.map_err(Trouble::from) {
+            let put = async |mut client: Client, request| client.critical_put(request).await;
+            match client.tried(&request, put).await {
                 Ok(_) => break,
                 // The same section, so the same value: a put of unknown outcome is repeated.
                 Err(_) => (held, fence) = acquire(client, &lock_ref).await?,
@@ -150,7 +179,8 @@ async fn section(
             lock_ref: held.clone(),
             ..ReleaseLockRequest::default()
         };
-        match client.release_lock(request).await.map_err(Trouble::from) {
+        let release = async |mut client: Client, request| client.release_lock(request).await;
+        match client.tried(&request, release).await {
             Ok(_) | Err(Trouble::Lost) => return Ok(done),
             Err(Trouble::Again) => pause().await,
         }
@@ -160,11 +190,16 @@ async fn section(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_is_exact_though_the_server_is_killed_five_times() {
     let mut serve = Serve::start();
+    let history = Recorder::new();
     let total = CLIENTS * TIMES as usize;
     let finished = Arc::new(AtomicUsize::new(0));
     let mut clients = Vec::new();
     for me in 0..CLIENTS {
-        let mut client = serve.client();
+        let mut client = Counting {
+            client: serve.client(),
+            name: format!("client {me}").into(),
+            history: history.clone(),
+        };
         let finished = Arc::clone(&finished);
         clients.push(tokio::spawn(async move {
             let mut seen = Vec::new();
@@ -191,6 +226,8 @@ async fn a_counter_is_exact_though_the_server_is_killed_five_times() {
     for client in clients {
         increments.extend(client.await.unwrap());
     }
+
+    history.check("a server that is killed");
 
     let value = serve
         .client()

@@ -8,6 +8,8 @@
 )]
 
 mod counter;
+#[path = "../support/history/mod.rs"]
+mod history;
 mod liveness;
 mod process;
 mod readme;

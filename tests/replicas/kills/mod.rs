@@ -1,23 +1,20 @@
 //! SIGKILL to the client that holds a lock, to its replica, to both: whoever waits at another replica has the lock
 //! soon after, and never while the holder may believe in it.
 //!
-//! The holder is a process of its own: this test binary again, running `holder`, which says until when it may
-//! believe to hold, on the clock that all processes of a machine share.
+//! The holder is a process of its own, which says until when it may believe to hold.
 
 mod holder;
 mod waiter;
 
 use std::time::Duration;
 
-use fermata::client::{BootClock, Clock as _, Moment};
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
 use fermata::proto::{CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest};
-use holder::Holder;
+use holder::{Holder, boot, count_of};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::replica::PATIENCE;
-use super::sprayed::Sprayed;
 use super::world::World;
 use waiter::Waiter;
 
@@ -39,21 +36,6 @@ fn rounds() -> usize {
     rounds.map_or(6, |rounds| {
         rounds.parse().expect("FERMATA_KILL_ROUNDS is a number")
     })
-}
-
-fn boot() -> Duration {
-    since_boot(BootClock.now())
-}
-
-fn since_boot(moment: Moment) -> Duration {
-    Moment::from_zero(Duration::ZERO).until(moment)
-}
-
-fn count_of(value: &[u8]) -> usize {
-    match std::str::from_utf8(value).unwrap() {
-        "" => 0,
-        count => count.parse().unwrap(),
-    }
 }
 
 /// Who is killed, and what the holder asked for.
@@ -148,8 +130,8 @@ async fn home_of_key(world: &World) -> usize {
 
 /// Which replica serves a lockRef that is asked for here.
 async fn home_through(world: &World, asked: usize) -> usize {
+    let next = world.at(asked);
     let asked = &world.replicas[asked];
-    let next = Sprayed::new(std::iter::once(asked.channel()));
     let place = next.create(ask("")).await.unwrap();
     let mut admin = LockAdminClient::new(asked.channel());
     let describe = DescribeLockRequest {
@@ -194,11 +176,8 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         };
         let [spare, other] = [1, 2].map(|n| (home + n) % 3);
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
-        let mut holder = Holder::start(kind, &endpoints).await;
-        let waiting = kind
-            .next
-            .start(&world.replicas[home], &world.replicas[other]);
-        let waiting = waiting.await;
+        let mut holder = Holder::start(kind, &endpoints, &world.history).await;
+        let waiting = kind.next.start(&world, home, other).await;
         // So that kills come at any time between two signs of life.
         sleep(Duration::from_millis(
             u64::try_from(round * 137 % 700).unwrap(),
@@ -243,7 +222,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
             apart: granted - until,
         });
 
-        let next = Sprayed::new(std::iter::once(world.replicas[other].channel()));
+        let next = world.at(other);
         let count = count_of(&next.get(&got.lock_ref).await.unwrap().value);
         assert_eq!(count, counted + 1, "{what}: the counter");
         counted = count + 1;

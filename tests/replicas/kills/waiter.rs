@@ -6,9 +6,10 @@ use fermata::client::{Client, LockGuard, LockRequest, SessionRequest};
 use fermata::proto::{CreateLockRefRequest, OpenSessionRequest};
 use tokio::task::JoinHandle;
 
-use super::super::replica::Replica;
 use super::super::sprayed::Sprayed;
-use super::{KEY, ask, boot};
+use super::super::world::World;
+use super::holder::boot;
+use super::{KEY, ask};
 
 /// Where it is connected, and what it lives by.
 #[derive(Clone, Copy)]
@@ -46,20 +47,22 @@ impl Got {
 
 impl Waiter {
     /// Takes its place in the queue; what is returned waits.
-    pub async fn start(self, home: &Replica, other: &Replica) -> JoinHandle<Got> {
-        let client = || Client::connect([home.endpoint(), other.endpoint()]).unwrap();
+    pub async fn start(self, world: &World, home: usize, other: usize) -> JoinHandle<Got> {
+        let endpoints = [home, other].map(|n| world.replicas[n].endpoint());
+        let client = || Client::connect(&endpoints).unwrap();
+        let next = world.at(other);
         match self {
             Waiter::Elsewhere(ttl) => {
                 let own = CreateLockRefRequest {
                     ttl: Some(ttl.try_into().unwrap()),
                     ..ask("")
                 };
-                wait_at(other, own).await
+                wait_at(next, own).await
             }
             Waiter::ElsewhereInSession => {
-                let mut client = other.client();
+                let mut client = world.replicas[other].client();
                 let opened = client.open_session(OpenSessionRequest::default()).await;
-                wait_at(other, ask(&opened.unwrap().into_inner().session)).await
+                wait_at(next, ask(&opened.unwrap().into_inner().session)).await
             }
             Waiter::There(ttl) => {
                 let request = LockRequest::new(KEY).ttl(ttl);
@@ -91,8 +94,7 @@ impl Waiter {
     }
 }
 
-async fn wait_at(replica: &Replica, own: CreateLockRefRequest) -> JoinHandle<Got> {
-    let next = Sprayed::new(std::iter::once(replica.channel()));
+async fn wait_at(next: Sprayed, own: CreateLockRefRequest) -> JoinHandle<Got> {
     let place = next.create(own).await.unwrap();
     tokio::spawn(async move {
         let acquired = next.acquire(&place).await.unwrap();

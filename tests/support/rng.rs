@@ -1,4 +1,8 @@
 //! Random numbers that a seed gives again (splitmix64).
+#![allow(
+    dead_code,
+    reason = "each program that includes this uses a part of it"
+)]
 
 #[derive(Clone, Debug)]
 pub struct Rng(u64);

@@ -1,0 +1,149 @@
+//! Histories as text, one event a line, in whole seconds:
+//!
+//! ```text
+//! a create        #1     0..1   held@10 until:30
+//! a put:x         #1@10  2..3   done
+//! b create:again  #2     2..4   done
+//! b acquire       #2     5..8   held@20 =x
+//! b put:y         #2@20  9..?   unknown
+//! ```
+//!
+//! A value `-` is none. A place may be `other#1` of another key, `#1.2` with a tag, `#` before there is one. A create
+//! `:again` is another try of those with this name. `in:s` lives by a session, which `close:s` ends. A call that is
+//! `in_order` comes before the later ones of its client, even if it was given up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::history::{Event, Op, Outcome, Place, Rule, Told, Value, check};
+
+/// Nothing is wrong with it.
+pub fn good(text: &str) {
+    let events = parse(text);
+    let checked = check(&events);
+    assert!(
+        checked.violations.is_empty(),
+        "{checked}\n{}",
+        checked.excerpt(&events)
+    );
+    assert_eq!(checked.operations, events.len());
+}
+
+/// This rule is broken, and no other.
+pub fn bad(rule: Rule, text: &str) {
+    let events = parse(text);
+    let checked = check(&events);
+    let found: BTreeSet<String> = checked
+        .violations
+        .iter()
+        .map(|violation| format!("{:?}", violation.rule))
+        .collect();
+    assert_eq!(
+        found,
+        BTreeSet::from([format!("{rule:?}")]),
+        "{}",
+        checked.excerpt(&events)
+    );
+}
+
+pub fn parse(text: &str) -> Vec<Event> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .enumerate()
+        .map(|(number, line)| {
+            event(number, line).unwrap_or_else(|| panic!("not an event: {line:?}"))
+        })
+        .collect()
+}
+
+fn value(text: &str) -> Value {
+    (text != "-").then(|| Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn named(name: &str) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    Uuid::from_bytes(bytes)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+fn event(number_of_line: usize, line: &str) -> Option<Event> {
+    let mut words = line.split_whitespace();
+    let client = words.next()?;
+    let (op, argument) = match words.next()?.split_once(':') {
+        Some((op, argument)) => (op, Some(argument)),
+        None => (line.split_whitespace().nth(1)?, None),
+    };
+    let (key, place) = words.next()?.split_once('#')?;
+    let (place, grant) = match place.split_once('@') {
+        Some((place, grant)) => (place, Some(number(grant)?)),
+        None => (place, None),
+    };
+    let (seq, tag) = place.split_once('.').unwrap_or((place, "0"));
+    let tag = number(tag)?;
+    let (invoked, answered) = words.next()?.split_once("..")?;
+    let mut event = Event {
+        client: client.into(),
+        key: if key.is_empty() { "k" } else { key }.into(),
+        op: match op {
+            "create" => Op::Create {
+                request: named(argument.unwrap_or(&format!("line {number_of_line}"))),
+            },
+            "acquire" => Op::Acquire,
+            "get" => Op::Get,
+            "put" => Op::Put(value(argument?)),
+            "release" => Op::Release(argument.map(value)),
+            "renew" => Op::Renew,
+            "force" => Op::Force,
+            "close" => Op::CloseSession,
+            _ => return None,
+        },
+        place: number(seq).map(|seq| Place { seq, tag }),
+        grant,
+        session: argument.filter(|_| op == "close").map(Arc::from),
+        invoked: Duration::from_secs(number(invoked)?),
+        answered: match answered {
+            "?" => Duration::MAX,
+            answered => Duration::from_secs(number(answered)?),
+        },
+        outcome: Outcome::Done,
+        read: None,
+        until: None,
+        in_order: false,
+    };
+    words.try_for_each(|word| came(&mut event, word))?;
+    Some(event)
+}
+
+fn came(event: &mut Event, word: &str) -> Option<()> {
+    let told = |word| {
+        Some(match word {
+            "nothing" => Told::Nothing,
+            "over" => Told::Over,
+            "released" => Told::Released,
+            "superseded" => Told::Superseded,
+            _ => return None,
+        })
+    };
+    match word.split_once([':', '@']) {
+        Some(("held", grant)) => event.grant = Some(number(grant)?),
+        Some(("until", until)) => event.until = Some(Duration::from_secs(number(until)?)),
+        Some(("in", session)) => event.session = Some(session.into()),
+        Some(("refused", why)) => event.outcome = Outcome::Refused(told(why)?),
+        Some(("unknown", why)) => event.outcome = Outcome::Unknown(told(why)?),
+        Some(_) => return None,
+        None if word == "done" => {}
+        None if word == "unknown" => event.outcome = Outcome::Unknown(Told::Nothing),
+        None if word == "refused" => event.outcome = Outcome::Refused(Told::Nothing),
+        None if word == "in_order" => event.in_order = true,
+        None => event.read = Some(value(word.strip_prefix('=')?)),
+    }
+    Some(())
+}

@@ -1,0 +1,204 @@
+//! One try of one call, as its client saw it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fermata::lock::LockRef;
+use uuid::Uuid;
+
+/// What a key holds, or nothing.
+pub type Value = Option<Bytes>;
+
+/// One place in the queue of a key. Two tags under one seq would be two places.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    pub seq: u64,
+    pub tag: u64,
+}
+
+/// What was asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    /// A place. Calls with one request are tries of one.
+    Create {
+        request: Uuid,
+    },
+    /// The lock, whether the call waits or not.
+    Acquire,
+    Get,
+    /// A value, or none: a delete.
+    Put(Value),
+    /// The end of the place, perhaps with a last write.
+    Release(Option<Value>),
+    /// A sign of life for this place.
+    Renew,
+    /// Its end by force, by whomever.
+    Force,
+    /// The end of a session, and so of all places that live by it.
+    CloseSession,
+}
+
+/// What a client learned of the place beside what it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    Nothing,
+    /// It is over, by another end than its release.
+    Over,
+    /// It was released before.
+    Released,
+    /// It has a newer grant.
+    Superseded,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    Done,
+    /// Certainly nothing was done.
+    Refused(Told),
+    /// It may have been done, or may still be.
+    Unknown(Told),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Event {
+    /// Who asked.
+    pub client: Arc<str>,
+    /// Empty for what concerns all keys.
+    pub key: Arc<str>,
+    pub op: Op,
+    pub place: Option<Place>,
+    /// Of create and acquire: the one answered with HELD. Of what needs the lock: the one it was asked under.
+    pub grant: Option<u64>,
+    /// What the place lives by, where that is a session.
+    pub session: Option<Arc<str>>,
+    /// On one clock for all clients.
+    pub invoked: Duration,
+    /// When its client knew the answer, or gave the call up.
+    pub answered: Duration,
+    pub outcome: Outcome,
+    /// The value in the answer.
+    pub read: Option<Value>,
+    /// How long its client may be sure of the place because of this answer.
+    pub until: Option<Duration>,
+    /// Calls that are made after this one was given up come after it. Else it may still overtake them.
+    pub in_order: bool,
+}
+
+/// What clocks that stand still may be off, for their readings are kept apart.
+const MARGIN: Duration = Duration::from_millis(1);
+
+impl Event {
+    /// The lockRef that was asked with, or that was answered.
+    pub fn names(&mut self, lock_ref: &LockRef) {
+        self.key = lock_ref.key.as_str().into();
+        self.place = Some(Place {
+            seq: lock_ref.seq.0,
+            tag: lock_ref.tag.bits(),
+        });
+    }
+
+    /// The answer promised that the place is safe from expiry for so long, from when it was asked.
+    pub fn safe_for(&mut self, valid_for: Duration) {
+        self.until = Some((self.invoked + valid_for).saturating_sub(MARGIN));
+    }
+
+    /// What it means that the place is released, perhaps before this call: then nobody knows what became of its put.
+    pub fn released(&self, before: bool) -> Outcome {
+        match before && self.writes().is_some() {
+            true => Outcome::Unknown(Told::Released),
+            false => Outcome::Done,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.outcome == Outcome::Done
+    }
+
+    /// Its client heard that it holds the lock.
+    pub fn held(&self) -> Option<u64> {
+        let asked = matches!(self.op, Op::Create { .. } | Op::Acquire);
+        self.grant.filter(|_| asked && self.is_done())
+    }
+
+    /// What it would leave.
+    pub fn writes(&self) -> Option<&Value> {
+        match &self.op {
+            Op::Put(value) | Op::Release(Some(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn told(&self) -> Told {
+        match self.outcome {
+            Outcome::Done => Told::Nothing,
+            Outcome::Refused(told) | Outcome::Unknown(told) => told,
+        }
+    }
+
+    /// It showed that its place was there.
+    pub fn shows_life(&self) -> bool {
+        let needs_it = !matches!(self.op, Op::Release(_) | Op::Force | Op::CloseSession);
+        needs_it && self.is_done()
+    }
+}
+
+/// A value for people.
+pub fn shown(value: &Value) -> String {
+    const CHARS_MAX: usize = 60;
+    match value {
+        None => "-".to_owned(),
+        Some(bytes) => String::from_utf8_lossy(bytes)
+            .chars()
+            .take(CHARS_MAX)
+            .collect(),
+    }
+}
+
+fn seconds(moment: Duration) -> String {
+    format!("{:.6}", moment.as_secs_f64())
+}
+
+impl fmt::Display for Event {
+    /// One line, in columns: who, what, on which place, from when to when, what came of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let op = match &self.op {
+            Op::Create { request } => format!("create:{:08x}", request.as_fields().0),
+            Op::Acquire => "acquire".to_owned(),
+            Op::Get => "get".to_owned(),
+            Op::Put(value) => format!("put:{}", shown(value)),
+            Op::Release(None) => "release".to_owned(),
+            Op::Release(Some(value)) => format!("release:{}", shown(value)),
+            Op::Renew => "renew".to_owned(),
+            Op::Force => "force".to_owned(),
+            Op::CloseSession => "close".to_owned(),
+        };
+        let mut place = self.place.map_or(String::new(), |p| format!("#{}", p.seq));
+        if let Some(grant) = self.grant.filter(|_| self.held().is_none()) {
+            place = format!("{place}@{grant}");
+        }
+        let mut came = match self.outcome {
+            Outcome::Done => match self.held() {
+                Some(grant) => format!("held@{grant}"),
+                None => "done".to_owned(),
+            },
+            Outcome::Refused(Told::Nothing) => "refused".to_owned(),
+            Outcome::Refused(told) => format!("refused: {told:?}"),
+            Outcome::Unknown(Told::Nothing) => "unknown".to_owned(),
+            Outcome::Unknown(told) => format!("unknown: {told:?}"),
+        };
+        if let Some(read) = &self.read {
+            came += &format!(" ={}", shown(read));
+        }
+        if let Some(until) = self.until {
+            came += &format!(" until {}", seconds(until));
+        }
+        let answered = match self.answered {
+            Duration::MAX => "?".to_owned(),
+            answered => seconds(answered),
+        };
+        let span = format!("{}..{answered}", seconds(self.invoked));
+        write!(f, "{:10} {op:24} {place:24} {span:28} {came}", self.client)
+    }
+}
