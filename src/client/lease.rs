@@ -29,7 +29,8 @@ const RENEWALS_PER_GRACE: u32 = 4;
 /// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
 const ATTEMPTS_PER_GRACE: u32 = 4;
 
-/// A stream that broke is opened again at once, but not sooner than this after the last sign of life.
+/// A stream that broke is opened again at once, but not sooner than this after the last sign of life; after twice that
+/// where it broke again before the next was due, and so on.
 const REOPENED_AFTER: Duration = Duration::from_millis(250);
 
 /// How often a sign of life is given, and what is tried for it.
@@ -241,12 +242,14 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
         false => shared.clock.now().after(pace.every),
     };
     let mut backoff = Backoff::new();
+    let mut reopened_after = REOPENED_AFTER;
     loop {
         tokio::select! {
-            () = sleep_until(&*shared.clock, due) => {}
+            () = sleep_until(&*shared.clock, due) => reopened_after = REOPENED_AFTER,
             // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
             () = keeper.broken() => {
-                let soonest = keeper.sent_at.after(REOPENED_AFTER.min(pace.every));
+                let soonest = keeper.sent_at.after(reopened_after.min(pace.every));
+                reopened_after = reopened_after.saturating_mul(2);
                 sleep_until(&*shared.clock, soonest).await;
             }
         }

@@ -386,7 +386,7 @@ async fn close(inner: &Arc<Inner>, row: SessionRow) {
 /// A sign of life for a session that another replica keeps, passed on to it: what may be told of it.
 pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     let unreachable = |why: String| EngineError::Unavailable(format!("the session's {why}"));
-    for _ in 0..3 {
+    for _ in 0..4 {
         match inner.leases.renew(&LeaseKey::Session(session)) {
             Err(NoLease::Unknown) => {}
             Ok(renewed) => return Ok(renewed),

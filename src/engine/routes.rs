@@ -14,8 +14,10 @@ use super::sessions;
 use crate::lock::{Fence, KeyId, LockRef, ReplicaId, SessionId};
 use crate::store::{QUESTION_KEPT, Question, StoreError, Subject};
 
-/// How often an answer to a question is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// An answer to a question is looked for after this, then after twice as long …
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// … and at last this often: those who are asked look for questions no oftener.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// How long one try waits for consent.
 const CONSENT_MAX: Duration = Duration::from_secs(4);
 // What is asked must not be forgotten while somebody waits for the answer, though clocks differ.
@@ -221,8 +223,10 @@ pub(super) async fn has_consent(
     };
     inner.store.ask_replica(&question).await?;
     let until = inner.clock.boot().saturating_add(CONSENT_MAX);
+    let mut pause = LOOK_AFTER;
     while inner.clock.boot() < until {
-        inner.clock.sleep(LOOK_EVERY).await;
+        inner.clock.sleep(pause).await;
+        pause = pause.saturating_mul(2).min(LOOK_EVERY);
         if inner.members.presence(home) == Presence::Down {
             return Ok(true);
         }

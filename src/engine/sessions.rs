@@ -199,6 +199,10 @@ fn renew_again(inner: &Inner, session: SessionId) -> Result<Renewed, EngineError
 
 /// Makes this replica the one that keeps a session, from the row that was read. False if that changed.
 pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool, EngineError> {
+    // Another replica may have room for it.
+    if row.replica != inner.replica && inner.leases.counts().0 >= inner.limits.sessions_max {
+        return Err(too_many(inner));
+    }
     let since = inner.clock.boot();
     let expected = row.epoch;
     let row = SessionRow {

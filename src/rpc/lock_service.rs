@@ -63,7 +63,8 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
-        let waits = request.get_ref().wait.is_some();
+        // One that gives up is not cut off: it may be giving its place back.
+        let waits = request.get_ref().wait.is_some() && !request.get_ref().give_up;
         let call = async {
             match request.get_ref().give_up {
                 true => give_up::acquire(&self.router, request).await,

@@ -211,7 +211,7 @@ async fn waiters_that_are_asked_for_at_several_replicas_keep_their_places() {
     world.dies().await;
     // The other one sees the first waiter a little sooner than the one that it is asked for at.
     let of_second = world.asks_at(2, &second);
-    world.clock.advance(TTL / 10).await;
+    world.clock.advance(Duration::from_millis(500)).await;
     let of_first = world.asks_at(1, &first);
     let [b, c] = [1, 2].map(|number| world.service.engine(number));
     let all_moved = |homes: &Homes| homes.values().eq([&b.replica(), &c.replica()]);

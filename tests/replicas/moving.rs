@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
-use super::replica::PATIENCE;
+use super::kills::home_of_key;
+use super::replica::{PATIENCE, Replica};
 use super::world::World;
 
 /// More than the TTL of replicas: what has less dies with a replica that is killed.
@@ -152,40 +153,58 @@ async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_p
     let Some(mut world) = World::of(3).await else {
         return;
     };
-    let address = world.replicas[0].endpoint().replace("http://", "");
-    let line = Line::to(address).await;
-    let others = [1, 2].map(|n| world.replicas[n].endpoint());
-    let endpoints = [&[format!("http://{}", line.address)][..], &others].concat();
+    let mut lines = Vec::new();
+    for replica in &world.replicas {
+        lines.push(Line::to(replica.endpoint().replace("http://", "")).await);
+    }
+    // The one at which the fault is comes first: it has the key, and gets all calls.
+    let from = |at: usize| [0, 1, 2].map(|n| format!("http://{}", lines[(at + n) % 3].address));
 
-    let both = Both::start(&endpoints).await;
+    let at = home_of_key(&world).await;
+    let both = Both::start(&from(at)).await;
     both.go_on("cut off", async {
-        line.cut.send_replace(true);
+        lines[at].cut.send_replace(true);
         sleep(CUT).await;
-        line.cut.send_replace(false);
+        lines[at].cut.send_replace(false);
     })
     .await;
 
-    let both = Both::start(&endpoints).await;
+    let at = home_of_key(&world).await;
+    let both = Both::start(&from(at)).await;
     both.go_on("paused", async {
-        world.replicas[0].signal(Signal::SIGSTOP);
+        world.replicas[at].signal(Signal::SIGSTOP);
         sleep(PAUSE).await;
-        world.replicas[0].signal(Signal::SIGCONT);
+        world.replicas[at].signal(Signal::SIGCONT);
     })
     .await;
 
-    let both = Both::start(&endpoints).await;
-    both.go_on("stopped", async {
-        let told = Instant::now();
-        let status = block_in_place(|| world.replicas[0].stop());
-        assert!(status.success(), "{status}");
-        // Waits through it, at another replica, would go on for most of the time that it may take.
-        assert!(told.elapsed() < STOP_MAX, "{:?}", told.elapsed());
-    })
-    .await;
-    world.replicas[0].start_again();
-    block_in_place(|| world.replicas[0].serving());
+    let at = home_of_key(&world).await;
+    let both = Both::start(&from(at)).await;
+    both.go_on("stopped", stop(&mut world.replicas[at])).await;
+    start_again(&mut world.replicas[at]);
 
-    let both = Both::start(&endpoints).await;
-    both.go_on("killed", async { world.replicas[0].kill() })
+    // Its waits are at another one, through it.
+    let at = (home_of_key(&world).await + 1) % 3;
+    let both = Both::start(&from(at)).await;
+    both.go_on("stopped, and not the home", stop(&mut world.replicas[at]))
         .await;
+    start_again(&mut world.replicas[at]);
+
+    let at = home_of_key(&world).await;
+    let both = Both::start(&from(at)).await;
+    both.go_on("killed", async { world.replicas[at].kill() })
+        .await;
+}
+
+async fn stop(replica: &mut Replica) {
+    let told = Instant::now();
+    let status = block_in_place(|| replica.stop());
+    assert!(status.success(), "{status}");
+    // Waits through it, at another replica, would go on for most of the time that it may take.
+    assert!(told.elapsed() < STOP_MAX, "{:?}", told.elapsed());
+}
+
+fn start_again(replica: &mut Replica) {
+    replica.start_again();
+    block_in_place(|| replica.serving());
 }

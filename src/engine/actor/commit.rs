@@ -301,6 +301,11 @@ impl Actor {
                     tracing::debug!(key = %self.id, %seq, %tag, "a forced release was not started");
                     drop(reply.send(Err(failed())));
                 }
+                // It was to come after a take-over, which is not tried again: alone it would make a head of that place.
+                Intent::Evict {
+                    reply: EvictReply::Look,
+                    ..
+                } => {}
                 Intent::Evict { .. }
                 | Intent::TakeOver { .. }
                 | Intent::Extend { .. }

@@ -19,6 +19,8 @@ const BATCH_MAX: usize = 256;
 pub(super) enum EvictReply {
     /// Nobody.
     None,
+    /// Nobody: the next look finds it again, and what is to come before it.
+    Look,
     /// Whoever closes a session.
     Settled(oneshot::Sender<()>),
     /// An operator.

@@ -169,6 +169,7 @@ impl Actor {
         !self.pending.is_empty()
             || !self.backlog.is_empty()
             || self.others.has_own_place
+            || !self.asked.is_empty()
             || !self.watches.is_empty()
             || !self.wakes.is_empty()
     }

@@ -30,8 +30,12 @@ const POLL_SLOWLY: Duration = Duration::from_millis(1_000);
 const POLL_RARELY: Duration = Duration::from_secs(5);
 /// Where one ahead is about to be found dead, it is looked again then, but not sooner than after this.
 const POLL_DUE: Duration = Duration::from_millis(50);
-/// For this share of its TTL a waiter without a session is left in place after anybody could evict it.
+/// The others are looked at sooner than usual where one may be silent for long enough, unless that fails since this.
+const LOOKS_WANTED: Duration = Duration::from_secs(2);
+/// For this share of its TTL a waiter without a session is left in place after anybody could evict it …
 const SPARED_PER_TTL: u32 = 4;
+/// … but no longer than this: who stands behind it waits for that.
+const SPARED_MAX: Duration = Duration::from_secs(1);
 /// How long a key is watched of which a sweep found that it has places of replicas that are down.
 const SWEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -123,6 +127,9 @@ impl Actor {
 
     /// Sets when to look next, if somebody of this home waits or watches.
     pub(super) fn poll_others(&mut self, run: &mut Run) {
+        if run.inner.clock.boot() > self.others.swept_until {
+            self.others.swept_until = Duration::ZERO;
+        }
         let swept = self.others.swept_until > Duration::ZERO;
         let watched = || self.watches.values().any(|w| w.receiver_count() > 0);
         let asked = !self.asked.is_empty();
@@ -137,10 +144,6 @@ impl Actor {
             return;
         }
         self.others.pace = pace;
-        if swept && run.inner.clock.boot() > self.others.swept_until {
-            self.others.swept_until = Duration::ZERO;
-            return;
-        }
         let span = match (urgent, in_a_hurry) {
             (true, true) => run.inner.backoff(self.others.quiet),
             (true, false) => POLL_SLOWLY,
@@ -208,7 +211,7 @@ impl Actor {
                     seq: entry.seq,
                     tag: entry.tag(),
                     evidence,
-                    reply: EvictReply::None,
+                    reply: EvictReply::Look,
                 });
             }
         }
@@ -271,7 +274,7 @@ impl Actor {
             return false;
         };
         let ttl = Duration::from_millis(u64::from(ttl_ms));
-        let most = silence_max(ttl) + ttl / SPARED_PER_TTL;
+        let most = silence_max(ttl) + SPARED_MAX.min(ttl / SPARED_PER_TTL);
         let left = most.saturating_sub(members.silence(entry.home, *seen));
         self.note_due(run, left);
         !left.is_zero()
@@ -285,11 +288,13 @@ impl Actor {
         }
         let now = run.inner.clock.boot();
         let unseen = run.inner.members.unseen(now);
-        if left <= unseen {
+        if left <= unseen && unseen < LOOKS_WANTED {
             // It may be so already: the next look at the rows says.
             run.inner.look_sooner.notify_one();
         }
-        let at = now.saturating_add(left.saturating_sub(unseen).max(POLL_DUE));
+        // Where the rows cannot be looked at, looks at the key show nothing sooner.
+        let soon = POLL_DUE.max(unseen.min(POLL_SLOWLY) / 4);
+        let at = now.saturating_add(left.saturating_sub(unseen).max(soon));
         let sooner = self.others.due_at.is_none_or(|due| at < due);
         if sooner {
             self.others.due_at = Some(at);

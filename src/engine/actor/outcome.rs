@@ -38,7 +38,9 @@ impl Actor {
                     evidence,
                     reply,
                 } => match reply {
-                    EvictReply::None => self.log_eviction(seq, tag, &evidence, outcome.as_ref()),
+                    EvictReply::None | EvictReply::Look => {
+                        self.log_eviction(seq, tag, &evidence, outcome.as_ref())
+                    }
                     EvictReply::Settled(reply) => {
                         self.log_eviction(seq, tag, &evidence, outcome.as_ref());
                         // Nobody listens where the session's end is tried again.

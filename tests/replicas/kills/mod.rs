@@ -112,7 +112,7 @@ struct Taken {
 }
 
 /// Which replica serves lockRefs of the key, once all agree on it: each one is new to the others for a while.
-async fn home_of_key(world: &World) -> usize {
+pub async fn home_of_key(world: &World) -> usize {
     let agreed = async {
         loop {
             let mut homes = Vec::new();
