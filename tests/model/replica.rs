@@ -1,0 +1,448 @@
+//! What a replica does for the lock: swaps, what comes of them, and what a committed state means to it. As the
+//! actors of the engine do it, one intent and one outcome at a time.
+
+use fermata::lock::{EndReason, Outcome, Over, Refusal, Seq};
+
+use crate::committed::{Committed, decided, entry, head_seq, home_of, request_of, seq_of, ts};
+use crate::setup::{Rule, Setup};
+use crate::world::{
+    Call, Entrance, Holding, Intent, LastWords, Phase, Promise, Proof, Replica, Swap, Ts, World,
+    Write,
+};
+
+impl World {
+    fn replica(&mut self, by: u8) -> &mut Replica {
+        &mut self.replicas[usize::from(by)]
+    }
+
+    /// The intents of the next swap, as they stand now: nothing of an old state is left in them.
+    fn next_batch(&self, setup: &Setup, by: u8) -> (Vec<Intent>, Vec<Intent>) {
+        let replica = &self.replicas[usize::from(by)];
+        let head = replica.view.as_ref().and_then(|state| head_seq(state));
+        let taken_over = head.filter(|seq| replica.is_taking_over(*seq));
+        let (mut batch, mut later) = (Vec::new(), Vec::new());
+        for intent in &replica.pending {
+            match *intent {
+                Intent::Release { seq, .. } if taken_over == Some(seq) => later.push(*intent),
+                Intent::Release { seq, request, .. } => {
+                    let words = self.last_words(setup, by, seq);
+                    batch.push(Intent::Release {
+                        seq,
+                        request,
+                        words,
+                    });
+                }
+                Intent::Create { .. }
+                | Intent::Evict { .. }
+                | Intent::TakeOver { .. }
+                | Intent::Extend { .. } => batch.push(*intent),
+            }
+        }
+        (batch, later)
+    }
+
+    fn last_words(&self, setup: &Setup, by: u8, seq: u8) -> LastWords {
+        let holding = self.replicas[usize::from(by)].holding.as_ref();
+        let Some(holding) = holding.filter(|h| h.seq == seq) else {
+            return LastWords::default();
+        };
+        LastWords {
+            grant: Some(holding.grant),
+            synced: holding.synced,
+            open_write: setup.rule(Rule::OpenWriteTold) && self.has_open_write(by, holding),
+        }
+    }
+
+    /// A write whose outcome is not known, and that no later acknowledged one covers (I7).
+    fn has_open_write(&self, by: u8, holding: &Holding) -> bool {
+        let puts = self
+            .writes
+            .iter()
+            .filter(|w| w.awaited && w.by == by && w.grant == holding.grant && !w.sync);
+        let writing = puts.map(|w| w.cell.ts).max().unwrap_or(0);
+        writing.max(holding.unknown) > holding.acked
+    }
+
+    /// A replica decides what it has to do on what it knows, and sends the swap.
+    pub fn send(&mut self, setup: &Setup, by: u8) {
+        let (batch, later) = self.next_batch(setup, by);
+        let replica = self.replica(by);
+        replica.pending = later;
+        let Some(view) = replica.view.clone() else {
+            return;
+        };
+        let (new, outcomes) = decided(setup, &view, by, &batch);
+        if new.version == view.version {
+            return self.deliver(setup, by, &batch, outcomes);
+        }
+        self.replica(by).swap = Some(Swap {
+            by,
+            expected: view.version,
+            batch,
+        });
+    }
+
+    /// The swap under way reaches the register, and its replica hears what came of it.
+    pub fn swap_ends(&mut self, setup: &Setup, by: u8) {
+        let Some(swap) = self.replica(by).swap.take() else {
+            return;
+        };
+        if swap.expected == self.stored.version {
+            let (new, outcomes) = swap.decided(setup, &self.stored);
+            self.applied(setup, &swap, new.into(), outcomes);
+        } else if setup.rule(Rule::DecidedAgain) {
+            self.ask_again(setup, &swap, false);
+            let current = self.stored.clone();
+            self.adopt(setup, by, current);
+        } else {
+            // The rule is off: what was decided on the old state is put over the new one.
+            let view = self.replica(by).view.clone().unwrap_or_default();
+            let (mut new, outcomes) = swap.decided(setup, &view);
+            new.version = self.stored.version + 1;
+            self.applied(setup, &swap, new.into(), outcomes);
+        }
+    }
+
+    fn applied(&mut self, setup: &Setup, swap: &Swap, new: Committed, outcomes: Vec<Outcome>) {
+        let old = self.stored.clone();
+        self.commit(new.clone());
+        self.adopt(setup, swap.by, new.clone());
+        self.deliver(setup, swap.by, &swap.batch, outcomes);
+        // The homes that have something to do now are told, if the word arrives.
+        let turn = new.holder().filter(|_| old.grant != new.grant);
+        let ended = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
+        for told in ended.chain(turn) {
+            let home = home_of(told);
+            if home != swap.by && !setup.rule(Rule::Polling) {
+                self.replica(home).hinted = true;
+            }
+        }
+    }
+
+    /// The outcome of the swap under way is not known to its replica. It may yet take effect.
+    pub fn swap_unknown(&mut self, setup: &Setup, by: u8) {
+        let Some(swap) = self.replica(by).swap.take() else {
+            return;
+        };
+        if setup.rule(Rule::CommittedGrant) {
+            self.ask_again(setup, &swap, true);
+            self.replica(by).stale = true;
+        } else {
+            // The rule is off: it is taken for applied.
+            let view = self.replica(by).view.clone().unwrap_or_default();
+            let (new, outcomes) = swap.decided(setup, &view);
+            self.adopt(setup, by, new.into());
+            self.deliver(setup, by, &swap.batch, outcomes);
+        }
+        self.leave_open(swap);
+    }
+
+    pub fn leave_open(&mut self, swap: Swap) {
+        if swap.expected == self.stored.version {
+            self.open.push(swap);
+        }
+    }
+
+    /// A swap of unknown outcome takes effect after all.
+    pub fn lands(&mut self, setup: &Setup, at: usize) {
+        let swap = self.open.remove(at);
+        let (new, _) = swap.decided(setup, &self.stored);
+        self.commit(new.into());
+    }
+
+    /// Puts a batch back, in front, to be decided again on the state that is met next.
+    fn ask_again(&mut self, setup: &Setup, swap: &Swap, unknown: bool) {
+        let mut pending: Vec<Intent> = Vec::new();
+        for intent in &swap.batch {
+            pending.push(match *intent {
+                Intent::Create { request, open } => Intent::Create {
+                    request,
+                    open: open || unknown,
+                },
+                Intent::Release { seq, request, .. } => Intent::Release {
+                    seq,
+                    request,
+                    words: LastWords::default(),
+                },
+                other
+                @ (Intent::Evict { .. } | Intent::TakeOver { .. } | Intent::Extend { .. }) => other,
+            });
+        }
+        pending.append(&mut self.replica(swap.by).pending);
+        self.replica(swap.by).pending = pending;
+        self.drop_unwanted(setup);
+    }
+
+    /// A Create whose caller is gone is dropped, unless it may have taken effect already.
+    pub fn drop_unwanted(&mut self, setup: &Setup) {
+        for by in 0..self.replicas.len() {
+            let mut pending = std::mem::take(&mut self.replicas[by].pending);
+            pending.retain(|intent| match *intent {
+                Intent::Create { request, open } => open || self.waits_at(setup, request, by as u8),
+                _ => true,
+            });
+            self.replicas[by].pending = pending;
+        }
+    }
+
+    fn waits_at(&self, setup: &Setup, request: u8, by: u8) -> bool {
+        let at = setup.client_of(request);
+        let client = &self.clients[at];
+        client.phase == Phase::Creating { at: by }
+            && setup.request(at as u8, client.section) == request
+    }
+
+    /// A replica looks at the register.
+    pub fn look(&mut self, setup: &Setup, by: u8) {
+        let replica = self.replica(by);
+        replica.stale = false;
+        replica.hinted = false;
+        let current = self.stored.clone();
+        self.adopt(setup, by, current);
+    }
+
+    /// A replica takes a committed state as the latest one.
+    pub fn adopt(&mut self, setup: &Setup, by: u8, new: Committed) {
+        let replica = &mut self.replicas[usize::from(by)];
+        let old = replica.view.replace(new.clone());
+        let remembers = old.is_some();
+        let old = old.unwrap_or_default();
+        let stays = |place: Promise| {
+            let entry = entry(&new, place.seq);
+            entry.is_some_and(|e| e.epoch == u32::from(place.epoch) && home_of(e) == by)
+        };
+        replica.ceded = replica.ceded.filter(|place| stays(*place));
+        replica.owes_consent &= replica.ceded.is_some();
+        if !remembers && setup.rule(Rule::KeptMemory) {
+            // Since when it vouches for its waiters is not known any more.
+            let mine = new.entries.iter().skip(1).filter(|e| home_of(e) == by);
+            for seq in mine.map(|e| seq_of(e)) {
+                replica.take_over(&new, seq);
+            }
+        }
+        self.adopt_holder(setup, by, &old, &new, remembers);
+        self.finish_consent(by);
+    }
+
+    fn adopt_holder(
+        &mut self,
+        setup: &Setup,
+        by: u8,
+        old: &Committed,
+        new: &Committed,
+        remembers: bool,
+    ) {
+        let replica = &mut self.replicas[usize::from(by)];
+        let grant = ts(new.grant);
+        let Some(holder) = new.holder() else {
+            replica.holding = None;
+            return;
+        };
+        let (seq, mine) = (seq_of(holder), home_of(holder) == by);
+        if let Some(holding) = &mut replica.holding
+            && (holding.seq, holding.grant) == (seq, grant)
+            && (mine || !setup.rule(Rule::OneWriter))
+        {
+            if holding.fence != ts(new.fence) {
+                // Extended: its ops start again (I3).
+                holding.fence = ts(new.fence);
+                holding.op = 0;
+            }
+            holding.width = new.width as u16;
+            return;
+        }
+        replica.holding = None;
+        if !mine {
+            return;
+        }
+        let fresh = remembers && old.grant != new.grant;
+        if fresh || !setup.rule(Rule::KeptMemory) {
+            let was_holder = head_seq(old) == Some(seq);
+            let releasing = replica.is_releasing(seq);
+            let mut holding = Holding::new(setup, new, seq);
+            holding.claimed = was_holder;
+            holding.releasing = releasing;
+            replica.holding = Some(holding);
+        } else if replica.ceded.is_none_or(|place| place.seq != seq) {
+            replica.take_over(new, seq);
+        }
+    }
+
+    /// The promise is told once the calls of the holder are answered; from then on its fence is forgotten.
+    pub fn finish_consent(&mut self, by: u8) {
+        let replica = &self.replicas[usize::from(by)];
+        let Some(place) = replica.ceded.filter(|_| replica.owes_consent) else {
+            return;
+        };
+        let grant = replica.holding.as_ref().filter(|h| h.seq == place.seq);
+        if grant.is_some_and(|h| self.is_serving(by, h.grant)) {
+            return;
+        }
+        let replica = self.replica(by);
+        replica.owes_consent = false;
+        if replica.holding.as_ref().is_some_and(|h| h.seq == place.seq) {
+            replica.holding = None;
+        }
+        self.consent = Some((1 - by, place));
+    }
+
+    /// Whether calls of this grant are under way.
+    fn is_serving(&self, by: u8, grant: Ts) -> bool {
+        let writing = |w: &Write| w.awaited && w.by == by && w.grant == grant && !w.sync;
+        let reading = |call: Call| matches!(call, Call::Get { at, grant: its, .. } if (at, its) == (by, grant));
+        self.writes.iter().any(writing) || self.clients.iter().any(|c| reading(c.call))
+    }
+
+    /// Callers hear what came of a batch.
+    fn deliver(&mut self, setup: &Setup, by: u8, batch: &[Intent], outcomes: Vec<Outcome>) {
+        for (intent, outcome) in batch.iter().zip(outcomes) {
+            match *intent {
+                Intent::Create { request, .. } => {
+                    if let Outcome::Created(created) = outcome
+                        && self.waits_at(setup, request, by)
+                    {
+                        let client = &mut self.clients[setup.client_of(request)];
+                        client.phase = Phase::Waiting;
+                        client.seq = created.seq.0 as u8;
+                    }
+                }
+                Intent::Release { seq, request, .. } => {
+                    let released = match outcome {
+                        Outcome::Released(_)
+                        | Outcome::Gone(Over::Released)
+                        | Outcome::Gone(Over::Ended(EndReason::Foreign)) => true,
+                        _ => false,
+                    };
+                    let at = setup.client_of(request);
+                    if released && self.is_wanted(setup, request, seq) {
+                        self.section_done(setup, at);
+                    }
+                }
+                Intent::Extend { seq, .. } => {
+                    if let Some(holding) = &mut self.replica(by).holding
+                        && holding.seq == seq
+                    {
+                        holding.extending = false;
+                    }
+                }
+                // One that was refused is asked for again by whoever needs it.
+                Intent::Evict { .. } | Intent::TakeOver { .. } => {
+                    debug_assert_ne!(outcome, Outcome::Refused(Refusal::SeqUsedUp));
+                }
+            }
+        }
+    }
+
+    fn section_done(&mut self, setup: &Setup, at: usize) {
+        let client = &mut self.clients[at];
+        (client.seq, client.grant, client.puts, client.call) = (0, 0, 0, Call::None);
+        client.section += 1;
+        client.phase = Phase::Idle;
+        if client.section == setup.sections {
+            client.section -= 1;
+            client.phase = Phase::Done;
+        }
+    }
+
+    /// A client hears that its place is over.
+    pub fn end_learned(&mut self, setup: &Setup, at: usize) {
+        let client = &mut self.clients[at];
+        let over = self.stored.over(Seq(client.seq.into()));
+        let given_back = matches!(over, Over::Released | Over::Ended(EndReason::Foreign));
+        if client.phase == Phase::Releasing && given_back {
+            self.section_done(setup, at);
+        } else {
+            (client.phase, client.call) = (Phase::Lost, Call::None);
+        }
+    }
+
+    /// The memory of a task is gone, or the whole replica: whatever was asked of it gets no answer.
+    pub fn forget(&mut self, setup: &Setup, by: u8) {
+        let replica = self.replica(by);
+        let swap = replica.swap.take();
+        replica.view = None;
+        replica.stale = false;
+        replica.holding = None;
+        replica.ceded = None;
+        replica.owes_consent = false;
+        replica.pending.clear();
+        let mut unanswered = Vec::new();
+        for write in self.writes.iter_mut().filter(|w| w.by == by && w.awaited) {
+            write.awaited = false;
+            if !write.sync {
+                unanswered.push(write.cell.value);
+            }
+        }
+        for at in 0..self.clients.len() {
+            let put = self.open_put(setup, at);
+            let reads = matches!(self.clients[at].call, Call::Get { at, .. } if at == by);
+            if reads || put.is_some_and(|value| unanswered.contains(&value)) {
+                self.clients[at].call = Call::None;
+            }
+        }
+        if let Some(swap) = swap {
+            self.leave_open(swap);
+        }
+    }
+}
+
+impl Replica {
+    /// Asks for a place: from the other home, or anew from itself.
+    pub fn take_over(&mut self, state: &Committed, seq: u8) {
+        let Some(entry) = entry(state, seq).filter(|_| !self.is_taking_over(seq)) else {
+            return;
+        };
+        let holds = head_seq(state) == Some(seq);
+        self.pending.push(Intent::TakeOver {
+            seq,
+            from_home: home_of(entry),
+            from_fence: if holds { ts(state.fence) } else { 0 },
+            from_epoch: entry.epoch as u8,
+        });
+    }
+
+    /// Ends a place, on what is known of it.
+    pub fn evict(&mut self, seq: u8) {
+        let Some(entry) = self.view.as_ref().and_then(|state| entry(state, seq)) else {
+            return;
+        };
+        let unclaimed = self.holding.as_ref().filter(|h| h.seq == seq && !h.claimed);
+        self.pending.push(Intent::Evict {
+            seq,
+            request: request_of(entry),
+            proof: match unclaimed {
+                Some(holding) => Proof::Unclaimed {
+                    grant: holding.grant,
+                },
+                None => Proof::Silent {
+                    epoch: entry.epoch as u8,
+                },
+            },
+        });
+    }
+}
+
+impl Holding {
+    pub fn new(setup: &Setup, state: &Committed, seq: u8) -> Holding {
+        let synced = !state.unsynced || !setup.rule(Rule::Sync);
+        Holding {
+            seq,
+            grant: ts(state.grant),
+            fence: ts(state.grant),
+            width: state.width as u16,
+            op: 0,
+            entrance: if synced {
+                Entrance::Open
+            } else {
+                Entrance::Unsynced
+            },
+            synced: false,
+            claimed: false,
+            releasing: false,
+            extending: false,
+            last_call: 0,
+            acked: 0,
+            unknown: 0,
+        }
+    }
+}
