@@ -5,7 +5,7 @@ use fermata::lock::State;
 
 use crate::committed::Committed;
 use crate::setup::{Rule, Setup};
-use crate::world::{Call, Cell, Entrance, NODES, Phase, World};
+use crate::world::{Call, Cell, Entrance, Holding, NODES, Phase, World};
 
 impl World {
     pub fn make_canonical(&mut self, setup: &Setup) {
@@ -25,7 +25,7 @@ impl World {
             let replicas = &self.replicas;
             self.calls.retain(|call| {
                 let (_, number) = setup.put_of(call.value);
-                let may_take = |h: &crate::world::Holding| {
+                let may_take = |h: &Holding| {
                     h.grant == call.grant
                         && (number > h.last_call || !setup.rule(Rule::CallNo))
                         && !h.releasing

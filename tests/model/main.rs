@@ -12,7 +12,11 @@
 )]
 
 mod action;
+mod adopt;
+mod beliefs;
 mod canonical;
+mod clock_steps;
+mod clocks;
 mod committed;
 mod data;
 mod replica;

@@ -1,7 +1,7 @@
 //! What each action makes of the world.
 
 use crate::action::Action;
-use crate::committed::ts;
+use crate::committed::{entry, head_seq, request_of, ts};
 use crate::setup::{Fault, Rule, Setup};
 use crate::world::{Call, FirstAnswer, Holding, Intent, LastWords, Phase, Promise, PutCall, World};
 
@@ -201,10 +201,10 @@ impl World {
         self.faults.spend(Fault::Move);
         let replica = &mut self.replicas[usize::from(from)];
         let Some(view) = &replica.view else { return };
-        let Some(entry) = crate::committed::entry(view, seq) else {
+        let Some(entry) = entry(view, seq) else {
             return;
         };
-        let holds = crate::committed::head_seq(view) == Some(seq);
+        let holds = head_seq(view) == Some(seq);
         replica.ceded = Some(Promise {
             seq,
             fence: if holds { ts(view.fence) } else { 0 },
@@ -220,7 +220,7 @@ impl World {
         let Some((view, seq)) = replica
             .view
             .as_ref()
-            .and_then(|view| Some((view, crate::committed::head_seq(view)?)))
+            .and_then(|view| Some((view, head_seq(view)?)))
         else {
             return;
         };
@@ -230,8 +230,8 @@ impl World {
 
     fn evict(&mut self, setup: &Setup, by: u8, seq: u8) {
         let view = self.replicas[usize::from(by)].view.as_ref();
-        let entry = view.and_then(|state| crate::committed::entry(state, seq));
-        let request = entry.map(|entry| crate::committed::request_of(entry));
+        let entry = view.and_then(|state| entry(state, seq));
+        let request = entry.map(|entry| request_of(entry));
         if request.is_some_and(|request| self.is_wanted(setup, request, seq)) {
             self.faults.spend(Fault::Evict);
         }
