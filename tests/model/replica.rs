@@ -203,12 +203,12 @@ impl World {
                     }
                 }
                 Intent::Release { seq, request, .. } => {
-                    let released = match outcome {
+                    let released = matches!(
+                        outcome,
                         Outcome::Released(_)
-                        | Outcome::Gone(Over::Released)
-                        | Outcome::Gone(Over::Ended(EndReason::Foreign)) => true,
-                        _ => false,
-                    };
+                            | Outcome::Gone(Over::Released)
+                            | Outcome::Gone(Over::Ended(EndReason::Foreign))
+                    );
                     let at = setup.client_of(request);
                     if released && self.is_wanted(setup, request, seq) {
                         self.section_done(setup, at);
