@@ -16,6 +16,7 @@ mod cut;
 mod disconnects;
 mod fault_free;
 mod faults;
+mod forced;
 mod hammered;
 #[path = "../support/history/mod.rs"]
 mod history;

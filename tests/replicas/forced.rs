@@ -1,0 +1,62 @@
+//! A lock that is ended by force, whichever replica the operator asks, and whichever the holder is connected to.
+
+use std::time::{Duration, Instant};
+
+use fermata::client::{Client, LockRequest, LostReason};
+use fermata::proto::ForceReleaseRequest;
+use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use tokio::time::timeout;
+
+use super::replica::PATIENCE;
+use super::world::World;
+
+const WHY: &str = "the batch job hangs";
+/// What was promised to operators …
+const SOON: Duration = Duration::from_secs(1);
+/// … and three rounds for each pair of replicas.
+const ROUNDS: usize = 27;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_hears_within_a_second_that_its_lock_was_ended_by_force_and_why() {
+    let Some(world) = World::of(3).await else {
+        return;
+    };
+    let mut took = Vec::new();
+    for round in 0..ROUNDS {
+        let [asked, connected] = [round % 3, round / 3 % 3].map(|n| &world.replicas[n]);
+        let client = Client::connect([connected.endpoint()]).unwrap();
+        // Each key has a home of its own.
+        let guard = client.lock(LockRequest::new(format!("k{round}"))).await;
+        let guard = guard.unwrap();
+        // Whoever awaits the loss listens from then on, as a program does that holds a lock for long.
+        let lost = guard.lost();
+        tokio::pin!(lost);
+        let early = timeout(Duration::from_millis(300), &mut lost).await;
+        assert!(early.is_err(), "{early:?}");
+
+        let force = ForceReleaseRequest {
+            lock_ref: guard.lock_ref(),
+            reason: WHY.to_owned(),
+            forced_by: "an operator".to_owned(),
+        };
+        let sent = Instant::now();
+        let forced = LockAdminClient::new(asked.channel()).force_release(force);
+        let (forced, lost) = tokio::join!(
+            forced,
+            timeout(PATIENCE, async {
+                let lost = lost.await;
+                (lost, sent.elapsed())
+            })
+        );
+        assert!(forced.unwrap().into_inner().was_holder);
+        let (lost, after) = lost.expect("it hears of it");
+        assert_eq!(lost.reason, LostReason::Forced, "{lost:?}");
+        assert!(lost.detail.contains(WHY), "{lost:?}");
+        took.push(after);
+    }
+    took.sort_unstable();
+    let [median, most] = [took[ROUNDS / 2], took[ROUNDS - 1]];
+    eprintln!("ended by force: the holder heard of it after {median:.3?}, at most {most:.3?}");
+    // One may be late on a machine that is busy.
+    assert!(took[ROUNDS - 2] < SOON, "{took:?}");
+}
