@@ -6,6 +6,7 @@
 use std::io::{Write, stderr};
 
 use crate::beliefs;
+use crate::figures;
 use crate::search::{Report, search};
 use crate::setup::{Fault, Setup};
 use crate::world::REPLICAS;
@@ -104,6 +105,8 @@ fn no_promise_is_broken() {
     });
     print_table(&rows);
     let states: usize = rows.iter().map(|row| row.states).sum();
+    let closed = rows.iter().filter(|row| row.closed).count();
+    figures::note("model", &format!("{states} {} {closed}", rows.len()));
     assert!(states >= STATES_MIN, "{states} states");
 }
 

@@ -19,6 +19,8 @@ mod clock_steps;
 mod clocks;
 mod committed;
 mod data;
+#[path = "../support/figures.rs"]
+mod figures;
 mod replica;
 mod search;
 mod setup;

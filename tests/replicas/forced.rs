@@ -40,7 +40,8 @@ async fn a_holder_hears_within_a_second_that_its_lock_was_ended_by_force_and_why
             forced_by: "an operator".to_owned(),
         };
         let sent = Instant::now();
-        let forced = LockAdminClient::new(asked.channel()).force_release(force);
+        let mut operator = LockAdminClient::new(asked.channel());
+        let forced = operator.force_release(force);
         let (forced, lost) = tokio::join!(
             forced,
             timeout(PATIENCE, async {

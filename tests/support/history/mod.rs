@@ -12,6 +12,8 @@
 
 mod check;
 mod event;
+#[path = "../figures.rs"]
+mod figures;
 mod recorder;
 mod rpc;
 

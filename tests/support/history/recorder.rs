@@ -7,6 +7,7 @@ use fermata::engine::{Clock, SystemClock};
 
 use super::check::{Checked, check};
 use super::event::{Event, Op, Outcome, Told};
+use super::figures;
 
 /// How many tries of calls one history may have.
 const EVENTS_MAX: usize = 1_000_000;
@@ -132,6 +133,16 @@ impl Recorder {
         }
         let checked = check(&events);
         eprintln!("{what}: {checked}");
+        figures::note(
+            "histories",
+            &format!(
+                "{} {} {} {}",
+                checked.operations,
+                checked.sections,
+                checked.unknown,
+                checked.violations.len()
+            ),
+        );
         if checked.violations.is_empty() {
             return None;
         }
