@@ -53,6 +53,8 @@ enum Ended {
 
 /// Clients at work, until they are told to finish.
 pub struct Counters {
+    /// How the names of its keys begin.
+    name: Arc<str>,
     sprayed: Sprayed,
     finish: Arc<AtomicBool>,
     seen: Arc<Seen>,
@@ -76,10 +78,6 @@ pub struct Counted {
     pub repeats: usize,
 }
 
-fn key_name(key: usize) -> String {
-    format!("counter-{key}")
-}
-
 fn parse(value: &[u8]) -> Counts {
     let mut counts = [0; CLIENTS];
     if !value.is_empty() {
@@ -100,15 +98,22 @@ fn print(counts: &Counts, fence: u64) -> String {
 impl Counters {
     /// Every third client has a session, the others lockRefs that keep themselves alive.
     pub fn start(sprayed: Sprayed) -> Counters {
+        Counters::start_named("counter", sprayed)
+    }
+
+    /// The same, on keys whose names begin so: nobody has counted there before.
+    pub fn start_named(name: &str, sprayed: Sprayed) -> Counters {
+        let name: Arc<str> = name.into();
         let finish = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Seen::default());
         let clients = (0..CLIENTS)
             .map(|me| {
-                let client = CountingClient::new(me, &sprayed, &seen);
+                let client = CountingClient::new(&name, me, &sprayed, &seen);
                 tokio::spawn(client.run(Arc::clone(&finish)))
             })
             .collect();
         Counters {
+            name,
             sprayed,
             finish,
             seen,
@@ -141,7 +146,7 @@ impl Counters {
         for client in self.clients {
             mine.push(client.await.unwrap());
         }
-        let mut reader = CountingClient::new(0, &self.sprayed, &self.seen);
+        let mut reader = CountingClient::new(&self.name, 0, &self.sprayed, &self.seen);
         for key in 0..KEYS {
             let counts = reader.read(key).await;
             for (me, mine) in mine.iter().enumerate() {
@@ -190,6 +195,14 @@ impl Counted {
         }
     }
 
+    /// When each turn came, and how long its client had waited for it, from the call that asked for a place.
+    pub fn waits(&self) -> impl Iterator<Item = (Instant, Duration)> {
+        let waited = |section: &Section| section.held.saturating_duration_since(section.asked);
+        self.sections
+            .iter()
+            .map(move |section| (section.held, waited(section)))
+    }
+
     /// The longest that anybody waited for a turn, counted from `healed` where it began before.
     pub fn longest_wait_after(&self, healed: Instant) -> Duration {
         let waits = self.sections.iter().map(|section| {
@@ -202,6 +215,7 @@ impl Counted {
 
 /// A client on its way through all keys.
 struct CountingClient {
+    name: Arc<str>,
     me: usize,
     sprayed: Sprayed,
     seen: Arc<Seen>,
@@ -229,8 +243,9 @@ struct Held {
 }
 
 impl CountingClient {
-    fn new(me: usize, sprayed: &Sprayed, seen: &Arc<Seen>) -> CountingClient {
+    fn new(name: &Arc<str>, me: usize, sprayed: &Sprayed, seen: &Arc<Seen>) -> CountingClient {
         CountingClient {
+            name: Arc::clone(name),
             me,
             sprayed: sprayed.of_client(me),
             seen: Arc::clone(seen),
@@ -311,7 +326,7 @@ impl CountingClient {
             _ => String::new(),
         };
         let ask = CreateLockRefRequest {
-            key: key_name(key),
+            key: format!("{}-{key}", self.name),
             request_id: Uuid::new_v4().to_string(),
             ttl: session.is_empty().then(|| seconds(TTL)),
             session,

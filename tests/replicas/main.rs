@@ -11,6 +11,7 @@
 mod calls;
 #[path = "../support/certificates.rs"]
 mod certificates;
+#[allow(dead_code, reason = "the soak uses more of it")]
 mod counters;
 mod cut;
 mod disconnects;
@@ -22,8 +23,11 @@ mod hammered;
 mod history;
 mod kills;
 mod moving;
+#[allow(dead_code, reason = "the soak uses more of it")]
 mod network;
+#[allow(dead_code, reason = "the soak uses more of it")]
 mod replica;
+#[allow(dead_code, reason = "the soak uses more of it")]
 mod sprayed;
 mod start;
 #[path = "../support/cassandra/mod.rs"]

@@ -51,7 +51,8 @@ fn leave_out(why: &str) {
     .unwrap();
 }
 
-fn enter(address: &str, group: u32) -> Result<(), String> {
+/// Takes this thread, and the threads and processes that it starts from now on, to such a network.
+pub fn enter(address: &str, group: u32) -> Result<(), String> {
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|error| format!("a network namespace cannot be made (it takes root): {error}"))?;
     run("ip", &["link", "set", "lo", "up"])?;
@@ -80,6 +81,19 @@ pub fn cut() {
 
 pub fn heal() {
     iptables(&["-D", "INPUT", "-j", CUT]).unwrap();
+}
+
+/// From here on nobody reaches this port, and nobody is told so.
+pub fn close_port(port: u16) {
+    iptables(&[&["-I"][..], &packets_to(&port.to_string())].concat()).unwrap();
+}
+
+pub fn open_port(port: u16) {
+    iptables(&[&["-D"][..], &packets_to(&port.to_string())].concat()).unwrap();
+}
+
+fn packets_to(port: &str) -> [&str; 7] {
+    ["INPUT", "-p", "tcp", "--dport", port, "-j", "DROP"]
 }
 
 fn iptables(words: &[&str]) -> Result<(), String> {

@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How a replica is started.
 #[derive(Clone)]
 pub struct Setup {
+    /// The `fermata` to run.
+    pub program: PathBuf,
     pub contact_points: Vec<String>,
     pub keyspace: String,
     pub secret_file: PathBuf,
@@ -64,7 +66,7 @@ impl Replica {
             .append(true)
             .open(&self.setup.log)
             .unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_fermata"))
+        let mut child = Command::new(&self.setup.program)
             .args(["serve", "--store", "cassandra"])
             .args(["--contact-points", &self.setup.contact_points.join(",")])
             .args(["--keyspace", &self.setup.keyspace])
@@ -132,6 +134,16 @@ impl Replica {
 
     pub fn client(&self) -> Client {
         LockServiceClient::new(self.channel())
+    }
+
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|running| running.child.id())
+    }
+
+    /// Where other replicas call it.
+    pub fn peer_port(&self) -> u16 {
+        self.peer_port
     }
 
     /// SIGSTOP, SIGCONT, SIGTERM.

@@ -16,7 +16,7 @@ use super::replica::Client;
 /// How long one attempt may take, a wait aside.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// How long a call is repeated: more than any fault lasts.
-const REPEAT: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -27,6 +27,10 @@ pub struct Sprayed {
     next: Arc<AtomicUsize>,
     /// It stays with a replica for as long as that serves it.
     stays: bool,
+    /// It says what it repeats.
+    tells: bool,
+    /// How long a call is repeated.
+    patience: Duration,
     repeats: Arc<AtomicUsize>,
     /// Where each try is noted, and as whose.
     history: Recorder,
@@ -39,6 +43,8 @@ impl Sprayed {
             channels: Arc::new(channels.collect()),
             next: Arc::default(),
             stays: false,
+            tells: true,
+            patience: PATIENCE,
             repeats: Arc::default(),
             history: history.clone(),
             name: "a client".into(),
@@ -49,6 +55,15 @@ impl Sprayed {
     pub fn staying(self) -> Sprayed {
         Sprayed {
             stays: true,
+            ..self
+        }
+    }
+
+    /// Clients that do not say what they repeat, and do so for longer: faults may follow each other.
+    pub fn patient(self, patience: Duration) -> Sprayed {
+        Sprayed {
+            tells: false,
+            patience,
             ..self
         }
     }
@@ -100,16 +115,19 @@ impl Sprayed {
                 return Err(status);
             }
             assert!(
-                begun.elapsed() < REPEAT,
-                "in vain for {REPEAT:?}: {status:?}"
+                begun.elapsed() < self.patience,
+                "in vain for {:?}: {status:?}",
+                self.patience
             );
             self.repeats.fetch_add(1, Ordering::Relaxed);
-            println!(
-                "repeated after {:?}: {:?}: {}",
-                begun.elapsed(),
-                status.code(),
-                status.message()
-            );
+            if self.tells {
+                println!(
+                    "repeated after {:?}: {:?}: {}",
+                    begun.elapsed(),
+                    status.code(),
+                    status.message()
+                );
+            }
             self.next
                 .fetch_add(usize::from(self.stays), Ordering::Relaxed);
             let asked = status

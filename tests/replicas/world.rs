@@ -149,6 +149,7 @@ impl World {
     /// How the next replica is started.
     pub fn setup(&self) -> Setup {
         Setup {
+            program: env!("CARGO_BIN_EXE_fermata").into(),
             contact_points: self.contact_points(),
             keyspace: self.keyspace.to_string(),
             secret_file: self.path("secret"),

@@ -89,6 +89,17 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
         measured = measure(&args, &table, &service, &mut opened) => Some(measured),
         () = interrupt.pressed() => None,
     };
+    // Before all is closed again, which takes as long as it took to take it.
+    let told = match measured {
+        None => Err(Failure::signal(
+            Signal::SIGINT,
+            "interrupted before anything was measured",
+        )),
+        Some(measured) => measured.map_err(Failure::from).and_then(|mut report| {
+            report.endpoints = endpoints;
+            super::print(&report, remote.format(), || text(&report))
+        }),
+    };
     let line = line(opened.len(), "sessions closed");
     let closed = stream::iter(opened)
         .map(|session| service.first.close_session(session))
@@ -104,16 +115,7 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
         let count = failed.len();
         eprintln!("fermata: {count} sessions were not closed, and expire: {error}");
     }
-    let Some(measured) = measured else {
-        return Err(Failure::signal(
-            Signal::SIGINT,
-            "interrupted before anything was measured",
-        ));
-    };
-    let mut report = measured?;
-    report.endpoints = endpoints;
-    super::print(&report, remote.format(), || text(&report))?;
-    Ok(0)
+    told.map(|()| 0)
 }
 
 fn line(len: usize, what: &'static str) -> ProgressBar {

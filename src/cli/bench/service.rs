@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
 use super::connect::{ConnectError, channel};
@@ -31,6 +31,10 @@ const CLOSE: Duration = Duration::from_secs(300);
 const KEPT_AHEAD: usize = 64;
 /// How long one waits for a lock.
 const WAIT: Duration = Duration::from_secs(3_600);
+/// How often a place is asked for while the store cannot be reached …
+const CREATE_TRIES: usize = 20;
+/// … and how soon again.
+const CREATE_AGAIN: Duration = Duration::from_secs(1);
 /// How many keys are tried to find one that has its home at a certain replica.
 const KEYS_TRIED: usize = 200;
 /// The label of a place in the queue.
@@ -166,6 +170,17 @@ impl Replica {
             owner: OWNER.to_owned(),
             ..CreateLockRefRequest::default()
         };
+        for _ in 1..CREATE_TRIES {
+            let created = self
+                .locks()
+                .create_lock_ref(in_time(ask.clone(), CALL))
+                .await;
+            match created {
+                // One request is one place, however often it is made.
+                Err(status) if status.code() == Code::Unavailable => sleep(CREATE_AGAIN).await,
+                created => return self.done("CreateLockRef", created),
+            }
+        }
         let created = self.locks().create_lock_ref(in_time(ask, CALL)).await;
         self.done("CreateLockRef", created)
     }

@@ -122,17 +122,34 @@ impl Cluster {
             "starting Cassandra: {} nodes, about a GB of memory each",
             self.nodes.len()
         ));
-        let (group, joined) = match self.alone {
-            None => (Group::Inherited, self.nodes.len()),
-            // Nor may anybody join while its supervisors end it.
-            Some(_) => (Group::Own, 0),
+        // Nor may anybody join while its supervisors end it.
+        let joined = match self.alone {
+            None => self.nodes.len(),
+            Some(_) => 0,
         };
         for node in &self.nodes {
             node.make(self.nodes.len())?;
-            node.start(&self.tools, &self.users, group)?;
+            node.start(&self.tools, &self.users, self.group())?;
         }
         let size = size_file()?;
         fs::write(&size, joined.to_string()).map_err(ClusterError::io(size.display()))
+    }
+
+    fn group(&self) -> Group {
+        match self.alone {
+            None => Group::Inherited,
+            Some(_) => Group::Own,
+        }
+    }
+
+    /// Starts a node again that was killed, with its data.
+    pub fn start_again(&self, number: usize) -> Result<(), ClusterError> {
+        let node = self.nodes.iter().find(|node| node.number == number);
+        let node = node.ok_or(ClusterError::NoSuchNode(number))?;
+        match node.pid() {
+            None => node.start(&self.tools, &self.users, self.group()),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Waits until every node sees every node up.

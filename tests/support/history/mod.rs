@@ -19,5 +19,5 @@ mod rpc;
 
 pub use check::{Checked, Rule, Violation, check};
 pub use event::{Event, Op, Outcome, Place, Told, Value};
-pub use recorder::{Call, CheckedAtEnd, Recorder};
+pub use recorder::{Call, CheckedAtEnd, Judged, Recorder};
 pub use rpc::Asked;

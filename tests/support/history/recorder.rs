@@ -119,6 +119,25 @@ impl Recorder {
 
     /// What is wrong with what was noted so far.
     fn broken(&self, what: &str) -> Option<String> {
+        let judged = self.judged()?;
+        eprintln!("{what}: {}", judged.checked);
+        let Checked {
+            operations,
+            sections,
+            unknown,
+            ref violations,
+        } = judged.checked;
+        let line = format!("{operations} {sections} {unknown} {}", violations.len());
+        figures::note("histories", &line);
+        let wrong = judged.wrong?;
+        let seed = judged
+            .seed
+            .map_or(String::new(), |seed| format!(" (FERMATA_SEED={seed})"));
+        Some(format!("{what}: not what was promised{seed}\n{wrong}"))
+    }
+
+    /// What is to be said of what was noted so far; `None` of a history that is not kept.
+    pub fn judged(&self) -> Option<Judged> {
         let (events, left_out, seed) = {
             let noted = self.0.noted.lock().unwrap();
             if noted.is_unchecked {
@@ -126,29 +145,17 @@ impl Recorder {
             }
             (noted.events.clone(), noted.left_out, noted.seed)
         };
-        if left_out > 0 {
-            let full = "the history is full";
-            let beyond = format!("{left_out} operations beyond EVENTS_MAX, {EVENTS_MAX}");
-            return Some(format!("{what}: {full}: {beyond}"));
-        }
         let checked = check(&events);
-        eprintln!("{what}: {checked}");
-        figures::note(
-            "histories",
-            &format!(
-                "{} {} {} {}",
-                checked.operations,
-                checked.sections,
-                checked.unknown,
-                checked.violations.len()
-            ),
-        );
-        if checked.violations.is_empty() {
-            return None;
+        let mut wrong = (!checked.violations.is_empty()).then(|| checked.excerpt(&events));
+        if left_out > 0 {
+            let beyond = format!("{left_out} operations beyond EVENTS_MAX, {EVENTS_MAX}");
+            wrong = Some(format!("the history is full: {beyond}"));
         }
-        let seed = seed.map_or(String::new(), |seed| format!(" (FERMATA_SEED={seed})"));
-        let excerpt = checked.excerpt(&events);
-        Some(format!("{what}: not what was promised{seed}\n{excerpt}"))
+        Some(Judged {
+            checked,
+            wrong,
+            seed,
+        })
     }
 
     /// The same at the end of the test. If that has failed by then, what is wrong here is only printed.
@@ -158,6 +165,14 @@ impl Recorder {
             what,
         }
     }
+}
+
+/// What is to be said of a history.
+pub struct Judged {
+    pub checked: Checked,
+    /// What could not be so, with an excerpt.
+    pub wrong: Option<String>,
+    seed: Option<u64>,
 }
 
 /// Checks its history when it goes.

@@ -1,0 +1,138 @@
+//! The soak itself: rounds in which clients count while faults happen, each judged at its end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio::time::{interval, sleep, timeout};
+
+use super::faults::{Faults, PATIENCE};
+use super::report::{Report, Waited};
+use super::shared::cassandra::Cluster;
+use super::shared::counters::Counters;
+use super::shared::history::Recorder;
+use super::shared::rng::Rng;
+use super::timeline::{Timeline, clock};
+use super::world::World;
+use super::{Failure, machine};
+
+/// How long a round lasts: what a history has room for, several times over.
+const ROUND: Duration = Duration::from_secs(300);
+/// How often the replicas are looked at.
+const SAMPLE: Duration = Duration::from_secs(2);
+/// How often it is said how far it is, in samples.
+const TELL_EVERY: u32 = 15;
+/// How many faults the seed is good for at once: those of replicas, of nodes, of clients.
+const SORTS: usize = 3;
+
+/// What is asked for.
+pub struct Asked {
+    pub span: Duration,
+    pub seed: u64,
+    pub replicas: usize,
+    /// Whether there is a network of its own, in which something may be cut off.
+    pub may_cut: bool,
+}
+
+pub async fn run(asked: &Asked, cluster: Cluster) -> Result<Report, Failure> {
+    let began = machine::date();
+    let world = World::with(cluster, asked.replicas).await?;
+    let timeline = Timeline::new();
+    let mut rngs = Rng::new(asked.seed);
+    let mut report = Report::new(asked, began, world.replicas());
+    for number in 1.. {
+        let until = (ROUND * number).min(asked.span);
+        let rngs = [(); SORTS].map(|()| rngs.fork());
+        let faults = Faults {
+            world: Arc::clone(&world),
+            timeline: timeline.clone(),
+            may_cut: asked.may_cut,
+            until: timeline.elapsed().max(until),
+        };
+        round(number, faults, rngs, asked.span, &mut report).await?;
+        if until == asked.span || !report.violations.is_empty() {
+            break;
+        }
+    }
+    report.took = timeline.elapsed();
+    (report.faults, report.samples) = timeline.finish();
+    report.waited.sort_by_key(|waited| waited.held);
+    Ok(report)
+}
+
+async fn round(
+    number: u32,
+    faults: Faults,
+    rngs: [Rng; SORTS],
+    span: Duration,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let (world, timeline) = (Arc::clone(&faults.world), faults.timeline.clone());
+    let history = Recorder::new();
+    let name = format!("round-{number}");
+    let clients = world.clients(&history).patient(PATIENCE);
+    // By turns: each call at the next replica, and each client at one for as long as that serves it.
+    let clients = match number % 2 {
+        0 => clients.staying(),
+        _ => clients,
+    };
+    let counters = Counters::start_named(&name, clients.clone());
+    let [replicas, nodes, gone] = rngs;
+    let mut under_way: Vec<JoinHandle<Result<(), Failure>>> = vec![
+        tokio::spawn(faults.clone().of_replicas(replicas)),
+        tokio::spawn(faults.clone().of_nodes(nodes)),
+    ];
+    let gone = tokio::spawn(faults.clone().of_clients(gone, clients, name));
+    under_way.push(tokio::spawn(async move { Ok(gone.await?) }));
+    let mut ticks = interval(SAMPLE);
+    let mut told = 0_u32;
+    while under_way.iter().any(|task| !task.is_finished()) {
+        ticks.tick().await;
+        timeline.sample(world.memory());
+        told += 1;
+        if told.is_multiple_of(TELL_EVERY) {
+            let so_far = report.waited.len() + counters.finished();
+            timeline.tell(&format!(
+                "of {}: {so_far} sections; {}",
+                clock(span),
+                timeline.under_way()
+            ));
+        }
+    }
+    for task in under_way {
+        // A fault that could not be made, or mended: nothing can be said of what comes after it.
+        task.await??;
+    }
+    let healed = Instant::now();
+    // Everything it asserts is a promise: what panics there is a violation.
+    let finished = tokio::spawn(async move { timeout(PATIENCE, counters.finish()).await });
+    match finished.await {
+        Ok(Ok(counted)) => {
+            let waits = counted.waits().map(|(held, wait)| Waited {
+                held: timeline.at(held),
+                wait,
+            });
+            report.waited.extend(waits);
+            report.lost += counted.lost;
+            report.repeats += counted.repeats;
+            let longest = counted.longest_wait_after(healed);
+            report.longest_after = report.longest_after.max(longest);
+        }
+        Ok(Err(_)) => report.broken(format!(
+            "round {number}: nobody came to an end within {PATIENCE:?} after the last fault"
+        )),
+        Err(error) => report.broken(format!("round {number}: {error}")),
+    }
+    if let Some(judged) = history.judged() {
+        timeline.tell(&format!("round {number}: {}", judged.checked));
+        report.operations += judged.checked.operations;
+        report.sections += judged.checked.sections;
+        report.unknown += judged.checked.unknown;
+        if let Some(wrong) = judged.wrong {
+            report.broken(format!("round {number}: {wrong}"));
+        }
+    }
+    // Calls that a client gave up are answered by now, or never.
+    sleep(SAMPLE).await;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The nodes, the tables on them, and the replicas.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fermata::lock::TableName;
+use fermata::store::cassandra::schema::{self, Replication, Schema};
+use fermata::store::cassandra::{CassandraOptions, Keyspace};
+use tempfile::TempDir;
+
+use super::Failure;
+use super::shared::cassandra::{Cluster, ClusterError};
+use super::shared::history::Recorder;
+use super::shared::replica::{Replica, Setup};
+use super::shared::sprayed::Sprayed;
+
+pub struct World {
+    pub cluster: Cluster,
+    replicas: Vec<Mutex<Replica>>,
+    _directory: TempDir,
+}
+
+/// Runs what blocks.
+pub async fn blocking<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    Ok(tokio::task::spawn_blocking(what).await?)
+}
+
+impl World {
+    /// Tables, and replicas that serve.
+    pub async fn with(cluster: Cluster, replicas: usize) -> Result<Arc<World>, Failure> {
+        let keyspace = Keyspace::parse(&format!("soak_{}", std::process::id()))?;
+        let tables = Schema {
+            keyspace: keyspace.clone(),
+            replication: Some(Replication::Simple(super::NODES.try_into()?)),
+            tables: vec![TableName::default_table()],
+        };
+        let options = CassandraOptions::new(cluster.contact_points(), keyspace.clone());
+        schema::apply(&options, &tables, &|_| {}).await?;
+        let directory = tempfile::tempdir()?;
+        let secret_file = directory.path().join("secret");
+        std::fs::write(&secret_file, "the secret of this soak\n")?;
+        let program = std::env::current_exe()?;
+        let setups = (0..replicas).map(|number| Setup {
+            program: program.clone(),
+            contact_points: cluster.contact_points(),
+            keyspace: keyspace.to_string(),
+            secret_file: secret_file.clone(),
+            log: directory.path().join(format!("log-{number}")),
+            settings: Vec::new(),
+        });
+        let setups: Vec<Setup> = setups.collect();
+        let started = blocking(|| {
+            let replicas: Vec<Replica> = setups.into_iter().map(Replica::start).collect();
+            for replica in &replicas {
+                replica.serving();
+            }
+            replicas
+        });
+        Ok(Arc::new(World {
+            cluster,
+            replicas: started.await?.into_iter().map(Mutex::new).collect(),
+            _directory: directory,
+        }))
+    }
+
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// One replica, numbered from 0. Whoever has it may block.
+    pub fn replica(&self, number: usize) -> MutexGuard<'_, Replica> {
+        // One that panicked while it was started again is looked at by whoever comes next.
+        self.replicas[number]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clients of all replicas, whose calls are noted.
+    pub fn clients(&self, history: &Recorder) -> Sprayed {
+        let channels: Vec<_> = (0..self.replicas())
+            .map(|number| self.replica(number).channel())
+            .collect();
+        Sprayed::new(channels.into_iter(), history)
+    }
+
+    /// The memory that each replica has resident, in bytes; nothing of one that does not run or is busy.
+    pub fn memory(&self) -> Vec<Option<u64>> {
+        let of = |replica: &Mutex<Replica>| {
+            let pid = replica.try_lock().ok()?.pid()?;
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmRSS:"))?;
+            let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().ok()?;
+            Some(kib * 1024)
+        };
+        self.replicas.iter().map(of).collect()
+    }
+
+    /// Waits until every node sees every other one. Blocks.
+    pub fn wait_for_nodes(&self) -> Result<(), ClusterError> {
+        self.cluster.wait_until_up(&|_| {})
+    }
+}
