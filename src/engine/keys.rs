@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use super::actor::{Actor, Msg};
+use super::actor::{Actor, Msg, Rest};
 use super::api::EngineError;
 use super::inner::Inner;
 use crate::lock::KeyId;
@@ -22,6 +22,8 @@ enum Slot {
     Running(mpsc::Sender<Msg>),
     /// No task runs; the actor waits for the next message.
     Parked(Box<Actor>),
+    /// The same, and it has nothing on its hands.
+    Resting(Box<Rest>),
 }
 
 type Shard = HashMap<Arc<KeyId>, Slot>;
@@ -77,10 +79,11 @@ impl Keys {
                     self.count.fetch_sub(1, Ordering::Relaxed);
                 }
             },
-            Some(Slot::Parked(_)) | None => {}
+            Some(Slot::Parked(_) | Slot::Resting(_)) | None => {}
         }
         let actor = match shard.remove(id) {
             Some(Slot::Parked(actor)) => actor,
+            Some(Slot::Resting(rest)) => rest.wake(&inner.limits),
             Some(Slot::Running(_)) | None => {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= inner.limits.active_keys_max {
                     self.count.fetch_sub(1, Ordering::Relaxed);
@@ -110,7 +113,7 @@ impl Keys {
     pub fn has(&self, id: &KeyId) -> bool {
         match self.shard(id).get(id) {
             Some(Slot::Running(tx)) => !tx.is_closed(),
-            Some(Slot::Parked(_)) => true,
+            Some(Slot::Parked(_) | Slot::Resting(_)) => true,
             None => false,
         }
     }
@@ -143,7 +146,11 @@ impl Keys {
             return Err(actor);
         }
         if actor.must_stay() {
-            shard.insert(id, Slot::Parked(actor));
+            let slot = match actor.rest() {
+                Ok(rest) => Slot::Resting(Box::new(rest)),
+                Err(actor) => Slot::Parked(actor),
+            };
+            shard.insert(id, slot);
         } else {
             shard.remove(&id);
             self.count.fetch_sub(1, Ordering::Relaxed);

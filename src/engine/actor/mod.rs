@@ -17,6 +17,7 @@
 //! - `ceding`: places of this home that other replicas ask for (I10)
 //! - `asked`: places of a silent home that callers here ask for
 //! - `tell`: what other replicas are told of it
+//! - `rest`: what is left of it while there is nothing to do
 
 mod adopt;
 mod asked;
@@ -30,6 +31,7 @@ mod latest;
 mod msg;
 mod others;
 mod outcome;
+mod rest;
 mod sync;
 mod tell;
 
@@ -61,6 +63,7 @@ pub(super) use msg::{
     Accepted, GivesUp, Held, HeldReply, Life, Msg, PlaceRef, WatchHandle, Whereabouts,
 };
 use others::Others;
+pub(super) use rest::Rest;
 
 /// How long the task of a key stays after the last piece of work, so that the next one finds the state
 /// at hand.

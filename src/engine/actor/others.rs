@@ -45,11 +45,11 @@ pub(super) struct Others {
     /// The key has a live place of this home. (In a store of one process: any place.)
     pub has_own_place: bool,
     /// A place of this home stands behind one of another.
-    behind: bool,
+    pub(super) behind: bool,
     /// A place of this home waits.
-    waits: bool,
+    pub(super) waits: bool,
     /// Places of others: the epoch they have, and since when it was seen.
-    seen: BTreeMap<Seq, (u32, Heard)>,
+    pub(super) seen: BTreeMap<Seq, (u32, Heard)>,
     /// Places of this home that others were promised.
     pub(super) ceded: BTreeMap<Seq, Ceded>,
     /// Who hears of a promise once the calls of the holder are answered.
@@ -59,12 +59,12 @@ pub(super) struct Others {
     /// When the first swap was sent of which it is not known yet what became.
     pub sent_at: Option<Duration>,
     /// Whether the present poll is of somebody who stands behind others, and whether for somebody who waits.
-    pace: (bool, bool),
+    pub(super) pace: (bool, bool),
     /// Looks in a row that showed nothing new.
-    quiet: u32,
+    pub(super) quiet: u32,
     /// When the first of those ahead is found dead unless it is heard of, by CLOCK_BOOTTIME.
-    due_at: Option<Duration>,
-    swept_until: Duration,
+    pub(super) due_at: Option<Duration>,
+    pub(super) swept_until: Duration,
     /// The state before a swap of this replica of which it is not known yet what became.
     pub untold: Option<Arc<State>>,
 }
