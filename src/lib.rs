@@ -15,12 +15,16 @@
 //! | `tls` | certificates from files, for any way | nothing of ours |
 //! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
 //! | [`cli`] | the commands; puts the parts together | all of them |
+//! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
 
 pub mod cli;
 pub mod client;
 pub mod config;
 #[deny(clippy::disallowed_methods)]
 pub mod engine;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod limits;
 #[deny(clippy::disallowed_methods)]
 pub mod lock;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use config::{ConfigError, FileFormat, Map, Source, Value, ValueKind};
 use serde::Serialize;
@@ -13,9 +14,12 @@ use serde_json::Value as Json;
 use super::Config;
 
 /// Environment variables with this prefix are settings; other `FERMATA_` names are not.
-const PREFIX: &str = "FERMATA_CFG_";
+pub(super) const PREFIX: &str = "FERMATA_CFG_";
 /// Stands between the levels of a setting in the name of an environment variable.
 const LEVELS: &str = "__";
+/// No setting is deeper.
+const LEVELS_MAX: usize = 8;
+const NO_SUCH_SETTING: &str = "there is no such setting";
 /// The usual variable for `log.filter`; an own `FERMATA_CFG_LOG__FILTER` comes before it.
 const RUST_LOG: &str = "RUST_LOG";
 
@@ -92,8 +96,17 @@ impl Config {
         sources: &Sources,
         check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
     ) -> Result<Config, Problems> {
+        Self::load_reading(sources, check, |file| std::fs::read_to_string(file))
+    }
+
+    /// The same with files that `read` reads.
+    pub(super) fn load_reading(
+        sources: &Sources,
+        check: impl FnOnce(&Config) -> Result<(), Vec<String>>,
+        read: impl FnOnce(&Path) -> io::Result<String>,
+    ) -> Result<Config, Problems> {
         let mut problems = Vec::new();
-        let tree = sources.merge(&mut problems);
+        let tree = sources.merge(read, &mut problems);
         let schema = serde_json::to_value(Config::default())
             .map_err(|error| Problems(vec![plain(error.to_string())]))?;
         let file = match &sources.file {
@@ -128,21 +141,30 @@ impl Sources {
     }
 
     /// All layers on top of each other, each value with where it came from (none: the file).
-    fn merge(&self, problems: &mut Vec<Problem>) -> Map<String, Value> {
+    fn merge(
+        &self,
+        read: impl FnOnce(&Path) -> io::Result<String>,
+        problems: &mut Vec<Problem>,
+    ) -> Map<String, Value> {
         let mut builder = config::Config::builder();
         if let Some(path) = &self.file {
-            match std::fs::read_to_string(path) {
-                Ok(text) => {
-                    let layer = config::File::from_str(&text, FileFormat::Toml);
-                    match layer.collect() {
-                        Ok(_) => builder = builder.add_source(layer),
-                        Err(error) => problems.push(Problem {
-                            key: None,
-                            what: reason(error).trim_end().to_owned(),
-                            origin: Some(format!("file {}", path.display())),
-                        }),
+            match read(path) {
+                Ok(text) => match config::File::from_str(&text, FileFormat::Toml).collect() {
+                    Ok(tree) => {
+                        let origin = format!("file {}", path.display());
+                        // Its levels are not in its names.
+                        let known = tree
+                            .into_iter()
+                            .filter(|(name, _)| is_path(name, 1, &origin, problems))
+                            .collect();
+                        builder = builder.add_source(Layer(known));
                     }
-                }
+                    Err(error) => problems.push(Problem {
+                        key: None,
+                        what: reason(error).trim_end().to_owned(),
+                        origin: Some(format!("file {}", path.display())),
+                    }),
+                },
                 Err(error) => problems.push(plain(format!(
                     "cannot read the configuration file {}: {error}",
                     path.display()
@@ -175,6 +197,9 @@ impl Sources {
                 None => continue,
             };
             let origin = format!("environment variable {name}");
+            if !is_path(&key, LEVELS_MAX, &origin, problems) {
+                continue;
+            }
             let Some(value) = value.to_str() else {
                 problems.push(Problem {
                     key: Some(key),
@@ -202,6 +227,21 @@ impl Sources {
                 .collect(),
         )
     }
+}
+
+/// Whether there may be a setting of this name; if not, that is noted. The library takes a name for a path, in which
+/// `a[9999999999]` makes a list that is so long, and each level is one more call on the stack.
+fn is_path(name: &str, levels_max: usize, origin: &str, problems: &mut Vec<Problem>) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let good = name.chars().all(plain) && name.split('.').count() <= levels_max;
+    if !good {
+        problems.push(Problem {
+            key: Some(name.to_owned()),
+            what: NO_SUCH_SETTING.to_owned(),
+            origin: Some(origin.to_owned()),
+        });
+    }
+    good
 }
 
 /// Settings by their full names.
@@ -245,7 +285,7 @@ impl Walk<'_> {
             };
             let origin = self.origin(&value);
             let problem = match (inner, value.kind) {
-                (None, _) => "there is no such setting".to_owned(),
+                (None, _) => NO_SUCH_SETTING.to_owned(),
                 (Some(inner @ Json::Object(_)), ValueKind::Table(below)) => {
                     let mut kept = Map::new();
                     self.table(&key, inner, below, &mut kept);
@@ -299,6 +339,8 @@ fn fits(schema: &Json, given: &ValueKind) -> Result<(), String> {
                 digits if digits.len() < text.len() => {
                     Err(format!("{text} is negative; this must be 0 or more"))
                 }
+                // TOML has none that is larger: it could not be printed.
+                digits if digits.parse::<i64>().is_err() => Err(format!("{text} is too large")),
                 _ => Ok(()),
             }
         }

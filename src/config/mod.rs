@@ -5,6 +5,8 @@
 //! is in `docs/configuration.md`; a test holds that page to what is here. Nothing here opens, binds
 //! or starts anything.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod load;
 mod peers;
 mod span;

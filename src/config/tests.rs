@@ -383,3 +383,35 @@ fn encryption_is_asked_for_in_whole() {
         assert_eq!(Config::load(&environment(pairs)).is_ok(), good, "{pairs:?}");
     }
 }
+
+#[test]
+fn a_name_is_no_path_into_a_list_nor_deeper_than_any_setting() {
+    // The library would make a list of so many.
+    let deep = format!("FERMATA_CFG_{}", "A__".repeat(20_000));
+    let name = "FERMATA_CFG_LISTEN[99999999999]";
+    let text = "'listen[99999999999]' = 1\n'limits.ttl_min_ms' = 200\n'' = 1";
+    let (_file, sources) = with_file(environment(&[(name, "1"), (&deep, "1")]), text);
+    let found = problems(&sources);
+    assert_eq!(found.len(), 5, "{found:?}");
+    for problem in found {
+        assert!(
+            problem.contains(": there is no such setting ("),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn the_largest_number_of_a_setting_can_be_printed_and_fed_back() {
+    let name = "FERMATA_CFG_LIMITS__WAIT_MAX_MS";
+    let largest = i64::MAX.to_string();
+    let config = Config::load(&environment(&[(name, &largest)])).unwrap();
+    let (_file, again) = with_file(Sources::default(), &toml::to_string(&config).unwrap());
+    assert_eq!(Config::load(&again), Ok(config));
+    assert_eq!(
+        problems(&environment(&[(name, "9223372036854775808")])),
+        [format!(
+            "limits.wait_max_ms: 9223372036854775808 is too large (environment variable {name})"
+        )]
+    );
+}

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::actor::{Actor, Msg, Rest};
 use super::api::EngineError;
@@ -95,7 +95,9 @@ impl Keys {
                 Box::new(Actor::new(Arc::clone(id), &inner.limits))
             }
         };
-        let (tx, rx) = mpsc::channel(inner.limits.calls_per_key_max);
+        // A channel that is to hold more than this panics.
+        let calls_max = inner.limits.calls_per_key_max.min(Semaphore::MAX_PERMITS);
+        let (tx, rx) = mpsc::channel(calls_max);
         if let Err(refused) = tx.try_send(msg) {
             // Cannot be: the channel is new, empty, and holds at least one (Limits::check). If it ever
             // is, the caller hears of it and the actor is kept.

@@ -8,6 +8,8 @@ mod command;
 mod decide;
 mod diff;
 mod fence;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod key;
 mod lock_ref;
 mod state;

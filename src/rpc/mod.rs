@@ -10,6 +10,8 @@ pub mod call_layer;
 pub mod calls;
 pub mod codec;
 pub mod deadline;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod give_up;
 pub mod homes;
 mod keep_alive;

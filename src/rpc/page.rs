@@ -3,6 +3,7 @@
 //! A page token names the last entry of the page before, bound to the listing it came from: with another
 //! table or filter it is refused rather than misread. It is opaque to clients, and no secret.
 
+use std::fmt::Display;
 use std::str::FromStr;
 
 use super::parse::{Invalid, Problem, at};
@@ -12,6 +13,11 @@ use crate::lock::Key;
 
 /// How large the entries of one page may grow, in bytes: well below the 4 MiB that clients take.
 const PAGE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The longest token, in bytes: no cursor is longer than a key.
+const TOKEN_BYTES_MAX: usize = SUM_CHARS + 2 * Key::BYTES_MAX;
+/// How many digits the checksum has.
+const SUM_CHARS: usize = 16;
 
 /// How many entries on a page where the caller does not say.
 pub const SIZE_DEFAULT: usize = 100;
@@ -61,25 +67,16 @@ impl Listing {
     }
 
     /// `page_token`: where the page begins; `None` for the first one.
-    pub fn after<C: FromStr>(&self, token: &str) -> Result<Option<C>, Invalid> {
+    pub fn after<C: FromStr + Display>(&self, token: &str) -> Result<Option<C>, Invalid> {
         if token.is_empty() {
             return Ok(None);
         }
-        let cursor = self
-            .cursor(token)
+        // One spelling only: neither of the token nor of what it names is there a second one.
+        let cursor = cursor(token)
             .and_then(|cursor| cursor.parse().ok())
+            .filter(|cursor: &C| self.token(&cursor.to_string()) == token)
             .ok_or(Problem::PageToken);
         at("page_token", cursor).map(Some)
-    }
-
-    fn cursor(&self, token: &str) -> Option<String> {
-        let (sum, hex) = token.split_at_checked(16)?;
-        let mut bytes = Vec::with_capacity(hex.len() / 2);
-        for at in (0..hex.len()).step_by(2) {
-            bytes.push(u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()?);
-        }
-        let cursor = String::from_utf8(bytes).ok()?;
-        (u64::from_str_radix(sum, 16).ok()? == self.sum(&cursor)).then_some(cursor)
     }
 
     fn sum(&self, cursor: &str) -> u64 {
@@ -87,6 +84,19 @@ impl Listing {
         sum.part(cursor);
         sum.0
     }
+}
+
+/// What a token says that it names, whatever its checksum says of that.
+fn cursor(token: &str) -> Option<String> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return None;
+    }
+    let hex = token.get(SUM_CHARS..)?;
+    let mut bytes = Vec::with_capacity(hex.len() / 2);
+    for at in (0..hex.len()).step_by(2) {
+        bytes.push(u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// FNV-1a: the same on every replica and in every release.
@@ -217,6 +227,9 @@ mod tests {
             format!("{token}61"),
             token[..18].to_owned(),
             format!("{token}+1"),
+            token.to_uppercase(),
+            listing.token("\n").replace("0a", "+a"),
+            listing.token(&"x".repeat(Key::BYTES_MAX + 1)),
         ] {
             assert_eq!(
                 after(&listing, &bad).map_err(|e| e.problem),
@@ -225,6 +238,7 @@ mod tests {
             );
         }
         assert!(listing.after::<u64>(&token).is_err());
+        assert!(listing.after::<u64>(&listing.token("+5")).is_err());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! swaps, and keeps one value a key with the timestamp it was written at.
 
 pub mod cassandra;
+#[cfg(test)]
+mod chance;
 pub mod embedded;
 mod ends;
 

@@ -16,7 +16,6 @@ mod drain;
 mod machine;
 mod model;
 mod op;
-mod parse;
 mod replicas;
 mod start;
 mod step;

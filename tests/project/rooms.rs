@@ -51,6 +51,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
+    // What the parsers promise, for tests and fuzzing.
+    ("fuzz", &["*"]),
     // The map of the crate names every room.
     ("lib", &["*"]),
     ("main", &["cli"]),

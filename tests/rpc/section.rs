@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata::limits::Limits;
 use fermata::proto::*;
 use tonic::Code;
 
@@ -205,5 +206,48 @@ async fn a_caller_that_hangs_up_gives_nothing_back() {
     assert!(wait.await.unwrap_err().is_cancelled());
     // It may have been told of its turn by another call meanwhile.
     tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(waiters(&world, "a").await, 1);
+}
+
+#[tokio::test]
+async fn limits_that_are_as_large_as_can_be_set_are_served_with() {
+    const MAX: usize = i64::MAX as usize;
+    let world = World::with(Limits {
+        remembered_value_bytes_max: MAX,
+        message_bytes_max: MAX,
+        owner_bytes_max: MAX,
+        reason_bytes_max: MAX,
+        places_per_key_max: MAX,
+        ended_per_key_max: MAX,
+        lock_refs_per_session_max: MAX,
+        sessions_max: MAX,
+        active_keys_max: MAX,
+        calls_per_key_max: MAX,
+        critical_calls_per_lock_ref_max: MAX,
+        waits_per_lock_ref_max: MAX,
+        streams_per_connection_max: u32::MAX,
+        connections_max: MAX,
+        ttl_max_ms: u32::MAX,
+        ttl_default_ms: u32::MAX,
+        wait_max_ms: i64::MAX as u64,
+        call_max_ms: i64::MAX as u64,
+        page_size_max: MAX,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = world.client().await;
+    hold(&mut client, "a").await;
+    let waiting = create(&mut client, "a").await;
+    let longest = prost_types::Duration {
+        seconds: i64::MAX,
+        nanos: 999_999_999,
+    };
+    let ask = AcquireLockRequest {
+        lock_ref: waiting.lock_ref,
+        wait: Some(longest),
+        ..Default::default()
+    };
+    let wait = client.acquire_lock(in_ms(ask, 300)).await.unwrap();
+    assert_eq!(wait.into_inner().state(), LockState::Waiting);
     assert_eq!(waiters(&world, "a").await, 1);
 }

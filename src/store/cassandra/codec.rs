@@ -145,6 +145,10 @@ impl First {
         if version == 0 {
             return Err(damaged("its version is 0"));
         }
+        // Before anybody counts the places between them.
+        if head > next {
+            return Err(damaged("its head is above next"));
+        }
         Ok(First {
             state: State {
                 version,

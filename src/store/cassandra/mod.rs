@@ -10,6 +10,8 @@ mod change;
 mod codec;
 mod driver;
 mod fault;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod health;
 mod load;
 mod memory;

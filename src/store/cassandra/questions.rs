@@ -106,7 +106,7 @@ impl CassandraStore {
 
 /// `None` for one that was answered, for what is left of one whose cells expire, and for one that this
 /// version does not understand: it must not keep the others from being answered.
-fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError> {
+pub(super) fn decode(home: ReplicaId, mut row: Row) -> Result<Option<Question>, StoreError> {
     let id = present(row.uuid("id")?, "id")?;
     if row.boolean("consented")?.is_some() {
         return Ok(None);

@@ -89,7 +89,7 @@ impl CassandraStore {
 }
 
 /// `None` for a row that is not whole: one that was never announced, or not by this version.
-fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
+pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
     let id = ReplicaId(present(row.uuid("id")?, "id")?);
     let ttl = row.int("ttl")?;
     let (

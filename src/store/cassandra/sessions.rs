@@ -64,7 +64,7 @@ impl CassandraStore {
     }
 }
 
-fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
+pub(super) fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
         id: SessionId(present(row.uuid("id")?, "id")?),
         ttl_ms: present(row.int("ttl")?, "ttl")?.cast_unsigned(),

@@ -15,6 +15,8 @@ mod fault_tests;
 mod faults;
 mod file;
 mod format;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod gate;
 mod isolate;
 mod open_error;

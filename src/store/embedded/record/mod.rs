@@ -1,7 +1,7 @@
 //! What the rows hold: a byte that says the format, then one protobuf message.
 //!
-//! Decoding answers with an error for anything that this program did not write. The rows' keys are
-//! in `rows`.
+//! Decoding answers with an error for what is none of these, and passes over fields that it does not know: a later
+//! version may have written them. The rows' keys are in `rows`.
 
 mod data;
 mod lock;

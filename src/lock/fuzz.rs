@@ -1,0 +1,67 @@
+//! What the texts of this room promise.
+
+use uuid::Uuid;
+
+use super::{Fence, Key, KeyError, LockRef, Seq, TableName, Tag};
+
+/// The longest error about a text, in bytes: it tells what is wrong, and does not repeat the text.
+const ERROR_BYTES_MAX: usize = 250;
+
+/// A lockRef, a key and a table name: none of them takes what it would print in another way, and every key has a lockRef.
+pub fn lock_ref(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match text.parse::<LockRef>() {
+        Ok(lock_ref) => {
+            assert_eq!(lock_ref.to_string(), text);
+            assert!(text.is_ascii() && text.len() <= LockRef::TEXT_BYTES_MAX);
+            assert!((Seq::FIRST..=Seq::LAST).contains(&lock_ref.seq));
+            let granted = Fence::NONE < lock_ref.grant.unwrap_or(Fence(1));
+            assert!(granted && lock_ref.grant <= Some(Fence(Fence::MAX)));
+        }
+        Err(error) => is_short(&error.to_string()),
+    }
+    for bytes_max in [0, text.len().saturating_sub(1), text.len(), usize::MAX] {
+        key(text, bytes_max);
+    }
+    match TableName::parse(text) {
+        Ok(table) => {
+            assert_eq!(table.as_str(), text);
+            assert!(text.is_ascii() && (1..=TableName::BYTES_MAX).contains(&text.len()));
+        }
+        Err(error) => is_short(&error.to_string()),
+    }
+}
+
+/// Under a limit of this server.
+fn key(text: &str, bytes_max: usize) {
+    let fits = (1..=bytes_max.min(Key::BYTES_MAX)).contains(&text.len());
+    match Key::parse(text, bytes_max) {
+        Ok(key) => {
+            assert!(fits && !text.contains(char::is_control));
+            assert_eq!(key.as_str(), text);
+            has_a_lock_ref(key);
+        }
+        Err(KeyError::Empty { .. }) => assert_eq!(text, ""),
+        Err(KeyError::TooLong { bytes, max }) => {
+            assert!(!fits && bytes == text.len() && bytes > max);
+        }
+        Err(KeyError::Control { at, .. }) => assert!(text[at..].starts_with(char::is_control)),
+    }
+}
+
+fn has_a_lock_ref(key: Key) {
+    let made = LockRef {
+        table: TableName::default_table(),
+        key,
+        seq: Seq::LAST,
+        tag: Tag::of(Uuid::nil()),
+        grant: Some(Fence(Fence::MAX)),
+    };
+    assert_eq!(made.to_string().parse(), Ok(made));
+}
+
+fn is_short(error: &str) {
+    assert!(error.len() <= ERROR_BYTES_MAX, "{error}");
+}

@@ -1,0 +1,146 @@
+//! What rows that are read promise: whatever stands in their columns, they are an error or something that is whole; and a
+//! state that is whole reads back the same from the rows that would be written of it.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::codec::{self, First};
+use super::skip;
+use super::statements::{
+    QUESTION_COLUMNS, REPLICA_COLUMNS, ROW_COLUMNS, SESSION_COLUMNS, SHARED_COLUMNS,
+};
+use super::value::{Row, Value};
+use super::{questions, replicas, sessions};
+use crate::lock::{ReplicaId, Seq, State};
+use crate::store::StoreError;
+
+/// Rows of one kind, which the first byte says. Each column is a byte that says what stands there (0 for nothing), and
+/// that. Of a state the row below its places comes first, then its places, newest first.
+pub fn cassandra_rows(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    match input.byte() % 4 {
+        0 => state(input),
+        1 => {
+            let _ = sessions::decode_session(input.row(&SESSION_COLUMNS));
+        }
+        2 => {
+            let _ = replicas::decode(input.row(&REPLICA_COLUMNS));
+        }
+        _ => {
+            let columns = [&QUESTION_COLUMNS[..], &["consented"]].concat();
+            let _ = questions::decode(ReplicaId(Uuid::nil()), input.row(&columns));
+        }
+    }
+}
+
+fn state(mut input: Input<'_>) {
+    let first = input.row(&[&SHARED_COLUMNS[..], &ROW_COLUMNS[..]].concat());
+    let Ok(first) = First::decode(first) else {
+        return;
+    };
+    let mut places = Vec::new();
+    while !input.0.is_empty() {
+        places.push(input.row(&ROW_COLUMNS));
+    }
+    let Ok(state) = first.with_places(places) else {
+        return;
+    };
+    assert_eq!(state.check(), Ok(()));
+    assert_eq!(written_and_read(&state), Ok(state));
+}
+
+/// A state from the rows that it would be written as.
+fn written_and_read(state: &State) -> Result<State, String> {
+    let (first, places) = rows(state).map_err(|error| error.to_string())?;
+    let read = First::decode(first).and_then(|first| first.with_places(places));
+    read.map_err(|error| error.to_string())
+}
+
+fn rows(state: &State) -> Result<(Row, Vec<Row>), StoreError> {
+    let runs = skip::long_runs(state);
+    let mut first = codec::shared(state)?;
+    first.extend(codec::below(&state.ended, &runs));
+    let first = row(&[&SHARED_COLUMNS[..], &ROW_COLUMNS[..]].concat(), first);
+    let mut places = vec![row(&ROW_COLUMNS, codec::above())];
+    let mut below = state.next.0;
+    for entry in state.entries.iter().rev() {
+        for seq in (entry.seq.0 + 1..below).rev() {
+            match runs.iter().find(|run| run.contains(seq)) {
+                Some(_) => break,
+                None => places.push(row(&ROW_COLUMNS, codec::over(Seq(seq))?)),
+            }
+        }
+        places.push(row(&ROW_COLUMNS, codec::live(entry)?));
+        below = entry.seq.0;
+    }
+    Ok((first, places))
+}
+
+fn row(columns: &[&str], values: Vec<Value>) -> Row {
+    let set = |value| (value != Value::Unset).then_some(value);
+    Row {
+        columns: columns
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Arc<[_]>>(),
+        values: values.into_iter().map(set).collect(),
+    }
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    /// The next bytes; what the input lacks is 0.
+    fn take<const BYTES: usize>(&mut self) -> [u8; BYTES] {
+        let mut taken = [0; BYTES];
+        let (given, rest) = self.0.split_at(self.0.len().min(BYTES));
+        taken[..given.len()].copy_from_slice(given);
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::from_be_bytes(self.take())
+    }
+
+    /// As many as the next byte says.
+    fn bytes(&mut self) -> Vec<u8> {
+        let count = usize::from(self.byte()).min(self.0.len());
+        let (bytes, rest) = self.0.split_at(count);
+        self.0 = rest;
+        bytes.to_vec()
+    }
+
+    fn row(&mut self, columns: &[&str]) -> Row {
+        let values = columns.iter().map(|column| match self.byte() {
+            0 => Value::Unset,
+            u8::MAX => Value::Map(Vec::new()),
+            _ => self.value(column),
+        });
+        row(columns, values.collect())
+    }
+
+    /// Of the type that the column has.
+    fn value(&mut self, column: &str) -> Value {
+        match column {
+            "format" | "mode" => Value::TinyInt(i8::from_be_bytes(self.take())),
+            "version" | "next" | "head" | "grant" | "fence" | "seq" | "beat" => {
+                Value::BigInt(i64::from_be_bytes(self.take()))
+            }
+            "width" | "ttl" | "epoch" | "disconnect_grace" => {
+                Value::Int(i32::from_be_bytes(self.take()))
+            }
+            "unsynced" | "open" | "stopped" | "consented" => Value::Boolean(self.byte() & 1 == 1),
+            "created_at" | "started_at" => Value::Timestamp(i64::from_be_bytes(self.take())),
+            "request_id" | "session" | "home" | "replica" | "id" => {
+                Value::Uuid(Uuid::from_bytes(self.take()))
+            }
+            "ended" | "skip" => Value::Blob(self.bytes()),
+            _ => Value::Text(String::from_utf8_lossy(&self.bytes()).into_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! States by chance, for the tests of every store: whole ones, as the core makes them or not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use crate::lock::{
+    EndReason, Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+    Tag,
+};
+
+fn label() -> impl Strategy<Value = Box<str>> {
+    "[^\\p{Cc}]{0,12}".prop_map(String::into_boxed_str)
+}
+
+prop_compose! {
+    fn any_entry()(
+        request_id in any::<u128>(),
+        session in proptest::option::of(any::<u128>()),
+        ttl_ms in any::<u32>(),
+        epoch in any::<u32>(),
+        home in any::<u128>(),
+        identity in label(),
+        owner in label(),
+        created_at_ms in any::<i64>(),
+    ) -> Entry {
+        let session = session.map(|id| Liveness::Session(SessionId(Uuid::from_u128(id))));
+        Entry {
+            seq: Seq::FIRST,
+            mode: Mode::Exclusive,
+            request_id: Uuid::from_u128(request_id),
+            liveness: session.unwrap_or(Liveness::Own { ttl_ms }),
+            epoch,
+            home: ReplicaId(Uuid::from_u128(home)),
+            identity,
+            owner,
+            created_at_ms,
+        }
+    }
+}
+
+fn any_end() -> impl Strategy<Value = (u128, EndReason)> {
+    let reason = prop_oneof![
+        Just(EndReason::Expired),
+        Just(EndReason::SessionClosed),
+        Just(EndReason::Unclaimed),
+        Just(EndReason::Foreign),
+        (label(), label()).prop_map(|(by, why)| EndReason::Forced { by, why }),
+    ];
+    (any::<u128>(), reason)
+}
+
+prop_compose! {
+    /// A state that is whole. Between its places are gaps of some, of many, and of very many that are over.
+    pub(in crate::store) fn any_state()(
+        version in 1..=i64::MAX as u64,
+        below in 0..1_000_u64,
+        places in prop::collection::vec(
+            (prop_oneof![1..3_u64, 60..70_u64, 1..1_u64 << 40], any_entry()),
+            0..5,
+        ),
+        above in prop_oneof![0..3_u64, 60..70_u64, 0..1_u64 << 40],
+        ends in prop::collection::btree_map(any::<u64>(), any_end(), 0..4),
+        fence in 1..1_u64 << 62,
+        earlier in 0..1_000_u64,
+        width in any::<u32>(),
+        unsynced in any::<bool>(),
+        complete_from in any::<u64>(),
+    ) -> State {
+        let mut last = below;
+        let mut entries = Vec::new();
+        for (gap, entry) in places {
+            last += gap;
+            entries.push(Arc::new(Entry { seq: Seq(last), ..entry }));
+        }
+        let next = last + 1 + above;
+        let grant = match entries.is_empty() {
+            true => Fence::NONE,
+            false => Fence(fence.saturating_sub(earlier).max(1)),
+        };
+        let ended: BTreeMap<u64, (u128, EndReason)> =
+            ends.into_iter().map(|(at, end)| (at % next, end)).collect();
+        let is_over = |seq: u64| seq > 0 && entries.iter().all(|entry| entry.seq.0 != seq);
+        State {
+            version,
+            next: Seq(next),
+            head: entries.first().map_or(Seq(next), |entry| entry.seq),
+            grant,
+            fence: Fence(fence),
+            width,
+            unsynced,
+            ended: Ended {
+                places: ended
+                    .into_iter()
+                    .filter(|(seq, _)| is_over(*seq))
+                    .map(|(seq, (request_id, reason))| EndedPlace {
+                        seq: Seq(seq),
+                        tag: Tag::of(Uuid::from_u128(request_id)),
+                        reason,
+                    })
+                    .collect(),
+                complete_from: Seq((complete_from % next).max(1)),
+            },
+            entries: entries.into(),
+        }
+    }
+}
