@@ -332,6 +332,22 @@ async fn a_head_that_was_told_is_not_evicted_for_not_coming() {
 }
 
 #[tokio::test]
+async fn a_holder_that_was_taken_over_is_not_evicted_for_not_coming() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let told = world.create_in(session, "k").await;
+    let world = world.restart().await;
+    for _ in 0..4 {
+        clock.advance(Duration::from_secs(5)).await;
+        let lease = LeaseId::Session(session);
+        world.engine.renew(&lease).await.unwrap();
+    }
+    let held = world.acquire(&told).await;
+    world.put(&held, "here").await.unwrap();
+}
+
+#[tokio::test]
 async fn an_answer_whose_caller_was_gone_is_no_claim() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;

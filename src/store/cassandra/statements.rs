@@ -303,6 +303,16 @@ mod tests {
     }
 
     #[test]
+    fn what_carries_its_own_timestamp_says_so() {
+        let keyspace = Keyspace::parse("k").unwrap();
+        let data = Ask::WriteData(TableName::default_table());
+        for ask in [data, Ask::Announce, Ask::Beat, Ask::ForgetReplica] {
+            let text = ask.text(&keyspace);
+            assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
+        }
+    }
+
+    #[test]
     fn shapes_are_few() {
         let shapes: std::collections::HashSet<_> = (0..=256)
             .map(|rows| Shape::holding(false, rows, 0))
