@@ -1,6 +1,7 @@
 //! A clock that stands still until it is moved.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fermata::engine::{Clock, Sleep, SystemClock};
@@ -8,7 +9,7 @@ use tokio::sync::watch;
 
 pub struct ManualClock {
     boot: watch::Sender<Duration>,
-    wall_us: u64,
+    wall_us: AtomicU64,
 }
 
 impl ManualClock {
@@ -16,7 +17,7 @@ impl ManualClock {
     pub fn new() -> Arc<ManualClock> {
         Arc::new(ManualClock {
             boot: watch::Sender::new(Duration::from_secs(1_000)),
-            wall_us: SystemClock.wall_us() - 1_000_000_000,
+            wall_us: AtomicU64::new(SystemClock.wall_us() - 1_000_000_000),
         })
     }
 
@@ -38,6 +39,12 @@ impl ManualClock {
         self.boot.send_modify(|now| *now += span);
         tokio::task::yield_now().await;
     }
+
+    /// Somebody sets the wall clock back.
+    pub fn set_wall_back(&self, span: Duration) {
+        let span_us = span.as_micros() as u64;
+        self.wall_us.fetch_sub(span_us, Ordering::Relaxed);
+    }
 }
 
 impl Clock for ManualClock {
@@ -46,7 +53,7 @@ impl Clock for ManualClock {
     }
 
     fn wall_us(&self) -> u64 {
-        self.wall_us + self.boot().as_micros() as u64
+        self.wall_us.load(Ordering::Relaxed) + self.boot().as_micros() as u64
     }
 
     fn sleep(&self, span: Duration) -> Sleep {

@@ -429,11 +429,28 @@ async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_anoth
 async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
+    // Its home is told by nobody.
     service.wires.cut("replica-0");
+    service.replicas[0].way.deaf(true);
     b.force_release(&held, "ops", "stuck").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let again = a.acquire(&held, NO_WAIT, false).await;
     assert!(matches!(again, Err(EngineError::Over(_))), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_nobody_could_tell_of_an_end_acknowledges_nothing_a_second_later() {
+    let (service, a, b) = &Service::two().await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    service.wires.cut("replica-0");
+    service.replicas[0].way.deaf(true);
+    b.force_release(&held, "ops", "stuck").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let late = write(a, &held, "late").await;
+    assert!(
+        matches!(late, Err(EngineError::OverDuringWrite(_))),
+        "{late:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -85,6 +85,18 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
 }
 
 #[tokio::test]
+async fn a_session_expires_in_its_time_though_the_wall_clock_steps_back() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let held = world.create_in(session, "k").await;
+    clock.set_wall_back(Duration::from_secs(3_600));
+    clock.advance(TTL + STEP).await;
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
+    until_no_row(&world).await;
+}
+
+#[tokio::test]
 async fn nobody_expires_for_the_time_that_the_replica_slept() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;

@@ -296,6 +296,18 @@ async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_sessio
 }
 
 #[tokio::test]
+async fn a_head_that_takes_its_time_is_not_passed_over() {
+    let world = World::new().await;
+    let first = world.create("k").await.lock_ref;
+    let slow = world.create("k").await.lock_ref;
+    let next = world.create("k").await.lock_ref;
+    world.release(&first).await.unwrap();
+    let early = world.engine.acquire(&next, STEP, false).await.unwrap();
+    assert_eq!(early.standing, Standing::Waiting { position: 1 });
+    world.acquire(&slow).await;
+}
+
+#[tokio::test]
 async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_hear_that_it_holds() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
@@ -329,6 +341,22 @@ async fn a_head_that_was_told_is_not_evicted_for_not_coming() {
         world.engine.renew(&told.lease).await.unwrap();
     }
     world.put(&told.lock_ref, "here").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_that_was_taken_over_is_not_evicted_for_not_coming() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let told = world.create_in(session, "k").await;
+    let world = world.restart().await;
+    for _ in 0..4 {
+        clock.advance(Duration::from_secs(5)).await;
+        let lease = LeaseId::Session(session);
+        world.engine.renew(&lease).await.unwrap();
+    }
+    let held = world.acquire(&told).await;
+    world.put(&held, "here").await.unwrap();
 }
 
 #[tokio::test]

@@ -73,6 +73,12 @@ fn breaks(care: Care, promise: &'static str) {
 }
 
 #[test]
+fn with_every_care_nobody_is_sure_for_too_long() {
+    let (moments, _) = search_all(1);
+    assert!(moments > 10_000, "{moments} moments");
+}
+
+#[test]
 fn a_client_that_counts_from_the_answer_is_sure_for_too_long() {
     breaks(Care::FromSending, BELIEF);
 }

@@ -17,8 +17,27 @@ fn breaks(rule: Rule, setup: Setup, promise: &'static str) {
     assert!(lines.len() <= LINES_MAX, "{rule:?}: {} lines", lines.len());
 }
 
+/// With all rules on no promise is broken: the small worlds of this file, so that it is known soon.
+fn keeps(setup: Setup) {
+    let with = search(setup, 1);
+    if let Some((promise, lines)) = with.broken {
+        panic!("not \"{promise}\"\n  {}", lines.join("\n  "));
+    }
+    assert!(with.closed);
+}
+
 fn setup() -> Setup {
     Setup::new("one rule off")
+}
+
+#[test]
+fn with_all_rules_on_a_put_that_is_given_up_breaks_nothing() {
+    keeps(setup().fault(Fault::GivenUp, 1));
+}
+
+#[test]
+fn with_all_rules_on_an_eviction_breaks_nothing() {
+    keeps(setup().fault(Fault::Evict, 1));
 }
 
 #[test]

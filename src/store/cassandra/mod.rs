@@ -35,7 +35,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use self::change::Change;
-use self::driver::{Driver, Statement, Use};
+use self::driver::{Driver, Statement};
 use self::fault::{ConnectFault, Fault};
 use self::memory::Memory;
 pub use self::options::{
@@ -161,7 +161,7 @@ impl CassandraStore {
             return Ok(known);
         }
         let text = ask.text(&self.keyspace);
-        let statement = self.driver.prepare(usage(&ask), &text).await?;
+        let statement = self.driver.prepare(ask.usage(), &text).await?;
         let mut statements = self
             .statements
             .lock()
@@ -209,35 +209,6 @@ impl CassandraStore {
         // A majority does not show yet what the transaction saw.
         self.memory.doubt(id, named);
         self.state(id).await
-    }
-}
-
-fn usage(ask: &Ask) -> Use {
-    match ask {
-        Ask::Swap(..)
-        | Ask::OpenSession
-        | Ask::SwapSession
-        | Ask::ForgetSession
-        | Ask::NoteSchemaVersion
-        | Ask::RaiseSchemaVersion => Use::Cas,
-        Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
-        Ask::First(_)
-        | Ask::Places(_)
-        | Ask::Keys(_)
-        | Ask::ReadData(_)
-        | Ask::Sessions
-        | Ask::Replicas
-        | Ask::Questions
-        | Ask::HasConsent
-        | Ask::Clock
-        | Ask::Columns
-        | Ask::SchemaVersion => Use::Read,
-        Ask::WriteData(_)
-        | Ask::Announce
-        | Ask::Beat
-        | Ask::ForgetReplica
-        | Ask::PutQuestion
-        | Ask::Consent => Use::Write,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Names come from types that cannot carry CQL, and are quoted; values are always bound.
 
+use super::driver::Use;
 use super::options::Keyspace;
 use crate::lock::TableName;
 use crate::store::QUESTION_KEPT;
@@ -163,6 +164,36 @@ fn marks(count: usize) -> String {
 }
 
 impl Ask {
+    /// How it is executed.
+    pub(super) fn usage(&self) -> Use {
+        match self {
+            Ask::Swap(..)
+            | Ask::OpenSession
+            | Ask::SwapSession
+            | Ask::ForgetSession
+            | Ask::NoteSchemaVersion
+            | Ask::RaiseSchemaVersion => Use::Cas,
+            Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
+            Ask::First(_)
+            | Ask::Places(_)
+            | Ask::Keys(_)
+            | Ask::ReadData(_)
+            | Ask::Sessions
+            | Ask::Replicas
+            | Ask::Questions
+            | Ask::HasConsent
+            | Ask::Clock
+            | Ask::Columns
+            | Ask::SchemaVersion => Use::Read,
+            Ask::WriteData(_)
+            | Ask::Announce
+            | Ask::Beat
+            | Ask::ForgetReplica
+            | Ask::PutQuestion
+            | Ask::Consent => Use::Write,
+        }
+    }
+
     /// Its text.
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
@@ -299,6 +330,27 @@ mod tests {
             let marks = text.matches('?').count();
             assert_eq!(marks, values + rows + shape.ranges * 3, "{text}");
             assert!(!text.contains('\''), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_carries_its_own_timestamp_says_so() {
+        let keyspace = Keyspace::parse("k").unwrap();
+        let data = Ask::WriteData(TableName::default_table());
+        for ask in [data, Ask::Announce, Ask::Beat, Ask::ForgetReplica] {
+            let text = ask.text(&keyspace);
+            assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_grant_rests_on_is_read_from_a_majority_and_in_doubt_serially() {
+        let table = TableName::default_table;
+        for ask in [Ask::First(table()), Ask::Places(table())] {
+            assert_eq!(ask.usage(), Use::Read);
+        }
+        for ask in [Ask::FirstSettled(table()), Ask::LoadSession] {
+            assert_eq!(ask.usage(), Use::SerialRead);
         }
     }
 
