@@ -118,7 +118,7 @@ impl Recorder {
     }
 
     /// What is wrong with what was noted so far.
-    fn broken(&self, what: &str) -> Option<String> {
+    pub fn broken(&self, what: &str) -> Option<String> {
         let (events, left_out, seed) = {
             let noted = self.0.noted.lock().unwrap();
             if noted.is_unchecked {
