@@ -154,7 +154,20 @@ impl Client {
         Client::from_parts(vec![("the channel".to_owned(), channel)], options, clock)
     }
 
-    pub(super) fn from_parts(
+    /// The same over several channels, one to each replica, each with its name for messages.
+    pub fn from_channels_and_clock(
+        channels: impl IntoIterator<Item = (String, Channel)>,
+        options: ClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client, ConnectError> {
+        let channels: Vec<_> = channels.into_iter().collect();
+        if channels.is_empty() {
+            return Err(ConnectError::NoEndpoint);
+        }
+        Ok(Client::from_parts(channels, options, clock))
+    }
+
+    fn from_parts(
         channels: Vec<(String, Channel)>,
         options: ClientOptions,
         clock: Arc<dyn Clock>,

@@ -92,6 +92,7 @@ impl Holding {
                 return lost;
             }
             tokio::select! {
+                biased;
                 lost = self.lease.over() => return self.lose(lost),
                 _ = changes.changed() => {}
             }
@@ -176,6 +177,7 @@ impl Holding {
     /// Watches the lock on the server: an end by force, and a take-over, show only there.
     async fn follow(&self) -> Lost {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(self.client.options().watch_after) => {}
             () = self.watch_now.notified() => {}
         }

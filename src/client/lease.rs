@@ -245,6 +245,7 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
     let mut reopened_after = REOPENED_AFTER;
     loop {
         tokio::select! {
+            biased;
             () = sleep_until(&*shared.clock, due) => reopened_after = REOPENED_AFTER,
             // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
             () = keeper.broken() => {

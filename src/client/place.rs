@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::answer::Standing;
+use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
 use super::guard::LockGuard;
@@ -174,6 +175,11 @@ impl Place {
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// Until when it is safe from expiry, as far as its own calls told; a session may know of more.
+    pub fn valid_until(&self) -> Moment {
+        self.validity.until()
     }
 
     /// How many were ahead in the queue when the server was last heard; 0 once it is held.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
-use super::{AROUND_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
+use super::{AROUND_BYTES_MAX, Dial, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -54,6 +54,7 @@ const WINDOW_MIN: u32 = 1024 * 1024;
 pub struct PeerClient {
     secret: Secret,
     tls: Option<PeerTls>,
+    dial: Option<Dial>,
     message_bytes_max: usize,
     links: Mutex<BTreeMap<ReplicaId, Link>>,
     hints: Arc<Semaphore>,
@@ -76,6 +77,7 @@ impl PeerClient {
         PeerClient {
             secret,
             tls: None,
+            dial: None,
             message_bytes_max: limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX),
             links: Mutex::new(BTreeMap::new()),
             hints: Arc::new(Semaphore::new(HINTS_MAX)),
@@ -87,6 +89,15 @@ impl PeerClient {
     pub fn with_tls(self, tls: PeerTls) -> PeerClient {
         PeerClient {
             tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// The same over connections that are opened so, and not by TCP; TLS is not spoken on them.
+    #[must_use]
+    pub fn with_dial(self, dial: Dial) -> PeerClient {
+        PeerClient {
+            dial: Some(dial),
             ..self
         }
     }
@@ -255,7 +266,10 @@ impl PeerClient {
             .keep_alive_timeout(PING_TIMEOUT)
             // Also between calls: the next one then finds out before it is sent.
             .keep_alive_while_idle(true);
-        Ok(connect::lazily(endpoint, self.tls.clone()))
+        Ok(match &self.dial {
+            Some(dial) => connect::lazily_by(endpoint, Arc::clone(dial)),
+            None => connect::lazily(endpoint, self.tls.clone()),
+        })
     }
 
     /// With the secret, and what is left of its caller's time.

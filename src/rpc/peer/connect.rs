@@ -3,9 +3,11 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -23,9 +25,23 @@ const CONNECT: Duration = Duration::from_millis(500);
 const SECURE: Duration = Duration::from_millis(1000);
 
 /// Bytes to and from a replica, with TLS or without.
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Wire for IO {}
+
+/// Opens connections otherwise than by TCP: to `http://` and the address that a replica announced.
+pub type Dial = Arc<dyn Fn(Uri) -> BoxFuture<'static, io::Result<Box<dyn Wire>>> + Send + Sync>;
+
+/// The same as [`lazily`], by connections that are opened so. For tests that have a network of their own.
+pub(super) fn lazily_by(endpoint: Endpoint, dial: Dial) -> Channel {
+    let connector = service_fn(move |at: Uri| {
+        let opened = dial(at);
+        async move { Ok::<_, io::Error>(TokioIo::new(opened.await?)) }
+    });
+    endpoint
+        .connect_timeout(CONNECT)
+        .connect_with_connector_lazy(connector)
+}
 
 /// A channel that connects once it is used.
 pub(super) fn lazily(endpoint: Endpoint, tls: Option<PeerTls>) -> Channel {

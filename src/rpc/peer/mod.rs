@@ -10,6 +10,7 @@ mod service;
 mod tls;
 
 pub use client::PeerClient;
+pub use connect::{Dial, Wire};
 pub use secret::{Secret, SecretError};
 pub use service::{PeerRpc, STREAMS_MAX};
 pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};

@@ -13,7 +13,7 @@
 mod check;
 mod event;
 #[path = "../figures.rs"]
-mod figures;
+pub mod figures;
 mod recorder;
 mod rpc;
 

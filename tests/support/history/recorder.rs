@@ -118,7 +118,7 @@ impl Recorder {
     }
 
     /// What is wrong with what was noted so far.
-    fn broken(&self, what: &str) -> Option<String> {
+    pub fn broken(&self, what: &str) -> Option<String> {
         let judged = self.judged()?;
         eprintln!("{what}: {}", judged.checked);
         let Checked {

@@ -1,0 +1,68 @@
+//! Who believes that it holds a key, by its own clock and by what it was told. While somebody does, its place lives
+//! and is the first one, whatever the queue is changed to; unless it was ended by force.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
+
+use fermata::client::LockGuard;
+use fermata::lock::State;
+
+use super::log::Log;
+
+#[derive(Default)]
+pub struct Beliefs(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    held: Vec<Belief>,
+    /// Keys, and their places that somebody may have ended by force.
+    forced: BTreeSet<(String, u64)>,
+}
+
+struct Belief {
+    key: String,
+    seq: u64,
+    who: String,
+    guard: Weak<LockGuard>,
+}
+
+impl Beliefs {
+    /// A client holds a key from now on, for as long as its guard is there and valid.
+    pub fn begin(&self, who: &str, key: &str, seq: u64, guard: &Arc<LockGuard>) {
+        let mut noted = self.0.lock().unwrap();
+        noted.held.retain(|belief| belief.guard.strong_count() > 0);
+        noted.held.push(Belief {
+            key: key.to_owned(),
+            seq,
+            who: who.to_owned(),
+            guard: Arc::downgrade(guard),
+        });
+    }
+
+    /// From now on nothing is promised for this place.
+    pub fn force(&self, key: &str, seq: u64) {
+        let mut noted = self.0.lock().unwrap();
+        noted.forced.insert((key.to_owned(), seq));
+    }
+
+    pub fn is_forced(&self, key: &str, seq: u64) -> bool {
+        let noted = self.0.lock().unwrap();
+        noted.forced.contains(&(key.to_owned(), seq))
+    }
+
+    /// The queue of a key is another one from this moment on.
+    pub fn swapped(&self, log: &Log, key: &str, state: &State) {
+        let noted = self.0.lock().unwrap();
+        let holder = state.holder().map(|entry| entry.seq.0);
+        for belief in noted.held.iter().filter(|belief| belief.key == key) {
+            let believes = belief.guard.upgrade().is_some_and(|guard| guard.is_valid());
+            let is_forced = noted.forced.contains(&(key.to_owned(), belief.seq));
+            if believes && holder != Some(belief.seq) && !is_forced {
+                log.violation(format_args!(
+                    "{} believes that it holds {key} as #{}, and the first place is {holder:?} now",
+                    belief.who, belief.seq
+                ));
+            }
+        }
+    }
+}

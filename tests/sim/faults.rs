@@ -1,0 +1,232 @@
+//! What goes wrong with hosts, the network and the weather of the store, as the seed says; and the end of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::rng::Rng;
+use super::world::World;
+
+fn ms(rng: &mut Rng, least: u64, most: u64) -> Duration {
+    Duration::from_millis(least + rng.below(most - least + 1))
+}
+
+/// Mostly short; some outlast every TTL.
+fn span(rng: &mut Rng) -> Duration {
+    match rng.below(4) {
+        0 => ms(rng, 4_000, 15_000),
+        1 => ms(rng, 1_000, 5_000),
+        _ => ms(rng, 50, 1_500),
+    }
+}
+
+/// Something goes wrong, again and again, for so long.
+pub async fn trouble(world: &Arc<World>, mut rng: Rng, span: Duration) {
+    let end = world.log.now() + span;
+    // How often differs from seed to seed.
+    let often = [300, 1_000, 3_000][rng.below(3) as usize];
+    while world.log.now() < end {
+        let pause = ms(&mut rng, 10, 2 * often);
+        sleep(pause).await;
+        one(world, &mut rng);
+    }
+}
+
+/// Later, unless all is well by then.
+fn later(world: &Arc<World>, after: Duration, what: impl FnOnce(&Arc<World>) + Send + 'static) {
+    let world = Arc::clone(world);
+    tokio::task::spawn_local(async move {
+        sleep(after).await;
+        if !world.is_healed() {
+            what(&world);
+        }
+    });
+}
+
+fn one(world: &Arc<World>, rng: &mut Rng) {
+    let replicas = world.replicas.len() as u64;
+    let clients = world.clients.len() as u64;
+    let replica = rng.below(replicas) as usize;
+    let client = rng.below(clients) as usize;
+    let span = span(rng);
+    match rng.below(20) {
+        0..3 => between(world, rng, span),
+        3..5 => cut_off(world, replica, span),
+        5..7 => stop_replica(world, replica, span),
+        7 => stop_host(world, world.clients[client].host, span),
+        8..10 => {
+            let other = rng.below(replicas + clients) as usize;
+            world.log.fault(
+                "network",
+                format_args!("{replica} and {other} lose their connections"),
+            );
+            world.net.reset(replica, other);
+        }
+        10..12 => {
+            world.replicas[replica].kill(world, rng.below(2) == 0);
+            later(world, span, move |world| {
+                world.replicas[replica].start(world)
+            });
+        }
+        12 => {
+            world.replicas[replica].stop(world);
+            // By then it has stopped; else it is killed.
+            later(world, Duration::from_secs(4) + span, move |world| {
+                world.replicas[replica].kill(world, true);
+                world.replicas[replica].start(world);
+            });
+        }
+        13 => {
+            world.clients[client].kill(world, rng.below(2) == 0);
+            later(world, span, move |world| world.clients[client].start(world));
+        }
+        14 | 15 => wall_jump(world, replica, rng),
+        16..18 => storm(world, rng, span),
+        18 => {
+            let key = world.key(rng);
+            let world = Arc::clone(world);
+            tokio::task::spawn_local(async move { world.force(&key).await });
+        }
+        _ => sleepy_store(world, rng, span),
+    }
+}
+
+/// Nothing goes between two hosts, in one direction or in both.
+fn between(world: &Arc<World>, rng: &mut Rng, span: Duration) {
+    let hosts = (world.replicas.len() + world.clients.len()) as u64;
+    let a = rng.below(world.replicas.len() as u64) as usize;
+    let b = match rng.below(2) {
+        0 => rng.below(hosts) as usize,
+        _ => rng.below(world.replicas.len() as u64) as usize,
+    };
+    if a == b {
+        return;
+    }
+    let ways: &[(usize, usize)] = match rng.below(3) {
+        0 => &[(a, b)],
+        1 => &[(b, a)],
+        _ => &[(a, b), (b, a)],
+    };
+    for (from, to) in ways.iter().copied() {
+        world.log.fault(
+            "network",
+            format_args!("nothing from {from} to {to} for {span:?}"),
+        );
+        world.net.block(from, to);
+        later(world, span, move |world| {
+            world
+                .log
+                .note("network", format_args!("from {from} to {to} again"));
+            world.net.unblock(from, to);
+        });
+    }
+}
+
+/// A replica is cut off from the store.
+fn cut_off(world: &Arc<World>, replica: usize, span: Duration) {
+    let name = &world.replicas[replica].name;
+    world
+        .log
+        .fault(name, format_args!("is cut off from the store for {span:?}"));
+    world.change_weather(replica, |weather| weather.is_cut = true);
+    later(world, span, move |world| {
+        world
+            .log
+            .note(&world.replicas[replica].name, "reaches the store again");
+        world.change_weather(replica, |weather| weather.is_cut = false);
+    });
+}
+
+/// As SIGSTOP: it hears nothing, says nothing, and its sleeps do not end.
+fn stop_replica(world: &Arc<World>, replica: usize, span: Duration) {
+    let clock = &world.replicas[replica].clock;
+    if clock.awake.is_closed() {
+        return;
+    }
+    clock.awake.close();
+    stop_host(world, replica, span);
+    later(world, span, move |world| {
+        world.replicas[replica].clock.awake.open()
+    });
+}
+
+fn stop_host(world: &Arc<World>, host: usize, span: Duration) {
+    world.log.fault(
+        "world",
+        format_args!("host {host} stands still for {span:?}"),
+    );
+    world.net.stop(host);
+    later(world, span, move |world| {
+        world.log.note("world", format_args!("host {host} goes on"));
+        world.net.go_on(host);
+    });
+}
+
+/// Seconds to hours, forward or back.
+fn wall_jump(world: &Arc<World>, replica: usize, rng: &mut Rng) {
+    let seconds = [5, 90, 7_200, 20_000][rng.below(4) as usize];
+    let by_us = rng.below(2 * seconds * 1_000_000) as i64 - seconds as i64 * 1_000_000;
+    let name = &world.replicas[replica].name;
+    world.log.fault(
+        name,
+        format_args!("its wall clock jumps by {} s", by_us / 1_000_000),
+    );
+    world.replicas[replica].clock.jump(by_us);
+}
+
+/// Many operations on the store go wrong, of one replica or of all.
+fn storm(world: &Arc<World>, rng: &mut Rng, span: Duration) {
+    let percent = [5, 20, 50][rng.below(3) as usize];
+    let only = match rng.below(2) {
+        0 => None,
+        _ => Some(rng.below(world.replicas.len() as u64) as usize),
+    };
+    let span = span.min(Duration::from_secs(6));
+    world.log.fault(
+        "store",
+        format_args!("{percent} % go wrong for {span:?}, of {only:?}"),
+    );
+    let hosts: Vec<usize> =
+        only.map_or_else(|| (0..world.replicas.len()).collect(), |one| vec![one]);
+    for host in hosts {
+        world.change_weather(host, |weather| weather.percent = percent);
+        later(world, span, move |world| {
+            world.change_weather(host, |weather| weather.percent = 0);
+        });
+    }
+}
+
+/// Few go wrong, for long.
+fn sleepy_store(world: &Arc<World>, rng: &mut Rng, span: Duration) {
+    let percent = 1 + rng.below(4);
+    world.log.fault(
+        "store",
+        format_args!("{percent} % go wrong for {:?}", span * 3),
+    );
+    for host in 0..world.replicas.len() {
+        world.change_weather(host, |weather| weather.percent = percent);
+        later(world, span * 3, move |world| {
+            world.change_weather(host, |weather| weather.percent = 0);
+        });
+    }
+}
+
+/// Everything is mended, and everybody runs.
+pub fn heal(world: &Arc<World>) {
+    let hosts = world.replicas.len() + world.clients.len();
+    for from in 0..hosts {
+        world.net.go_on(from);
+        for to in 0..hosts {
+            world.net.unblock(from, to);
+        }
+    }
+    for (host, replica) in world.replicas.iter().enumerate() {
+        replica.clock.awake.open();
+        world.change_weather(host, |weather| *weather = Default::default());
+        replica.revive(world);
+    }
+    for client in &world.clients {
+        client.start(world);
+    }
+}
