@@ -31,7 +31,7 @@ fn every_dependency_says_what_it_is_for() {
 const USED_IN: &[(&str, &[&str])] = &[
     ("dependencies", &["src/"]),
     ("build-dependencies", &["build.rs"]),
-    ("dev-dependencies", &["src/", "tests/"]),
+    ("dev-dependencies", &["src/", "tests/", "examples/"]),
 ];
 
 #[test]
