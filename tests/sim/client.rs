@@ -427,6 +427,11 @@ impl Caller {
             _ => self.ms(0, 30),
         };
         sleep(pause).await;
+        if self.rng.below(4) == 0 {
+            // Only looks: what it saw, and what it sees now, is what the next one sees.
+            self.read(&held).await;
+            return self.leave(held, None).await;
+        }
         counts[self.number] += 1;
         let mine = counts[self.number];
         let tag = format!("{}/{:x}", self.name, self.rng.next());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::rng::Rng;
+use super::store::Ambush;
 use super::world::World;
 
 fn ms(rng: &mut Rng, least: u64, most: u64) -> Duration {
@@ -50,7 +51,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
     let replica = rng.below(replicas) as usize;
     let client = rng.below(clients) as usize;
     let span = span(rng);
-    match rng.below(20) {
+    match rng.below(25) {
         0..3 => between(world, rng, span),
         3..5 => cut_off(world, replica, span),
         5..7 => stop_replica(world, replica, span),
@@ -88,7 +89,8 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
             let world = Arc::clone(world);
             tokio::task::spawn_local(async move { world.force(&key).await });
         }
-        _ => sleepy_store(world, rng, span),
+        19 => sleepy_store(world, rng, span),
+        _ => ambush(world, replica, rng, span),
     }
 }
 
@@ -160,6 +162,40 @@ fn stop_host(world: &Arc<World>, host: usize, span: Duration) {
     later(world, span, move |world| {
         world.log.note("world", format_args!("host {host} goes on"));
         world.net.go_on(host);
+    });
+}
+
+/// A replica goes, or loses the store, in the middle of its next write or swap.
+fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
+    let Some(way) = world.replicas[replica].way() else {
+        return;
+    };
+    let kind = match rng.below(4) {
+        0 => Ambush::Swap,
+        _ => Ambush::Write,
+    };
+    let dies = rng.below(4);
+    let met = way.ambush(kind);
+    let world = Arc::clone(world);
+    tokio::task::spawn_local(async move {
+        if met.await.is_err() || world.is_healed() {
+            return;
+        }
+        let host = &world.replicas[replica];
+        world.log.fault(
+            &host.name,
+            format_args!("is met in the middle of a {kind:?}"),
+        );
+        match dies {
+            0 => cut_off(&world, replica, span),
+            1 => stop_replica(&world, replica, span),
+            how => {
+                host.kill(&world, how == 2);
+                later(&world, span, move |world| {
+                    world.replicas[replica].start(world)
+                });
+            }
+        }
     });
 }
 

@@ -8,4 +8,4 @@ mod way;
 
 pub use cluster::Cluster;
 pub use fate::Weather;
-pub use way::Way;
+pub use way::{Ambush, Way};

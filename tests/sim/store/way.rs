@@ -24,7 +24,15 @@ pub struct Way {
     clock: Arc<HostClock>,
     rng: Mutex<Rng>,
     weather: Mutex<Weather>,
+    ambush: Mutex<Option<(Ambush, oneshot::Sender<()>)>>,
     is_dead: AtomicBool,
+}
+
+/// An operation in the middle of which something is to happen: it is half done, and nobody hears of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ambush {
+    Swap,
+    Write,
 }
 
 /// Why there is no answer.
@@ -50,6 +58,7 @@ impl Way {
             clock: Arc::clone(clock),
             rng: Mutex::new(rng),
             weather: Mutex::default(),
+            ambush: Mutex::default(),
             is_dead: AtomicBool::new(false),
         })
     }
@@ -61,6 +70,22 @@ impl Way {
     /// The process is gone: it asks nothing more, and hears no answer.
     pub fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Resolves in the middle of the next operation of this kind.
+    pub fn ambush(&self, kind: Ambush) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        *self.ambush.lock().unwrap() = Some((kind, sender));
+        receiver
+    }
+
+    /// Whether this operation is the one.
+    fn is_ambushed(&self, kind: Ambush) -> bool {
+        let mut ambush = self.ambush.lock().unwrap();
+        match ambush.take_if(|(of, _)| *of == kind) {
+            Some((_, now)) => now.send(()).is_ok(),
+            None => false,
+        }
     }
 
     async fn alive(&self) {
@@ -108,7 +133,16 @@ impl Way {
         effect: impl FnOnce(&Cluster) -> (T, String) + Send + 'static,
     ) -> Result<T, Failed> {
         self.alive().await;
-        let (fate, there, back) = self.draw();
+        let drawn = self.draw();
+        self.of_fate(what, drawn, effect).await
+    }
+
+    async fn of_fate<T: Send + 'static>(
+        &self,
+        what: String,
+        (fate, there, back): (Fate, Duration, Duration),
+        effect: impl FnOnce(&Cluster) -> (T, String) + Send + 'static,
+    ) -> Result<T, Failed> {
         self.note(fate, &what);
         let (sender, answer) = oneshot::channel();
         if !matches!(fate, Fate::NotStarted | Fate::UnknownLost) {
@@ -168,8 +202,16 @@ impl Store for Way {
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
         let what = format!("swap {id} v{}", old.version);
         let (id, old, new) = (id.clone(), old.clone(), new.clone());
-        let swapped = self.operation(what, move |cluster| cluster.swap(&id, &old, &new));
-        match swapped.await {
+        self.alive().await;
+        let (mut fate, there, back) = self.draw();
+        if self.is_ambushed(Ambush::Swap) {
+            fate = match self.rng.lock().unwrap().below(3) {
+                0 => Fate::UnknownLost,
+                _ => Fate::UnknownDone,
+            };
+        }
+        let swap = move |cluster: &Cluster| cluster.swap(&id, &old, &new);
+        match self.of_fate(what, (fate, there, back), swap).await {
             Ok(swap) => swap,
             Err(Failed::NotStarted) => Swap::NotStarted(Failed::NotStarted.into()),
             Err(Failed::Unknown) => Swap::Unknown(Failed::Unknown.into()),
@@ -206,7 +248,11 @@ impl Store for Way {
 
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
         self.alive().await;
-        let (fate, _, back) = self.draw();
+        let (mut fate, _, back) = self.draw();
+        let is_ambushed = self.is_ambushed(Ambush::Write);
+        if is_ambushed {
+            fate = Fate::UnknownDone;
+        }
         let what = format!("write {id} at {}", cell.timestamp);
         self.note(fate, &what);
         let mut heard: [Option<Duration>; COPIES] = copies(&mut self.rng.lock().unwrap(), fate);
@@ -221,6 +267,14 @@ impl Store for Way {
                 }
                 _ => {}
             }
+        }
+        if is_ambushed {
+            // One has it, and perhaps another much later.
+            let mut rng = self.rng.lock().unwrap();
+            heard = [None; COPIES];
+            heard[rng.below(COPIES as u64) as usize] =
+                Some(Duration::from_millis(rng.below(9_000)));
+            heard[rng.below(COPIES as u64) as usize] = Some(Duration::from_millis(1));
         }
         let (sender, mut acknowledged) = mpsc::unbounded_channel();
         for (copy, at) in heard.into_iter().enumerate() {
