@@ -53,7 +53,8 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
     let span = span(rng);
     match rng.below(25) {
         0..3 => between(world, rng, span),
-        3..5 => cut_off(world, replica, span),
+        3 => cut_off(world, replica, span),
+        4 => mute(world, replica, span),
         5..7 => stop_replica(world, replica, span),
         7 => stop_host(world, world.clients[client].host, span),
         8..10 => {
@@ -137,6 +138,19 @@ fn cut_off(world: &Arc<World>, replica: usize, span: Duration) {
             .log
             .note(&world.replicas[replica].name, "reaches the store again");
         world.change_weather(replica, |weather| weather.is_cut = false);
+    });
+}
+
+/// A replica's beats do not get through.
+fn mute(world: &Arc<World>, replica: usize, span: Duration) {
+    let name = &world.replicas[replica].name;
+    let span = span * 2;
+    world
+        .log
+        .fault(name, format_args!("gives no beat for {span:?}"));
+    world.change_weather(replica, |weather| weather.is_mute = true);
+    later(world, span, move |world| {
+        world.change_weather(replica, |weather| weather.is_mute = false);
     });
 }
 

@@ -11,6 +11,8 @@ pub struct Weather {
     pub percent: u64,
     /// Nothing gets there, or back.
     pub is_cut: bool,
+    /// Beats do not get there; all else does.
+    pub is_mute: bool,
 }
 
 /// What becomes of one operation.

@@ -371,6 +371,9 @@ impl Store for Way {
     }
 
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
+        if self.weather.lock().unwrap().is_mute {
+            return Err(Failed::NotStarted.into());
+        }
         self.rows(format!("beat {beat}"), move |rows| {
             rows.beat(id, beat, stopped)
         })
