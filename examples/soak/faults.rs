@@ -14,6 +14,7 @@ use super::shared::calls::seconds;
 use super::shared::cassandra;
 use super::shared::counters::{KEYS, TTL};
 use super::shared::network;
+use super::shared::replica::Replica;
 use super::shared::rng::Rng;
 use super::shared::sprayed::Sprayed;
 use super::timeline::Timeline;
@@ -28,6 +29,8 @@ const LASTS_MS: (u64, u64) = (500, 20_000);
 const MAJORITY_MS: (u64, u64) = (500, 8_000);
 /// The lease of a client that goes without a word.
 const GONE_TTL: Duration = Duration::from_secs(5);
+/// A replica serves again within this: more than nodes take to come back, which it needs a majority of.
+const SERVES_WITHIN: Duration = Duration::from_secs(300);
 /// How long one waits for its turn before it goes.
 const GONE_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -152,10 +155,13 @@ impl Faults {
             let begun = self.timeline.begins(kind, &on);
             let world = Arc::clone(&self.world);
             let made = blocking(move || match kind {
-                Kind::ReplicaPaused => paused(lasts, |signal| {
-                    world.replica(number).signal(signal);
-                    Ok(())
-                }),
+                Kind::ReplicaPaused => {
+                    runs(&mut world.replica(number), number)?;
+                    paused(lasts, |signal| {
+                        world.replica(number).signal(signal);
+                        Ok(())
+                    })
+                }
                 Kind::ReplicasApart => {
                     replicas_apart(&world, lasts);
                     Ok(())
@@ -266,9 +272,21 @@ fn replicas_apart(world: &World, lasts: Duration) {
     }
 }
 
+/// A replica that ended by itself is not to be taken for one that was ended.
+fn runs(replica: &mut Replica, number: usize) -> Result<(), Failure> {
+    match replica.ended() {
+        None => Ok(()),
+        Some(status) => {
+            let end = replica.log_end();
+            Err(format!("replica {} ended by itself: {status}\n{end}", number + 1).into())
+        }
+    }
+}
+
 /// Ends a replica, and starts it at the addresses it had.
 fn restarted(world: &World, number: usize, kill: bool) -> Result<(), Failure> {
     let mut replica = world.replica(number);
+    runs(&mut replica, number)?;
     match kill {
         true => replica.kill(),
         false => {
@@ -279,8 +297,17 @@ fn restarted(world: &World, number: usize, kill: bool) -> Result<(), Failure> {
         }
     }
     replica.start_again();
-    replica.serving();
-    Ok(())
+    match replica.line_within("replica ", SERVES_WITHIN) {
+        Some(_) => Ok(()),
+        None => {
+            let end = replica.log_end();
+            Err(format!(
+                "replica {} does not serve after {SERVES_WITHIN:?}\n{end}",
+                number + 1
+            )
+            .into())
+        }
+    }
 }
 
 /// How long after the last fault everybody may still be on the way.

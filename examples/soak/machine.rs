@@ -53,6 +53,7 @@ fn machine() -> String {
         .map_or(0, |kib| kib >> 20);
     let processor = value_of("/proc/cpuinfo", "model name").unwrap_or_default();
     let system = asked("uname", &["-sr"]).unwrap_or_default();
+    let system = system.split('-').next().unwrap_or_default();
     format!("{cores} cores ({processor}), {memory} GiB, {system}")
 }
 

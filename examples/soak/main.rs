@@ -24,7 +24,7 @@ mod world;
 
 use std::error::Error;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,10 +83,19 @@ fn main() -> ExitCode {
         };
     }
     let words = Words::parse();
-    match soak(&words).and_then(|report| told(&words, &report)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => BROKEN.into(),
-        Err(error) => failed(&error),
+    let report = match soak(&words) {
+        Ok(report) => report,
+        Err(error) => return failed(&error),
+    };
+    let text = report.text();
+    // Whoever closed the pipe has seen enough.
+    let _ = write!(std::io::stdout(), "{text}");
+    let written = write_down(&words.report, &text, &report);
+    match (written, report.violations.len(), report.ended_early) {
+        (_, 1.., _) => BROKEN.into(),
+        (Err(error), _, _) => failed(&error),
+        (Ok(()), 0, Some(_)) => NOT_TRIED.into(),
+        (Ok(()), 0, None) => ExitCode::SUCCESS,
     }
 }
 
@@ -123,21 +132,18 @@ fn soak(words: &Words) -> Result<Report, Failure> {
     runtime.block_on(run::run(&asked, cluster))
 }
 
-/// Writes the report; whether nothing was broken.
-fn told(words: &Words, report: &Report) -> Result<bool, Failure> {
-    if let Some(directory) = words.report.parent() {
+/// As text and as a page.
+fn write_down(name: &Path, text: &str, report: &Report) -> Result<(), Failure> {
+    if let Some(directory) = name.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    let text = report.text();
-    for (extension, content) in [("txt", text.clone()), ("html", page::html(report)?)] {
-        let path = words.report.with_extension(extension);
+    for (extension, content) in [("txt", text.to_owned()), ("html", page::html(report)?)] {
+        let path = name.with_extension(extension);
         std::fs::write(&path, content)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         say(&format!("written: {}", path.display()));
     }
-    // Whoever closed the pipe has seen enough.
-    let _ = write!(std::io::stdout(), "{text}");
-    Ok(report.violations.is_empty())
+    Ok(())
 }
 
 /// Says it, if anybody listens still.

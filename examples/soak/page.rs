@@ -34,6 +34,9 @@ pub fn html(report: &Report) -> Result<String, Failure> {
     if let Some(left_out) = report.left_out() {
         let _ = writeln!(page, "<p>{}</p>", escaped(left_out));
     }
+    if let Some(why) = &report.ended_early {
+        let _ = writeln!(page, "<h2>Ended early</h2>\n<pre>{}</pre>", escaped(why));
+    }
     if !report.violations.is_empty() {
         page.push_str("<h2>Violations</h2>\n");
     }

@@ -31,6 +31,8 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(140, 70, 150),
     RGBColor(150, 110, 40),
 ];
+/// Points further apart than so many steps are not joined.
+const GAP: f64 = 1.5;
 const GREY: RGBColor = RGBColor(120, 120, 120);
 const FAULT: RGBColor = RGBColor(196, 48, 48);
 
@@ -41,6 +43,8 @@ type Points = Vec<(f64, f64)>;
 /// One line with its name.
 struct Line {
     name: String,
+    /// How far apart its points are, in seconds.
+    step: f64,
     points: Points,
 }
 
@@ -68,6 +72,7 @@ pub fn svg(report: &Report) -> Result<String, Failure> {
         let middle = |at: usize| (at as f64 + 0.5) * part;
         let of = |name: &str, value: &dyn Fn(&Part) -> Option<f64>| Line {
             name: name.to_owned(),
+            step: part,
             points: parts
                 .iter()
                 .enumerate()
@@ -87,6 +92,7 @@ pub fn svg(report: &Report) -> Result<String, Failure> {
         let lines: Vec<Line> = (0..report.replicas)
             .map(|number| Line {
                 name: format!("replica {}", number + 1),
+                step: f64::INFINITY,
                 points: memory_of(report, number),
             })
             .collect();
@@ -161,11 +167,17 @@ fn plot(
     });
     chart.draw_series(shades)?;
     for (line, colour) in lines.iter().zip(COLOURS) {
-        let points = line.points.iter().copied();
-        chart.draw_series(LineSeries::new(
-            points,
-            ShapeStyle::from(colour).stroke_width(1),
-        ))?;
+        // Where nothing is known, no line is drawn.
+        let runs = line
+            .points
+            .chunk_by(|(one, _), (next, _)| next - one < GAP * line.step);
+        for run in runs {
+            let style = ShapeStyle::from(colour).stroke_width(1);
+            chart.draw_series(LineSeries::new(run.iter().copied(), style))?;
+            // A point by itself would not show in a line.
+            let alone = run.iter().filter(|_| run.len() == 1).copied();
+            chart.draw_series(alone.map(|at| Circle::new(at, 1, colour.filled())))?;
+        }
     }
     let font = ("sans-serif", 13).into_font();
     area.draw(&Text::new(name.to_owned(), (LEFT as i32, 8), font.clone()))?;

@@ -43,6 +43,8 @@ pub struct Report {
     /// The longest wait for a turn after the last fault of a round.
     pub longest_after: Duration,
     pub violations: Vec<String>,
+    /// Why it ended before its time, where that was not the service's fault.
+    pub ended_early: Option<String>,
 }
 
 /// What is told of one kind of fault.
@@ -74,6 +76,7 @@ impl Report {
             lost: 0,
             longest_after: Duration::ZERO,
             violations: Vec::new(),
+            ended_early: None,
         }
     }
 
@@ -193,6 +196,9 @@ impl Report {
         }
         if let Some(left_out) = self.left_out() {
             let _ = writeln!(text, "\n{left_out}");
+        }
+        if let Some(why) = &self.ended_early {
+            let _ = writeln!(text, "\nENDED EARLY: {why}");
         }
         for broken in &self.violations {
             let _ = writeln!(text, "\nVIOLATION: {broken}");

@@ -8,7 +8,7 @@ use tokio::time::{interval, sleep, timeout};
 
 use super::faults::{Faults, PATIENCE};
 use super::report::{Report, Waited};
-use super::shared::cassandra::Cluster;
+use super::shared::cassandra::{Cluster, ClusterError};
 use super::shared::counters::Counters;
 use super::shared::history::Recorder;
 use super::shared::rng::Rng;
@@ -50,7 +50,7 @@ pub async fn run(asked: &Asked, cluster: Cluster) -> Result<Report, Failure> {
             until: timeline.elapsed().max(until),
         };
         round(number, faults, rngs, asked.span, &mut report).await?;
-        if until == asked.span || !report.violations.is_empty() {
+        if until == asked.span || !report.violations.is_empty() || report.ended_early.is_some() {
             break;
         }
     }
@@ -89,6 +89,9 @@ async fn round(
     while under_way.iter().any(|task| !task.is_finished()) {
         ticks.tick().await;
         timeline.sample(world.memory());
+        for misdeed in world.misdeeds() {
+            report.broken(format!("round {number}: {misdeed}"));
+        }
         told += 1;
         if told.is_multiple_of(TELL_EVERY) {
             let so_far = report.waited.len() + counters.finished();
@@ -100,8 +103,14 @@ async fn round(
         }
     }
     for task in under_way {
-        // A fault that could not be made, or mended: nothing can be said of what comes after it.
-        task.await??;
+        match task.await.map_err(Failure::from).flatten() {
+            Ok(()) => {}
+            // The nodes are not what is tried here.
+            Err(error) if error.is::<ClusterError>() => {
+                report.ended_early = Some(error.to_string())
+            }
+            Err(error) => report.broken(format!("round {number}: {error}")),
+        }
     }
     let healed = Instant::now();
     // Everything it asserts is a promise: what panics there is a violation.
@@ -131,6 +140,9 @@ async fn round(
         if let Some(wrong) = judged.wrong {
             report.broken(format!("round {number}: {wrong}"));
         }
+    }
+    for line in world.panics() {
+        report.broken(format!("round {number}: a replica says: {line}"));
     }
     // Calls that a client gave up are answered by now, or never.
     sleep(SAMPLE).await;

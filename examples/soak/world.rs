@@ -13,6 +13,11 @@ use super::shared::history::Recorder;
 use super::shared::replica::{Replica, Setup};
 use super::shared::sprayed::Sprayed;
 
+/// What a log says where a part of a replica died.
+const PANICS: [&str; 2] = ["panicked at", "ended unexpectedly"];
+/// How many such lines are kept.
+const PANICS_MAX: usize = 20;
+
 pub struct World {
     pub cluster: Cluster,
     replicas: Vec<Mutex<Replica>>,
@@ -96,6 +101,38 @@ impl World {
             Some(kib * 1024)
         };
         self.replicas.iter().map(of).collect()
+    }
+
+    /// What replicas did that they never should: ended by themselves, or panicked.
+    pub fn misdeeds(&self) -> Vec<String> {
+        let mut misdeeds = Vec::new();
+        for (number, replica) in (1..).zip(&self.replicas) {
+            // One that is restarted now is looked at by whoever does so.
+            let Ok(mut replica) = replica.try_lock() else {
+                continue;
+            };
+            if let Some(status) = replica.ended() {
+                let end = replica.log_end();
+                misdeeds.push(format!("replica {number} ended by itself: {status}\n{end}"));
+            }
+        }
+        misdeeds
+    }
+
+    /// The lines of the replicas' logs that tell of a panic.
+    pub fn panics(&self) -> Vec<String> {
+        let logs = (0..self.replicas()).map(|number| self.replica(number).log());
+        let told = |line: &&str| PANICS.iter().any(|words| line.contains(words));
+        let mut panics: Vec<String> = logs
+            .flat_map(|log| {
+                log.lines()
+                    .filter(told)
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        panics.truncate(PANICS_MAX);
+        panics
     }
 
     /// Waits until every node sees every other one. Blocks.

@@ -141,6 +141,12 @@ impl Replica {
         self.running.as_ref().map(|running| running.child.id())
     }
 
+    /// How it ended, if nobody told it to.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let running = self.running.as_mut()?;
+        running.child.try_wait().ok().flatten()
+    }
+
     /// Where other replicas call it.
     pub fn peer_port(&self) -> u16 {
         self.peer_port
