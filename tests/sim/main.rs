@@ -64,10 +64,12 @@ fn one_seed_gives_one_trace_byte_for_byte() {
     for seed in 1_000_000..1_000_004 {
         let first = Ran::of(seed);
         assert!(first.trace().len() > 10_000, "{}", first.said);
+        assert!(first.is_good, "{}", first.said);
         for _ in 0..2 {
             same(seed, first.trace(), Ran::of(seed).trace());
         }
         let other = Ran::of(seed + 1_000);
+        assert!(other.is_good, "{}", other.said);
         assert_ne!(first.trace(), other.trace(), "the seed does not matter");
     }
 }

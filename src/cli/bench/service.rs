@@ -5,7 +5,7 @@ use std::time::Duration;
 use prost_types::Duration as WireSpan;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -31,8 +31,8 @@ const CLOSE: Duration = Duration::from_secs(300);
 const KEPT_AHEAD: usize = 64;
 /// How long one waits for a lock.
 const WAIT: Duration = Duration::from_secs(3_600);
-/// How often a place is asked for while the store cannot be reached …
-const CREATE_TRIES: usize = 20;
+/// For how long a place is asked for while the store cannot be reached …
+const CREATE_WITHIN: Duration = Duration::from_secs(30);
 /// … and how soon again.
 const CREATE_AGAIN: Duration = Duration::from_secs(1);
 /// How many keys are tried to find one that has its home at a certain replica.
@@ -170,19 +170,20 @@ impl Replica {
             owner: OWNER.to_owned(),
             ..CreateLockRefRequest::default()
         };
-        for _ in 1..CREATE_TRIES {
+        let until = Instant::now() + CREATE_WITHIN;
+        loop {
             let created = self
                 .locks()
                 .create_lock_ref(in_time(ask.clone(), CALL))
                 .await;
             match created {
                 // One request is one place, however often it is made.
-                Err(status) if status.code() == Code::Unavailable => sleep(CREATE_AGAIN).await,
+                Err(status) if status.code() == Code::Unavailable && Instant::now() < until => {
+                    sleep(CREATE_AGAIN).await;
+                }
                 created => return self.done("CreateLockRef", created),
             }
         }
-        let created = self.locks().create_lock_ref(in_time(ask, CALL)).await;
-        self.done("CreateLockRef", created)
     }
 
     /// Waits for the lock. Where this is dropped, or it takes an hour, the queue is left.
