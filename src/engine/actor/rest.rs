@@ -1,15 +1,12 @@
 //! An actor with nothing under way, packed for a rest that may be long: locks are held by the hundred thousand, and
 //! most of an actor is room for what it does.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::activity::Cause;
 use super::Actor;
-use super::asked::Asked;
 use super::holding::Holding;
-use super::latest::Latest;
 use super::others::Others;
 use crate::limits::Limits;
 use crate::lock::{KeyId, State};
@@ -132,23 +129,12 @@ impl Rest {
     /// The actor that was packed.
     pub fn wake(self, limits: &Limits) -> Box<Actor> {
         Box::new(Actor {
-            id: self.id,
             state: self.state,
             stale: self.stale,
             looks_for: self.looks_for,
             just_read: self.just_read,
-            backlog: VecDeque::new(),
-            awaiting: 0,
             past: self.past,
             holding: self.holding,
-            latest: Latest::up_to(limits.remembered_value_bytes_max),
-            pending: VecDeque::new(),
-            let_ins: Vec::new(),
-            wakes: BTreeMap::new(),
-            watches: BTreeMap::new(),
-            turns: None,
-            tries: 0,
-            conflicts: 0,
             others: Others {
                 has_own_place: self.has_own_place,
                 behind: self.behind,
@@ -157,7 +143,7 @@ impl Rest {
                 quiet: self.quiet,
                 ..Others::default()
             },
-            asked: Asked::default(),
+            ..Actor::new(self.id, limits)
         })
     }
 }
