@@ -7,7 +7,7 @@ use fermata::store::embedded::EmbeddedOptions;
 use fermata::store::{Cell, Store, Written};
 use futures_util::StreamExt;
 
-use super::world::{World, call, call_of, key, until};
+use super::world::{World, call, key, until};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -103,49 +103,4 @@ async fn measured_alone() {
         after < before + 64 * MIB,
         "{before} bytes before, {after} after"
     );
-}
-
-#[test]
-fn a_lock_that_is_held_and_not_used_takes_little_memory() {
-    let ended = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "memory::held_alone", "--nocapture"])
-        .env(ALONE, "1")
-        .status()
-        .unwrap();
-    assert!(ended.success(), "{ended}");
-}
-
-/// What the one above runs.
-#[tokio::test]
-async fn held_alone() {
-    const LOCKS: usize = 40_000;
-    const SESSIONS: usize = 400;
-    /// Without the store's own memory, and that of a service around it.
-    const BYTES_EACH_MAX: u64 = 1_200;
-
-    if std::env::var_os(ALONE).is_none() {
-        return;
-    }
-    let world = World::new().await;
-    world.history.leave_unchecked();
-    use_once(&world, 0..5_000).await;
-    fill_the_cache(&world).await;
-    let mut sessions = Vec::new();
-    for _ in 0..SESSIONS {
-        sessions.push(world.open_session(600_000).await);
-    }
-    let before = resident();
-    let (world, sessions) = (&world, &sessions);
-    futures_util::stream::iter(0..LOCKS)
-        .for_each_concurrent(256, |n| async move {
-            let session = sessions[n % SESSIONS];
-            let name = format!("held/{n}");
-            world.engine.create(call_of(session, &name)).await.unwrap();
-        })
-        .await;
-    world.store.forget_log();
-    // Once their tasks have gone to rest.
-    let each = || resident().saturating_sub(before) / LOCKS as u64;
-    until("idle locks are small", || async { each() < BYTES_EACH_MAX }).await;
-    eprintln!("{LOCKS} idle locks: {} bytes each", each());
 }

@@ -147,3 +147,62 @@ impl Rest {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::api::Watched;
+    use super::*;
+    use crate::lock::{Key, Seq, TableName};
+
+    /// Of a key that is held and that nobody asks for.
+    fn idle() -> Box<Actor> {
+        let id = KeyId {
+            table: TableName::default_table(),
+            key: Key::parse("a", 10).unwrap(),
+        };
+        let mut actor = Box::new(Actor::new(Arc::new(id), &Limits::default()));
+        actor.state = Some(Arc::default());
+        actor.past = Some(7);
+        actor.others.has_own_place = true;
+        actor.others.looked_at = Duration::from_secs(3);
+        actor
+    }
+
+    #[test]
+    fn an_idle_actor_is_packed_and_woken_as_it_was() {
+        let packed = idle().rest().ok().unwrap();
+        assert!(
+            size_of::<Rest>() * 10 <= size_of::<Actor>() * 6,
+            "{} bytes of {}",
+            size_of::<Rest>(),
+            size_of::<Actor>()
+        );
+        let woken = packed.wake(&Limits::default());
+        assert_eq!(woken.state, Some(Arc::default()));
+        assert_eq!(woken.past, Some(7));
+        assert!(woken.must_stay());
+        assert_eq!(woken.others.looked_at, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn an_actor_that_has_something_on_its_hands_is_not_packed() {
+        let changes: [fn(&mut Actor); 5] = [
+            |actor| actor.tries = 1,
+            |actor| drop(actor.wakes.insert(Seq(1), Vec::new())),
+            |actor| actor.others.swept_until = Duration::from_secs(1),
+            |actor| actor.others.untold = actor.state.clone(),
+            |actor| {
+                let (watch, _) = tokio::sync::watch::channel(Watched::Waiting {
+                    position: 1,
+                    estimate: None,
+                });
+                actor.watches.insert(Seq(1), watch);
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut actor = idle();
+            change(&mut actor);
+            assert!(actor.rest().is_err(), "change {number}");
+        }
+    }
+}
