@@ -140,6 +140,14 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_may_go_up_to_its_limits() {
+        let last = Fence::MAX - 16;
+        assert_eq!(next(0, 16, last, None), Ok(Fence(last)));
+        assert_eq!(next(0, 16, last + 1, None), Err(FenceError::UsedUp));
+        assert_eq!(next(5_000, 16, 4_016, None), Ok(Fence(5_016)));
+    }
+
+    #[test]
     fn a_fence_that_would_overflow_or_run_away_is_refused() {
         assert_eq!(next(Fence::MAX, 16, 0, None), Err(FenceError::UsedUp));
         assert_eq!(next(u64::MAX, 16, 0, None), Err(FenceError::UsedUp));

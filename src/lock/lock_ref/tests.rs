@@ -102,6 +102,8 @@ fn a_text_with_a_part_missing_or_too_much_says_which() {
         fault(&too_long),
         format!("it has {bytes} bytes, and none has more than {max}")
     );
+    let longest = "x".repeat(max);
+    assert_eq!(fault(&longest), "it has no '/' after the table");
     let too_long = format!("default/{}#17.00000000", "k".repeat(1025));
     assert_eq!(
         fault(&too_long),
