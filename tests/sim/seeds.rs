@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::history::figures;
 
 /// How many are run unless [`COUNT`] says otherwise.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 250;
 /// How many seeds, from 0 on.
 const COUNT: &str = "FERMATA_SIM_SEEDS";
 /// The one seed to run.
