@@ -202,7 +202,7 @@ impl Caller {
     }
 
     fn ms(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(least + self.rng.below(most - least + 1))
+        self.rng.ms(least, most)
     }
 
     fn say(&self, what: impl std::fmt::Display) {

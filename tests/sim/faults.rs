@@ -9,16 +9,12 @@ use super::rng::Rng;
 use super::store::Ambush;
 use super::world::World;
 
-fn ms(rng: &mut Rng, least: u64, most: u64) -> Duration {
-    Duration::from_millis(least + rng.below(most - least + 1))
-}
-
 /// Mostly short; some outlast every TTL.
 fn span(rng: &mut Rng) -> Duration {
     match rng.below(4) {
-        0 => ms(rng, 4_000, 15_000),
-        1 => ms(rng, 1_000, 5_000),
-        _ => ms(rng, 50, 1_500),
+        0 => rng.ms(4_000, 15_000),
+        1 => rng.ms(1_000, 5_000),
+        _ => rng.ms(50, 1_500),
     }
 }
 
@@ -28,7 +24,7 @@ pub async fn trouble(world: &Arc<World>, mut rng: Rng, span: Duration) {
     // How often differs from seed to seed.
     let often = [300, 1_000, 3_000][rng.below(3) as usize];
     while world.log.now() < end {
-        let pause = ms(&mut rng, 10, 2 * often);
+        let pause = rng.ms(10, 2 * often);
         sleep(pause).await;
         one(world, &mut rng);
     }

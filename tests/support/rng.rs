@@ -4,6 +4,8 @@
     reason = "each program that includes this uses a part of it"
 )]
 
+use std::time::Duration;
+
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -22,6 +24,11 @@ impl Rng {
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
+    }
+
+    /// So many milliseconds, from `least` to `most`.
+    pub fn ms(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.below(most - least + 1))
     }
 
     /// Another one, for somebody else.

@@ -32,10 +32,6 @@ pub enum Fate {
     UnknownLate(Duration),
 }
 
-fn ms(rng: &mut Rng, least: u64, most: u64) -> Duration {
-    Duration::from_millis(least + rng.below(most - least + 1))
-}
-
 impl Fate {
     pub fn draw(rng: &mut Rng, weather: Weather) -> Fate {
         if weather.is_cut {
@@ -51,16 +47,16 @@ impl Fate {
             0 => Fate::NotStarted,
             1 | 2 => Fate::UnknownDone,
             3 => Fate::UnknownLost,
-            4 => Fate::UnknownLate(ms(rng, 1, 100)),
-            5 => Fate::UnknownLate(ms(rng, 100, 6_000)),
-            6 => Fate::SlowThere(ms(rng, 10, 3_000)),
-            _ => Fate::SlowBack(ms(rng, 10, 3_000)),
+            4 => Fate::UnknownLate(rng.ms(1, 100)),
+            5 => Fate::UnknownLate(rng.ms(100, 6_000)),
+            6 => Fate::SlowThere(rng.ms(10, 3_000)),
+            _ => Fate::SlowBack(rng.ms(10, 3_000)),
         }
     }
 
     /// How long an operation of this fate takes to get there.
     pub fn there(self, rng: &mut Rng) -> Duration {
-        let usual = ms(rng, 1, 2);
+        let usual = rng.ms(1, 2);
         match self {
             Fate::SlowThere(by) | Fate::UnknownLate(by) => usual + by,
             _ => usual,
@@ -70,11 +66,11 @@ impl Fate {
     /// How long it takes back, or until whoever asked gives up.
     pub fn back(self, rng: &mut Rng) -> Duration {
         match self {
-            Fate::Good | Fate::SlowThere(_) | Fate::NotStarted => ms(rng, 1, 2),
+            Fate::Good | Fate::SlowThere(_) | Fate::NotStarted => rng.ms(1, 2),
             Fate::SlowBack(by) => by,
             Fate::UnknownDone | Fate::UnknownLost | Fate::UnknownLate(_) => match rng.below(4) {
-                0 => ms(rng, 1, 20),
-                _ => ms(rng, 100, 2_500),
+                0 => rng.ms(1, 20),
+                _ => rng.ms(100, 2_500),
             },
         }
     }
@@ -84,16 +80,16 @@ impl Fate {
 pub fn copies<const N: usize>(rng: &mut Rng, fate: Fate) -> [Option<Duration>; N] {
     std::array::from_fn(|_| match fate {
         Fate::NotStarted | Fate::UnknownLost => None,
-        Fate::Good | Fate::SlowBack(_) => Some(ms(rng, 1, 3)),
+        Fate::Good | Fate::SlowBack(_) => Some(rng.ms(1, 3)),
         // Any number of them, some of them late.
         Fate::UnknownDone => match rng.below(3) {
             0 => None,
-            1 => Some(ms(rng, 1, 3)),
-            _ => Some(ms(rng, 1, 3_000)),
+            1 => Some(rng.ms(1, 3)),
+            _ => Some(rng.ms(1, 3_000)),
         },
         Fate::SlowThere(by) | Fate::UnknownLate(by) => match rng.below(4) {
             0 => None,
-            1 => Some(ms(rng, 1, 3)),
+            1 => Some(rng.ms(1, 3)),
             _ => Some(by),
         },
     })
