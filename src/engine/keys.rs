@@ -57,8 +57,10 @@ impl Keys {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message to the actor of a key, waking or making it.
+    /// Hands a message to the actor of a key, waking or making it. Where the replica is over its actors have ended,
+    /// and none begins (I10).
     pub fn send(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
+        inner.alive()?;
         let mut shard = self.shard(id);
         let mut msg = msg;
         match shard.get_mut(id) {
@@ -70,9 +72,10 @@ impl Keys {
                         limit: inner.limits.calls_per_key_max as u64,
                     });
                 }
-                // Its task died. A new actor reads the state again, and takes over what the dead one
-                // had let in (I10).
+                // The replica is over since a moment, or its task died. A new actor reads the state again, and takes
+                // over what the dead one had let in (I10).
                 Err(mpsc::error::TrySendError::Closed(back)) => {
+                    inner.alive()?;
                     tracing::error!(key = %id, "the task of a key ended unexpectedly; starting anew");
                     msg = back;
                     shard.remove(id);

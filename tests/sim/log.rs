@@ -11,6 +11,9 @@ use super::system;
 /// How many lines are kept.
 const LINES_MAX: usize = 300_000;
 
+/// Who says in a trace that something is wrong.
+pub const VIOLATION: &str = "VIOLATION";
+
 /// Where everything of a simulation is noted.
 pub struct Log {
     start: Instant,
@@ -96,7 +99,7 @@ impl Log {
 
     /// Something that must not be.
     pub fn violation(&self, words: impl fmt::Display) {
-        self.note("VIOLATION", &words);
+        self.note(VIOLATION, &words);
         let at = self.now().as_secs_f64();
         let mut noted = self.noted.lock().unwrap();
         noted.violations.push(format!("at {at:.3}: {words}"));

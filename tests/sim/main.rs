@@ -13,6 +13,7 @@ mod client;
 mod clocks;
 mod counter;
 mod faults;
+mod heard;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod log;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::history::figures;
+use super::log::VIOLATION;
 
 /// How many are run unless [`COUNT`] says otherwise.
 const SEEDS: u64 = 250;
@@ -100,6 +101,16 @@ impl Ran {
         )
     }
 
+    /// How it is repeated, and the first thing that was wrong.
+    fn in_a_line(&self) -> String {
+        let mut wrong = self
+            .trace()
+            .lines()
+            .filter_map(|line| line.split_once(VIOLATION));
+        let first = wrong.next().map_or("it did not end well", |(_, what)| what);
+        format!("{}  # {}", self.command(), first.trim_start())
+    }
+
     fn shown(&self) -> String {
         let mut shown = format!("seed {}: {}\n", self.seed, self.command());
         let after = self
@@ -153,7 +164,7 @@ pub fn all() {
         "simulation",
         &format!("{count} {operations} {faults} {violations}"),
     );
-    let commands: Vec<String> = failed.iter().map(Ran::command).collect();
+    let commands: Vec<String> = failed.iter().map(Ran::in_a_line).collect();
     for ran in failed.iter().take(FAILED_SHOWN) {
         eprintln!("{}", ran.shown());
     }

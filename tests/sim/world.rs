@@ -13,6 +13,7 @@ use super::client::{self, ClientHost};
 use super::clocks::{GlobalClock, HostClock};
 use super::counter::Counters;
 use super::faults;
+use super::heard;
 use super::history::{Op, Outcome, Recorder, Told};
 use super::log::{self, Log};
 use super::net::{Net, Node};
@@ -77,6 +78,7 @@ pub fn run(seed: u64) -> log::Outcome {
 async fn simulate(seed: u64) -> log::Outcome {
     let mut rng = Rng::new(seed);
     let world = World::new(&mut rng);
+    let _heard = heard::listen(&world.log);
     for replica in &world.replicas {
         replica.start(&world);
     }
