@@ -69,6 +69,9 @@ struct Words {
     /// Where the report goes: NAME.txt and NAME.html
     #[arg(long, value_name = "NAME", default_value = "target/soak")]
     report: PathBuf,
+    /// A folder that keeps the replicas' logs
+    #[arg(long, value_name = "FOLDER")]
+    logs: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -126,6 +129,7 @@ fn soak(words: &Words) -> Result<Report, Failure> {
         span: Duration::from_secs(60) * words.minutes,
         seed,
         replicas: words.replicas.into(),
+        logs: words.logs.clone(),
         may_cut: cut.is_ok(),
     };
     let runtime = tokio::runtime::Runtime::new()?;

@@ -10,6 +10,8 @@ use super::timeline::{Sample, Span, clock};
 
 /// How many violations are kept.
 const BROKEN_MAX: usize = 100;
+/// How many of the longest standstills are told.
+const STANDSTILLS_MAX: usize = 5;
 
 /// One turn that came.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,14 @@ pub struct Report {
     pub violations: Vec<String>,
     /// Why it ended before its time, where that was not the service's fault.
     pub ended_early: Option<String>,
+}
+
+/// A span in which nobody got a turn.
+pub struct Standstill {
+    pub from: Duration,
+    pub lasted: Duration,
+    /// What was under way in it.
+    pub faults: Vec<String>,
 }
 
 /// What is told of one kind of fault.
@@ -110,6 +120,27 @@ impl Report {
         };
         let kinds = Kind::ALL.into_iter().map(of);
         kinds.filter(|of_kind| of_kind.count > 0).collect()
+    }
+
+    /// The longest spans in which no turn came, the longest first.
+    pub fn standstills(&self) -> Vec<Standstill> {
+        let held = self.waited.iter().map(|waited| waited.held);
+        let mut spans: Vec<(Duration, Duration)> = [Duration::ZERO]
+            .into_iter()
+            .chain(held.clone())
+            .zip(held.chain([self.took]))
+            .collect();
+        spans.sort_by_key(|(from, to)| std::cmp::Reverse(to.saturating_sub(*from)));
+        let told = spans.into_iter().take(STANDSTILLS_MAX);
+        told.map(|(from, to)| {
+            let during = self.faults.iter().filter(|s| s.from < to && s.to > from);
+            Standstill {
+                from,
+                lasted: to.saturating_sub(from),
+                faults: during.map(Span::words).collect(),
+            }
+        })
+        .collect()
     }
 
     /// Everything in one number each, with what it is called.
@@ -192,6 +223,16 @@ impl Report {
                 of_kind.count,
                 of_kind.lasted.as_secs_f64(),
                 of_kind.waited.as_secs_f64()
+            );
+        }
+        let _ = writeln!(text, "\n{:<8}{:>8}  UNDER WAY", "NO TURN", "FROM");
+        for standstill in self.standstills() {
+            let _ = writeln!(
+                text,
+                "{:>5.1} s {:>8}  {}",
+                standstill.lasted.as_secs_f64(),
+                clock(standstill.from),
+                standstill.faults.join("; ")
             );
         }
         if let Some(left_out) = self.left_out() {

@@ -1,5 +1,6 @@
 //! The soak itself: rounds in which clients count while faults happen, each judged at its end.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,15 @@ pub struct Asked {
     pub span: Duration,
     pub seed: u64,
     pub replicas: usize,
+    /// Where the replicas' logs are kept.
+    pub logs: Option<PathBuf>,
     /// Whether there is a network of its own, in which something may be cut off.
     pub may_cut: bool,
 }
 
 pub async fn run(asked: &Asked, cluster: Cluster) -> Result<Report, Failure> {
     let began = machine::date();
-    let world = World::with(cluster, asked.replicas).await?;
+    let world = World::with(cluster, asked.replicas, asked.logs.clone()).await?;
     let timeline = Timeline::new();
     let mut rngs = Rng::new(asked.seed);
     let mut report = Report::new(asked, began, world.replicas());

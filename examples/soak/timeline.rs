@@ -19,6 +19,21 @@ pub struct Span {
     pub to: Duration,
 }
 
+impl Span {
+    /// What, on whom, and when.
+    pub fn words(&self) -> String {
+        let (from, to) = (clock(self.from), clock(self.to));
+        format!("{} ({from}-{to})", words(self.kind, &self.on))
+    }
+}
+
+fn words(kind: Kind, on: &str) -> String {
+    match on {
+        "" => kind.words().to_owned(),
+        on => format!("{}: {on}", kind.words()),
+    }
+}
+
 /// What the replicas took at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -65,10 +80,7 @@ impl Timeline {
 
     /// A fault begins.
     pub fn begins(&self, kind: Kind, on: &str) -> Beginning {
-        let words = match on {
-            "" => kind.words().to_owned(),
-            on => format!("{}: {on}", kind.words()),
-        };
+        let words = words(kind, on);
         self.tell(&words);
         self.noted().under_way.push(words.clone());
         Beginning {

@@ -1,5 +1,6 @@
 //! The nodes, the tables on them, and the replicas.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fermata::lock::TableName;
@@ -33,7 +34,11 @@ pub async fn blocking<T: Send + 'static>(
 
 impl World {
     /// Tables, and replicas that serve.
-    pub async fn with(cluster: Cluster, replicas: usize) -> Result<Arc<World>, Failure> {
+    pub async fn with(
+        cluster: Cluster,
+        replicas: usize,
+        logs: Option<PathBuf>,
+    ) -> Result<Arc<World>, Failure> {
         let keyspace = Keyspace::parse(&format!("soak_{}", std::process::id()))?;
         let tables = Schema {
             keyspace: keyspace.clone(),
@@ -45,13 +50,15 @@ impl World {
         let directory = tempfile::tempdir()?;
         let secret_file = directory.path().join("secret");
         std::fs::write(&secret_file, "the secret of this soak\n")?;
+        let logs = logs.unwrap_or_else(|| directory.path().to_owned());
+        std::fs::create_dir_all(&logs)?;
         let program = std::env::current_exe()?;
         let setups = (0..replicas).map(|number| Setup {
             program: program.clone(),
             contact_points: cluster.contact_points(),
             keyspace: keyspace.to_string(),
             secret_file: secret_file.clone(),
-            log: directory.path().join(format!("log-{number}")),
+            log: logs.join(format!("replica-{}.log", number + 1)),
             settings: Vec::new(),
         });
         let setups: Vec<Setup> = setups.collect();

@@ -27,8 +27,14 @@ struct Belief {
 }
 
 impl Beliefs {
-    /// A client holds a key from now on, for as long as its guard is there and valid.
-    pub fn begin(&self, who: &str, key: &str, seq: u64, guard: &Arc<LockGuard>) {
+    /// A client holds a key from now on, for as long as its guard is there and valid. `first`: the first place now.
+    pub fn begin(
+        &self,
+        log: &Log,
+        (who, key, seq): (&str, &str, u64),
+        guard: &Arc<LockGuard>,
+        first: Option<u64>,
+    ) {
         let mut noted = self.0.lock().unwrap();
         noted.held.retain(|belief| belief.guard.strong_count() > 0);
         noted.held.push(Belief {
@@ -37,6 +43,7 @@ impl Beliefs {
             who: who.to_owned(),
             guard: Arc::downgrade(guard),
         });
+        noted.look(log, key, first);
     }
 
     /// From now on nothing is promised for this place.
@@ -52,14 +59,20 @@ impl Beliefs {
 
     /// The queue of a key is another one from this moment on.
     pub fn swapped(&self, log: &Log, key: &str, state: &State) {
-        let noted = self.0.lock().unwrap();
-        let holder = state.holder().map(|entry| entry.seq.0);
-        for belief in noted.held.iter().filter(|belief| belief.key == key) {
+        let first = state.holder().map(|entry| entry.seq.0);
+        self.0.lock().unwrap().look(log, key, first);
+    }
+}
+
+impl Noted {
+    /// Whether all who believe in their lock of a key have its first place.
+    fn look(&self, log: &Log, key: &str, first: Option<u64>) {
+        for belief in self.held.iter().filter(|belief| belief.key == key) {
             let believes = belief.guard.upgrade().is_some_and(|guard| guard.is_valid());
-            let is_forced = noted.forced.contains(&(key.to_owned(), belief.seq));
-            if believes && holder != Some(belief.seq) && !is_forced {
+            let is_forced = self.forced.contains(&(key.to_owned(), belief.seq));
+            if believes && first != Some(belief.seq) && !is_forced {
                 log.violation(format_args!(
-                    "{} believes that it holds {key} as #{}, and the first place is {holder:?} now",
+                    "{} believes that it holds {key} as #{}, and the first place is {first:?} now",
                     belief.who, belief.seq
                 ));
             }

@@ -368,8 +368,10 @@ impl Caller {
             key: key.to_owned(),
             lock_ref: lock_ref.clone(),
         };
-        let beliefs = &self.world.cluster.beliefs;
-        beliefs.begin(&self.name, key, held.seq(), &held.guard);
+        let World { log, cluster, .. } = &*self.world;
+        let first = cluster.holder(key).map(|(seq, _)| seq);
+        let who = (&*self.name, key, held.seq());
+        cluster.beliefs.begin(log, who, &held.guard, first);
         Some(held)
     }
 

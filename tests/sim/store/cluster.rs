@@ -113,7 +113,7 @@ impl Cluster {
         .collect()
     }
 
-    /// The live places of a key: of whom, and which.
+    /// The first place of a key: its number and its tag.
     pub fn holder(&self, key: &str) -> Option<(u64, u64)> {
         let rows = self.rows();
         let state = rows.states.iter().find(|(id, _)| id.key.as_str() == key)?.1;
