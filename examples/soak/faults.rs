@@ -46,11 +46,13 @@ pub enum Kind {
     NodeCutOff,
     MajorityKilled,
     MajorityPaused,
+    /// By its operator, for it did not see the others again.
+    NodeRestarted,
     HolderGone,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::ReplicaKilled,
         Kind::ReplicaStopped,
         Kind::ReplicaPaused,
@@ -61,6 +63,7 @@ impl Kind {
         Kind::NodeCutOff,
         Kind::MajorityKilled,
         Kind::MajorityPaused,
+        Kind::NodeRestarted,
         Kind::HolderGone,
     ];
 
@@ -92,6 +95,7 @@ impl Kind {
             Kind::NodeCutOff => "node cut off",
             Kind::MajorityKilled => "two nodes killed and started",
             Kind::MajorityPaused => "two nodes paused",
+            Kind::NodeRestarted => "node blind to others restarted",
             Kind::HolderGone => "holder gone without a word",
         }
     }
@@ -191,10 +195,9 @@ impl Faults {
                 _ => vec![first + 1],
             };
             let on: Vec<String> = nodes.iter().map(usize::to_string).collect();
-            let begun = self
-                .timeline
-                .begins(kind, &format!("node {}", on.join(" and ")));
-            let world = Arc::clone(&self.world);
+            let on = format!("node {}", on.join(" and "));
+            let begun = self.timeline.begins(kind, &on);
+            let (world, timeline) = (Arc::clone(&self.world), self.timeline.clone());
             let made = blocking(move || {
                 let lasts = if nodes.len() > 1 { away } else { lasts };
                 match kind {
@@ -219,7 +222,11 @@ impl Faults {
                         }
                     }
                 }
-                world.wait_for_nodes().map_err(Failure::from)
+                if let Err(error) = world.wait_for_nodes() {
+                    timeline.tell(&error.to_string());
+                    nodes_again(&world, &timeline, &nodes, &on)?;
+                }
+                Ok::<_, Failure>(())
             });
             made.await??;
             self.timeline.ends(begun);
@@ -257,6 +264,26 @@ fn paused(lasts: Duration, send: impl Fn(Signal) -> Result<(), Failure>) -> Resu
     send(Signal::SIGSTOP)?;
     std::thread::sleep(lasts);
     send(Signal::SIGCONT)
+}
+
+/// Starts nodes again as their operator would: one that lost an answer of another's while it was cut off may take that
+/// for down ever after.
+fn nodes_again(
+    world: &World,
+    timeline: &Timeline,
+    nodes: &[usize],
+    on: &str,
+) -> Result<(), Failure> {
+    let begun = timeline.begins(Kind::NodeRestarted, on);
+    for node in nodes {
+        cassandra::signal(*node, Signal::SIGKILL)?;
+    }
+    for node in nodes {
+        world.cluster.start_again(*node)?;
+    }
+    world.wait_for_nodes()?;
+    timeline.ends(begun);
+    Ok(())
 }
 
 fn replicas_apart(world: &World, lasts: Duration) {
