@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::shared::calls::seconds;
-use super::shared::cassandra;
+use super::shared::cassandra::{self, ClusterError};
 use super::shared::counters::{KEYS, TTL};
 use super::shared::network;
 use super::shared::replica::Replica;
@@ -222,11 +222,13 @@ impl Faults {
                         }
                     }
                 }
-                if let Err(error) = world.wait_for_nodes() {
-                    timeline.tell(&error.to_string());
-                    nodes_again(&world, &timeline, &nodes, &on)?;
+                match world.wait_for_nodes() {
+                    Err(blind @ ClusterError::Blind { .. }) => {
+                        timeline.tell(&blind.to_string());
+                        nodes_again(&world, &timeline, &nodes, &on)
+                    }
+                    seen => seen.map_err(Failure::from),
                 }
-                Ok::<_, Failure>(())
             });
             made.await??;
             self.timeline.ends(begun);

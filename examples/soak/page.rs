@@ -59,19 +59,6 @@ pub fn html(report: &Report) -> Result<String, Failure> {
             of_kind.waited.as_secs_f64()
         );
     }
-    page.push_str(
-        "</table>\n<h2>When nobody got a turn for longest</h2>\n<table>\n\
-         <tr><th class=\"n\">from</th><th class=\"n\">for</th><th>under way</th></tr>\n",
-    );
-    for standstill in report.standstills() {
-        let _ = writeln!(
-            page,
-            "<tr><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>",
-            clock(standstill.from),
-            standstill.lasted.as_secs_f64(),
-            escaped(&standstill.faults.join("; "))
-        );
-    }
     page.push_str("</table>\n<details>\n<summary>Each of them</summary>\n<table>\n");
     page.push_str(
         "<tr><th class=\"n\">from</th><th class=\"n\">for</th><th>fault</th><th>on</th></tr>\n",
@@ -86,7 +73,21 @@ pub fn html(report: &Report) -> Result<String, Failure> {
             escaped(&span.on)
         );
     }
-    page.push_str("</table>\n</details>\n</body>\n</html>\n");
+    page.push_str("</table>\n</details>\n");
+    page.push_str(
+        "<h2>When no turn came for longest</h2>\n<table>\n\
+         <tr><th class=\"n\">from</th><th class=\"n\">for</th><th>under way</th></tr>\n",
+    );
+    for standstill in report.standstills() {
+        let _ = writeln!(
+            page,
+            "<tr><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>",
+            clock(standstill.from),
+            standstill.lasted.as_secs_f64(),
+            escaped(&standstill.faults.join("; "))
+        );
+    }
+    page.push_str("</table>\n</body>\n</html>\n");
     Ok(page)
 }
 

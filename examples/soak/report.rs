@@ -35,6 +35,8 @@ pub struct Report {
     pub waited: Vec<Waited>,
     pub faults: Vec<Span>,
     pub samples: Vec<Sample>,
+    /// From the begin of each round whose turns are known to the end of its last fault.
+    pub rounds: Vec<(Duration, Duration)>,
     pub operations: usize,
     pub sections: usize,
     pub unknown: usize,
@@ -49,7 +51,7 @@ pub struct Report {
     pub ended_early: Option<String>,
 }
 
-/// A span in which nobody got a turn.
+/// A span in which nobody who counts got a turn.
 pub struct Standstill {
     pub from: Duration,
     pub lasted: Duration,
@@ -79,6 +81,7 @@ impl Report {
             waited: Vec::new(),
             faults: Vec::new(),
             samples: Vec::new(),
+            rounds: Vec::new(),
             operations: 0,
             sections: 0,
             unknown: 0,
@@ -122,14 +125,15 @@ impl Report {
         kinds.filter(|of_kind| of_kind.count > 0).collect()
     }
 
-    /// The longest spans in which no turn came, the longest first.
+    /// The longest spans of any round in which no turn came, the longest first.
     pub fn standstills(&self) -> Vec<Standstill> {
-        let held = self.waited.iter().map(|waited| waited.held);
-        let mut spans: Vec<(Duration, Duration)> = [Duration::ZERO]
-            .into_iter()
-            .chain(held.clone())
-            .zip(held.chain([self.took]))
-            .collect();
+        let mut spans: Vec<(Duration, Duration)> = Vec::new();
+        for (begun, healed) in self.rounds.iter().copied() {
+            let held = self.waited.iter().map(|waited| waited.held);
+            let held = held.filter(move |held| (begun..healed).contains(held));
+            let ends = held.clone().chain([healed]);
+            spans.extend([begun].into_iter().chain(held).zip(ends));
+        }
         spans.sort_by_key(|(from, to)| std::cmp::Reverse(to.saturating_sub(*from)));
         let told = spans.into_iter().take(STANDSTILLS_MAX);
         told.map(|(from, to)| {

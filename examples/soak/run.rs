@@ -79,6 +79,7 @@ async fn round(
         0 => clients.staying(),
         _ => clients,
     };
+    let begun = timeline.elapsed();
     let counters = Counters::start_named(&name, clients.clone());
     let [replicas, nodes, gone] = rngs;
     let mut under_way: Vec<JoinHandle<Result<(), Failure>>> = vec![
@@ -125,6 +126,7 @@ async fn round(
                 wait,
             });
             report.waited.extend(waits);
+            report.rounds.push((begun, timeline.at(healed)));
             report.lost += counted.lost;
             report.repeats += counted.repeats;
             let longest = counted.longest_wait_after(healed);

@@ -62,6 +62,10 @@ impl World {
             settings: Vec::new(),
         });
         let setups: Vec<Setup> = setups.collect();
+        for setup in &setups {
+            // Of an earlier soak; each start adds to it.
+            std::fs::write(&setup.log, "")?;
+        }
         let started = blocking(|| {
             let replicas: Vec<Replica> = setups.into_iter().map(Replica::start).collect();
             for replica in &replicas {

@@ -93,18 +93,13 @@ impl Engine {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        let ended = Self::ask(&inner, &id, |reply| Msg::Force {
+        Self::ask(&inner, &id, |reply| Msg::Force {
             place,
             by: by.into(),
             why: why.into(),
             reply,
         })
-        .await?;
-        if !ended.already_released {
-            let was_holder = ended.was_holder;
-            tracing::warn!(by, why, was_holder, "an operator ended a lockRef");
-        }
-        Ok(ended)
+        .await
     }
 
     /// Lists open sessions, `limit` at most, from the first above `after`.

@@ -295,6 +295,12 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
+    /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
+    #[error("whether the value was written is not known; write it again before reading ({0})")]
+    WriteUnknown(String),
+    /// This replica is over, and answers nothing any more. Repeat elsewhere.
+    #[error("this replica was cut off from the store and starts over")]
+    CutOff,
     /// Another replica has what was asked for: ask there. Never told to a client.
     #[error("replica {home} has this")]
     Elsewhere {

@@ -36,6 +36,9 @@ const CLOCK_EVERY: Duration = Duration::from_secs(30);
 /// … which may differ from this one's by so much (I2).
 const CLOCK_APART_MAX_US: u64 = 60_000_000;
 
+/// The last beat has a number so far above the one before it.
+const LAST_AHEAD: u64 = 1 << 32;
+
 /// A fifth of the shortest TTL that is kept here.
 fn apart(inner: &Inner) -> Duration {
     let shortest = inner.leases.shortest_ttl();
@@ -79,7 +82,11 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
             () = inner.clock.sleep(left) => {}
         }
         last = inner.clock.boot();
-        match beat(&inner, false).await {
+        let beaten = beat(&inner, false).await;
+        if *over.borrow() {
+            return;
+        }
+        match beaten {
             Ok(()) => {
                 if failed {
                     tracing::info!("beats are written again");
@@ -101,7 +108,11 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
 
 /// One beat. `stopped`: the last one.
 pub(super) async fn beat(inner: &Inner, stopped: bool) -> Result<(), StoreError> {
-    let number = inner.beats.fetch_add(1, Ordering::Relaxed) + 1;
+    let number = match stopped {
+        // Above one that another task may be sending now.
+        true => inner.beats.load(Ordering::Relaxed) + LAST_AHEAD,
+        false => inner.beats.fetch_add(1, Ordering::Relaxed) + 1,
+    };
     let sent = inner.clock.boot();
     within(inner, inner.store.beat(inner.replica, number, stopped)).await?;
     inner.leases.acknowledged(sent);

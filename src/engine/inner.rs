@@ -119,7 +119,7 @@ impl Inner {
             self.die();
         }
         match *self.dead.borrow() {
-            true => Err(cut_off()),
+            true => Err(EngineError::CutOff),
             false => Ok(()),
         }
     }
@@ -137,9 +137,4 @@ impl Inner {
         let span_ms = 5u64.saturating_mul(1 << tries.min(8)).min(1_000);
         Duration::from_millis(span_ms / 2 + self.ids.below(span_ms / 2 + 1))
     }
-}
-
-/// What is told in the name of a replica that is over.
-pub(super) fn cut_off() -> EngineError {
-    EngineError::Unavailable("this replica was cut off from the store and starts over".to_owned())
 }

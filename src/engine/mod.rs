@@ -144,12 +144,30 @@ impl Engine {
         id: &Arc<KeyId>,
         msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
     ) -> Result<T, EngineError> {
+        Self::ask_for(inner, id, msg, |lost| lost).await
+    }
+
+    /// As [`Engine::ask`], of what may write: once it is handed over, an answer that is lost may be that of a write.
+    async fn ask_to_write<T>(
+        inner: &Arc<Inner>,
+        id: &Arc<KeyId>,
+        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
+    ) -> Result<T, EngineError> {
+        Self::ask_for(inner, id, msg, write_unknown).await
+    }
+
+    async fn ask_for<T>(
+        inner: &Arc<Inner>,
+        id: &Arc<KeyId>,
+        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
+        told: impl Fn(EngineError) -> EngineError,
+    ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
         inner.keys.send(inner, id, msg(reply))?;
         let answer = answer.await;
         // Looked at after the store's acknowledgement, and before anybody hears of it (I10).
-        inner.alive()?;
-        answer.map_err(|_| actor::no_answer())?
+        inner.alive().map_err(&told)?;
+        answer.map_err(|_| told(actor::no_answer()))?
     }
 
     /// What may be told of a lease, asked where it is kept.
@@ -273,6 +291,7 @@ impl Engine {
                         // Its turn, or it is over: look again.
                         _ = wake.turn => {}
                         _ = stopping.wait_for(|stopping| *stopping) => {
+                            inner.alive()?;
                             return Err(EngineError::Stopping);
                         }
                         () = clock.sleep(left) => {}
@@ -296,13 +315,17 @@ impl Engine {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        Self::ask(&inner, &id, |reply| Msg::Release {
+        let writes = put.is_some();
+        let msg = |reply| Msg::Release {
             place,
             call_no,
             put,
             reply,
-        })
-        .await
+        };
+        match writes {
+            true => Self::ask_to_write(&inner, &id, msg).await,
+            false => Self::ask(&inner, &id, msg).await,
+        }
     }
 
     /// Reads as the holder.
@@ -332,13 +355,14 @@ impl Engine {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
         let place = PlaceRef::from(lock_ref);
-        let ask = Self::ask(&inner, &id, |reply| Msg::Write {
+        let ask = Self::ask_to_write(&inner, &id, |reply| Msg::Write {
             place,
             call_no,
             mutation,
             reply,
         });
-        Self::done(&inner, ask.await?).await
+        let accepted = ask.await?;
+        Self::done(&inner, accepted).await.map_err(write_unknown)
     }
 
     /// Watches a lockRef.
@@ -372,6 +396,7 @@ impl Engine {
         let renewed = tokio::spawn(sessions::open(Arc::clone(&inner), row))
             .await
             .map_err(|_| actor::no_answer())??;
+        inner.alive()?;
         Ok((id, renewed))
     }
 
@@ -463,6 +488,11 @@ impl Engine {
     pub fn stop(&self) {
         self.shared.stop();
     }
+}
+
+/// What is told of a write whose answer was lost.
+fn write_unknown(why: EngineError) -> EngineError {
+    EngineError::WriteUnknown(why.to_string())
 }
 
 fn wall_ms(inner: &Inner) -> i64 {

@@ -53,7 +53,9 @@ pub struct EngineOptions {
 /// The replica TTL unless configured.
 pub const REPLICA_TTL: Duration = Duration::from_secs(10);
 /// How many homes may be being told of ends at once.
-const TELLING_MAX: usize = 1_024;
+const TELLING_MAX: u32 = 1_024;
+/// For how long a replica that stops waits until they have heard.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// How often it is tried to say that this replica stopped.
 const HAND_OVER_TRIES: u32 = 4;
 
@@ -181,6 +183,12 @@ impl Engine {
                 Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
+        // Homes hear of the ends of their holders while this one is there to tell.
+        tokio::select! {
+            biased;
+            _ = last.telling.acquire_many(TELLING_MAX) => {}
+            () = last.clock.sleep(TOLD_WITHIN) => {}
+        }
         say_stopped(&last).await;
     }
 }
@@ -291,7 +299,7 @@ impl Shared {
             look_sooner: Notify::new(),
             asked: Asked::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
-            telling: Arc::new(Semaphore::new(TELLING_MAX)),
+            telling: Arc::new(Semaphore::new(TELLING_MAX as usize)),
             clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),

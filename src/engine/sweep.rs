@@ -32,7 +32,12 @@ pub(super) async fn run(inner: Arc<Inner>) {
             () = inner.clock.sleep(pause) => {}
         }
         let begun = inner.clock.boot();
-        if let Err(error) = sweep(&inner).await {
+        let swept = tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => return,
+            swept = sweep(&inner) => swept,
+        };
+        if let Err(error) = swept {
             tracing::debug!(%error, "a sweep was not finished");
         }
         took = inner.clock.boot().saturating_sub(begun);

@@ -105,9 +105,18 @@ pub async fn by<T>(
     answer_by: Instant,
     call: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
+    by_or(answer_by, status::outcome_unknown, call).await
+}
+
+/// The same for what is told by `late` after `answer_by`.
+pub async fn by_or<T>(
+    answer_by: Instant,
+    late: impl FnOnce() -> Status,
+    call: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
     match timeout_at(answer_by, call).await {
         Ok(answer) => answer,
-        Err(_elapsed) => Err(status::outcome_unknown()),
+        Err(_elapsed) => Err(late()),
     }
 }
 

@@ -10,11 +10,13 @@ use super::calls::{AcquireLock, Call as _, ReleaseLock};
 use super::deadline::{Deadline, later};
 use super::router::Router;
 use super::status;
+use super::stopping::Stopping;
 use crate::proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 
-/// Asks for the lock, and leaves the queue unless it comes in time.
+/// Asks for the lock, and leaves the queue unless it comes in time. Where this replica stops first the place is kept.
 pub async fn acquire(
     router: &Router,
+    mut stopping: Stopping,
     request: Request<AcquireLockRequest>,
 ) -> Result<Response<AcquireLockResponse>, Status> {
     let edge = router.edge(Deadline::of_request(request.extensions()));
@@ -25,7 +27,12 @@ pub async fn acquire(
     };
     let call = AcquireLock::parse(ask, &edge)?;
     let release = ReleaseLock::parse(release, &edge)?;
-    let acquired = router.make(&call, &edge, call.answer_by(&edge)).await?;
+    let acquired = tokio::select! {
+        biased;
+        acquired = router.make(&call, &edge, call.answer_by(&edge)) => acquired?,
+        // The engine answers those who wait here, and not those who wait through this replica at another.
+        () = stopping.stopped() => return Err(status::stopping()),
+    };
     if acquired.state() != LockState::Waiting {
         return Ok(Response::new(acquired));
     }

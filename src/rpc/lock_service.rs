@@ -67,7 +67,7 @@ impl LockService for LockServiceRpc {
         let waits = request.get_ref().wait.is_some() && !request.get_ref().give_up;
         let call = async {
             match request.get_ref().give_up {
-                true => give_up::acquire(&self.router, request).await,
+                true => give_up::acquire(&self.router, self.stopping.clone(), request).await,
                 false => self.router.call::<AcquireLock>(request).await,
             }
         };

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
 use super::calls::{About, Call, Edge};
-use super::deadline::{Deadline, by};
+use super::deadline::{Deadline, by, by_or};
 use super::homes::{Home, Homes};
 use super::peer::PeerClient;
 use super::route::{Step, There, route};
@@ -87,7 +87,8 @@ impl Router {
             edge,
             answer_by,
         };
-        by(answer_by, route(&self.engine, &self.homes, &step)).await
+        let late = || call.late();
+        by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
     }
 
     /// A stream ended that the client of a session gave signs of life on: tells whoever keeps that session.

@@ -128,6 +128,12 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::Unavailable(_) => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
         }
+        EngineError::WriteUnknown(_) => Told::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
+            .with("write", "unknown")
+            .retry_after(RETRY_STORE),
+        EngineError::CutOff => {
+            Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
+        }
         EngineError::Elsewhere { .. } => {
             Told::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
         }
@@ -256,6 +262,18 @@ pub fn outcome_unknown() -> Status {
          same request_id)",
         "OUTCOME_UNKNOWN",
     )
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
+/// The same of a call that writes.
+pub fn late_write() -> Status {
+    Told::new(
+        Code::Unavailable,
+        "whether the value was written is not known at the deadline of this call; write it again before reading",
+        "OUTCOME_UNKNOWN",
+    )
+    .with("write", "unknown")
     .retry_after(RETRY_UNKNOWN)
     .status()
 }

@@ -118,6 +118,12 @@ fn every_engine_error_has_its_code_and_reason() {
             Code::Unavailable,
             "STORE_UNAVAILABLE",
         ),
+        (
+            EngineError::WriteUnknown("no answer".into()),
+            Code::Unavailable,
+            "OUTCOME_UNKNOWN",
+        ),
+        (EngineError::CutOff, Code::Unavailable, "STORE_UNAVAILABLE"),
         (EngineError::Stopping, Code::Unavailable, "STOPPING"),
     ];
     for (error, code, name) in cases {
@@ -158,6 +164,19 @@ fn a_grant_that_was_superseded_during_a_write_says_that_the_write_is_unknown() {
         metadata(&of_engine(&EngineError::GrantSuperseded), "write"),
         None
     );
+}
+
+#[test]
+fn a_write_that_may_have_taken_effect_says_so_and_no_other_call_does() {
+    let lost = of_engine(&EngineError::WriteUnknown("no answer".into()));
+    for status in [lost, write_unknown(), late_write()] {
+        assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
+        assert!(has_retry(&status));
+    }
+    let never_begun = of_engine(&EngineError::Unavailable("no majority".into()));
+    for status in [never_begun, outcome_unknown()] {
+        assert_eq!(metadata(&status, "write"), None);
+    }
 }
 
 #[test]

@@ -197,7 +197,7 @@ async fn a_put_of_unknown_outcome_makes_the_next_holder_sync_at_the_first_timest
         world.store.fail_writes([fault.clone()]);
         let unknown = world.put(&held, "maybe").await;
         assert!(
-            matches!(unknown, Err(EngineError::Unavailable(_))),
+            matches!(unknown, Err(EngineError::WriteUnknown(_))),
             "{unknown:?}"
         );
         world.release(&held).await.unwrap();

@@ -1,8 +1,9 @@
 //! What the log says of a place that goes from one replica to another.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use fermata::engine::Presence;
+use fermata::engine::{EngineError, Presence};
 use tempfile::NamedTempFile;
 
 use super::shared::Service;
@@ -66,4 +67,35 @@ async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_wo
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains(&format!("from={home}")), "{said:?}");
     }
+    an_end_by_force_is_said_though_nobody_hears_the_answer(&log).await;
+}
+
+/// Of one log there is one test.
+async fn an_end_by_force_is_said_though_nobody_hears_the_answer(log: &NamedTempFile) {
+    let (service, a, _) = &Service::two().await;
+    for (key, unheard) in [("forced-heard", 0), ("forced-unheard", 1)] {
+        let held = a.create(call(key, 20_000)).await.unwrap().lock_ref;
+        service.replicas[0].way.unheard(unheard);
+        a.force_release(&held, "ann", "it hangs").await.unwrap();
+        let said = lines(log, "an operator ended a lockRef", key);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("by=ann why=it hangs"), "{said:?}");
+    }
+    // Nobody waits for it any more, and it is done.
+    let held = a
+        .create(call("forced-left", 20_000))
+        .await
+        .unwrap()
+        .lock_ref;
+    {
+        // Asked, and hung up at once.
+        let mut force = pin!(a.force_release(&held, "ann", "it hangs"));
+        let _ = futures_util::poll!(force.as_mut());
+    }
+    until("it is over", || async {
+        matches!(a.critical_get(&held, 0).await, Err(EngineError::Over(_)))
+    })
+    .await;
+    let said = lines(log, "an operator ended a lockRef", "forced-left");
+    assert_eq!(said.len(), 1, "{said:?}");
 }

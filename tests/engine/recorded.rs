@@ -35,7 +35,10 @@ fn refused(error: &EngineError) -> Outcome {
         EngineError::OverDuringWrite(_) => Outcome::Unknown(Told::Over),
         EngineError::GrantSuperseded => Outcome::Refused(Told::Superseded),
         EngineError::SupersededDuringWrite => Outcome::Unknown(Told::Superseded),
-        EngineError::Unavailable(_) | EngineError::Stopping => Outcome::Unknown(Told::Nothing),
+        EngineError::Unavailable(_)
+        | EngineError::WriteUnknown(_)
+        | EngineError::CutOff
+        | EngineError::Stopping => Outcome::Unknown(Told::Nothing),
         EngineError::UnknownTable(_)
         | EngineError::NeverIssued
         | EngineError::SessionOver

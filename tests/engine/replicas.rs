@@ -177,7 +177,7 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
     assert_ne!(b.presence(old), Presence::Down);
     assert!(matches!(
         get(a, &held).await,
-        Err(EngineError::Unavailable(_))
+        Err(EngineError::CutOff | EngineError::Unavailable(_))
     ));
     service.replicas[0].way.mute(false);
     until("it is another replica", || async {
@@ -191,6 +191,23 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
     assert_eq!(elsewhere(get(a, &held).await), old);
     a.take_over(&held, old).await.unwrap();
     acquire(a, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_never_began() {
+    let (service, a, _) = &Service::two().await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let way = &service.replicas[0].way;
+    way.slow_writes(Duration::from_secs(60));
+    way.mute(true);
+    let put = write(a, &held, "may be there").await;
+    assert!(matches!(put, Err(EngineError::WriteUnknown(_))), "{put:?}");
+    // By then nothing begins.
+    let late = write(a, &held, "never begun").await;
+    assert!(
+        matches!(late, Err(EngineError::CutOff | EngineError::Unavailable(_))),
+        "{late:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -50,7 +50,10 @@ struct Client {
 }
 
 fn is_passing(error: &EngineError) -> bool {
-    matches!(error, EngineError::Unavailable(_) | EngineError::Stopping)
+    matches!(
+        error,
+        EngineError::Unavailable(_) | EngineError::WriteUnknown(_) | EngineError::Stopping
+    )
 }
 
 async fn a_moment() {

@@ -6,6 +6,7 @@ use fermata::limits::Limits;
 use fermata::proto::*;
 use tonic::body::Body;
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 
 use crate::lever::Mode;
 use crate::malformed;
@@ -76,6 +77,9 @@ async fn a_call_that_the_store_does_not_answer_is_unavailable_before_the_deadlin
     };
     let mut patient = world.patient_client().await;
     let status = patient.critical_put(in_ms(put, 1_000)).await.unwrap_err();
+    let info = status.get_details_error_info().unwrap();
+    let write = info.metadata.get("write");
+    assert_eq!(write.map(String::as_str), Some("unknown"));
     assert_eq!(
         told(Err::<(), _>(status)),
         (Code::Unavailable, "OUTCOME_UNKNOWN".into())

@@ -158,6 +158,14 @@ fn done_or_unknown<T, E>(done: &Result<T, E>) -> Outcome {
     }
 }
 
+/// What came of a section.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    /// A read and a write of the holder were acknowledged.
+    Counted,
+    InVain,
+}
+
 /// Something that is asked for.
 struct Asked {
     call: Call,
@@ -190,9 +198,9 @@ impl Caller {
             };
             self.section(&key, limit).await;
         }
-        // Whoever asks now gets its turn.
+        // Whoever asks now gets its turn, and counts.
         for key in self.world.keys() {
-            while !self.section(&key, Duration::from_secs(10)).await {
+            while self.section(&key, Duration::from_secs(10)).await != Section::Counted {
                 let pause = self.ms(10, 200);
                 sleep(pause).await;
             }
@@ -276,8 +284,8 @@ impl Caller {
         self.hears(asked, done_or_unknown(&closed), &closed);
     }
 
-    /// Asks for the key, and counts once it is held. True if it was held.
-    async fn section(&mut self, key: &str, limit: Duration) -> bool {
+    /// Asks for the key, and counts once it is held.
+    async fn section(&mut self, key: &str, limit: Duration) -> Section {
         let in_session = self.lives_by_session().await;
         let ttl = self.ms(2_000, 10_000);
         let request = LockRequest::new(key).ttl(ttl).owner(self.name.to_string());
@@ -306,7 +314,7 @@ impl Caller {
         };
         self.hears(asked, outcome, &place);
         let Ok(mut place) = place else {
-            return false;
+            return Section::InVain;
         };
         let lock_ref: LockRef = place.lock_ref().parse().unwrap();
         let Some(held) = self.wait(&mut place, key, &lock_ref, limit).await else {
@@ -318,10 +326,9 @@ impl Caller {
             } else {
                 self.gives_back(&lock_ref);
             }
-            return false;
+            return Section::InVain;
         };
-        self.count(held).await;
-        true
+        self.count(held).await
     }
 
     /// It is dropped, and so given back in the background.
@@ -418,8 +425,8 @@ impl Caller {
         Some(counts)
     }
 
-    /// Reads, adds one, writes.
-    async fn count(&mut self, held: Held) {
+    /// Reads, adds one, writes; or only looks.
+    async fn count(&mut self, held: Held) -> Section {
         let Some(mut counts) = self.read(&held).await else {
             return self.leave(held, None).await;
         };
@@ -454,6 +461,10 @@ impl Caller {
             self.read(&held).await;
         }
         self.leave(held, None).await;
+        match put {
+            Ok(_) => Section::Counted,
+            Err(_) => Section::InVain,
+        }
     }
 
     fn acknowledged(&self, key: &str, seq: u64, count: u64) {
@@ -466,7 +477,7 @@ impl Caller {
     }
 
     /// Gives the key back, perhaps with a last write; or forgets to.
-    async fn leave(&mut self, held: Held, put: Option<(u64, String)>) {
+    async fn leave(&mut self, held: Held, put: Option<(u64, String)>) -> Section {
         let Held {
             guard,
             key,
@@ -474,11 +485,13 @@ impl Caller {
         } = held;
         let is_lost = guard.valid_until().is_none();
         let Ok(guard) = Arc::try_unwrap(guard) else {
-            return self.world.log.violation("a guard is in two hands");
+            self.world.log.violation("a guard is in two hands");
+            return Section::InVain;
         };
         if put.is_none() && self.rng.below(6) == 0 {
             self.gives_back(&lock_ref);
-            return drop(guard);
+            drop(guard);
+            return Section::InVain;
         }
         let grant = guard.fencing_token();
         let op = Op::Release(put.as_ref().map(|(_, value)| Some(value.clone().into())));
@@ -502,8 +515,10 @@ impl Caller {
             Err(_) => Outcome::Unknown(Told::Nothing),
         };
         self.hears(asked, outcome, &released);
-        if let (Ok(()), Some((count, _))) = (released, put) {
-            self.acknowledged(&key, lock_ref.seq.0, count);
-        }
+        let (Ok(()), Some((count, _))) = (released, put) else {
+            return Section::InVain;
+        };
+        self.acknowledged(&key, lock_ref.seq.0, count);
+        Section::Counted
     }
 }

@@ -330,13 +330,11 @@ impl Actor {
                     self.latest.know(Some(cell));
                 }
                 // Written; but whether this home's fence was still in force is not known.
-                looked
+                looked.map_err(|error| EngineError::WriteUnknown(error.to_string()))
             }
             Written::Unknown(error) => {
                 holding.unknown = holding.unknown.max(timestamp);
-                Err(EngineError::Unavailable(format!(
-                    "whether the value was written is not known; write it again before reading ({error})"
-                )))
+                Err(EngineError::WriteUnknown(error.to_string()))
             }
             Written::NotStarted(error) => Err(EngineError::Unavailable(error.to_string())),
         };

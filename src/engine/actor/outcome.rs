@@ -47,6 +47,7 @@ impl Actor {
                         let _ = reply.send(());
                     }
                     EvictReply::Force(reply) => {
+                        self.log_eviction(seq, tag, &evidence, outcome.as_ref());
                         let answer = match outcome {
                             Some(Outcome::Evicted { was_holder }) => Ok(ForceReleased {
                                 already_released: false,
@@ -95,8 +96,15 @@ impl Actor {
 impl Actor {
     /// Says that a lockRef was taken away: why a job lost its lock must be found in the log.
     fn log_eviction(&self, seq: Seq, tag: Tag, evidence: &Evidence, outcome: Option<&Outcome>) {
-        let Some(Outcome::Evicted { was_holder }) = outcome else {
-            return;
+        let was_holder = match outcome {
+            Some(Outcome::Evicted { was_holder }) => Some(*was_holder),
+            // Ended so before: by a change, perhaps, of which no answer came.
+            Some(Outcome::Gone(Over::Ended(reason @ EndReason::Forced { .. })))
+                if *reason == evidence.reason() =>
+            {
+                None
+            }
+            _ => return,
         };
         let lock_ref = LockRef {
             table: self.id.table.clone(),
@@ -105,8 +113,12 @@ impl Actor {
             tag,
             grant: None,
         };
+        if let Evidence::Forced { by, why } = evidence {
+            tracing::warn!(%lock_ref, %by, %why, was_holder, "an operator ended a lockRef");
+            return;
+        }
         let why = describe_over(&Over::Ended(evidence.reason()));
-        if *was_holder {
+        if was_holder == Some(true) {
             tracing::info!(%lock_ref, why, "a holder lost its lock");
         } else {
             tracing::debug!(%lock_ref, why, "a waiter lost its place");

@@ -98,7 +98,7 @@ async fn write(inner: &Inner, id: &KeyId, version: u64, home: ReplicaId) {
         },
     };
     let mut tries = 0;
-    while !*inner.stopping.borrow() && inner.members.presence(home) != Presence::Down {
+    while !*inner.dead.borrow() && inner.members.presence(home) != Presence::Down {
         match inner.store.ask_replica(&question).await {
             Ok(()) => return,
             Err(error) => {

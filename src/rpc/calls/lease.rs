@@ -201,6 +201,8 @@ fn told(
             | EngineError::Exhausted { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
+            | EngineError::WriteUnknown(_)
+            | EngineError::CutOff
             | EngineError::Elsewhere { .. }
             | EngineError::Stopping),
         ) => Err(error),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use tokio::time::Instant;
+use tonic::Status;
 use tracing::Span;
 use tracing::field::display;
 use uuid::Uuid;
@@ -23,6 +24,7 @@ pub use place::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLo
 
 use super::deadline::Deadline;
 use super::parse::Invalid;
+use super::status;
 use crate::engine::{Engine, EngineError, Ids, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{KeyId, LockRef, SessionId};
@@ -102,6 +104,14 @@ pub trait Call: Sized + Send + Sync + 'static {
     /// It writes a value: what may have been done is not done once more.
     fn is_write(&self) -> bool {
         false
+    }
+
+    /// What its caller hears once it is too late for an answer.
+    fn late(&self) -> Status {
+        match self.is_write() {
+            true => status::late_write(),
+            false => status::outcome_unknown(),
+        }
     }
 
     /// It may take as long as its caller likes.

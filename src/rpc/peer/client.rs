@@ -225,8 +225,10 @@ impl PeerClient {
             waits: self.channel(&to.address)?,
             avoid_until: None,
         };
-        // Whoever could not be reached, and was not asked since, is most likely gone.
-        let is_gone = |link: &Link| link.avoid_until.is_some_and(|until| until + FORGET < now);
+        // Whoever could not be reached, and was not asked since, is most likely gone; and so is who had this address.
+        let is_gone = |link: &Link| {
+            link.avoid_until.is_some_and(|until| until + FORGET < now) || link.address == to.address
+        };
         links.retain(|_, link| !is_gone(link));
         if links.len() >= PEERS_MAX {
             links.clear();

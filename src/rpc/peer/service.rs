@@ -30,7 +30,7 @@ use crate::rpc::calls::{
     AcquireLock, Call, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, Edge,
     KeepAlive, OpenSession, ReleaseLock, RenewSession,
 };
-use crate::rpc::deadline::{Deadline, by};
+use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
 use crate::rpc::{parse, status};
@@ -121,7 +121,7 @@ impl PeerRpc {
         };
         call.about().record(&Span::current());
         let made = async { Ok(call.here(&self.engine).await) };
-        match by(call.answer_by(edge), made).await {
+        match by_or(call.answer_by(edge), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
             Ok(Err(error)) => match not_here(&error) {
                 Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
@@ -145,7 +145,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
             home: id_bytes(home.0),
             version: *version,
         })),
-        EngineError::Stopping => Some(NotHere::Unable(Unable {
+        EngineError::Stopping | EngineError::CutOff => Some(NotHere::Unable(Unable {
             nothing_done: false,
             why: error.to_string(),
         })),
@@ -162,6 +162,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
+        | EngineError::WriteUnknown(_)
         | EngineError::Unavailable(_) => None,
     }
 }

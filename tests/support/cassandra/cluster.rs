@@ -146,10 +146,18 @@ impl Cluster {
     pub fn start_again(&self, number: usize) -> Result<(), ClusterError> {
         let node = self.nodes.iter().find(|node| node.number == number);
         let node = node.ok_or(ClusterError::NoSuchNode(number))?;
-        match node.pid() {
-            None => node.start(&self.tools, &self.users, self.group()),
-            Some(_) => Ok(()),
+        let until = Instant::now() + END_MAX;
+        while node.pid().is_some() {
+            if Instant::now() > until {
+                return Err(ClusterError::TooSlow {
+                    what: format!("the end of node {number}"),
+                    after: END_MAX,
+                    logs: node.directory.join("logs"),
+                });
+            }
+            thread::sleep(Duration::from_millis(50));
         }
+        node.start(&self.tools, &self.users, self.group())
     }
 
     /// Waits until every node sees every node up.
@@ -164,8 +172,7 @@ impl Cluster {
         let until = Instant::now() + SEE_EACH_OTHER_MAX;
         while !self.see_each_other() {
             if Instant::now() > until {
-                return Err(ClusterError::TooSlow {
-                    what: "nodes that see each other".to_owned(),
+                return Err(ClusterError::Blind {
                     after: SEE_EACH_OTHER_MAX,
                     logs: run_directory()?,
                 });

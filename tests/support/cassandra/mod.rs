@@ -85,6 +85,14 @@ pub enum ClusterError {
         /// Where to look.
         logs: PathBuf,
     },
+    /// Nodes answer, and some do not take all others for up.
+    #[error("nodes did not see each other within {} s; logs are in {}", .after.as_secs(), .logs.display())]
+    Blind {
+        /// The limit.
+        after: Duration,
+        /// Where to look.
+        logs: PathBuf,
+    },
     /// There is no such node.
     #[error("there is no running node {0}")]
     NoSuchNode(usize),
