@@ -286,15 +286,16 @@ impl Engine {
                     wake: Some(wake), ..
                 } => {
                     let mut stopping = inner.stopping.subscribe();
-                    tokio::select! {
+                    let stops = tokio::select! {
                         biased;
                         // Its turn, or it is over: look again.
-                        _ = wake.turn => {}
-                        _ = stopping.wait_for(|stopping| *stopping) => {
-                            inner.alive()?;
-                            return Err(EngineError::Stopping);
-                        }
-                        () = clock.sleep(left) => {}
+                        _ = wake.turn => false,
+                        _ = stopping.wait_for(|stopping| *stopping) => true,
+                        () = clock.sleep(left) => false,
+                    };
+                    if stops {
+                        inner.alive()?;
+                        return Err(EngineError::Stopping);
                     }
                 }
                 Held::Waiting { .. } | Held::Held { .. } => {
