@@ -6,7 +6,7 @@ use fermata::engine::{EngineError, Presence};
 use fermata::lock::{EndReason, Over};
 use fermata::store::Store;
 
-use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, goes_unclaimed, session};
+use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, goes_unclaimed, session, write};
 use super::shared::{Service, TTL};
 use super::world::{call, call_of, until};
 
@@ -30,6 +30,23 @@ async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_t
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     down(b, home).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_never_began() {
+    let (service, a, _) = &Service::two().await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let way = &service.replicas[0].way;
+    way.slow_writes(Duration::from_secs(60));
+    way.mute(true);
+    let put = write(a, &held, "may be there").await;
+    assert!(matches!(put, Err(EngineError::WriteUnknown(_))), "{put:?}");
+    // By then nothing begins.
+    let late = write(a, &held, "never begun").await;
+    assert!(
+        matches!(late, Err(EngineError::CutOff | EngineError::Unavailable(_))),
+        "{late:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
