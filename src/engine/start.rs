@@ -227,9 +227,8 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             replica = %last.replica,
             "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
         );
-        let why = "this replica was cut off from the store and starts over";
         engine.set(Current::Waiting {
-            why: why.to_owned(),
+            why: EngineError::CutOff.to_string(),
             last: Some(Arc::clone(&last)),
         });
         let mut tries = 0;

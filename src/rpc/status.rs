@@ -125,15 +125,12 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::KeyUsedUp(_) => {
             Told::new(Code::ResourceExhausted, words, "KEY_USED_UP").quota("fencing_tokens_of_key")
         }
-        EngineError::Unavailable(_) => {
+        EngineError::Unavailable(_) | EngineError::CutOff => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
         }
         EngineError::WriteUnknown(_) => Told::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
             .with("write", "unknown")
             .retry_after(RETRY_STORE),
-        EngineError::CutOff => {
-            Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
-        }
         EngineError::Elsewhere { .. } => {
             Told::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
         }
