@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`lock`] | the rules of the queue of one key, as one pure function | nothing of ours |
 //! | [`session`] | the rules of liveness, pure as well | `lock` |
+//! | [`key`] | one key at its home: the machine that takes events and gives effects | `lock`, `session` |
 //! | [`store`] | the trait of durable states and data, and the stores | `lock` |
 //! | [`engine`] | one actor a key: group commit, waiting, sync, leases | `lock`, `session`, `store` (the trait) |
 //! | [`rpc`] | gRPC: parse, call the engine, map errors | `engine`, `proto` |
@@ -25,6 +26,8 @@ pub mod engine;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+#[deny(clippy::disallowed_methods)]
+pub mod key;
 pub mod limits;
 #[deny(clippy::disallowed_methods)]
 pub mod lock;

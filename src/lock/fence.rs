@@ -75,7 +75,7 @@ pub enum FenceError {
 
 /// Takes the fence after `fence`, whose slot is `width` timestamps wide: above all of those, above
 /// `past`, and not below the clock (I2). The clock only moves it forward.
-pub(super) fn next_fence(
+pub(crate) fn next_fence(
     fence: Fence,
     width: u32,
     new_width: u32,

@@ -17,6 +17,7 @@ mod state;
 pub use command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
 pub use decide::{Decision, decide};
 pub use diff::Diff;
+pub(crate) use fence::next_fence;
 pub use fence::{CoreLimits, Fence, FenceError};
 pub use key::{Key, KeyError, KeyId, TableName, TableNameError};
 pub use lock_ref::{LockRef, LockRefError, Tag};

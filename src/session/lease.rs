@@ -10,7 +10,7 @@ use super::observer::Observed;
 ///
 /// With a `disconnect_grace` it ends sooner where its client went: that long after the end of the stream that the
 /// client gave signs of life on, unless it gives one on another.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
     ttl: Duration,
     /// Not above the TTL.

@@ -21,6 +21,7 @@ mod committed;
 mod data;
 #[path = "../support/figures.rs"]
 mod figures;
+mod homes;
 mod replica;
 mod search;
 mod setup;

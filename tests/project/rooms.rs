@@ -10,6 +10,8 @@ use super::source::{code_only, named};
 const ROOMS: &[(&str, &[&str])] = &[
     ("lock", &[]),
     ("session", &["lock"]),
+    // The rules of one key: no store, no socket, no task, no clock.
+    ("key", &["lock", "session"]),
     ("limits", &["lock"]),
     ("tls", &[]),
     ("store", &["lock"]),

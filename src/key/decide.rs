@@ -1,0 +1,373 @@
+//! The rules: what a batch of commands makes of the state of a key.
+
+use std::sync::Arc;
+
+use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
+use super::state::{Home, KeyState, QueueEntry};
+use crate::lock::{CoreLimits, EndReason, Fence, Lookup, ReplicaId, Seq, Tag, next_fence};
+
+/// What a batch of commands makes of a state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// The state after all of them, one version up if any of them changed it.
+    pub state: KeyState,
+    /// One outcome a command, in their order. Each tells of the state at its turn: a later command of the batch may
+    /// have ended the same entry again, so what holds now is asked of `state`.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Who decides, with what in hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Decider<'a> {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// The wall clock in microseconds since 1970; it only moves fences forward (I2). `None` while this machine's clock
+    /// is known to be wrong: then no fence is taken.
+    pub now_us: Option<u64>,
+    /// The bounds.
+    pub limits: &'a CoreLimits,
+}
+
+/// Decides commands one after the other on a state: one batch, one new state, one compare-and-swap (write-through).
+///
+/// A batch gives what its commands give one by one, but for an entry that is granted and released within it: nobody
+/// was told so, and it leaves like a waiter.
+pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decision {
+    let mut batch = Batch {
+        holder_before: state.holder().map(|e| e.seq),
+        state: state.clone(),
+        changed: false,
+        by,
+    };
+    let outcomes = commands
+        .iter()
+        .map(|command| batch.one(command).unwrap_or_else(Outcome::Refused))
+        .collect();
+    if batch.changed {
+        batch.state.reserve_nothing();
+        // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
+        batch.state.version = batch.state.version.saturating_add(1);
+    }
+    Decision {
+        state: batch.state,
+        outcomes,
+    }
+}
+
+struct Batch<'a> {
+    /// The holder when the batch began.
+    holder_before: Option<Seq>,
+    state: KeyState,
+    changed: bool,
+    by: Decider<'a>,
+}
+
+impl Batch<'_> {
+    fn one(&mut self, command: &Command) -> Result<Outcome, Refusal> {
+        if let Command::TakeOver { from, to, past } = command {
+            return self.take_over(*from, *to, *past);
+        }
+        // H1: only the home decides.
+        if self.state.home.map(|home| home.replica) != Some(self.by.replica) {
+            return Err(Refusal::NotHome(self.state.home));
+        }
+        match command {
+            Command::TakeOver { .. } => Err(Refusal::NotHome(self.state.home)),
+            Command::Create(entry) => self.create(entry),
+            Command::Release { seq, tag, writes } => self.release(*seq, *tag, *writes),
+            Command::Evict {
+                seq,
+                tag,
+                reason,
+                only_under,
+            } => self.evict(*seq, *tag, reason, *only_under),
+            Command::Grant => self.grant_first().map(|()| Outcome::Granted),
+            Command::Extend { fence, past } => self.extend(*fence, *past),
+            Command::HandOver { to, holder } => self.hand_over(*to, *holder),
+        }
+    }
+
+    /// H3 and H6.
+    fn take_over(
+        &mut self,
+        from: Option<Home>,
+        to: ReplicaId,
+        past: Option<u64>,
+    ) -> Result<Outcome, Refusal> {
+        if let Some(home) = self.state.home
+            && home.replica == to
+            && from.is_none_or(|from| from.term < home.term)
+        {
+            // An earlier try of this command, of then unknown outcome, took effect.
+            return Ok(Outcome::Home(home));
+        }
+        if self.state.home != from {
+            return Err(Refusal::NotHome(self.state.home));
+        }
+        let home = Home {
+            replica: to,
+            term: self.state.term().saturating_add(1),
+        };
+        match from {
+            None => {
+                // Nobody wrote under a fence of this row: the first one lies above what the data holds.
+                if let Some(past) = past {
+                    self.check_past(past)?;
+                    self.state.fence = self.state.fence.max(Fence(past));
+                }
+            }
+            Some(_) => self.leave_behind(past)?,
+        }
+        self.state.home = Some(home);
+        self.changed = true;
+        if self.state.grant == Fence::NONE {
+            // Where no fence can be taken the first entry waits for one, and the key has a home all the same.
+            let _ = self.grant_first();
+        }
+        Ok(Outcome::Home(home))
+    }
+
+    /// What a home that is gone may have done ahead of the row is jumped over, and what it may have granted there ends
+    /// with it. The holder that it had made durable stays, under a new grant.
+    fn leave_behind(&mut self, past: Option<u64>) -> Result<(), Refusal> {
+        let may_be_behind = self.state.may_be_behind();
+        let may_have_held =
+            self.state.grant != Fence::NONE || self.state.reserved.volatile_end > self.state.head();
+        let kept = self.state.kept;
+        let fence_end = self.state.reserved.fence_end.max(self.state.width_end());
+        // Taken before anything is changed, since it may be refused.
+        let fence = match kept {
+            Some(_) => Some(self.fence_from(fence_end, self.by.limits.width_min, past)?),
+            None => None,
+        };
+        let volatile_end = self.state.reserved.volatile_end;
+        self.state
+            .entries
+            .retain(|e| e.seq >= volatile_end || Some(e.seq) == kept);
+        self.state.next = self.state.next.max(self.state.reserved.seq_end);
+        if may_be_behind {
+            // Of those that are not listed nothing is known: released, or lost with the home.
+            self.state.ended.complete_from = self.state.next;
+        }
+        self.state.unsynced |= may_have_held;
+        match fence {
+            Some(fence) => self.set_grant(fence),
+            None => {
+                self.state.grant = Fence::NONE;
+                self.state.fence = Fence(fence_end.max(past.unwrap_or(0)));
+                self.state.width = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
+        let same = |e: &&Arc<QueueEntry>| e.request_id == new.request_id;
+        if let Some(entry) = self.state.entries.iter().find(same) {
+            return match new.differs_from(entry) {
+                Some(field) => Err(Refusal::RequestMismatch { field }),
+                None => Ok(Outcome::Created {
+                    seq: entry.seq,
+                    existed: true,
+                }),
+            };
+        }
+        if self.state.entries.len() >= self.by.limits.places_max {
+            return Err(Refusal::QueueFull {
+                entries_max: self.by.limits.places_max,
+            });
+        }
+        let seq = self.state.next;
+        if seq > Seq::LAST {
+            return Err(Refusal::SeqUsedUp);
+        }
+        // Refused before there is an entry that could not be granted.
+        let fence = match self.state.entries.is_empty() {
+            true => Some(self.new_fence(self.by.limits.width_min, None)?),
+            false => None,
+        };
+        self.state.next = Seq(seq.0 + 1);
+        self.state.entries.push_back(Arc::new(QueueEntry {
+            seq,
+            mode: new.mode,
+            request_id: new.request_id,
+            liveness: new.liveness,
+            identity: new.identity.clone(),
+            owner: new.owner.clone(),
+            created_at_ms: new.created_at_ms,
+        }));
+        if let Some(fence) = fence {
+            self.set_grant(fence);
+        }
+        self.changed = true;
+        Ok(Outcome::Created {
+            seq,
+            existed: false,
+        })
+    }
+
+    fn release(&mut self, seq: Seq, tag: Tag, writes: WritesOfHolder) -> Result<Outcome, Refusal> {
+        let at = match self.live(seq, tag)? {
+            Ok(at) => at,
+            Err(gone) => return Ok(gone),
+        };
+        let held = self.holder_before == Some(seq) && self.state.grant != Fence::NONE;
+        self.end(at);
+        if held {
+            self.note_writes(writes);
+        }
+        Ok(Outcome::Released)
+    }
+
+    fn evict(
+        &mut self,
+        seq: Seq,
+        tag: Tag,
+        reason: &EndReason,
+        only_under: Option<Fence>,
+    ) -> Result<Outcome, Refusal> {
+        let at = match self.live(seq, tag)? {
+            Ok(at) => at,
+            Err(gone) => return Ok(gone),
+        };
+        if let Some(grant) = only_under
+            && (at > 0 || self.state.grant != grant)
+        {
+            return Err(Refusal::OtherGrant);
+        }
+        let was_holder = at == 0 && self.state.grant != Fence::NONE;
+        let Some(entry) = self.end(at) else {
+            return Err(Refusal::NeverIssued);
+        };
+        if was_holder {
+            self.state.unsynced = true;
+        }
+        let ended_max = self.by.limits.ended_max;
+        self.state.note_end(&entry, reason.clone(), ended_max);
+        Ok(Outcome::Evicted { was_holder })
+    }
+
+    fn extend(&mut self, fence: Fence, past: Option<u64>) -> Result<Outcome, Refusal> {
+        if self.state.grant == Fence::NONE || fence < self.state.grant || fence > self.state.fence {
+            return Err(Refusal::OtherGrant);
+        }
+        if fence < self.state.fence {
+            return Ok(Outcome::Extended);
+        }
+        let width = self
+            .state
+            .width
+            .saturating_mul(8)
+            .min(self.by.limits.width_max)
+            .max(self.by.limits.width_min);
+        self.state.fence = self.new_fence(width, past)?;
+        self.state.width = width;
+        self.changed = true;
+        Ok(Outcome::Extended)
+    }
+
+    /// H4.
+    fn hand_over(
+        &mut self,
+        to: ReplicaId,
+        holder: Option<WritesOfHolder>,
+    ) -> Result<Outcome, Refusal> {
+        if self.state.grant != Fence::NONE {
+            match holder {
+                Some(writes) => {
+                    let fence = self.new_fence(self.by.limits.width_min, None)?;
+                    self.note_writes(writes);
+                    self.set_grant(fence);
+                }
+                None => self.state.grant = Fence::NONE,
+            }
+        }
+        self.state.home = Some(Home {
+            replica: to,
+            term: self.state.term().saturating_add(1),
+        });
+        self.changed = true;
+        Ok(Outcome::HandedOver)
+    }
+
+    /// The index of a live entry, or how it ended.
+    fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, Outcome>, Refusal> {
+        match self.state.lookup(seq, tag) {
+            Lookup::Live(at) => Ok(Ok(at)),
+            Lookup::Over(end) => Ok(Err(Outcome::Gone(end))),
+            Lookup::NeverIssued => Err(Refusal::NeverIssued),
+        }
+    }
+
+    /// Takes an entry out of the queue; if it was the first, the next one is granted the key, or waits for a fence.
+    fn end(&mut self, at: usize) -> Option<Arc<QueueEntry>> {
+        let entry = self.state.entries.remove(at)?;
+        self.changed = true;
+        if at == 0 {
+            self.state.grant = Fence::NONE;
+            let _ = self.grant_first();
+        }
+        Some(entry)
+    }
+
+    fn note_writes(&mut self, writes: WritesOfHolder) {
+        if writes.open {
+            self.state.unsynced = true;
+        } else if writes.synced {
+            self.state.unsynced = false;
+        }
+    }
+
+    fn grant_first(&mut self) -> Result<(), Refusal> {
+        if self.state.entries.is_empty() || self.state.grant != Fence::NONE {
+            return Ok(());
+        }
+        let fence = self.new_fence(self.by.limits.width_min, None)?;
+        self.set_grant(fence);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn new_fence(&self, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
+        let now_us = self.now_us()?;
+        next_fence(
+            self.state.fence,
+            self.state.width,
+            width,
+            now_us,
+            past,
+            self.by.limits,
+        )
+        .map_err(Refusal::Fence)
+    }
+
+    /// As `new_fence`, above all that a home that is gone may have used.
+    fn fence_from(&self, end: u64, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {
+        let now_us = self.now_us()?;
+        let last_used = Fence(end.saturating_sub(1).max(self.state.fence.0));
+        next_fence(last_used, 1, width, now_us, past, self.by.limits).map_err(Refusal::Fence)
+    }
+
+    /// Whether a first fence can lie above what the data holds.
+    fn check_past(&self, past: u64) -> Result<(), Refusal> {
+        let now_us = self.now_us()?;
+        let width = self.by.limits.width_min;
+        next_fence(Fence::NONE, 0, width, now_us, Some(past), self.by.limits)
+            .map(|_| ())
+            .map_err(Refusal::Fence)
+    }
+
+    fn now_us(&self) -> Result<u64, Refusal> {
+        self.by.now_us.ok_or(Refusal::ClockIsWrong)
+    }
+
+    /// A new grant: a fence of its own, its slot at the least width.
+    fn set_grant(&mut self, fence: Fence) {
+        self.state.grant = fence;
+        self.state.fence = fence;
+        self.state.width = self.by.limits.width_min;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Who waits, who is gone, and what time brings: waits that have lasted long enough, claims, expired leases, sessions
+//! that ended.
+
+use super::calls::fail;
+use super::event::{Answer, CallId, Context, Effect, EntryRef};
+use super::holder::Claim;
+use super::intent::{Intent, Wish};
+use super::serving::Serving;
+use super::{Machine, Role};
+use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
+
+impl Machine {
+    /// A wait has lasted as long as it may.
+    pub(super) fn wait_over(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
+        if let Some(at) = self.backlog.iter().position(|queued| queued.id == call) {
+            self.backlog.remove(at);
+            return fail(call, super::KeyError::ChangingHome, out);
+        }
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(at) = serving.asks.iter().position(|ask| ask.call == call) else {
+            return;
+        };
+        let ask = serving.asks.remove(at);
+        serving.close_call(cx, ask.seq);
+        serving.wait_for_claim_anew(cx, ask.seq);
+        let Some(entry) = serving.state.entry(ask.seq) else {
+            return;
+        };
+        let entry = EntryRef {
+            seq: ask.seq,
+            tag: entry.tag(),
+            grant: None,
+        };
+        let position = serving.state.position(ask.seq).unwrap_or(0);
+        match serving.renew(cx, ask.seq, out) {
+            Ok(lease) => out.push(Effect::Answer {
+                call,
+                answer: Ok(Answer::Waiting {
+                    entry,
+                    position,
+                    existed: ask.existed,
+                    lease,
+                }),
+            }),
+            Err(why) => fail(call, why, out),
+        }
+    }
+
+    /// Nobody waits for the answer of a call. What was begun goes on; what was not is dropped.
+    pub(super) fn call_gone(&mut self, cx: &Context<'_>, call: CallId) {
+        self.backlog.retain(|queued| queued.id != call);
+        for intent in &mut self.pending {
+            intent.call.take_if(|of| *of == call);
+        }
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let asked = serving.asks.extract_if(.., |ask| ask.call == call);
+        let mut gone: Vec<Seq> = asked.map(|ask| ask.seq).collect();
+        let watched = serving.watchers.extract_if(.., |w| w.call == call);
+        gone.extend(watched.map(|watcher| watcher.seq));
+        for seq in gone {
+            serving.close_call(cx, seq);
+        }
+        if let Some(holder) = &mut serving.holder {
+            holder.queued.retain(|critical| critical.call != call);
+        }
+    }
+
+    /// HELD was heard by nobody: the grant is unclaimed, from now on.
+    pub(super) fn answer_lost(&mut self, cx: &Context<'_>, grant: Fence) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(entry) = serving.state.holder() else {
+            return;
+        };
+        let until = cx.now.plus(serving.claim_ttl(cx, entry));
+        if let Some(holder) = serving.holder.as_mut().filter(|h| h.grant == grant) {
+            holder.claim = Claim::Until(until);
+        }
+    }
+
+    /// The moment of the next alarm has come.
+    pub(super) fn due_now(&mut self, cx: &Context<'_>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let mut ends: Vec<(EntryRef, EndReason, Option<Fence>)> = Vec::new();
+        for seq in serving.leases.expire(cx.now) {
+            ends.extend(serving.begin_eviction(seq, EndReason::Expired));
+        }
+        if let Some(holder) = &serving.holder
+            && let Claim::Until(at) = holder.claim
+            && at <= cx.now
+            && !holder.is_closing()
+        {
+            let (seq, grant) = (holder.seq, holder.grant);
+            if serving.asks.iter().any(|ask| ask.seq == seq) {
+                // Somebody is there, and waits for the sync.
+                serving.wait_for_claim_anew(cx, seq);
+            } else if let Some((entry, reason, _)) =
+                serving.begin_eviction(seq, EndReason::Unclaimed)
+            {
+                ends.push((entry, reason, Some(grant)));
+            }
+        }
+        self.evict(ends);
+    }
+
+    /// A session ended: what lives by it here ends.
+    pub(super) fn session_ended(&mut self, session: SessionId) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let by_it = |liveness: Liveness| liveness == Liveness::Session(session);
+        let seqs: Vec<Seq> = serving
+            .state
+            .entries
+            .iter()
+            .filter(|entry| by_it(entry.liveness))
+            .map(|entry| entry.seq)
+            .collect();
+        let ends = seqs.into_iter();
+        let ends = ends.filter_map(|seq| serving.begin_eviction(seq, EndReason::SessionClosed));
+        let ends = ends.collect();
+        self.evict(ends);
+    }
+
+    fn evict(&mut self, ends: Vec<(EntryRef, EndReason, Option<Fence>)>) {
+        for (entry, reason, only_under) in ends {
+            let is_asked =
+                |i: &Intent| matches!(&i.what, Wish::Evict { entry: e, .. } if e.seq == entry.seq);
+            if self.pending.iter().any(is_asked) {
+                continue;
+            }
+            let wish = Wish::Evict {
+                entry,
+                reason,
+                only_under,
+            };
+            self.pending.push_back(Intent::new(None, wish));
+        }
+    }
+
+    /// Whether somebody is answered, or news are told, only while this machine stays as it is.
+    pub fn has_listeners(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                !serving.asks.is_empty() || !serving.watchers.is_empty()
+            }
+            Role::Unread | Role::Taking(_) => !self.backlog.is_empty(),
+        }
+    }
+}
+
+impl Serving {
+    /// Nobody is told HELD for this entry any more, if it is the holder. What is to be evicted.
+    fn begin_eviction(
+        &mut self,
+        seq: Seq,
+        reason: EndReason,
+    ) -> Option<(EntryRef, EndReason, Option<Fence>)> {
+        let tag = self.state.entry(seq)?.tag();
+        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == seq) {
+            holder.begin_eviction(reason.clone());
+        }
+        let grant = None;
+        Some((EntryRef { seq, tag, grant }, reason, None))
+    }
+
+    /// The client of an entry was there, and could not be told HELD: its claim is waited for from now on (I5).
+    pub fn wait_for_claim_anew(&mut self, cx: &Context<'_>, seq: Seq) {
+        let Some(entry) = self.state.holder().filter(|entry| entry.seq == seq) else {
+            return;
+        };
+        let until = cx.now.plus(self.claim_ttl(cx, entry));
+        if let Some(holder) = &mut self.holder
+            && matches!(holder.claim, Claim::Until(_))
+        {
+            holder.claim = Claim::Until(until);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Reads and writes of the holder, each write with the next timestamp of the fence (I3, I11).
+
+use super::calls::fail;
+use super::event::{
+    Answer, CallError, CallId, Context, Datum, Effect, EntryRef, IoId, KeyError, Reason,
+    WriteOutcome,
+};
+use super::holder::{Critical, CriticalKind, Holder, Phase, Resume};
+use super::intent::{Intent, Wish};
+use super::serving::{Io, KnownValue};
+use super::{Machine, Role};
+use crate::lock::{Fence, Over};
+
+impl Machine {
+    /// Checks a critical call, in the order in which a client can mend what is wrong, and takes it in.
+    pub(super) fn critical(
+        &mut self,
+        cx: &Context<'_>,
+        (id, entry, call_no): (CallId, EntryRef, u64),
+        kind: CriticalKind,
+        out: &mut Vec<Effect>,
+    ) {
+        let Role::Serving(serving) = &mut self.role else {
+            return;
+        };
+        let (position, lease) = match serving.live(cx, entry, out) {
+            Ok(live) => live,
+            Err(why) => return fail(id, why, out),
+        };
+        let under_way = serving.critical_calls();
+        let accepted = match (entry.grant, &mut serving.holder) {
+            (None, _) => Err(KeyError::NoGrant),
+            // Nobody ever told this lockRef a grant.
+            (Some(_), _) if position > 0 => Err(KeyError::NoGrant),
+            (Some(_), None) => Err(KeyError::GrantSuperseded),
+            (Some(grant), Some(holder)) => accept(cx, holder, grant, call_no, under_way),
+        };
+        match accepted {
+            Ok(holder) => holder.queued.push_back(Critical {
+                call: id,
+                entry,
+                lease,
+                kind,
+            }),
+            Err(why) => fail(id, why, out),
+        }
+    }
+
+    /// Begins what was accepted, once the holder may be told HELD, and as long as there are timestamps.
+    pub(super) fn begin_queued(&mut self, out: &mut Vec<Effect>) {
+        loop {
+            let Some(holder) = self.serving_mut().and_then(|s| s.holder.as_mut()) else {
+                return;
+            };
+            let Phase::Held { synced } = holder.phase else {
+                return;
+            };
+            let Some(critical) = holder.queued.pop_front() else {
+                return;
+            };
+            if matches!(critical.kind, CriticalKind::Get) {
+                self.begin_get(critical, out);
+                continue;
+            }
+            let Some(timestamp) = holder.next_timestamp() else {
+                // In their order: what comes after it does not overtake it.
+                holder.queued.push_front(critical);
+                holder.phase = Phase::Extending(Resume::Held { synced });
+                let (fence, past) = (holder.fence, holder.past());
+                let wish = Wish::Extend { fence, past };
+                return self.pending.push_back(Intent::new(None, wish));
+            };
+            holder.writes.begin(timestamp);
+            if matches!(critical.kind, CriticalKind::Release(_)) {
+                holder.phase = Phase::LastPut { synced };
+            }
+            let (CriticalKind::Put(value) | CriticalKind::Release(value)) = &critical.kind else {
+                return;
+            };
+            let value = value.clone();
+            let datum = Datum { value, timestamp };
+            let io = self.io();
+            if let Some(serving) = self.serving_mut() {
+                serving.value = KnownValue::Unknown;
+                let datum = datum.clone();
+                serving.ios.push((io, Io::Put { critical, datum }));
+            }
+            out.push(Effect::WriteData { io, datum });
+        }
+    }
+
+    fn begin_get(&mut self, critical: Critical, out: &mut Vec<Effect>) {
+        let io = self.io();
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        if let KnownValue::Known(known) = &serving.value {
+            let answer = Ok(Answer::Value {
+                value: known.as_ref().and_then(|datum| datum.value.clone()),
+                lease: critical.lease,
+            });
+            let call = critical.call;
+            return out.push(Effect::Answer { call, answer });
+        }
+        let after = settled(serving.holder.as_ref());
+        serving.ios.push((io, Io::Get { critical, after }));
+        out.push(Effect::ReadData { io });
+    }
+
+    /// What came of a read of the value.
+    pub(super) fn data_read(
+        &mut self,
+        cx: &Context<'_>,
+        io: IoId,
+        cell: Result<Option<Datum>, Reason>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(what) = serving.take_io(io) else {
+            return;
+        };
+        let (grant, after) = match &what {
+            Io::Get { critical, after } => (critical.entry.grant, *after),
+            Io::Held { grant, after, .. } => (Some(*grant), *after),
+            Io::SyncRead { fence } => {
+                let fence = *fence;
+                return self.sync_read(cx, io, fence, cell, out);
+            }
+            Io::Put { .. } | Io::SyncWrite { .. } => return,
+        };
+        // What was read may be of a later holder.
+        let holder = serving.holder.as_mut().filter(|h| Some(h.grant) == grant);
+        let is_current = holder.is_some();
+        if let (Some(holder), Ok(datum)) = (holder, &cell) {
+            if let Some(datum) = datum {
+                holder.saw(datum.timestamp);
+            }
+            if after.is_some() && after == settled(Some(&*holder)) {
+                serving.know(cx, datum.clone());
+            }
+        }
+        match what {
+            Io::Get { critical, .. } => {
+                let answer = match cell {
+                    _ if !is_current => Err(serving.why_not(critical.entry).into()),
+                    Ok(datum) => Ok(Answer::Value {
+                        value: datum.and_then(|datum| datum.value),
+                        lease: critical.lease,
+                    }),
+                    Err(why) => Err(KeyError::StoreUnavailable(why).into()),
+                };
+                let call = critical.call;
+                out.push(Effect::Answer { call, answer });
+            }
+            Io::Held { ask, .. } => match cell {
+                // Ended meanwhile, or under another grant: it is answered as any other that asks.
+                _ if !is_current => self.ask_again(cx, ask, out),
+                Ok(datum) => {
+                    let value = datum.and_then(|datum| datum.value);
+                    self.answer_held(cx, ask, Some(value), out);
+                }
+                Err(why) => self.fail_ask(cx, ask, KeyError::StoreUnavailable(why), out),
+            },
+            Io::Put { .. } | Io::SyncRead { .. } | Io::SyncWrite { .. } => {}
+        }
+    }
+
+    /// What became of a write of the value.
+    pub(super) fn data_written(
+        &mut self,
+        cx: &Context<'_>,
+        io: IoId,
+        outcome: WriteOutcome,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        match serving.take_io(io) {
+            Some(Io::Put { critical, datum }) => self.put_done(cx, critical, datum, outcome, out),
+            Some(Io::SyncWrite { fence }) => self.sync_written(cx, io, fence, outcome, out),
+            Some(Io::Get { .. } | Io::Held { .. } | Io::SyncRead { .. }) | None => {}
+        }
+    }
+
+    fn put_done(
+        &mut self,
+        cx: &Context<'_>,
+        critical: Critical,
+        datum: Datum,
+        outcome: WriteOutcome,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let call = critical.call;
+        let grant = critical.entry.grant;
+        let Some(holder) = serving.holder.as_mut().filter(|h| Some(h.grant) == grant) else {
+            // The fence ended meanwhile, and not cleanly: whether this write shows is up to the next holder's sync (I7).
+            let may_have_written = !matches!(outcome, WriteOutcome::NotStarted(_));
+            let why = serving.why_not(critical.entry);
+            let error = CallError {
+                why,
+                may_have_written,
+            };
+            return fail(call, error, out);
+        };
+        let timestamp = datum.timestamp;
+        let failed = match outcome {
+            WriteOutcome::Done => {
+                holder.writes.done(timestamp);
+                if holder.writes.ends_with(timestamp) {
+                    serving.know(cx, Some(datum));
+                }
+                None
+            }
+            WriteOutcome::Unknown(why) => {
+                holder.writes.unknown(timestamp);
+                Some((why, true))
+            }
+            WriteOutcome::NotStarted(why) => {
+                holder.writes.not_started(timestamp);
+                Some((why, false))
+            }
+        };
+        let releases = matches!(critical.kind, CriticalKind::Release(_));
+        match failed {
+            None if releases => self.begin_release(call, critical.entry, true, out),
+            None => out.push(Effect::Answer {
+                call,
+                answer: Ok(Answer::Written {
+                    lease: critical.lease,
+                }),
+            }),
+            Some((why, may_have_written)) => {
+                // Not released: the caller may repeat it.
+                if let Some(holder) = serving.holder.as_mut()
+                    && let Phase::LastPut { synced } = holder.phase
+                    && releases
+                {
+                    holder.phase = Phase::Held { synced };
+                }
+                let error = CallError {
+                    why: KeyError::StoreUnavailable(why),
+                    may_have_written,
+                };
+                fail(call, error, out);
+            }
+        }
+    }
+}
+
+fn accept<'a>(
+    cx: &Context<'_>,
+    holder: &'a mut Holder,
+    grant: Fence,
+    call_no: u64,
+    under_way: usize,
+) -> Result<&'a mut Holder, KeyError> {
+    if holder.grant != grant {
+        return Err(KeyError::GrantSuperseded);
+    }
+    if let Phase::Evicting { reason } = &holder.phase {
+        return Err(KeyError::Ended(Over::Ended(reason.clone())));
+    }
+    if holder.is_closing() {
+        return Err(KeyError::Releasing);
+    }
+    if under_way >= cx.limits.critical_calls_max {
+        return Err(KeyError::Exhausted {
+            what: "critical_calls_per_lock_ref_max",
+            limit: cx.limits.critical_calls_max,
+        });
+    }
+    if call_no > 0 {
+        if call_no <= holder.last_call_no {
+            return Err(KeyError::CallNoNotAbove {
+                given: call_no,
+                last: holder.last_call_no,
+            });
+        }
+        holder.last_call_no = call_no;
+    }
+    Ok(holder)
+}
+
+/// The last timestamp that the fence gave out, while no write of it is open: a read that begins and ends with the same
+/// one shows the latest value.
+pub(super) fn settled(holder: Option<&Holder>) -> Option<u64> {
+    holder
+        .filter(|holder| !holder.writes.are_open())
+        .map(Holder::last_timestamp)
+}

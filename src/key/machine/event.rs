@@ -1,0 +1,534 @@
+//! What happens to a key, and what its machine wants done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::key::{Home, KeyState, NewEntry};
+use crate::lock::{
+    CoreLimits, Fence, FenceError, Liveness, LockRef, Over, ReplicaId, Seq, SessionId, Tag,
+};
+use crate::session::Observed;
+
+/// Names a call until it is answered. Given by whoever hands it in, and never twice to one machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId(pub u64);
+
+/// Names a read or a write of the value until its outcome is known. Given by the machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct IoId(pub u64);
+
+/// Why the store did not do something, for people.
+pub type Reason = Arc<str>;
+
+/// What every event comes with.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// This replica.
+    pub replica: ReplicaId,
+    /// The present moment of this observer (I9).
+    pub now: Observed,
+    /// The wall clock in microseconds since 1970; `None` while it is known to be wrong (I2).
+    pub now_us: Option<u64>,
+    /// No other process can have the store open: every other home is gone.
+    pub is_alone: bool,
+    /// The bounds.
+    pub limits: &'a KeyLimits,
+}
+
+/// The bounds of one key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyLimits {
+    /// The bounds of its state.
+    pub core: CoreLimits,
+    /// How many calls may wait at once, each kind by itself: for the row, for the next commit, for a grant or for news.
+    pub calls_max: usize,
+    /// How many waits and watches one lockRef may have at once.
+    pub waits_per_lock_ref_max: usize,
+    /// How many reads and writes of one lockRef may be under way at once.
+    pub critical_calls_max: usize,
+    /// A longer value is not kept in memory, in bytes; with 0 none is.
+    pub known_value_bytes_max: usize,
+    /// After this a first entry that lives by a session counts as unclaimed.
+    pub session_claim_ttl: Duration,
+}
+
+/// A lockRef of the machine's own key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EntryRef {
+    /// Its number.
+    pub seq: Seq,
+    /// Its tag.
+    pub tag: Tag,
+    /// The grant that the caller was given.
+    pub grant: Option<Fence>,
+}
+
+impl From<&LockRef> for EntryRef {
+    fn from(lock_ref: &LockRef) -> Self {
+        EntryRef {
+            seq: lock_ref.seq,
+            tag: lock_ref.tag,
+            grant: lock_ref.grant,
+        }
+    }
+}
+
+/// What a client, or another replica, asks for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Call {
+    /// Add an entry, or find the one that this request_id made.
+    Create {
+        /// Its arguments.
+        entry: Box<NewEntry>,
+        /// Read the value too, if it holds the key at once.
+        read_value: bool,
+    },
+    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitOver`].
+    Acquire {
+        /// Which.
+        entry: EntryRef,
+        /// Do not answer WAITING at once.
+        wait: bool,
+        /// Read the value too.
+        read_value: bool,
+    },
+    /// Read the value as the holder.
+    Get {
+        /// Who.
+        entry: EntryRef,
+        /// Grows from call to call; 0 where the caller does not count.
+        call_no: u64,
+    },
+    /// Write the value as the holder: `None` deletes it.
+    Put {
+        /// Who.
+        entry: EntryRef,
+        /// As of Get.
+        call_no: u64,
+        /// What.
+        value: Option<Bytes>,
+    },
+    /// Give an entry back, after writing `put`.
+    Release {
+        /// Which.
+        entry: EntryRef,
+        /// As of Get.
+        call_no: u64,
+        /// What to write before.
+        put: Option<Option<Bytes>>,
+    },
+    /// News of an entry until it ends.
+    Watch {
+        /// Which.
+        entry: EntryRef,
+    },
+    /// The client of an entry is there.
+    Renew {
+        /// Which.
+        entry: EntryRef,
+    },
+    /// An operator ends an entry.
+    Force {
+        /// Which.
+        entry: EntryRef,
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        why: Box<str>,
+    },
+    /// Become the home: this replica is known to have stopped, or to be down, and its row says so (H2, H3).
+    TakeOver {
+        /// Which.
+        from: ReplicaId,
+    },
+    /// Serve the key, which another replica handed over in this term (H4). Only by news of the replica that did so, and
+    /// only if this process never lost what it knew of this term.
+    Adopt {
+        /// The term that began with the hand-over.
+        term: u64,
+    },
+    /// Give the key to another replica (H4).
+    HandOver {
+        /// To which.
+        to: ReplicaId,
+    },
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// A call came in.
+    Call {
+        /// Its name.
+        id: CallId,
+        /// What it asks for.
+        call: Call,
+    },
+    /// Nobody waits for the answer of this call any longer. What it began goes on.
+    CallGone(CallId),
+    /// A wait has lasted as long as it may: WAITING is the answer now.
+    WaitOver(CallId),
+    /// HELD was not heard by anybody.
+    AnswerLost {
+        /// The grant that it told.
+        grant: Fence,
+    },
+    /// What the store answered to [`Effect::Load`].
+    Loaded(Result<Loaded, Reason>),
+    /// What became of [`Effect::Swap`].
+    Swapped(SwapOutcome),
+    /// What the store answered to [`Effect::ReadData`].
+    DataRead {
+        /// The read.
+        io: IoId,
+        /// The value and its timestamp; `None` where there never was one.
+        cell: Result<Option<Datum>, Reason>,
+    },
+    /// What became of [`Effect::WriteData`].
+    DataWritten {
+        /// The write.
+        io: IoId,
+        /// Its outcome.
+        outcome: WriteOutcome,
+    },
+    /// The pause that [`Effect::Pause`] asked for is over.
+    Resume(PauseOf),
+    /// The moment that [`super::Machine::due`] named has come.
+    Due,
+    /// A session ended; it was closed, or expired where it is kept.
+    SessionEnded(SessionId),
+}
+
+/// What the store is left alone with for a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PauseOf {
+    /// The row.
+    Row,
+    /// The sync of the holder with this grant.
+    Sync(Fence),
+}
+
+/// A row as it was read.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Loaded {
+    /// The state; the default one where there is no row.
+    pub state: Arc<KeyState>,
+    /// The timestamp of the value that the data table has, where the key has no row.
+    pub past: Option<u64>,
+}
+
+/// What became of a compare-and-swap.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum SwapOutcome {
+    /// It took effect, durably.
+    Applied,
+    /// The row is another one. Nothing was changed.
+    Conflict(Arc<KeyState>),
+    /// It may have taken effect, or may yet.
+    Unknown(Reason),
+    /// It certainly did not, and never will.
+    NotStarted(Reason),
+}
+
+/// What became of a write of the value.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum WriteOutcome {
+    /// It is durable.
+    Done,
+    /// It may have taken effect, or may yet.
+    Unknown(Reason),
+    /// It certainly did not, and never will.
+    NotStarted(Reason),
+}
+
+/// A value with its timestamp; `None` for the marker of a deleted one.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Datum {
+    /// The value.
+    pub value: Option<Bytes>,
+    /// A fence and an op (I3), in microseconds.
+    pub timestamp: u64,
+}
+
+impl std::fmt::Debug for Datum {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Datum")
+            .field("bytes", &self.value.as_ref().map(Bytes::len))
+            .field("timestamp", &self.timestamp)
+            .finish()
+    }
+}
+
+/// What an entry lives by, as its client is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LeaseStatus {
+    /// By its own TTL, which is kept here.
+    Own {
+        /// The TTL in force.
+        ttl: Duration,
+        /// How long it is safe from expiry, from when the call came in.
+        valid_for: Duration,
+    },
+    /// By a session: whoever sends the answer asks where that is kept.
+    Session(SessionId),
+}
+
+/// What a call brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The entry holds the key.
+    Held {
+        /// The entry, with its grant.
+        entry: EntryRef,
+        /// The value, where it was asked for.
+        value: Option<Option<Bytes>>,
+        /// An earlier call with the same request_id had made it.
+        existed: bool,
+        /// What it lives by.
+        lease: LeaseStatus,
+    },
+    /// The entry waits.
+    Waiting {
+        /// The entry.
+        entry: EntryRef,
+        /// How many are ahead.
+        position: usize,
+        /// As of Held.
+        existed: bool,
+        /// As of Held.
+        lease: LeaseStatus,
+    },
+    /// The value.
+    Value {
+        /// `None` where the key has none.
+        value: Option<Bytes>,
+        /// As of Held.
+        lease: LeaseStatus,
+    },
+    /// The value was written.
+    Written {
+        /// As of Held.
+        lease: LeaseStatus,
+    },
+    /// The entry was given back.
+    Released {
+        /// It had been given back before.
+        already: bool,
+    },
+    /// News follow, as [`Effect::Notify`].
+    Watching {
+        /// As of Held.
+        lease: LeaseStatus,
+    },
+    /// The lease of the entry was renewed.
+    Renewed {
+        /// As of Held.
+        lease: LeaseStatus,
+    },
+    /// The entry was ended.
+    Forced {
+        /// It had ended before.
+        already: bool,
+        /// It held the key.
+        was_holder: bool,
+    },
+    /// This replica is the home.
+    Home(Home),
+    /// The other replica is the home.
+    HandedOver(Home),
+}
+
+/// Why a call failed, and whether what it was to write may have been written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallError {
+    /// Why.
+    pub why: KeyError,
+    /// Its write was handed to the store, and what became of it is not known, or it took effect.
+    pub may_have_written: bool,
+}
+
+impl From<KeyError> for CallError {
+    fn from(why: KeyError) -> Self {
+        CallError {
+            why,
+            may_have_written: false,
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyError {
+    /// This key never gave out such an entry.
+    NeverIssued,
+    /// The entry has ended.
+    Ended(Over),
+    /// The grant in the lockRef is not the one in force.
+    GrantSuperseded,
+    /// The lockRef carries no grant, or its entry does not hold the key.
+    NoGrant,
+    /// A release of this lockRef was accepted before.
+    Releasing,
+    /// The number of a critical call must grow.
+    CallNoNotAbove {
+        /// What was given.
+        given: u64,
+        /// The last one accepted.
+        last: u64,
+    },
+    /// The request_id belongs to an entry with another argument.
+    RequestMismatch {
+        /// Which.
+        field: &'static str,
+    },
+    /// A limit is reached.
+    Exhausted {
+        /// Which, as in the settings.
+        what: &'static str,
+        /// What it is set to.
+        limit: usize,
+    },
+    /// The numbers of the key are used up.
+    SeqUsedUp,
+    /// No fence can be taken.
+    Fence(FenceError),
+    /// This machine's clock is known to be wrong: no fence is taken.
+    ClockIsWrong,
+    /// The store could not do it, or its outcome is not known.
+    StoreUnavailable(Reason),
+    /// Another replica is the home: ask there.
+    Elsewhere(Home),
+    /// The key is changing its home.
+    ChangingHome,
+}
+
+/// What a watcher hears.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EntryStatus {
+    /// It waits.
+    Waiting {
+        /// How many are ahead.
+        position: usize,
+    },
+    /// It holds the key.
+    Held {
+        /// The fencing token.
+        grant: Fence,
+    },
+    /// It ended.
+    Ended(Over),
+    /// Another replica tells from now on.
+    Elsewhere(Home),
+}
+
+/// What a machine wants done. In their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Read the row; of a key without one the timestamp of its value, too. Once at a time, never beside a Swap.
+    Load,
+    /// Replace `old` by `new`, if the row is still `old`.
+    Swap {
+        /// What the row must be.
+        old: Arc<KeyState>,
+        /// What it becomes.
+        new: Arc<KeyState>,
+    },
+    /// Read the value.
+    ReadData {
+        /// Names the read.
+        io: IoId,
+    },
+    /// Write the value.
+    WriteData {
+        /// Names the write.
+        io: IoId,
+        /// What, with its timestamp.
+        datum: Datum,
+    },
+    /// Send [`Event::Resume`] after a pause, the longer the more tries there were.
+    Pause {
+        /// For it to name.
+        of: PauseOf,
+        /// 0 after the first failure.
+        tries: u32,
+    },
+    /// Answer a call.
+    Answer {
+        /// Which.
+        call: CallId,
+        /// With what.
+        answer: Result<Answer, CallError>,
+    },
+    /// News for a watcher. After `Ended` and `Elsewhere` there are none.
+    Notify {
+        /// The Watch call.
+        call: CallId,
+        /// The news.
+        status: EntryStatus,
+    },
+    /// The client of an entry that lives by this session is there.
+    RenewSession(SessionId),
+    /// From now on this key wants to hear of the session's end.
+    Attach {
+        /// The session.
+        session: SessionId,
+        /// The entry that lives by it.
+        seq: Seq,
+    },
+    /// No longer.
+    Detach {
+        /// The session.
+        session: SessionId,
+        /// The entry that lived by it.
+        seq: Seq,
+    },
+    /// For operators.
+    Report(Report),
+}
+
+/// What operators want to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// An entry was granted the key.
+    Granted {
+        /// Which.
+        seq: Seq,
+        /// It found the queue empty.
+        at_once: bool,
+    },
+    /// An entry ended otherwise than by its release.
+    Evicted {
+        /// Which.
+        entry: EntryRef,
+        /// How.
+        end: Over,
+        /// It held the key.
+        was_holder: bool,
+    },
+    /// This replica became the home.
+    TookOver {
+        /// The home before.
+        from: Option<Home>,
+    },
+    /// Another replica took the key while this one was its home.
+    Deposed {
+        /// By whom.
+        by: Option<Home>,
+    },
+    /// What became of a commit is not known; it is resolved.
+    InDoubt {
+        /// Why.
+        why: Reason,
+    },
+}
+
+/// The TTL that a liveness has by itself.
+pub(super) fn own_ttl(liveness: Liveness) -> Option<Duration> {
+    match liveness {
+        Liveness::Own { ttl_ms } => Some(Duration::from_millis(u64::from(ttl_ms))),
+        Liveness::Session(_) => None,
+    }
+}

@@ -1,0 +1,298 @@
+//! What the home remembers of the holder and its fence, for as long as the grant lasts (I3, I5, I7, I11).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::event::{CallId, Datum, EntryRef, IoId, LeaseStatus};
+use crate::key::{KeyState, QueueEntry, WritesOfHolder};
+use crate::lock::{EndReason, Fence, Seq, Tag};
+use crate::session::Observed;
+
+/// How far a grant has come. What only one phase has is in it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Phase {
+    /// The value must be rewritten under this fence before anybody is told HELD. Begun once somebody asks.
+    Unsynced,
+    /// The one read of this fence is under way.
+    SyncRead(IoId),
+    /// What was read is being written at op 0.
+    SyncWrite {
+        /// The write under way.
+        io: IoId,
+        /// What was read, under this fence: the same content until that is acknowledged.
+        datum: Datum,
+    },
+    /// The store failed a moment ago.
+    SyncPaused {
+        /// What is to be written again; `None` where it is to be read again.
+        rewrite: Option<Datum>,
+    },
+    /// More timestamps were asked for; then it goes on.
+    Extending(Resume),
+    /// HELD may be told, and the holder reads and writes.
+    Held {
+        /// The value was rewritten under this grant.
+        synced: bool,
+    },
+    /// A release was accepted whose put is not acknowledged: nothing more is taken unless that fails.
+    LastPut {
+        /// As of Held.
+        synced: bool,
+    },
+    /// A release was accepted: nothing more is taken (I11).
+    Releasing {
+        /// As of Held.
+        synced: bool,
+    },
+    /// It is being evicted: nobody hears HELD any more.
+    Evicting {
+        /// Why.
+        reason: EndReason,
+    },
+}
+
+/// What an Extend interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Resume {
+    /// The sync: its read begins anew, under the new fence.
+    Sync,
+    /// The holder's writes.
+    Held {
+        /// As of [`Phase::Held`].
+        synced: bool,
+    },
+}
+
+/// Whether anybody was told HELD (I5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Claim {
+    /// Nobody yet: evicted as unclaimed at this moment.
+    Until(Observed),
+    /// Somebody.
+    Claimed,
+}
+
+/// What a critical call does.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum CriticalKind {
+    Get,
+    Put(Option<Bytes>),
+    /// A write, then the release.
+    Release(Option<Bytes>),
+}
+
+/// An accepted critical call.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Critical {
+    pub call: CallId,
+    pub entry: EntryRef,
+    pub lease: LeaseStatus,
+    pub kind: CriticalKind,
+}
+
+/// The writes of a fence.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Writes {
+    /// Timestamps of those under way.
+    under_way: BTreeSet<u64>,
+    /// The highest timestamp that was acknowledged.
+    acknowledged: u64,
+    /// The highest timestamp of those whose outcome is not known.
+    unknown: u64,
+}
+
+impl Writes {
+    pub fn begin(&mut self, timestamp: u64) {
+        self.under_way.insert(timestamp);
+    }
+
+    pub fn done(&mut self, timestamp: u64) {
+        self.under_way.remove(&timestamp);
+        self.acknowledged = self.acknowledged.max(timestamp);
+    }
+
+    pub fn unknown(&mut self, timestamp: u64) {
+        self.under_way.remove(&timestamp);
+        self.unknown = self.unknown.max(timestamp);
+    }
+
+    pub fn not_started(&mut self, timestamp: u64) {
+        self.under_way.remove(&timestamp);
+    }
+
+    /// Whether one may yet take effect that no later acknowledged one covers (I7).
+    pub fn are_open(&self) -> bool {
+        let last = self.under_way.last().copied().unwrap_or(0);
+        last.max(self.unknown) > self.acknowledged
+    }
+
+    /// Whether this is the timestamp of one under way.
+    fn has(&self, timestamp: u64) -> bool {
+        self.under_way.contains(&timestamp)
+    }
+
+    /// Whether this write was acknowledged and is the last one.
+    pub fn ends_with(&self, timestamp: u64) -> bool {
+        self.acknowledged == timestamp && !self.are_open()
+    }
+}
+
+/// The holder of the key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Holder {
+    pub seq: Seq,
+    pub tag: Tag,
+    pub grant: Fence,
+    pub fence: Fence,
+    pub width: u32,
+    /// The last op of this fence that was given out; 0 is the sync's (I3).
+    op: u32,
+    pub phase: Phase,
+    pub claim: Claim,
+    pub writes: Writes,
+    /// The highest timestamp met in the data that this fence did not give out (I2).
+    past: Option<u64>,
+    pub last_call_no: u64,
+    /// How often its sync failed.
+    pub sync_tries: u32,
+    /// Accepted calls that wait for the sync or for timestamps, in their order.
+    pub queued: VecDeque<Critical>,
+}
+
+impl Holder {
+    pub fn new(entry: &QueueEntry, state: &KeyState, claim: Claim) -> Self {
+        Holder {
+            seq: entry.seq,
+            tag: entry.tag(),
+            grant: state.grant,
+            fence: state.fence,
+            width: state.width,
+            op: 0,
+            phase: match state.unsynced {
+                true => Phase::Unsynced,
+                false => Phase::Held { synced: false },
+            },
+            claim,
+            writes: Writes::default(),
+            past: None,
+            last_call_no: 0,
+            sync_tries: 0,
+            queued: VecDeque::new(),
+        }
+    }
+
+    pub fn entry(&self) -> EntryRef {
+        EntryRef {
+            seq: self.seq,
+            tag: self.tag,
+            grant: Some(self.grant),
+        }
+    }
+
+    /// Whether no further critical call is taken.
+    pub fn is_closing(&self) -> bool {
+        let releases = |c: &Critical| matches!(c.kind, CriticalKind::Release(_));
+        match self.phase {
+            Phase::LastPut { .. } | Phase::Releasing { .. } | Phase::Evicting { .. } => true,
+            Phase::Unsynced
+            | Phase::SyncRead(_)
+            | Phase::SyncWrite { .. }
+            | Phase::SyncPaused { .. }
+            | Phase::Extending(_)
+            | Phase::Held { .. } => self.queued.iter().any(releases),
+        }
+    }
+
+    /// Whether HELD may be told.
+    pub fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held { .. })
+    }
+
+    fn synced(&self) -> bool {
+        match self.phase {
+            Phase::Held { synced }
+            | Phase::LastPut { synced }
+            | Phase::Releasing { synced }
+            | Phase::Extending(Resume::Held { synced }) => synced,
+            Phase::Evicting { .. }
+            | Phase::Unsynced
+            | Phase::SyncRead(_)
+            | Phase::SyncWrite { .. }
+            | Phase::SyncPaused { .. }
+            | Phase::Extending(Resume::Sync) => false,
+        }
+    }
+
+    /// Nothing more is taken: its release is decided next.
+    pub fn begin_release(&mut self) {
+        self.phase = Phase::Releasing {
+            synced: self.synced(),
+        };
+    }
+
+    /// Nobody is told HELD any more.
+    pub fn begin_eviction(&mut self, reason: EndReason) {
+        self.phase = Phase::Evicting { reason };
+    }
+
+    /// What its end means to the next holder (I7).
+    pub fn writes_of_holder(&self) -> WritesOfHolder {
+        WritesOfHolder {
+            synced: self.synced(),
+            open: self.writes.are_open(),
+        }
+    }
+
+    /// The row shows this holder with another fence: its Extend took effect.
+    pub fn extended(&mut self, state: &KeyState) {
+        self.width = state.width;
+        if self.fence == state.fence {
+            return;
+        }
+        self.fence = state.fence;
+        self.op = 0;
+        if self.past.is_some_and(|past| past < state.fence.0) {
+            self.past = None;
+        }
+        if let Phase::Extending(resume) = self.phase {
+            self.resume(resume);
+        }
+    }
+
+    /// Goes on after an Extend, done or not.
+    pub fn resume(&mut self, resume: Resume) {
+        self.phase = match resume {
+            Resume::Sync => Phase::Unsynced,
+            Resume::Held { synced } => Phase::Held { synced },
+        };
+    }
+
+    /// The last timestamp that this fence gave out.
+    pub fn last_timestamp(&self) -> u64 {
+        self.fence.0 + u64::from(self.op)
+    }
+
+    /// The next write timestamp; `None` if the fence has none left, or would not show above what the data holds.
+    pub fn next_timestamp(&mut self) -> Option<u64> {
+        let next = self.op + 1;
+        let timestamp = self.fence.0 + u64::from(next);
+        if next >= self.width || self.past.is_some_and(|past| past >= timestamp) {
+            return None;
+        }
+        self.op = next;
+        Some(timestamp)
+    }
+
+    /// Notes a timestamp met in the data.
+    pub fn saw(&mut self, timestamp: u64) {
+        if timestamp > self.last_timestamp() && !self.writes.has(timestamp) {
+            self.past = self.past.max(Some(timestamp));
+        }
+    }
+
+    /// The highest timestamp met in the data that this fence did not give out.
+    pub fn past(&self) -> Option<u64> {
+        self.past
+    }
+}

@@ -1,0 +1,226 @@
+//! The machine of one key: events in, effects out.
+//!
+//! ```text
+//!             load shows another home: calls are answered with it
+//!            ┌──────┐
+//!   Unread ──┴──────► Taking ──────► Serving ──────► HandingOver ──► Unread
+//!      ▲     no home, or one that      │ ▲  a hand-over that was refused │
+//!      │     is gone (H3, H6)          │ └───────────────────────────────┘
+//!      └───────────────────────────────┘ deposed
+//! ```
+//!
+//! At most one operation on the row is under way ([`Turn`]); what comes in meanwhile is collected and decided together
+//! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
+//! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
+//!
+//! The machine knows no clock, store, socket or task. Whoever runs it looks, before an answer goes out, whether this
+//! replica may still answer at all (H2).
+
+mod answers;
+mod calls;
+mod commit;
+mod critical;
+mod event;
+mod hand_over;
+mod holder;
+mod intent;
+mod leases;
+mod serving;
+mod sync;
+mod take_over;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use event::{
+    Answer, Call, CallError, CallId, Context, Datum, Effect, EntryRef, EntryStatus, Event, IoId,
+    KeyError, KeyLimits, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
+};
+use hand_over::HandOver;
+use holder::Holder;
+use intent::{Intent, Swapping};
+use serving::Serving;
+use take_over::Taking;
+
+use crate::session::Observed;
+
+/// What this replica is to the key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Role {
+    /// Nothing is known: the row is read before anything is answered.
+    Unread,
+    /// It is becoming the home.
+    Taking(Taking),
+    /// It is the home.
+    Serving(Box<Serving>),
+    /// It is giving the key to another replica: nothing is answered until that is settled (H4).
+    HandingOver(Box<Serving>, HandOver),
+}
+
+/// The operation on the row.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Turn {
+    /// None, and none is needed.
+    Free,
+    /// What became of the last one is not known: the row is read before anything else.
+    InDoubt,
+    /// The row is being read.
+    Reading,
+    /// A compare-and-swap is under way.
+    Swapping(Box<Swapping>),
+    /// The store failed a moment ago; with `in_doubt` as in that.
+    Paused {
+        /// What became of the last one is not known.
+        in_doubt: bool,
+    },
+}
+
+/// A call that waits for the row.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Queued {
+    id: CallId,
+    call: Call,
+}
+
+/// The machine of one key on one replica.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Machine {
+    role: Role,
+    turn: Turn,
+    /// Calls that can be answered only once this replica knows whether it is the home.
+    backlog: VecDeque<Queued>,
+    /// What the next compare-and-swap shall do.
+    pending: VecDeque<Intent>,
+    /// Failures of the store in a row.
+    tries: u32,
+    next_io: u64,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Machine::new()
+    }
+}
+
+impl Machine {
+    /// Of a key that nothing is known about.
+    pub fn new() -> Self {
+        Machine {
+            role: Role::Unread,
+            turn: Turn::Free,
+            backlog: VecDeque::new(),
+            pending: VecDeque::new(),
+            tries: 0,
+            next_io: 0,
+        }
+    }
+
+    /// Takes an event in, and appends to `out` what is to be done about it.
+    pub fn on(&mut self, cx: &Context<'_>, event: Event, out: &mut Vec<Effect>) {
+        match event {
+            Event::Call { id, call } => self.call(cx, id, call, out),
+            Event::CallGone(call) => self.call_gone(cx, call),
+            Event::WaitOver(call) => self.wait_over(cx, call, out),
+            Event::AnswerLost { grant } => self.answer_lost(cx, grant),
+            Event::Loaded(loaded) => self.loaded(cx, loaded, out),
+            Event::Swapped(outcome) => self.swapped(cx, outcome, out),
+            Event::DataRead { io, cell } => self.data_read(cx, io, cell, out),
+            Event::DataWritten { io, outcome } => self.data_written(cx, io, outcome, out),
+            Event::Resume(of) => self.resume(of, out),
+            Event::Due => self.due_now(cx),
+            Event::SessionEnded(session) => self.session_ended(session),
+        }
+        self.advance(cx, out);
+    }
+
+    /// When [`Event::Due`] is wanted, unless something else comes before.
+    pub fn due(&self) -> Option<Observed> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => serving.due(),
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is under way, and no
+    /// entry is live here.
+    pub fn is_forgettable(&self) -> bool {
+        let is_free = matches!(self.turn, Turn::Free);
+        let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
+        is_free && is_quiet && matches!(self.role, Role::Unread)
+    }
+
+    fn resume(&mut self, of: PauseOf, out: &mut Vec<Effect>) {
+        match (of, &self.turn) {
+            (PauseOf::Sync(grant), _) => self.resume_sync(grant, out),
+            (PauseOf::Row, Turn::Paused { in_doubt }) => {
+                self.turn = match in_doubt {
+                    true => Turn::InDoubt,
+                    false => Turn::Free,
+                };
+            }
+            (PauseOf::Row, _) => {}
+        }
+    }
+
+    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is under way.
+    fn pause(&mut self, in_doubt: bool, out: &mut Vec<Effect>) {
+        let tries = self.tries;
+        self.tries = tries.saturating_add(1);
+        self.turn = Turn::Paused { in_doubt };
+        let of = PauseOf::Row;
+        out.push(Effect::Pause { of, tries });
+    }
+
+    /// What this replica knows as the home, also while it gives the key away.
+    fn serving_mut(&mut self) -> Option<&mut Serving> {
+        match &mut self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(serving),
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    fn holder_mut(&mut self) -> Option<&mut Holder> {
+        self.serving_mut()?.holder.as_mut()
+    }
+
+    fn io(&mut self) -> IoId {
+        let io = IoId(self.next_io);
+        self.next_io = self.next_io.wrapping_add(1);
+        io
+    }
+
+    /// Begins whatever can be begun now.
+    fn advance(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        loop {
+            self.advance_holder(cx, out);
+            let goes_on = match (&self.turn, &self.role) {
+                (Turn::Reading | Turn::Swapping(_) | Turn::Paused { .. }, _) => false,
+                (Turn::InDoubt, Role::Taking(_))
+                    if self.backlog.is_empty() && self.pending.is_empty() =>
+                {
+                    self.give_up_taking();
+                    false
+                }
+                (Turn::InDoubt, _) => {
+                    self.turn = Turn::Reading;
+                    out.push(Effect::Load);
+                    false
+                }
+                (Turn::Free, Role::Unread) => {
+                    if !self.backlog.is_empty() {
+                        self.turn = Turn::Reading;
+                        out.push(Effect::Load);
+                    }
+                    false
+                }
+                (Turn::Free, Role::Taking(_)) => self.commit_take_over(cx, out),
+                (Turn::Free, Role::Serving(_)) => self.commit(cx, out),
+                (Turn::Free, Role::HandingOver(..)) => self.commit_hand_over(cx, out),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+}

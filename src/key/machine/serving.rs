@@ -1,0 +1,316 @@
+//! What a home knows of its key.
+
+use std::sync::Arc;
+
+use super::event::{
+    CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
+    own_ttl,
+};
+use super::holder::{Claim, Critical, Holder};
+use super::leases::Leases;
+use crate::key::{Home, KeyState, QueueEntry};
+use crate::lock::{EndReason, Fence, Liveness, Lookup, Over, Seq};
+use crate::session::Observed;
+
+/// A call that is answered once its entry holds the key, or has ended.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Ask {
+    pub call: CallId,
+    pub seq: Seq,
+    pub read_value: bool,
+    pub existed: bool,
+}
+
+/// Somebody who hears news of an entry.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Watcher {
+    pub call: CallId,
+    pub seq: Seq,
+    /// What it heard last: how many are ahead; `None` since it heard that it holds the key.
+    pub position: Option<usize>,
+}
+
+/// A read or a write of the value under way.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Io {
+    /// For a critical Get.
+    Get {
+        critical: Critical,
+        /// As of [`Io::Held`].
+        after: Option<u64>,
+    },
+    /// For an answer of HELD.
+    Held {
+        ask: Ask,
+        grant: Fence,
+        /// The last timestamp that the fence had given out when it was begun; `None` if a write was open then, which it
+        /// may show or not.
+        after: Option<u64>,
+    },
+    /// A write of the holder.
+    Put { critical: Critical, datum: Datum },
+    /// The one read of a fence that must be synced.
+    SyncRead { fence: Fence },
+    /// The rewrite of what was read.
+    SyncWrite { fence: Fence },
+}
+
+/// The value of the key, while the home knows it without reading (H9): from its last acknowledged write, or a read, for
+/// as long as no write is open and nobody ended uncleanly since.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) enum KnownValue {
+    #[default]
+    Unknown,
+    Known(Option<Datum>),
+}
+
+/// What a home knows of its key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Serving {
+    pub home: Home,
+    /// Committed, and the latest: nobody else changes it in this term (H1).
+    pub state: Arc<KeyState>,
+    pub holder: Option<Holder>,
+    pub leases: Leases,
+    pub asks: Vec<Ask>,
+    pub watchers: Vec<Watcher>,
+    pub ios: Vec<(IoId, Io)>,
+    pub value: KnownValue,
+}
+
+impl Serving {
+    /// A home that begins with this state: every lease begins with a full TTL. A holder that the home before may have
+    /// told HELD counts as claimed.
+    pub fn begin(
+        cx: &Context<'_>,
+        home: Home,
+        state: Arc<KeyState>,
+        claimed: Option<Seq>,
+        out: &mut Vec<Effect>,
+    ) -> Self {
+        let mut serving = Serving {
+            home,
+            state: Arc::new(KeyState::default()),
+            holder: None,
+            leases: Leases::default(),
+            asks: Vec::new(),
+            watchers: Vec::new(),
+            ios: Vec::new(),
+            value: KnownValue::Unknown,
+        };
+        serving.adopt(cx, state, out);
+        if let Some(holder) = serving.holder.as_mut().filter(|h| Some(h.seq) == claimed) {
+            holder.claim = Claim::Claimed;
+        }
+        serving
+    }
+
+    pub fn due(&self) -> Option<Observed> {
+        let claim = match self.holder.as_ref().map(|h| (&h.claim, h.is_closing())) {
+            Some((Claim::Until(at), false)) => Some(*at),
+            Some(_) | None => None,
+        };
+        match (self.leases.due(), claim) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Takes a committed state of this term as the latest one.
+    pub fn adopt(&mut self, cx: &Context<'_>, new: Arc<KeyState>, out: &mut Vec<Effect>) {
+        let old = std::mem::replace(&mut self.state, Arc::clone(&new));
+        let has = |state: &KeyState, seq: Seq| state.position(seq).is_some();
+        for entry in old.entries.iter().filter(|e| !has(&new, e.seq)) {
+            self.forget(entry, out);
+            self.tell_end(entry, &new, out);
+        }
+        for entry in new.entries.iter().filter(|e| !has(&old, e.seq)) {
+            match entry.liveness {
+                Liveness::Own { .. } => {
+                    let ttl = own_ttl(entry.liveness).unwrap_or_default();
+                    self.leases.add(entry.seq, ttl, cx.now);
+                }
+                Liveness::Session(session) => out.push(Effect::Attach {
+                    session,
+                    seq: entry.seq,
+                }),
+            }
+        }
+        self.adopt_holder(cx, &old, out);
+        self.tell_positions(out);
+    }
+
+    fn adopt_holder(&mut self, cx: &Context<'_>, old: &KeyState, out: &mut Vec<Effect>) {
+        let new = Arc::clone(&self.state);
+        let Some(entry) = new.holder() else {
+            if self.holder.is_some() {
+                self.end_holder(out);
+            }
+            return;
+        };
+        if let Some(holder) = &mut self.holder
+            && holder.grant == new.grant
+        {
+            return holder.extended(&new);
+        }
+        self.end_holder(out);
+        let until = cx.now.plus(self.claim_ttl(cx, entry));
+        self.holder = Some(Holder::new(entry, &new, Claim::Until(until)));
+        out.push(Effect::Report(Report::Granted {
+            seq: entry.seq,
+            at_once: old.entries.is_empty() && new.entries.len() == 1,
+        }));
+    }
+
+    /// The memory of a fence ends with it; what was accepted under it and not begun fails.
+    fn end_holder(&mut self, out: &mut Vec<Effect>) {
+        let Some(mut gone) = self.holder.take() else {
+            return;
+        };
+        if gone.writes.are_open() || self.state.unsynced {
+            self.value = KnownValue::Unknown;
+        }
+        let why = self.why_not(gone.entry());
+        for critical in gone.queued.drain(..) {
+            out.push(Effect::Answer {
+                call: critical.call,
+                answer: Err(why.clone().into()),
+            });
+        }
+    }
+
+    /// After this without any call for it a first entry counts as unclaimed.
+    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &QueueEntry) -> std::time::Duration {
+        own_ttl(entry.liveness).unwrap_or(cx.limits.session_claim_ttl)
+    }
+
+    fn forget(&mut self, entry: &QueueEntry, out: &mut Vec<Effect>) {
+        match entry.liveness {
+            Liveness::Own { .. } => self.leases.remove(entry.seq),
+            Liveness::Session(session) => out.push(Effect::Detach {
+                session,
+                seq: entry.seq,
+            }),
+        }
+    }
+
+    /// An entry ended: whoever asks for it or watches it hears how.
+    fn tell_end(&mut self, entry: &QueueEntry, new: &KeyState, out: &mut Vec<Effect>) {
+        let end = new.end_of(entry.seq);
+        for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
+            out.push(Effect::Answer {
+                call: ask.call,
+                answer: Err(KeyError::Ended(end.clone()).into()),
+            });
+        }
+        for watcher in self.watchers.extract_if(.., |w| w.seq == entry.seq) {
+            out.push(Effect::Notify {
+                call: watcher.call,
+                status: EntryStatus::Ended(end.clone()),
+            });
+        }
+    }
+
+    fn tell_positions(&mut self, out: &mut Vec<Effect>) {
+        for watcher in &mut self.watchers {
+            let position = self.state.position(watcher.seq);
+            // That an entry holds the key is told once it may be told HELD.
+            if let Some(position) = position.filter(|position| *position > 0)
+                && watcher.position != Some(position)
+            {
+                watcher.position = Some(position);
+                out.push(Effect::Notify {
+                    call: watcher.call,
+                    status: EntryStatus::Waiting { position },
+                });
+            }
+        }
+    }
+
+    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call.
+    pub fn live(
+        &mut self,
+        cx: &Context<'_>,
+        entry: EntryRef,
+        out: &mut Vec<Effect>,
+    ) -> Result<(usize, LeaseStatus), KeyError> {
+        let position = match self.state.lookup(entry.seq, entry.tag) {
+            Lookup::Live(position) => position,
+            Lookup::Over(end) => return Err(KeyError::Ended(end)),
+            Lookup::NeverIssued => return Err(KeyError::NeverIssued),
+        };
+        let lease = self.renew(cx, entry.seq, out)?;
+        Ok((position, lease))
+    }
+
+    /// Renews what a live entry lives by.
+    pub fn renew(
+        &mut self,
+        cx: &Context<'_>,
+        seq: Seq,
+        out: &mut Vec<Effect>,
+    ) -> Result<LeaseStatus, KeyError> {
+        let expired = || KeyError::Ended(Over::Ended(EndReason::Expired));
+        match self.state.entry(seq).map(|entry| entry.liveness) {
+            None => Err(KeyError::NeverIssued),
+            Some(Liveness::Session(session)) => {
+                out.push(Effect::RenewSession(session));
+                Ok(LeaseStatus::Session(session))
+            }
+            Some(Liveness::Own { .. }) => {
+                let lease = self.leases.get_mut(seq).ok_or_else(expired)?;
+                let valid_for = lease.renew(cx.now).ok_or_else(expired)?;
+                Ok(LeaseStatus::Own {
+                    ttl: lease.ttl(),
+                    valid_for,
+                })
+            }
+        }
+    }
+
+    /// A call keeps an entry alive from here on.
+    pub fn open_call(&mut self, cx: &Context<'_>, seq: Seq) {
+        if let Some(lease) = self.leases.get_mut(seq) {
+            lease.open_call(cx.now);
+        }
+    }
+
+    /// No longer.
+    pub fn close_call(&mut self, cx: &Context<'_>, seq: Seq) {
+        if let Some(lease) = self.leases.get_mut(seq) {
+            lease.close_call(cx.now);
+        }
+    }
+
+    /// What to tell a caller whose entry is no longer what it was.
+    pub fn why_not(&self, entry: EntryRef) -> KeyError {
+        match self.state.lookup(entry.seq, entry.tag) {
+            Lookup::Over(end) => KeyError::Ended(end),
+            Lookup::Live(_) => KeyError::GrantSuperseded,
+            Lookup::NeverIssued => KeyError::NeverIssued,
+        }
+    }
+
+    pub fn take_io(&mut self, io: IoId) -> Option<Io> {
+        let at = self.ios.iter().position(|(id, _)| *id == io)?;
+        Some(self.ios.swap_remove(at).1)
+    }
+
+    /// How many reads and writes of the holder are under way, or accepted.
+    pub fn critical_calls(&self) -> usize {
+        let critical = |(_, io): &&(IoId, Io)| matches!(io, Io::Get { .. } | Io::Put { .. });
+        let under_way = self.ios.iter().filter(critical).count();
+        under_way + self.holder.as_ref().map_or(0, |holder| holder.queued.len())
+    }
+
+    /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last.
+    pub fn know(&mut self, cx: &Context<'_>, datum: Option<Datum>) {
+        let value = datum.as_ref().and_then(|datum| datum.value.as_ref());
+        let bytes = value.map_or(0, |value| value.len());
+        let most = cx.limits.known_value_bytes_max;
+        self.value = match most > 0 && bytes <= most {
+            true => KnownValue::Known(datum),
+            false => KnownValue::Unknown,
+        };
+    }
+}

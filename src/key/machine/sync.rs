@@ -1,0 +1,280 @@
+//! From a grant to HELD: at once if the key is synced, else after one read and one rewrite of its value (I7).
+
+use super::calls::fail;
+use super::critical::settled;
+use super::event::{
+    Answer, Context, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome,
+};
+use super::holder::{Claim, Holder, Phase, Resume};
+use super::intent::{Intent, Wish};
+use super::serving::{Ask, Io, KnownValue};
+use super::{Machine, Role};
+use crate::lock::Fence;
+
+impl Machine {
+    /// Begins what the holder's phase wants next.
+    pub(super) fn advance_holder(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        // While the key is given away nothing more is begun, and nothing is answered.
+        let Role::Serving(serving) = &self.role else {
+            return;
+        };
+        let Some(holder) = &serving.holder else {
+            return;
+        };
+        let seq = holder.seq;
+        if holder.is_held() {
+            self.begin_queued(out);
+            self.answer_asks(cx, out);
+        } else if holder.phase == Phase::Unsynced
+            && (!holder.queued.is_empty()
+                || serving.asks.iter().any(|ask| ask.seq == seq)
+                || serving.watchers.iter().any(|w| w.seq == seq))
+        {
+            let io = self.io();
+            if let Some(serving) = self.serving_mut()
+                && let Some(holder) = &mut serving.holder
+            {
+                holder.phase = Phase::SyncRead(io);
+                let fence = holder.fence;
+                serving.ios.push((io, Io::SyncRead { fence }));
+                out.push(Effect::ReadData { io });
+            }
+        }
+    }
+
+    /// Writes what the one read of this fence showed, the first time or again.
+    fn write_sync(&mut self, datum: Datum, out: &mut Vec<Effect>) {
+        let io = self.io();
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(holder) = &mut serving.holder else {
+            return;
+        };
+        let fence = holder.fence;
+        let of = datum.clone();
+        holder.phase = Phase::SyncWrite { io, datum: of };
+        serving.ios.push((io, Io::SyncWrite { fence }));
+        out.push(Effect::WriteData { io, datum });
+    }
+
+    /// The pause of a sync is over.
+    pub(super) fn resume_sync(&mut self, grant: Fence, out: &mut Vec<Effect>) {
+        let Some(holder) = self.holder_mut().filter(|h| h.grant == grant) else {
+            return;
+        };
+        let Phase::SyncPaused { rewrite, .. } = &mut holder.phase else {
+            return;
+        };
+        match rewrite.take() {
+            Some(datum) => self.write_sync(datum, out),
+            None => holder.phase = Phase::Unsynced,
+        }
+    }
+
+    /// Tells HELD to whoever asks for the holder or watches it.
+    fn answer_asks(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(holder) = serving.holder.as_mut().filter(|h| h.is_held()) else {
+            return;
+        };
+        let (seq, grant) = (holder.seq, holder.grant);
+        for watcher in serving.watchers.iter_mut().filter(|w| w.seq == seq) {
+            if watcher.position.take().is_some() {
+                holder.claim = Claim::Claimed;
+                out.push(Effect::Notify {
+                    call: watcher.call,
+                    status: EntryStatus::Held { grant },
+                });
+            }
+        }
+        let asks: Vec<Ask> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
+        for ask in asks {
+            let Some(serving) = self.serving_mut() else {
+                return;
+            };
+            let known = match (&serving.value, ask.read_value) {
+                (_, false) => Some(None),
+                (KnownValue::Known(known), true) => {
+                    let value = known.as_ref().and_then(|datum| datum.value.clone());
+                    Some(Some(value))
+                }
+                (KnownValue::Unknown, true) => None,
+            };
+            match known {
+                Some(value) => self.answer_held(cx, ask, value, out),
+                None => {
+                    let after = settled(serving.holder.as_ref());
+                    let io = self.io();
+                    if let Some(serving) = self.serving_mut() {
+                        serving.ios.push((io, Io::Held { ask, grant, after }));
+                    }
+                    out.push(Effect::ReadData { io });
+                }
+            }
+        }
+    }
+
+    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody hears it.
+    pub(super) fn answer_held(
+        &mut self,
+        cx: &Context<'_>,
+        ask: Ask,
+        value: Option<Option<bytes::Bytes>>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        serving.close_call(cx, ask.seq);
+        let lease = match serving.renew(cx, ask.seq, out) {
+            Ok(lease) => lease,
+            Err(why) => return fail(ask.call, why, out),
+        };
+        let Some(holder) = serving.holder.as_mut().filter(|h| h.seq == ask.seq) else {
+            return fail(ask.call, KeyError::ChangingHome, out);
+        };
+        if !holder.is_held() {
+            // It is being released or evicted since.
+            return fail(ask.call, KeyError::Releasing, out);
+        }
+        holder.claim = Claim::Claimed;
+        let answer = Ok(Answer::Held {
+            entry: holder.entry(),
+            value,
+            existed: ask.existed,
+            lease,
+        });
+        out.push(Effect::Answer {
+            call: ask.call,
+            answer,
+        });
+    }
+
+    /// Answers by what is known now somebody who asked under a grant that has ended.
+    pub(super) fn ask_again(&mut self, cx: &Context<'_>, ask: Ask, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        if serving.state.entry(ask.seq).is_some() {
+            serving.asks.push(ask);
+        } else {
+            let end = serving.state.end_of(ask.seq);
+            self.fail_ask(cx, ask, KeyError::Ended(end), out);
+        }
+    }
+
+    /// Fails somebody who asked. The client of the entry was there: its claim is waited for anew (I5).
+    pub(super) fn fail_ask(
+        &mut self,
+        cx: &Context<'_>,
+        ask: Ask,
+        why: KeyError,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(serving) = self.serving_mut() {
+            serving.close_call(cx, ask.seq);
+            serving.wait_for_claim_anew(cx, ask.seq);
+        }
+        fail(ask.call, why, out);
+    }
+
+    pub(super) fn sync_read(
+        &mut self,
+        cx: &Context<'_>,
+        io: IoId,
+        fence: Fence,
+        cell: Result<Option<Datum>, Reason>,
+        out: &mut Vec<Effect>,
+    ) {
+        let reads = |h: &&mut Holder| h.fence == fence && h.phase == Phase::SyncRead(io);
+        let Some(holder) = self.holder_mut().filter(reads) else {
+            return;
+        };
+        match cell {
+            // Nothing was written from this read, so it may be read again (I7).
+            Err(why) => self.pause_sync(cx, None, &why, out),
+            // The rewrite would not show above what is there: take a fence that does, and read again under that one.
+            Ok(Some(datum)) if datum.timestamp >= fence.0 => {
+                holder.phase = Phase::Extending(Resume::Sync);
+                let past = Some(datum.timestamp);
+                let wish = Wish::Extend { fence, past };
+                self.pending.push_back(Intent::new(None, wish));
+            }
+            Ok(read) => {
+                let value = read.and_then(|datum| datum.value);
+                let timestamp = fence.0;
+                self.write_sync(Datum { value, timestamp }, out);
+            }
+        }
+    }
+
+    pub(super) fn sync_written(
+        &mut self,
+        cx: &Context<'_>,
+        io: IoId,
+        fence: Fence,
+        outcome: WriteOutcome,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(holder) = self.holder_mut().filter(|h| h.fence == fence) else {
+            return;
+        };
+        let Phase::SyncWrite { io: this, datum } = &holder.phase else {
+            return;
+        };
+        if *this != io {
+            return;
+        }
+        let datum = datum.clone();
+        match outcome {
+            WriteOutcome::Done => {
+                holder.phase = Phase::Held { synced: true };
+                if let Some(serving) = self.serving_mut() {
+                    serving.know(cx, Some(datum));
+                }
+            }
+            // Again, with the same content: a fence is synced from one read (I7).
+            WriteOutcome::Unknown(why) | WriteOutcome::NotStarted(why) => {
+                self.pause_sync(cx, Some(datum), &why, out);
+            }
+        }
+    }
+
+    fn pause_sync(
+        &mut self,
+        cx: &Context<'_>,
+        rewrite: Option<Datum>,
+        why: &Reason,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(holder) = self.holder_mut() {
+            let of = PauseOf::Sync(holder.grant);
+            let tries = holder.sync_tries;
+            holder.sync_tries = tries.saturating_add(1);
+            holder.phase = Phase::SyncPaused { rewrite };
+            out.push(Effect::Pause { of, tries });
+        }
+        self.fail_for_store(cx, why, out);
+    }
+
+    /// Fails whoever waits for the holder's sync; they may ask again.
+    fn fail_for_store(&mut self, cx: &Context<'_>, why: &Reason, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(holder) = &mut serving.holder else {
+            return;
+        };
+        let seq = holder.seq;
+        for critical in holder.queued.drain(..) {
+            fail(critical.call, KeyError::StoreUnavailable(why.clone()), out);
+        }
+        let asks: Vec<Ask> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
+        for ask in asks {
+            self.fail_ask(cx, ask, KeyError::StoreUnavailable(why.clone()), out);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! How this replica becomes the home of a key: of one that has none (H6), or whose home is gone (H3).
+
+use std::sync::Arc;
+
+use super::calls::fail;
+use super::event::{
+    Call, CallError, Context, Effect, KeyError, Loaded, Reason, Report, SwapOutcome,
+};
+use super::intent::{Intent, OutcomeOf, Swapping, Wish};
+use super::serving::Serving;
+use super::{Machine, Role, Turn};
+use crate::key::{Command, Decider, Home, KeyState, Outcome, Refusal, decide};
+
+/// A take-over that is being committed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Taking {
+    /// The row as it was read.
+    state: Arc<KeyState>,
+    /// The timestamp of the value, where the key has no row.
+    past: Option<u64>,
+}
+
+impl Machine {
+    /// What the store answered to a load.
+    pub(super) fn loaded(
+        &mut self,
+        cx: &Context<'_>,
+        loaded: Result<Loaded, Reason>,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.turn != Turn::Reading {
+            return;
+        }
+        self.turn = Turn::Free;
+        match loaded {
+            Ok(loaded) => {
+                self.tries = 0;
+                match &self.role {
+                    Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
+                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
+                }
+            }
+            Err(why) => {
+                self.fail_callers(cx, &why, out);
+                // Only what is in doubt is read while this replica takes itself for the home.
+                let in_doubt = !matches!(self.role, Role::Unread);
+                self.pause(in_doubt, out);
+            }
+        }
+    }
+
+    /// What a row means to a replica that is not the home, as far as it knows.
+    fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
+        let Loaded { state, past } = loaded;
+        if let Some(home) = state.home
+            && home.replica == cx.replica
+            && (self.has_taken(home) || self.was_given(home))
+        {
+            return self.serve(cx, home, state, None, out);
+        }
+        if !self.may_take_over(cx, &state) {
+            self.role = Role::Unread;
+            return self.turn_away(&state, out);
+        }
+        self.role = Role::Taking(Taking { state, past });
+    }
+
+    /// Whether this term is that of the take-over that was sent and not answered. Nobody was served in it before.
+    fn has_taken(&self, home: Home) -> bool {
+        match &self.role {
+            Role::Taking(taking) => taking.state.term().saturating_add(1) == home.term,
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+        }
+    }
+
+    fn was_given(&self, home: Home) -> bool {
+        let given = |call: &Call| matches!(call, Call::Adopt { term } if *term == home.term);
+        self.backlog.iter().any(|queued| given(&queued.call))
+    }
+
+    /// Whether the home of this row, if it has one, is gone, and somebody wants this replica to be the next.
+    fn may_take_over(&self, cx: &Context<'_>, state: &KeyState) -> bool {
+        let creates = |intent: &Intent| matches!(intent.what, Wish::Create { .. });
+        let calls = || self.backlog.iter().map(|queued| &queued.call);
+        match state.home {
+            // What was never created needs no home.
+            None => {
+                self.pending.iter().any(creates)
+                    || calls().any(|c| matches!(c, Call::Create { .. }))
+            }
+            // This replica's own, which lost what it knew of it.
+            Some(home) if home.replica == cx.replica || cx.is_alone => true,
+            Some(home) => {
+                calls().any(|c| matches!(c, Call::TakeOver { from } if *from == home.replica))
+            }
+        }
+    }
+
+    /// Answers all that ask here with where to ask.
+    fn turn_away(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
+        let why = match state.home {
+            Some(home) => KeyError::Elsewhere(home),
+            None => KeyError::NeverIssued,
+        };
+        self.fail_all(&why, out);
+    }
+
+    /// Fails all that asked, whatever they asked for, and forgets what was to be done: this replica is not the home.
+    pub(super) fn fail_all(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
+        for queued in std::mem::take(&mut self.backlog) {
+            fail(queued.id, why.clone(), out);
+        }
+        for intent in std::mem::take(&mut self.pending) {
+            if let Some(call) = intent.call {
+                let may_have_written = matches!(
+                    intent.what,
+                    Wish::Release {
+                        has_written: true,
+                        ..
+                    }
+                );
+                let why = why.clone();
+                fail(
+                    call,
+                    CallError {
+                        why,
+                        may_have_written,
+                    },
+                    out,
+                );
+            }
+        }
+    }
+
+    /// Commits the take-over, with the entries that are to be created.
+    pub(super) fn commit_take_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
+        let Role::Taking(taking) = &self.role else {
+            return false;
+        };
+        let state = Arc::clone(&taking.state);
+        let mut commands = vec![Command::TakeOver {
+            from: state.home,
+            to: cx.replica,
+            past: taking.past,
+        }];
+        self.wish_created();
+        let batch = self.next_batch(&mut commands);
+        let by = Decider {
+            replica: cx.replica,
+            now_us: cx.now_us,
+            limits: &cx.limits.core,
+        };
+        let decision = decide(&state, &commands, by);
+        let mut outcomes = decision.outcomes.into_iter();
+        if let Some(Outcome::Refused(refusal)) = outcomes.next() {
+            self.put_back(batch, false);
+            self.role = Role::Unread;
+            let why = refused(&refusal);
+            self.fail_all(&why, out);
+            return true;
+        }
+        let batch = batch.into_iter().zip(outcomes.map(OutcomeOf)).collect();
+        let new = Arc::new(decision.state);
+        out.push(Effect::Swap {
+            old: state,
+            new: Arc::clone(&new),
+        });
+        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
+        false
+    }
+
+    /// Entries that were asked for go into the commit of the take-over.
+    fn wish_created(&mut self) {
+        for queued in std::mem::take(&mut self.backlog) {
+            match queued.call {
+                Call::Create { entry, read_value } => self.pending.push_back(Intent::new(
+                    Some(queued.id),
+                    Wish::Create { entry, read_value },
+                )),
+                _ => self.backlog.push_back(queued),
+            }
+        }
+    }
+
+    /// What became of the commit of a take-over.
+    pub(super) fn take_over_swapped(
+        &mut self,
+        cx: &Context<'_>,
+        swapping: Swapping,
+        outcome: SwapOutcome,
+        out: &mut Vec<Effect>,
+    ) {
+        let Swapping { new, batch } = swapping;
+        match outcome {
+            SwapOutcome::Applied => {
+                self.tries = 0;
+                if let Some(home) = new.home {
+                    self.serve(cx, home, new, Some(batch), out);
+                }
+            }
+            SwapOutcome::Conflict(state) => {
+                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.evaluate(cx, Loaded { state, past: None }, out);
+            }
+            SwapOutcome::Unknown(why) => {
+                self.put_back(batch.into_iter().map(|(intent, _)| intent), true);
+                out.push(Effect::Report(Report::InDoubt { why }));
+                self.pause(true, out);
+            }
+            SwapOutcome::NotStarted(why) => {
+                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.fail_callers(cx, &why, out);
+                self.pause(true, out);
+            }
+        }
+    }
+
+    /// Nobody waits, and nothing is in doubt but whether this replica is the home by the row: that is found out by the
+    /// next call, and then it takes the key over from itself.
+    pub(super) fn give_up_taking(&mut self) {
+        let is_taking = matches!(self.role, Role::Taking(_));
+        if is_taking && self.backlog.is_empty() && self.pending.is_empty() {
+            self.role = Role::Unread;
+            self.turn = Turn::Free;
+        }
+    }
+
+    /// This replica is the home from here on. `batch` took effect with the take-over.
+    fn serve(
+        &mut self,
+        cx: &Context<'_>,
+        home: Home,
+        state: Arc<KeyState>,
+        batch: Option<Vec<(Intent, OutcomeOf)>>,
+        out: &mut Vec<Effect>,
+    ) {
+        let (from, kept) = match &self.role {
+            Role::Taking(taking) => (taking.state.home, taking.state.kept),
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => (None, state.kept),
+        };
+        out.push(Effect::Report(Report::TookOver { from }));
+        let serving = Serving::begin(cx, home, state, kept, out);
+        self.role = Role::Serving(Box::new(serving));
+        self.deliver(cx, batch.unwrap_or_default(), out);
+        for queued in std::mem::take(&mut self.backlog) {
+            self.call(cx, queued.id, queued.call, out);
+        }
+    }
+}
+
+/// What a caller hears of a refusal.
+pub(super) fn refused(refusal: &Refusal) -> KeyError {
+    match refusal {
+        Refusal::NotHome(Some(home)) => KeyError::Elsewhere(*home),
+        Refusal::NotHome(None) | Refusal::OtherGrant => KeyError::ChangingHome,
+        Refusal::QueueFull { entries_max } => KeyError::Exhausted {
+            what: "places_per_key_max",
+            limit: *entries_max,
+        },
+        Refusal::SeqUsedUp => KeyError::SeqUsedUp,
+        Refusal::Fence(error) => KeyError::Fence(*error),
+        Refusal::ClockIsWrong => KeyError::ClockIsWrong,
+        Refusal::RequestMismatch { field } => KeyError::RequestMismatch { field },
+        Refusal::NeverIssued => KeyError::NeverIssued,
+    }
+}

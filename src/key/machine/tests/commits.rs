@@ -1,0 +1,89 @@
+//! Group commit, and outcomes that are not known (I6).
+
+use super::*;
+
+#[test]
+fn what_comes_in_while_a_swap_is_under_way_goes_into_the_next_one() {
+    let mut world = World::serving(&[new_entry(1)]);
+    assert!(world.calls(create(new_entry(2))).iter().any(is_swap));
+    assert_eq!(world.calls(create(new_entry(3))), []);
+    assert_eq!(world.calls(create(new_entry(4))), []);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let (_, new) = swap(&effects);
+    assert_eq!(new.entries.len(), 4);
+}
+
+#[test]
+fn nobody_is_answered_by_an_unknown_outcome_until_it_is_resolved() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let (call, effects) = world.call(release(held(1, NOW_US)));
+    let (old, new) = swap(&effects);
+    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    assert!(answers(&effects).is_empty());
+    assert_eq!(world.on(Event::Resume(PauseOf::Row)), [Effect::Load]);
+    // To read the old version settles nothing: it is sent again.
+    let effects = world.on(loaded(&old));
+    assert!(answers(&effects).is_empty());
+    assert_eq!(swap(&effects), (old, Arc::clone(&new)));
+    // The first one was applied meanwhile.
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(new)));
+    let released = Ok(Answer::Released { already: false });
+    assert_eq!(answers(&effects), [(call, released)]);
+}
+
+#[test]
+fn a_create_in_doubt_is_decided_to_its_end_though_nobody_waits() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, effects) = world.call(create(new_entry(2)));
+    let (old, _) = swap(&effects);
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.on(Event::CallGone(call));
+    world.on(Event::Resume(PauseOf::Row));
+    let effects = world.on(loaded(&old));
+    assert_eq!(swap(&effects).1.entries.len(), 2);
+}
+
+#[test]
+fn a_create_that_was_not_started_is_dropped_with_its_caller() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, _) = world.call(create(new_entry(2)));
+    let why: Reason = "down".into();
+    let effects = world.on(Event::Swapped(SwapOutcome::NotStarted(Arc::clone(&why))));
+    let failed = KeyError::StoreUnavailable(why);
+    assert_eq!(answers(&effects), [(call, Err(failed.into()))]);
+    assert_eq!(world.on(Event::Resume(PauseOf::Row)), []);
+}
+
+#[test]
+fn a_release_goes_on_after_its_caller_heard_that_the_store_is_gone() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(release(held(1, NOW_US)));
+    let effects = world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    assert_eq!(errors(&effects).len(), 1);
+    let effects = world.on(Event::Resume(PauseOf::Row));
+    assert!(swap(&effects).1.entries.is_empty());
+}
+
+#[test]
+fn a_release_whose_put_is_durable_says_so_when_its_commit_fails() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let effects = world.calls(Call::Release {
+        entry: held(1, NOW_US),
+        call_no: 0,
+        put: Some(value("x")),
+    });
+    let (io, _) = write(&effects);
+    let outcome = WriteOutcome::Done;
+    world.on(Event::DataWritten { io, outcome });
+    let effects = world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    let failed = errors(&effects);
+    assert!(failed.len() == 1 && failed[0].may_have_written);
+}
+
+#[test]
+fn the_same_swap_is_not_sent_beside_another() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(release(held(1, NOW_US)));
+    let effects = world.on(Event::Due);
+    assert!(!effects.iter().any(is_swap));
+}

@@ -1,0 +1,178 @@
+//! Who is home: first use, take-over, hand-over, deposition (H1, H3, H4, H6).
+
+use super::*;
+
+#[test]
+fn the_first_use_of_a_key_is_one_load_and_one_swap() {
+    let mut world = World::new();
+    let (call, effects) = world.call(create(new_entry(1)));
+    assert_eq!(effects, [Effect::Load]);
+    let effects = world.on(Event::Loaded(Ok(no_row())));
+    let (old, new) = swap(&effects);
+    assert_eq!((old.version, new.version), (0, 1));
+    assert_eq!(new.home, Some(home(1, 1)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert!(matches!(
+        &answers(&effects)[..],
+        [(of, Ok(Answer::Held { .. }))] if *of == call
+    ));
+    assert_eq!(grant_told(&effects), Some(NOW_US));
+}
+
+#[test]
+fn calls_of_a_key_that_another_replica_has_are_sent_there() {
+    let mut world = World::new();
+    let row = row_of(2, &[new_entry(1)]);
+    world.calls(acquire(1));
+    let effects = world.on(loaded(&row));
+    assert_eq!(errors(&effects), [KeyError::Elsewhere(home(2, 1)).into()]);
+    assert!(world.machine.is_forgettable());
+}
+
+#[test]
+fn a_key_of_which_nothing_was_created_needs_no_home() {
+    let mut world = World::new();
+    world.calls(acquire(1));
+    let effects = world.on(Event::Loaded(Ok(no_row())));
+    assert_eq!(errors(&effects), [KeyError::NeverIssued.into()]);
+    assert!(!effects.iter().any(is_swap));
+}
+
+#[test]
+fn a_key_is_taken_over_only_from_the_home_that_is_known_to_be_gone() {
+    let row = row_of(2, &[new_entry(1)]);
+    let mut world = World::new();
+    world.calls(Call::TakeOver { from: replica(3) });
+    let effects = world.on(loaded(&row));
+    assert_eq!(errors(&effects), [KeyError::Elsewhere(home(2, 1)).into()]);
+    world.calls(Call::TakeOver { from: replica(2) });
+    let effects = world.on(loaded(&row));
+    let (_, new) = swap(&effects);
+    assert_eq!(new.home, Some(home(1, 2)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert!(matches!(
+        &answers(&effects)[..],
+        [(_, Ok(Answer::Home(home)))] if home.term == 2
+    ));
+}
+
+#[test]
+fn a_machine_that_lost_its_memory_takes_the_key_from_itself() {
+    let row = row_of(1, &[new_entry(1)]);
+    let mut world = World::new();
+    world.calls(put(held(1, NOW_US), "x"));
+    let effects = world.on(loaded(&row));
+    let (_, new) = swap(&effects);
+    assert_eq!((new.home, new.unsynced), (Some(home(1, 2)), true));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(errors(&effects), [KeyError::GrantSuperseded.into()]);
+}
+
+#[test]
+fn one_process_that_has_the_store_alone_takes_over_at_once() {
+    let mut world = World::new();
+    world.is_alone = true;
+    world.calls(acquire(1));
+    let effects = world.on(loaded(&row_of(2, &[new_entry(1)])));
+    assert_eq!(swap(&effects).1.home, Some(home(1, 2)));
+}
+
+#[test]
+fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
+    let row = row_of(2, &[new_entry(1)]);
+    let mut world = World::new();
+    let (call, _) = world.call(Call::TakeOver { from: replica(2) });
+    let effects = world.on(loaded(&row));
+    let (_, new) = swap(&effects);
+    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    assert!(answers(&effects).is_empty());
+    let effects = world.on(Event::Resume(PauseOf::Row));
+    assert_eq!(effects, [Effect::Load]);
+    let effects = world.on(loaded(&new));
+    assert!(!effects.iter().any(is_swap));
+    assert_eq!(answers(&effects), [(call, Ok(Answer::Home(home(1, 2))))]);
+}
+
+#[test]
+fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let row = row_of(2, &[new_entry(1)]);
+    let (wait, _) = world.call(create(new_entry(2)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::clone(&row))));
+    assert_eq!(
+        answers(&effects),
+        [(wait, Err(KeyError::Elsewhere(home(2, 1)).into()))]
+    );
+    let by = row.home;
+    assert!(effects.contains(&Effect::Report(Report::Deposed { by })));
+    assert_eq!(world.calls(acquire(1)), [Effect::Load]);
+}
+
+#[test]
+fn from_the_sending_of_a_hand_over_nothing_is_answered() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (hand, effects) = world.call(Call::HandOver { to: replica(2) });
+    let (_, new) = swap(&effects);
+    assert_eq!(new.home, Some(home(2, 2)));
+    let (get, effects) = world.call(Call::Get {
+        entry: held(1, NOW_US),
+        call_no: 0,
+    });
+    assert_eq!(effects, []);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let elsewhere = KeyError::Elsewhere(home(2, 2));
+    assert_eq!(
+        answers(&effects),
+        [
+            (hand, Ok(Answer::HandedOver(home(2, 2)))),
+            (get, Err(elsewhere.into()))
+        ]
+    );
+}
+
+#[test]
+fn a_hand_over_of_unknown_outcome_is_sent_again_whatever_the_old_version_shows() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let effects = world.calls(Call::HandOver { to: replica(2) });
+    let (old, new) = swap(&effects);
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.on(Event::Resume(PauseOf::Row));
+    let effects = world.on(loaded(&old));
+    assert!(answers(&effects).is_empty());
+    assert_eq!(swap(&effects), (old, Arc::clone(&new)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(new)));
+    assert!(matches!(
+        &answers(&effects)[..],
+        [(_, Ok(Answer::HandedOver(_)))]
+    ));
+}
+
+#[test]
+fn a_hand_over_waits_for_the_writes_under_way() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (put, effects) = world.call(put(held(1, NOW_US), "x"));
+    let (io, _) = write(&effects);
+    assert_eq!(world.calls(Call::HandOver { to: replica(2) }), []);
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert!(matches!(
+        &answers(&effects)[..],
+        [(of, Ok(Answer::Written { .. }))] if *of == put
+    ));
+    assert!(!swap(&effects).1.unsynced);
+}
+
+#[test]
+fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
+    let mut other = World::serving(&[new_entry(1)]);
+    let effects = other.calls(Call::HandOver { to: replica(1) });
+    let (_, row) = swap(&effects);
+    let mut world = World::new();
+    world.calls(Call::Adopt { term: 2 });
+    let effects = world.on(loaded(&row));
+    assert!(!effects.iter().any(is_swap));
+    let mut world = World::new();
+    world.calls(Call::Adopt { term: 1 });
+    let effects = world.on(loaded(&row));
+    assert!(effects.iter().any(is_swap), "from itself");
+}

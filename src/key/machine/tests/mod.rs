@@ -1,0 +1,283 @@
+//! What comes of an event, effect by effect.
+
+mod calls;
+mod commits;
+mod homes;
+mod syncs;
+mod time;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::*;
+use crate::key::{Command, Decider, Home, KeyState, NewEntry, decide};
+use crate::lock::{CoreLimits, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
+use crate::session::Observer;
+
+pub const NOW_US: u64 = 1_000;
+pub const TTL: Duration = Duration::from_secs(10);
+
+pub fn replica(n: u128) -> ReplicaId {
+    ReplicaId(Uuid::from_u128(n))
+}
+
+pub fn home(n: u128, term: u64) -> Home {
+    Home {
+        replica: replica(n),
+        term,
+    }
+}
+
+/// The entry with this number, made by the request of the same number.
+pub fn entry(n: u64) -> EntryRef {
+    EntryRef {
+        seq: Seq(n),
+        tag: Tag::of(Uuid::from_u128(n.into())),
+        grant: None,
+    }
+}
+
+pub fn held(n: u64, grant: u64) -> EntryRef {
+    EntryRef {
+        grant: Some(Fence(grant)),
+        ..entry(n)
+    }
+}
+
+pub fn new_entry(n: u64) -> NewEntry {
+    NewEntry {
+        request_id: Uuid::from_u128(n.into()),
+        mode: Mode::Exclusive,
+        liveness: Liveness::Own { ttl_ms: 10_000 },
+        identity: "".into(),
+        owner: "".into(),
+        created_at_ms: 0,
+    }
+}
+
+pub fn of_session(n: u64) -> NewEntry {
+    NewEntry {
+        liveness: Liveness::Session(SessionId(Uuid::from_u128(n.into()))),
+        ..new_entry(n)
+    }
+}
+
+pub fn value(text: &'static str) -> Option<Bytes> {
+    Some(Bytes::from_static(text.as_bytes()))
+}
+
+pub fn datum(text: &'static str, timestamp: u64) -> Datum {
+    Datum {
+        value: value(text),
+        timestamp,
+    }
+}
+
+/// A machine on replica 1, and what it is run with.
+pub struct World {
+    pub machine: Machine,
+    pub limits: KeyLimits,
+    pub clock_is_wrong: bool,
+    pub is_alone: bool,
+    at: Duration,
+    calls: u64,
+    observer: Observer,
+}
+
+impl World {
+    pub fn new() -> World {
+        World {
+            machine: Machine::new(),
+            limits: KeyLimits {
+                core: CoreLimits {
+                    width_min: 4,
+                    ..CoreLimits::default()
+                },
+                calls_max: 8,
+                waits_per_lock_ref_max: 2,
+                critical_calls_max: 2,
+                known_value_bytes_max: 100,
+                session_claim_ttl: TTL,
+            },
+            clock_is_wrong: false,
+            is_alone: false,
+            at: Duration::from_secs(1),
+            calls: 0,
+            observer: Observer::new(Duration::MAX),
+        }
+    }
+
+    /// One that is the home of a key with these entries, and has answered nobody.
+    pub fn serving(entries: &[NewEntry]) -> World {
+        let mut world = World::new();
+        let first = entries.first().cloned().unwrap_or_else(|| new_entry(1));
+        world.call(create(first));
+        world.on(Event::Loaded(Ok(no_row())));
+        world.on(Event::Swapped(SwapOutcome::Applied));
+        for entry in entries.iter().skip(1) {
+            world.call(create(entry.clone()));
+            world.on(Event::Swapped(SwapOutcome::Applied));
+        }
+        world
+    }
+
+    pub fn on(&mut self, event: Event) -> Vec<Effect> {
+        let now = self.observer.observe(self.at);
+        let cx = Context {
+            replica: replica(1),
+            now,
+            now_us: (!self.clock_is_wrong).then_some(NOW_US),
+            is_alone: self.is_alone,
+            limits: &self.limits,
+        };
+        let mut out = Vec::new();
+        self.machine.on(&cx, event, &mut out);
+        out
+    }
+
+    /// A call under the next name.
+    pub fn call(&mut self, call: Call) -> (CallId, Vec<Effect>) {
+        self.calls += 1;
+        let id = CallId(self.calls);
+        (id, self.on(Event::Call { id, call }))
+    }
+
+    /// As [`World::call`], where what it is called does not matter.
+    pub fn calls(&mut self, call: Call) -> Vec<Effect> {
+        self.call(call).1
+    }
+
+    pub fn pass(&mut self, span: Duration) {
+        self.at += span;
+    }
+}
+
+pub fn create(entry: NewEntry) -> Call {
+    Call::Create {
+        entry: Box::new(entry),
+        read_value: false,
+    }
+}
+
+pub fn acquire(n: u64) -> Call {
+    Call::Acquire {
+        entry: entry(n),
+        wait: true,
+        read_value: false,
+    }
+}
+
+pub fn put(entry: EntryRef, text: &'static str) -> Call {
+    Call::Put {
+        entry,
+        call_no: 0,
+        value: value(text),
+    }
+}
+
+pub fn release(entry: EntryRef) -> Call {
+    Call::Release {
+        entry,
+        call_no: 0,
+        put: None,
+    }
+}
+
+pub fn no_row() -> Loaded {
+    Loaded {
+        state: Arc::default(),
+        past: None,
+    }
+}
+
+/// The row that another replica leaves that is the home of these entries.
+pub fn row_of(n: u128, entries: &[NewEntry]) -> Arc<KeyState> {
+    let limits = CoreLimits {
+        width_min: 4,
+        ..CoreLimits::default()
+    };
+    let take = Command::TakeOver {
+        from: None,
+        to: replica(n),
+        past: None,
+    };
+    let commands: Vec<Command> = [take]
+        .into_iter()
+        .chain(entries.iter().cloned().map(Command::Create))
+        .collect();
+    let by = Decider {
+        replica: replica(n),
+        now_us: Some(NOW_US),
+        limits: &limits,
+    };
+    Arc::new(decide(&KeyState::default(), &commands, by).state)
+}
+
+pub fn loaded(state: &Arc<KeyState>) -> Event {
+    Event::Loaded(Ok(Loaded {
+        state: Arc::clone(state),
+        past: None,
+    }))
+}
+
+/// The answers among these effects.
+pub fn answers(effects: &[Effect]) -> Vec<(CallId, Result<Answer, CallError>)> {
+    let answer = |effect: &Effect| match effect {
+        Effect::Answer { call, answer } => Some((*call, answer.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(answer).collect()
+}
+
+/// The errors among them.
+pub fn errors(effects: &[Effect]) -> Vec<CallError> {
+    let answers = answers(effects).into_iter();
+    answers.filter_map(|(_, answer)| answer.err()).collect()
+}
+
+/// The state that the one swap among them makes.
+pub fn swap(effects: &[Effect]) -> (Arc<KeyState>, Arc<KeyState>) {
+    let swap = |effect: &Effect| match effect {
+        Effect::Swap { old, new } => Some((Arc::clone(old), Arc::clone(new))),
+        _ => None,
+    };
+    let mut swaps = effects.iter().filter_map(swap);
+    let swap = swaps.next().unwrap();
+    assert!(swaps.next().is_none(), "{effects:?}");
+    swap
+}
+
+pub fn is_swap(effect: &Effect) -> bool {
+    matches!(effect, Effect::Swap { .. })
+}
+
+/// The write among them.
+pub fn write(effects: &[Effect]) -> (IoId, Datum) {
+    let write = |effect: &Effect| match effect {
+        Effect::WriteData { io, datum } => Some((*io, datum.clone())),
+        _ => None,
+    };
+    effects.iter().find_map(write).unwrap()
+}
+
+/// The read among them.
+pub fn read(effects: &[Effect]) -> IoId {
+    let read = |effect: &Effect| match effect {
+        Effect::ReadData { io } => Some(*io),
+        _ => None,
+    };
+    effects.iter().find_map(read).unwrap()
+}
+
+/// Whether one of them is answered HELD, under which grant.
+pub fn grant_told(effects: &[Effect]) -> Option<u64> {
+    answers(effects)
+        .into_iter()
+        .find_map(|(_, answer)| match answer {
+            Ok(Answer::Held { entry, .. }) => entry.grant.map(|grant| grant.0),
+            _ => None,
+        })
+}

@@ -1,0 +1,105 @@
+//! From a grant to HELD (I7).
+
+use super::*;
+
+/// The home of a key that was taken over from another one: its holder must be synced.
+fn taken_over() -> World {
+    let mut world = World::new();
+    world.calls(Call::TakeOver { from: replica(2) });
+    world.on(loaded(&row_of(2, &[new_entry(1)])));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world
+}
+
+const GRANT: u64 = NOW_US + 4;
+
+#[test]
+fn a_holder_is_synced_by_one_read_and_one_write_once_somebody_asks() {
+    let mut world = taken_over();
+    let effects = world.calls(acquire(1));
+    let io = read(&effects);
+    let cell = Ok(Some(datum("x", NOW_US + 1)));
+    let effects = world.on(Event::DataRead { io, cell });
+    let (io, rewrite) = write(&effects);
+    assert_eq!(rewrite, datum("x", GRANT));
+    assert_eq!(grant_told(&effects), None);
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert_eq!(grant_told(&effects), Some(GRANT));
+    let effects = world.calls(release(held(1, GRANT)));
+    assert!(!swap(&effects).1.unsynced);
+}
+
+#[test]
+fn a_fence_is_synced_from_one_read_however_often_it_is_written() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    let cell = Ok(Some(datum("x", 7)));
+    let effects = world.on(Event::DataRead { io, cell });
+    let (io, first) = write(&effects);
+    let outcome = WriteOutcome::Unknown("late".into());
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert_eq!(errors(&effects).len(), 1);
+    let of = PauseOf::Sync(Fence(GRANT));
+    assert!(effects.contains(&Effect::Pause { of, tries: 0 }));
+    let effects = world.on(Event::Resume(of));
+    let (_, second) = write(&effects);
+    assert_eq!(first, second);
+}
+
+#[test]
+fn a_sync_whose_read_failed_reads_again() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    let cell = Err("down".into());
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(errors(&effects).len(), 1);
+    world.calls(acquire(1));
+    let effects = world.on(Event::Resume(PauseOf::Sync(Fence(GRANT))));
+    read(&effects);
+}
+
+#[test]
+fn data_above_the_fence_is_synced_under_a_fence_above_it() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    let cell = Ok(Some(datum("x", GRANT + 50)));
+    let effects = world.on(Event::DataRead { io, cell });
+    let (_, new) = swap(&effects);
+    assert_eq!(new.fence, Fence(GRANT + 51));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let io = read(&effects);
+    let cell = Ok(Some(datum("x", GRANT + 50)));
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(write(&effects).1, datum("x", GRANT + 51));
+}
+
+#[test]
+fn a_call_of_the_holder_waits_for_the_sync() {
+    let mut world = taken_over();
+    let effects = world.calls(put(held(1, GRANT), "y"));
+    let io = read(&effects);
+    let cell = Ok(None);
+    let effects = world.on(Event::DataRead { io, cell });
+    let (io, rewrite) = write(&effects);
+    assert_eq!((rewrite.value, rewrite.timestamp), (None, GRANT));
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert_eq!(write(&effects).1, datum("y", GRANT + 1));
+}
+
+#[test]
+fn while_the_clock_is_wrong_the_next_one_waits_and_is_granted_afterwards() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    world.clock_is_wrong = true;
+    world.calls(release(held(1, NOW_US)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(grant_told(&effects), None);
+    let effects = world.calls(acquire(2));
+    assert_eq!(errors(&effects), [KeyError::ClockIsWrong.into()]);
+    world.clock_is_wrong = false;
+    let effects = world.calls(acquire(2));
+    assert_eq!(swap(&effects).1.grant, Fence(NOW_US + 4));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(grant_told(&effects), Some(NOW_US + 4));
+}

@@ -1,0 +1,112 @@
+//! Leases, claims, sessions (I5, I8, I9).
+
+use super::*;
+use crate::lock::{EndReason, Over};
+
+fn second(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn an_entry_that_is_not_renewed_for_its_ttl_ends() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    world.pass(second(9));
+    world.calls(Call::Renew { entry: entry(1) });
+    assert_eq!(world.on(Event::Due), []);
+    world.pass(second(1));
+    let effects = world.on(Event::Due);
+    let left: Vec<Seq> = swap(&effects).1.entries.iter().map(|e| e.seq).collect();
+    assert_eq!(left, [Seq(1)]);
+    let effects = world.calls(Call::Renew { entry: entry(2) });
+    let expired = KeyError::Ended(Over::Ended(EndReason::Expired));
+    assert_eq!(errors(&effects), [expired.into()]);
+}
+
+#[test]
+fn whoever_waits_is_alive() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let (wait, _) = world.call(acquire(2));
+    for _ in 0..5 {
+        world.pass(second(9));
+        world.calls(Call::Renew { entry: entry(1) });
+        assert_eq!(world.on(Event::Due), []);
+    }
+    world.on(Event::CallGone(wait));
+    world.pass(second(9));
+    world.calls(Call::Renew { entry: entry(1) });
+    assert_eq!(world.on(Event::Due), []);
+    world.pass(second(1));
+    assert_eq!(swap(&world.on(Event::Due)).1.entries.len(), 1);
+}
+
+#[test]
+fn a_holder_that_nobody_came_for_is_evicted_and_hears_held_no_more() {
+    let mut world = World::serving(&[of_session(1), of_session(2)]);
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(second(10));
+    let effects = world.on(Event::Due);
+    assert!(swap(&effects).1.unsynced);
+    let unclaimed = KeyError::Ended(Over::Ended(EndReason::Unclaimed));
+    let effects = world.calls(acquire(2));
+    assert_eq!(errors(&effects), [unclaimed.into()]);
+}
+
+#[test]
+fn a_holder_that_was_told_so_is_never_unclaimed_unless_nobody_heard() {
+    let mut world = World::serving(&[of_session(1)]);
+    world.pass(second(100));
+    assert_eq!(world.on(Event::Due), []);
+    let grant = Fence(NOW_US);
+    world.on(Event::AnswerLost { grant });
+    world.pass(second(10));
+    assert!(world.on(Event::Due).iter().any(is_swap));
+}
+
+#[test]
+fn a_claim_that_failed_for_want_of_the_store_is_waited_for_anew() {
+    let mut world = World::new();
+    world.calls(Call::TakeOver { from: replica(2) });
+    let mut row = KeyState::clone(&row_of(2, &[of_session(1)]));
+    row.kept = None;
+    row.reserved.volatile_end = Seq(1);
+    world.on(loaded(&Arc::new(row)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(second(9));
+    let io = read(&world.calls(acquire(1)));
+    let cell = Err("down".into());
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(errors(&effects).len(), 1);
+    world.pass(second(9));
+    assert_eq!(world.on(Event::Due), []);
+    world.pass(second(1));
+    assert!(world.on(Event::Due).iter().any(is_swap));
+}
+
+#[test]
+fn the_end_of_a_session_ends_what_lives_by_it() {
+    let mut world = World::serving(&[of_session(1), new_entry(2)]);
+    let session = SessionId(Uuid::from_u128(1));
+    let effects = world.on(Event::SessionEnded(session));
+    let (_, new) = swap(&effects);
+    assert_eq!((new.head(), new.unsynced), (Seq(2), true));
+    let effects = world.calls(put(held(1, NOW_US), "late"));
+    let closed = KeyError::Ended(Over::Ended(EndReason::SessionClosed));
+    assert_eq!(errors(&effects), [closed.into()]);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert!(effects.contains(&Effect::Detach {
+        session,
+        seq: Seq(1)
+    }));
+}
+
+#[test]
+fn a_call_renews_what_its_entry_lives_by() {
+    let mut world = World::serving(&[of_session(1)]);
+    let session = SessionId(Uuid::from_u128(1));
+    let effects = world.calls(Call::Get {
+        entry: held(1, NOW_US),
+        call_no: 0,
+    });
+    assert!(effects.contains(&Effect::RenewSession(session)));
+}

@@ -1,0 +1,14 @@
+//! One key, as its home decides about it: the state, the rules ([`decide()`]), and the machine of one key
+//! ([`machine::Machine`]), which takes events and gives effects.
+//!
+//! Nothing here knows a store, a socket, a task, a clock or a source of ids: time and outcomes come in with the events.
+//! The numbers H1 to H12 are those of "One home a key" in `docs/design.md`.
+
+mod command;
+mod decide;
+pub mod machine;
+mod state;
+
+pub use command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
+pub use decide::{Decider, Decision, decide};
+pub use state::{Home, KeyState, QueueEntry, Reserved};

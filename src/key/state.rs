@@ -1,0 +1,262 @@
+//! The state of one key: who is its home, its queue, its fence, and what its home has reserved.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::lock::{
+    EndReason, Ended, EndedPlace, Fence, Liveness, Lookup, Mode, Over, ReplicaId, Seq, Tag,
+};
+
+/// A live entry in the queue of a key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct QueueEntry {
+    /// Its number.
+    pub seq: Seq,
+    /// How it holds the key.
+    pub mode: Mode,
+    /// Who asked for it: the same id finds the same entry for as long as it lives (I5).
+    pub request_id: Uuid,
+    /// What it lives by.
+    pub liveness: Liveness,
+    /// Who its creator was, as far as the server knows; empty if it does not.
+    pub identity: Box<str>,
+    /// The label its creator gave, for people.
+    pub owner: Box<str>,
+    /// When it was created by its creator's clock, in milliseconds since 1970. For people only (I9).
+    pub created_at_ms: i64,
+}
+
+impl QueueEntry {
+    /// The part of its lockRef that cannot be guessed.
+    pub fn tag(&self) -> Tag {
+        Tag::of(self.request_id)
+    }
+}
+
+/// The replica that decides about a key, and since which change of home.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Home {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Raised by one with every change of home, as a term in Raft.
+    pub term: u64,
+}
+
+/// What a home may use without another commit. With write-through nothing lies ahead of the row: `seq_end` is
+/// `next`, `fence_end` is the end of the fence's width, and `volatile_end` is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reserved {
+    /// Seqs below it may have been given out in this term.
+    pub seq_end: Seq,
+    /// Fences and write timestamps below it may have been used in this term.
+    pub fence_end: u64,
+    /// Entries below it may have been granted, and may have ended, without the row knowing.
+    pub volatile_end: Seq,
+}
+
+/// The state of one key, as the store keeps it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct KeyState {
+    /// The guard of compare-and-swap: 0 for a key without a row, +1 for every committed change.
+    pub version: u64,
+    /// The replica that decides about the key; `None` before its first use.
+    pub home: Option<Home>,
+    /// The next seq to hand out.
+    pub next: Seq,
+    /// The fence of the present grant; [`Fence::NONE`] while nobody holds the key.
+    pub grant: Fence,
+    /// The fence that the holder's writes use: `grant`, or more after Extend. Stays when the holder goes.
+    pub fence: Fence,
+    /// How many timestamps belong to `fence` (I3).
+    pub width: u32,
+    /// A holder went without a clean release: the next one must rewrite the value first (I7).
+    pub unsynced: bool,
+    /// What may have been used ahead of this row.
+    pub reserved: Reserved,
+    /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
+    /// the home's memory says so.
+    pub kept: Option<Seq>,
+    /// The live entries in the order of their seqs.
+    pub entries: VecDeque<Arc<QueueEntry>>,
+    /// The latest ends other than clean releases.
+    pub ended: Ended,
+}
+
+impl Default for KeyState {
+    fn default() -> Self {
+        KeyState {
+            version: 0,
+            home: None,
+            next: Seq::FIRST,
+            grant: Fence::NONE,
+            fence: Fence::NONE,
+            width: 0,
+            unsynced: false,
+            reserved: Reserved {
+                seq_end: Seq::FIRST,
+                fence_end: 0,
+                volatile_end: Seq(0),
+            },
+            kept: None,
+            entries: VecDeque::new(),
+            ended: Ended {
+                places: VecDeque::new(),
+                complete_from: Seq::FIRST,
+            },
+        }
+    }
+}
+
+impl KeyState {
+    /// The term of the home; 0 before the first use.
+    pub fn term(&self) -> u64 {
+        self.home.map_or(0, |home| home.term)
+    }
+
+    /// Whether this replica is the home, in this term.
+    pub fn is_home(&self, home: Home) -> bool {
+        self.home == Some(home)
+    }
+
+    /// The first entry of the queue, which holds the key once it has a grant.
+    pub fn first(&self) -> Option<&Arc<QueueEntry>> {
+        self.entries.front()
+    }
+
+    /// The entry that holds the key.
+    pub fn holder(&self) -> Option<&Arc<QueueEntry>> {
+        self.first().filter(|_| self.grant != Fence::NONE)
+    }
+
+    /// Every seq below it has ended: the seq of the first live entry, or `next`.
+    pub fn head(&self) -> Seq {
+        self.first().map_or(self.next, |entry| entry.seq)
+    }
+
+    /// The live entry with this seq: how many are ahead of it.
+    pub fn position(&self, seq: Seq) -> Option<usize> {
+        self.entries.binary_search_by(|e| e.seq.cmp(&seq)).ok()
+    }
+
+    /// The live entry with this seq.
+    pub fn entry(&self, seq: Seq) -> Option<&Arc<QueueEntry>> {
+        self.position(seq).and_then(|at| self.entries.get(at))
+    }
+
+    /// How an entry that is not live, and was given out, is known to have ended.
+    pub fn end_of(&self, seq: Seq) -> Over {
+        match self.ended.places.iter().rev().find(|e| e.seq == seq) {
+            Some(ended) => Over::Ended(ended.reason.clone()),
+            None if seq >= self.ended.complete_from => Over::Released,
+            None => Over::NoLongerKept,
+        }
+    }
+
+    /// What a seq and its tag mean here.
+    pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
+        if seq < Seq::FIRST || seq >= self.next {
+            return Lookup::NeverIssued;
+        }
+        if let Some(at) = self.position(seq) {
+            return match self.entries.get(at) {
+                Some(entry) if entry.tag() == tag => Lookup::Live(at),
+                _ => Lookup::NeverIssued,
+            };
+        }
+        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
+        if self.ended.places.iter().any(other) {
+            return Lookup::NeverIssued;
+        }
+        Lookup::Over(self.end_of(seq))
+    }
+
+    /// Whether a home of this row may have granted the key, or ended entries, without the row knowing of it.
+    pub fn may_be_behind(&self) -> bool {
+        self.reserved.volatile_end > self.head() || self.reserved.seq_end > self.next
+    }
+
+    /// The end of the timestamps that belong to the fence.
+    pub(super) fn width_end(&self) -> u64 {
+        self.fence.0.saturating_add(u64::from(self.width))
+    }
+
+    /// Reserves nothing ahead of the row (write-through): what is decided is committed before it is answered.
+    pub(super) fn reserve_nothing(&mut self) {
+        self.reserved = Reserved {
+            seq_end: self.next,
+            fence_end: self.width_end(),
+            volatile_end: Seq(0),
+        };
+        self.kept = self.holder().map(|entry| entry.seq);
+    }
+
+    pub(super) fn note_end(&mut self, entry: &QueueEntry, reason: EndReason, ended_max: usize) {
+        self.ended.places.push_back(EndedPlace {
+            seq: entry.seq,
+            tag: entry.tag(),
+            reason,
+        });
+        while self.ended.places.len() > ended_max {
+            if let Some(forgotten) = self.ended.places.pop_front() {
+                let after = Seq(forgotten.seq.0 + 1);
+                self.ended.complete_from = self.ended.complete_from.max(after);
+            }
+        }
+    }
+
+    /// Whether the parts agree with each other; the first that does not. A store calls this on what it read before
+    /// anybody acts on it.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.next < Seq::FIRST || self.next > Seq(Seq::LAST.0 + 1) {
+            return Err("next is out of range");
+        }
+        if self.width_end() > Fence::MAX || self.reserved.fence_end > Fence::MAX {
+            return Err("fence is out of range");
+        }
+        if self.reserved.seq_end < self.next {
+            return Err("seq_end is below next");
+        }
+        if self.reserved.fence_end < self.width_end() {
+            return Err("fence_end is below the end of the fence");
+        }
+        let pairs = self.entries.iter().zip(self.entries.iter().skip(1));
+        if pairs.into_iter().any(|(a, b)| a.seq >= b.seq) {
+            return Err("entries are out of order");
+        }
+        if self.entries.front().is_some_and(|e| e.seq < Seq::FIRST)
+            || self.entries.back().is_some_and(|e| e.seq >= self.next)
+        {
+            return Err("an entry was never given out");
+        }
+        if self.entries.is_empty() && self.grant != Fence::NONE {
+            return Err("a grant without a holder");
+        }
+        if self.grant > self.fence {
+            return Err("grant is above fence");
+        }
+        if self.kept.is_some() && self.kept != self.holder().map(|e| e.seq) {
+            return Err("kept is not the holder");
+        }
+        if self.version > 0 && self.home.is_none() && !self.entries.is_empty() {
+            return Err("a queue without a home");
+        }
+        let issued = Seq::FIRST..self.next;
+        if self.ended.places.iter().any(|e| !issued.contains(&e.seq)) {
+            return Err("an ended entry was never given out");
+        }
+        if self
+            .ended
+            .places
+            .iter()
+            .any(|e| self.position(e.seq).is_some())
+        {
+            return Err("an ended entry is live");
+        }
+        if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
+            return Err("the list of ends is complete from a seq out of range");
+        }
+        Ok(())
+    }
+}

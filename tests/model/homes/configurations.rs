@@ -1,0 +1,176 @@
+//! The searches that must find nothing.
+
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use super::setup::Setup;
+use super::step::Action;
+use super::world::World;
+
+const PROMISES: &str = "what clients are told is kept";
+const PROGRESS: &str = "somebody can go on until all are done";
+const SERVED: &str = "all are done";
+/// The steps of a bounded search.
+const STEPS_MAX: usize = 100_000;
+
+struct Search(Setup);
+
+impl Model for Search {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.0)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        world.actions(&self.0, actions);
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        Some(world.after(&self.0, action))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(PROMISES, |_, world: &World| world.truth.broken.is_none()),
+            Property::always(PROGRESS, |search: &Search, world: &World| {
+                let mut actions = Vec::new();
+                world.actions(&search.0, &mut actions);
+                let goes_on = actions.into_iter().any(|action| !world.is_fault(action));
+                goes_on || world.is_finished() || world.truth.broken.is_some()
+            }),
+            Property::sometimes(SERVED, |_, world: &World| world.is_finished()),
+        ]
+    }
+}
+
+fn search(setup: Setup) {
+    let began = Instant::now();
+    let name = setup.name;
+    let steps_max = setup.steps_max;
+    let mut checker = Search(setup.clone())
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures);
+    let (discoveries, states) = match steps_max {
+        None => {
+            let done = checker.spawn_bfs().join();
+            (done.discoveries(), done.unique_state_count())
+        }
+        Some(steps) => {
+            checker = checker.target_state_count(steps);
+            let done = checker.spawn_dfs().join();
+            (done.discoveries(), done.unique_state_count())
+        }
+    };
+    println!(
+        "{name}: {states} states in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    for (promise, path) in discoveries {
+        if promise == SERVED {
+            continue;
+        }
+        let mut lines = Vec::new();
+        let steps = path.into_vec();
+        for (_, action) in &steps {
+            lines.push(format!("{action:?}"));
+        }
+        let last = steps.last().map(|(world, _)| format!("{world:#?}"));
+        panic!(
+            "{name}: not \"{promise}\"\n  {}\n{}",
+            lines.join("\n  "),
+            last.unwrap_or_default()
+        );
+    }
+}
+
+fn searches() -> Vec<Setup> {
+    vec![
+        Setup::new("nothing goes wrong"),
+        Setup::new("two sections, misrouted")
+            .sections(2)
+            .faults(|f| f.misrouted = 1),
+        Setup::new("a put of unknown outcome").faults(|f| f.unknown_writes = 1),
+        Setup::new("a swap of unknown outcome").faults(|f| f.unknown_swaps = 1),
+        Setup::new("a session ends").faults(|f| f.sessions = 1),
+        Setup::new("a replica ends").faults(|f| f.ends = 1),
+        Setup::new("memory is lost").faults(|f| f.memory_lost = 1),
+        Setup::new("a call is given up").faults(|f| f.given_up = 1),
+        Setup::new("a hand-over").faults(|f| f.hand_overs = 1),
+        Setup::new("an unclaimed holder").faults(|f| f.unclaimed = 1),
+        Setup::new("by force").faults(|f| f.forced = 1),
+        Setup::new("a wrong clock").faults(|f| f.wrong_clocks = 1),
+        Setup::new("puts that ride with releases, one given up")
+            .carry(3)
+            .puts(0)
+            .faults(|f| f.given_up = 1),
+        Setup::new("a hand-over of unknown outcome")
+            .clients(1)
+            .sections(2)
+            .faults(|f| {
+                f.hand_overs = 1;
+                f.unknown_swaps = 1;
+            }),
+        Setup::new("a session ends, a put of unknown outcome").faults(|f| {
+            f.sessions = 1;
+            f.unknown_writes = 1;
+        }),
+        Setup::new("two puts, narrow fences, one given up")
+            .puts(2)
+            .narrow()
+            .faults(|f| f.given_up = 1),
+        Setup::new("two puts, values read, memory is lost")
+            .clients(1)
+            .puts(2)
+            .without_known_value()
+            .faults(|f| {
+                f.memory_lost = 1;
+                f.given_up = 1;
+            }),
+        Setup::new("a replica ends, a swap of unknown outcome")
+            .clients(1)
+            .sections(2)
+            .faults(|f| {
+                f.ends = 1;
+                f.unknown_swaps = 1;
+            }),
+        Setup::new("three clients").clients(3),
+        Setup::new("much goes wrong")
+            .carry(1)
+            .faults(|f| {
+                f.ends = 1;
+                f.sessions = 1;
+                f.given_up = 1;
+                f.unknown_swaps = 1;
+                f.unknown_writes = 1;
+                f.hand_overs = 1;
+                f.unclaimed = 1;
+            })
+            .bounded(STEPS_MAX),
+        Setup::new("three clients, much goes wrong")
+            .clients(3)
+            .faults(|f| {
+                f.memory_lost = 1;
+                f.sessions = 1;
+                f.given_up = 1;
+                f.unknown_swaps = 1;
+            })
+            .bounded(STEPS_MAX),
+    ]
+}
+
+#[test]
+fn a_home_that_takes_events_in_keeps_its_promises() {
+    let one = std::env::var("FERMATA_MODEL_ONE").ok();
+    for setup in searches() {
+        if one
+            .as_ref()
+            .is_none_or(|one| setup.name.contains(one.as_str()))
+        {
+            search(setup);
+        }
+    }
+}

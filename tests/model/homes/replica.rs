@@ -1,0 +1,261 @@
+//! A replica takes an event in, its machine says what is to be done, and clients hear.
+
+use std::time::Duration;
+
+use fermata::key::machine::{
+    Answer, CallError, CallId, Context, Effect, Event, KeyError, Machine, Report,
+};
+use fermata::lock::SessionId;
+use fermata::session::{Observed, Observer};
+
+use super::setup::Setup;
+use super::step::{ADOPT, FORCE, HAND_OVER, TAKE_OVER};
+use super::truth::Broken;
+use super::world::{
+    Cell, Client, REPLICAS, Step, Swap, World, Write, replica_id, session_of, value_of,
+};
+
+/// Before and after all that is waited for by time.
+fn moment(event: &Event) -> Observed {
+    let mut observer = Observer::new(Duration::MAX);
+    let at = match event {
+        Event::Due => Duration::from_secs(100),
+        _ => Duration::from_secs(1),
+    };
+    observer.observe(at)
+}
+
+impl World {
+    pub fn event(&mut self, setup: &Setup, r: usize, event: Event) {
+        let replica = &mut self.replicas[r];
+        let cx = Context {
+            replica: replica_id(r),
+            now: moment(&event),
+            now_us: (!replica.clock_is_wrong).then_some(0),
+            is_alone: false,
+            limits: &setup.limits,
+        };
+        let mut effects = Vec::new();
+        replica.machine.on(&cx, event, &mut effects);
+        for effect in effects {
+            self.effect(setup, r, effect);
+        }
+    }
+
+    fn effect(&mut self, setup: &Setup, r: usize, effect: Effect) {
+        let replica = &mut self.replicas[r];
+        match effect {
+            Effect::Load => replica.loads = true,
+            Effect::Swap { old, new } => self.swaps.push(Swap {
+                old: old.version,
+                new,
+                is_applied: false,
+                awaited: Some(r),
+            }),
+            Effect::ReadData { io } => {
+                replica.reads.insert(io.0);
+            }
+            Effect::WriteData { io, datum } => {
+                let cell = Cell::of(&datum);
+                let other = |w: &Write| w.cell.timestamp == cell.timestamp && w.cell != cell;
+                let is_there = |c: &Cell| c.timestamp == cell.timestamp && *c != cell;
+                if self.writes.iter().any(other) || self.nodes.iter().any(is_there) {
+                    self.truth.breaks(Broken::OneTimestampTwoValues);
+                }
+                self.writes.push(Write {
+                    cell,
+                    reached: 0,
+                    awaited: Some((r, io.0)),
+                });
+            }
+            Effect::Pause { of, tries: _ } => {
+                if !replica.pauses.contains(&of) {
+                    replica.pauses.push(of);
+                }
+            }
+            Effect::Answer { call, answer } => self.answered(setup, r, call, answer),
+            Effect::Attach { session, .. } => {
+                replica.attached.insert(client_of(session));
+            }
+            Effect::Detach { session, .. } => {
+                replica.attached.remove(&client_of(session));
+            }
+            Effect::Report(Report::Deposed { .. }) => self.truth.breaks(Broken::Deposed),
+            Effect::Report(_) | Effect::RenewSession(_) | Effect::Notify { .. } => {}
+        }
+    }
+
+    /// A replica ends, or its machine loses its memory: who waits there hears nothing.
+    pub fn forget(&mut self, r: usize, stays: bool) {
+        let replica = &mut self.replicas[r];
+        replica.is_up = stays;
+        replica.machine = Machine::new();
+        replica.loads = false;
+        replica.reads.clear();
+        replica.pauses.clear();
+        replica.attached.clear();
+        replica.takes = false;
+        replica.given = None;
+        for swap in self.swaps.iter_mut().filter(|s| s.awaited == Some(r)) {
+            swap.awaited = None;
+        }
+        for write in &mut self.writes {
+            write.awaited.take_if(|(of, _)| *of == r);
+        }
+        for client in &mut self.clients {
+            if client.call.take_if(|(_, at)| *at == r).is_some() {
+                client.may_be_written |= client.value > 0;
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        setup: &Setup,
+        r: usize,
+        call: CallId,
+        answer: Result<Answer, CallError>,
+    ) {
+        match call {
+            FORCE | ADOPT => return,
+            TAKE_OVER => {
+                self.replicas[r].takes = false;
+                return;
+            }
+            HAND_OVER => {
+                if let Ok(Answer::HandedOver(home)) = answer {
+                    let to = (0..REPLICAS).find(|at| replica_id(*at) == home.replica);
+                    if let Some(to) = to.filter(|to| self.replicas[*to].is_up) {
+                        self.replicas[to].given = Some(home.term);
+                    }
+                }
+                return;
+            }
+            CallId(_) => {}
+        }
+        let c = call.0 as usize / 64;
+        let waits = |client: &Client| client.call.is_some_and(|(id, _)| id == call);
+        if !self.clients.get(c).is_some_and(waits) {
+            return;
+        }
+        self.clients[c].call = None;
+        match answer {
+            Ok(answer) => self.client_hears(setup, c, answer),
+            Err(error) => self.client_fails(c, error),
+        }
+    }
+
+    fn client_hears(&mut self, setup: &Setup, c: usize, answer: Answer) {
+        match answer {
+            Answer::Held { entry, .. } => {
+                let sure = |(other, client): (usize, &Client)| other != c && client.is_sure;
+                if self.clients.iter().enumerate().any(sure) {
+                    self.truth.breaks(Broken::TwoHolders);
+                }
+                let grant = entry.grant.map_or(0, |grant| grant.0);
+                self.truth.held(entry.seq.0, grant);
+                let client = &mut self.clients[c];
+                client.entry = Some(entry);
+                client.is_sure = !client.session_ended
+                    && !matches!(client.step, Step::Release)
+                    && self.forced != Some(entry.seq);
+                client.step = match client.step {
+                    Step::Create | Step::Acquire if client.value > 0 && client.is_last(setup) => {
+                        Step::Release
+                    }
+                    Step::Create | Step::Acquire if client.value > 0 => Step::Put,
+                    _ => Step::Get,
+                };
+            }
+            Answer::Waiting { entry, .. } => {
+                let client = &mut self.clients[c];
+                client.entry = Some(entry);
+                client.step = Step::Acquire;
+            }
+            Answer::Value { value, .. } => {
+                let client = &mut self.clients[c];
+                let entry = client.entry.map(|e| (e.seq.0, e.grant.map_or(0, |g| g.0)));
+                client.step = client.after_get(setup);
+                if let Some((seq, grant)) = entry {
+                    self.truth.read(seq, grant, value_of(value.as_ref()));
+                }
+            }
+            Answer::Written { .. } => {
+                let client = &mut self.clients[c];
+                let grant = client.entry.and_then(|e| e.grant).map_or(0, |g| g.0);
+                self.truth.acknowledged(grant, client.value);
+                client.puts += 1;
+                client.value = 0;
+                client.may_be_written = false;
+                client.step = client.after_get(setup);
+            }
+            Answer::Released { .. } => {
+                let client = &mut self.clients[c];
+                if client.value > 0 {
+                    self.truth.released_with(client.value);
+                }
+                client.next_section(setup);
+            }
+            Answer::Watching { .. }
+            | Answer::Renewed { .. }
+            | Answer::Forced { .. }
+            | Answer::Home(_)
+            | Answer::HandedOver(_) => {}
+        }
+    }
+
+    fn client_fails(&mut self, c: usize, error: CallError) {
+        let client = &mut self.clients[c];
+        client.may_be_written |= error.may_have_written;
+        let is_write = client.value > 0 && matches!(client.step, Step::Put | Step::Release);
+        if is_write && !client.may_be_written {
+            // It is told that no try of it was written.
+            self.truth.denied(client.value);
+        }
+        match error.why {
+            KeyError::GrantSuperseded | KeyError::NoGrant => client.step = Step::Acquire,
+            KeyError::Ended(_) | KeyError::NeverIssued => {
+                client.is_sure = false;
+                client.step = Step::Done;
+            }
+            // An earlier try is under way, or a release: it asks again.
+            _ => {}
+        }
+    }
+}
+
+impl Client {
+    fn is_last(&self, setup: &Setup) -> bool {
+        self.puts >= setup.puts
+    }
+
+    fn after_get(&self, setup: &Setup) -> Step {
+        match self.is_last(setup) {
+            true => Step::Release,
+            false => Step::Put,
+        }
+    }
+
+    fn next_section(&mut self, setup: &Setup) {
+        let section = self.section + 1;
+        *self = Client {
+            step: match section < setup.sections {
+                true => Step::Create,
+                false => Step::Done,
+            },
+            section,
+            puts: 0,
+            call: None,
+            calls: self.calls,
+            entry: None,
+            is_sure: false,
+            value: 0,
+            may_be_written: false,
+            session_ended: self.session_ended,
+        };
+    }
+}
+
+fn client_of(session: SessionId) -> usize {
+    (0..64).find(|c| session_of(*c) == session).unwrap_or(0)
+}

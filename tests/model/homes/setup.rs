@@ -1,0 +1,117 @@
+//! What one search looks at: how many clients, what they do, and how often what may go wrong.
+
+use std::time::Duration;
+
+use fermata::key::machine::KeyLimits;
+use fermata::lock::CoreLimits;
+
+/// What may go wrong, each so many times.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Faults {
+    /// A replica ends; what it sent may land later.
+    pub ends: u8,
+    /// A replica loses what it knew of the key, and goes on.
+    pub memory_lost: u8,
+    /// The session of a client ends.
+    pub sessions: u8,
+    /// A holder is found unclaimed.
+    pub unclaimed: u8,
+    /// A key is handed over.
+    pub hand_overs: u8,
+    /// A compare-and-swap has an unknown outcome.
+    pub unknown_swaps: u8,
+    /// A write of the value has an unknown outcome.
+    pub unknown_writes: u8,
+    /// A client gives a call up, and makes it again.
+    pub given_up: u8,
+    /// A call goes to a replica that is not the home.
+    pub misrouted: u8,
+    /// The home takes the holder's entry by force.
+    pub forced: u8,
+    /// The clock of the home is wrong for a while: no fence is taken.
+    pub wrong_clocks: u8,
+}
+
+/// One search.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub name: &'static str,
+    pub clients: usize,
+    pub sections: u8,
+    pub puts: u8,
+    /// Clients whose last put rides with their release, by bit.
+    pub carry: u8,
+    pub faults: Faults,
+    pub limits: KeyLimits,
+    /// It ends after so many steps; `None`: once all was seen.
+    pub steps_max: Option<usize>,
+}
+
+impl Setup {
+    pub fn new(name: &'static str) -> Setup {
+        Setup {
+            name,
+            clients: 2,
+            sections: 1,
+            puts: 1,
+            carry: 0,
+            faults: Faults::default(),
+            limits: KeyLimits {
+                core: CoreLimits {
+                    width_min: 4,
+                    width_max: 8,
+                    ended_max: 8,
+                    places_max: 8,
+                    ahead_us_max: None,
+                },
+                calls_max: 8,
+                waits_per_lock_ref_max: 4,
+                critical_calls_max: 4,
+                known_value_bytes_max: 8,
+                session_claim_ttl: Duration::from_secs(1),
+            },
+            steps_max: None,
+        }
+    }
+
+    pub fn clients(self, clients: usize) -> Setup {
+        Setup { clients, ..self }
+    }
+
+    pub fn sections(self, sections: u8) -> Setup {
+        Setup { sections, ..self }
+    }
+
+    pub fn puts(self, puts: u8) -> Setup {
+        Setup { puts, ..self }
+    }
+
+    pub fn carry(self, carry: u8) -> Setup {
+        Setup { carry, ..self }
+    }
+
+    /// A fence has one timestamp for a put: the next one needs an Extend.
+    pub fn narrow(mut self) -> Setup {
+        self.limits.core.width_min = 2;
+        self
+    }
+
+    /// The home reads the value at each call.
+    pub fn without_known_value(mut self) -> Setup {
+        self.limits.known_value_bytes_max = 0;
+        self
+    }
+
+    pub fn faults(self, change: impl FnOnce(&mut Faults)) -> Setup {
+        let mut setup = self;
+        change(&mut setup.faults);
+        setup
+    }
+
+    pub fn bounded(self, steps_max: usize) -> Setup {
+        Setup {
+            steps_max: Some(steps_max),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What can happen next, and what comes of it.
+
+use fermata::key::NewEntry;
+use fermata::key::machine::{Call, CallId, Event, Loaded, PauseOf, SwapOutcome, WriteOutcome};
+use fermata::lock::{Liveness, Mode};
+use uuid::Uuid;
+
+use super::setup::Setup;
+use super::truth::Broken;
+use super::world::{Cell, Client, NODES, REPLICAS, Step, World, bytes_of, replica_id, session_of};
+
+/// The names of calls that no client makes.
+pub const FORCE: CallId = CallId(1_000);
+pub const HAND_OVER: CallId = CallId(1_001);
+pub const TAKE_OVER: CallId = CallId(1_002);
+pub const ADOPT: CallId = CallId(1_003);
+
+/// One thing that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// A client makes its next call, at a replica.
+    Ask(usize, usize),
+    /// A client gives its call up.
+    GiveUp(usize),
+    /// A replica is told to take the key from a home that is gone.
+    TakeOver(usize),
+    /// A replica hears that the key was handed to it.
+    Adopt(usize),
+    /// A read of the row is answered.
+    Loaded(usize),
+    /// A swap takes effect.
+    Applies(usize),
+    /// Its sender hears what became of it.
+    Swapped(usize),
+    /// Its sender hears that this is not known.
+    SwapUnknown(usize),
+    /// A write lands on a node.
+    Lands(usize, usize),
+    /// Two nodes have it: its sender hears so.
+    Written(usize),
+    /// Its sender hears that this is not known.
+    WriteUnknown(usize),
+    /// A read of the value is answered by all nodes but this one.
+    Read(usize, u64, usize),
+    /// A pause is over.
+    Resume(usize, PauseOf),
+    /// A replica ends.
+    Ends(usize),
+    /// A replica loses what it knew of the key.
+    MemoryLost(usize),
+    /// The session of a client ends.
+    SessionEnds(usize),
+    /// A replica hears of it.
+    SessionHeard(usize, usize),
+    /// The holder is found unclaimed.
+    Unclaimed(usize),
+    /// The home is told to hand the key over.
+    HandOver(usize),
+    /// The home is told to end the first entry.
+    Force(usize),
+    /// The clock of a replica goes wrong, or right again.
+    Clock(usize),
+}
+
+impl World {
+    pub fn actions(&self, setup: &Setup, out: &mut Vec<Action>) {
+        if self.truth.broken.is_some() {
+            return;
+        }
+        let left = self.left;
+        for (c, client) in self.clients.iter().enumerate() {
+            self.client_actions(c, client, out);
+        }
+        for (i, swap) in self.swaps.iter().enumerate() {
+            if !swap.is_applied && swap.old == self.row.version {
+                out.push(Action::Applies(i));
+            }
+            if swap.awaited.is_some() {
+                if swap.is_applied || swap.old != self.row.version {
+                    out.push(Action::Swapped(i));
+                }
+                if left.unknown_swaps > 0 {
+                    out.push(Action::SwapUnknown(i));
+                }
+            }
+        }
+        for (i, write) in self.writes.iter().enumerate() {
+            out.extend(
+                (0..NODES)
+                    .filter(|n| write.reached & (1 << n) == 0)
+                    .map(|n| Action::Lands(i, n)),
+            );
+            if write.awaited.is_some() {
+                if write.reached.count_ones() >= 2 {
+                    out.push(Action::Written(i));
+                }
+                if left.unknown_writes > 0 {
+                    out.push(Action::WriteUnknown(i));
+                }
+            }
+        }
+        for r in 0..REPLICAS {
+            self.replica_actions(setup, r, out);
+        }
+    }
+
+    fn client_actions(&self, c: usize, client: &Client, out: &mut Vec<Action>) {
+        if client.step == Step::Done {
+            return;
+        }
+        if !client.session_ended && self.left.sessions > 0 {
+            out.push(Action::SessionEnds(c));
+        }
+        if client.call.is_some() {
+            if self.left.given_up > 0 {
+                out.push(Action::GiveUp(c));
+            }
+            return;
+        }
+        if self.home_is_gone() {
+            // Whoever is asked takes it over first.
+            return;
+        }
+        let home = self.home();
+        for r in (0..REPLICAS).filter(|r| self.replicas[*r].is_up) {
+            if home.is_none_or(|home| home == r) || self.left.misrouted > 0 {
+                out.push(Action::Ask(c, r));
+            }
+        }
+    }
+
+    fn replica_actions(&self, setup: &Setup, r: usize, out: &mut Vec<Action>) {
+        let replica = &self.replicas[r];
+        if !replica.is_up {
+            return;
+        }
+        let left = self.left;
+        let is_home = self.home() == Some(r);
+        if replica.loads {
+            out.push(Action::Loaded(r));
+        }
+        for io in &replica.reads {
+            out.extend((0..NODES).map(|n| Action::Read(r, *io, n)));
+        }
+        out.extend(replica.pauses.iter().map(|of| Action::Resume(r, *of)));
+        for c in &replica.attached {
+            if self.clients[*c].session_ended {
+                out.push(Action::SessionHeard(r, *c));
+            }
+        }
+        if self.home_is_gone() && !replica.takes {
+            out.push(Action::TakeOver(r));
+        }
+        if replica.given.is_some() {
+            out.push(Action::Adopt(r));
+        }
+        let ups = self.replicas.iter().filter(|r| r.is_up).count();
+        if left.ends > 0 && ups > 1 {
+            out.push(Action::Ends(r));
+        }
+        if left.memory_lost > 0 {
+            out.push(Action::MemoryLost(r));
+        }
+        if is_home && left.unclaimed > 0 && replica.machine.due().is_some() {
+            out.push(Action::Unclaimed(r));
+        }
+        if is_home && left.hand_overs > 0 && ups > 1 {
+            out.push(Action::HandOver(r));
+        }
+        if is_home && left.forced > 0 && self.row.first().is_some() {
+            out.push(Action::Force(r));
+        }
+        if replica.clock_is_wrong || (left.wrong_clocks > 0 && setup.faults.wrong_clocks > 0) {
+            out.push(Action::Clock(r));
+        }
+    }
+
+    /// Whether this is something that need not happen.
+    pub fn is_fault(&self, action: Action) -> bool {
+        match action {
+            Action::GiveUp(_)
+            | Action::SwapUnknown(_)
+            | Action::WriteUnknown(_)
+            | Action::Ends(_)
+            | Action::MemoryLost(_)
+            | Action::SessionEnds(_)
+            | Action::Unclaimed(_)
+            | Action::HandOver(_)
+            | Action::Force(_) => true,
+            Action::Clock(r) => !self.replicas[r].clock_is_wrong,
+            Action::Ask(_, r) => self.home().is_some_and(|home| home != r),
+            Action::TakeOver(_)
+            | Action::Adopt(_)
+            | Action::Loaded(_)
+            | Action::Applies(_)
+            | Action::Swapped(_)
+            | Action::Lands(..)
+            | Action::Written(_)
+            | Action::Read(..)
+            | Action::Resume(..)
+            | Action::SessionHeard(..) => false,
+        }
+    }
+
+    pub fn after(&self, setup: &Setup, action: Action) -> World {
+        let mut world = self.clone();
+        if world.is_fault(action) {
+            world.pay(action);
+        }
+        world.act(setup, action);
+        if let Err(why) = world.row.check() {
+            world.truth.breaks(Broken::Row(why));
+        }
+        world.tidy();
+        world
+    }
+
+    fn pay(&mut self, action: Action) {
+        let left = &mut self.left;
+        let of = match action {
+            Action::GiveUp(_) => &mut left.given_up,
+            Action::SwapUnknown(_) => &mut left.unknown_swaps,
+            Action::WriteUnknown(_) => &mut left.unknown_writes,
+            Action::Ends(_) => &mut left.ends,
+            Action::MemoryLost(_) => &mut left.memory_lost,
+            Action::SessionEnds(_) => &mut left.sessions,
+            Action::Unclaimed(_) => &mut left.unclaimed,
+            Action::HandOver(_) => &mut left.hand_overs,
+            Action::Force(_) => &mut left.forced,
+            Action::Clock(_) => &mut left.wrong_clocks,
+            _ => &mut left.misrouted,
+        };
+        *of = of.saturating_sub(1);
+    }
+
+    fn act(&mut self, setup: &Setup, action: Action) {
+        match action {
+            Action::Ask(c, r) => self.ask(setup, c, r),
+            Action::GiveUp(c) => {
+                let Some((call, r)) = self.clients[c].call.take() else {
+                    return;
+                };
+                self.clients[c].may_be_written |= self.clients[c].value > 0;
+                self.event(setup, r, Event::CallGone(call));
+            }
+            Action::TakeOver(r) => {
+                let Some(home) = self.row.home else { return };
+                self.replicas[r].takes = true;
+                let from = home.replica;
+                let call = Call::TakeOver { from };
+                self.event(
+                    setup,
+                    r,
+                    Event::Call {
+                        id: TAKE_OVER,
+                        call,
+                    },
+                );
+            }
+            Action::Adopt(r) => {
+                if let Some(term) = self.replicas[r].given.take() {
+                    let call = Call::Adopt { term };
+                    self.event(setup, r, Event::Call { id: ADOPT, call });
+                }
+            }
+            Action::Loaded(r) => {
+                self.replicas[r].loads = false;
+                let state = self.row.clone();
+                let past = None;
+                self.event(setup, r, Event::Loaded(Ok(Loaded { state, past })));
+            }
+            Action::Applies(i) => {
+                self.swaps[i].is_applied = true;
+                self.row = self.swaps[i].new.clone();
+            }
+            Action::Swapped(i) => {
+                let swap = self.swaps.remove(i);
+                let Some(r) = swap.awaited else { return };
+                let outcome = match swap.is_applied {
+                    true => SwapOutcome::Applied,
+                    false => SwapOutcome::Conflict(self.row.clone()),
+                };
+                self.event(setup, r, Event::Swapped(outcome));
+            }
+            Action::SwapUnknown(i) => {
+                if let Some(r) = self.swaps[i].awaited.take() {
+                    let outcome = SwapOutcome::Unknown("late".into());
+                    self.event(setup, r, Event::Swapped(outcome));
+                }
+            }
+            Action::Lands(i, n) => {
+                let write = &mut self.writes[i];
+                write.reached |= 1 << n;
+                self.nodes[n] = self.nodes[n].newer(write.cell);
+            }
+            Action::Written(i) => self.written(setup, i, WriteOutcome::Done),
+            Action::WriteUnknown(i) => {
+                self.written(setup, i, WriteOutcome::Unknown("late".into()));
+            }
+            Action::Read(r, io, but) => self.read(setup, r, io, but),
+            Action::Resume(r, of) => {
+                self.replicas[r].pauses.retain(|other| *other != of);
+                self.event(setup, r, Event::Resume(of));
+            }
+            Action::Ends(r) => self.forget(r, false),
+            Action::MemoryLost(r) => self.forget(r, true),
+            Action::SessionEnds(c) => {
+                self.clients[c].session_ended = true;
+                self.clients[c].is_sure = false;
+            }
+            Action::SessionHeard(r, c) => {
+                self.replicas[r].attached.remove(&c);
+                self.event(setup, r, Event::SessionEnded(session_of(c)));
+            }
+            Action::Unclaimed(r) => self.event(setup, r, Event::Due),
+            Action::HandOver(r) => {
+                let to = replica_id(1 - r);
+                let call = Call::HandOver { to };
+                self.event(
+                    setup,
+                    r,
+                    Event::Call {
+                        id: HAND_OVER,
+                        call,
+                    },
+                );
+            }
+            Action::Force(r) => {
+                let Some(first) = self.row.first() else {
+                    return;
+                };
+                let entry = fermata::key::machine::EntryRef {
+                    seq: first.seq,
+                    tag: first.tag(),
+                    grant: None,
+                };
+                self.forced = Some(entry.seq);
+                for client in &mut self.clients {
+                    client.is_sure &= client.entry.is_none_or(|e| e.seq != entry.seq);
+                }
+                let (by, why) = ("o".into(), "w".into());
+                let call = Call::Force { entry, by, why };
+                self.event(setup, r, Event::Call { id: FORCE, call });
+            }
+            Action::Clock(r) => {
+                let replica = &mut self.replicas[r];
+                replica.clock_is_wrong = !replica.clock_is_wrong;
+            }
+        }
+    }
+
+    fn written(&mut self, setup: &Setup, i: usize, outcome: WriteOutcome) {
+        if let Some((r, io)) = self.writes[i].awaited.take() {
+            let io = World::io(io);
+            self.event(setup, r, Event::DataWritten { io, outcome });
+        }
+    }
+
+    /// All nodes but one answer, and are repaired.
+    fn read(&mut self, setup: &Setup, r: usize, io: u64, but: usize) {
+        self.replicas[r].reads.remove(&io);
+        let asked = (0..NODES).filter(|n| *n != but);
+        let newest = asked.clone().map(|n| self.nodes[n]);
+        let newest = newest.fold(Cell::default(), Cell::newer);
+        for n in asked {
+            self.nodes[n] = newest;
+        }
+        let io = World::io(io);
+        let cell = Ok(newest.datum());
+        self.event(setup, r, Event::DataRead { io, cell });
+    }
+
+    /// A client makes its next call.
+    fn ask(&mut self, setup: &Setup, c: usize, r: usize) {
+        let client = &mut self.clients[c];
+        let id = CallId(c as u64 * 64 + client.calls);
+        client.calls += 1;
+        client.call = Some((id, r));
+        let call_no = client.calls;
+        let releases_with_put = setup.carry >> c & 1 == 1;
+        let needs_value = match client.step {
+            Step::Put => true,
+            Step::Release => releases_with_put,
+            Step::Create | Step::Acquire | Step::Get | Step::Done => false,
+        };
+        if needs_value && client.value == 0 {
+            self.values += 1;
+            client.value = self.values;
+        }
+        let value = client.value;
+        let call = match (client.step, client.entry) {
+            (Step::Create, _) => Call::Create {
+                entry: Box::new(NewEntry {
+                    request_id: Uuid::from_u128(1 + c as u128 * 16 + u128::from(client.section)),
+                    mode: Mode::Exclusive,
+                    liveness: Liveness::Session(session_of(c)),
+                    identity: "".into(),
+                    owner: "".into(),
+                    created_at_ms: 0,
+                }),
+                read_value: false,
+            },
+            (Step::Acquire, Some(entry)) => Call::Acquire {
+                entry,
+                wait: true,
+                read_value: false,
+            },
+            (Step::Get, Some(entry)) => Call::Get { entry, call_no },
+            (Step::Put, Some(entry)) => {
+                self.truth.sent(value, entry.seq.0);
+                Call::Put {
+                    entry,
+                    call_no,
+                    value: bytes_of(value),
+                }
+            }
+            (Step::Release, Some(entry)) => {
+                client.is_sure = false;
+                if releases_with_put {
+                    self.truth.sent(value, entry.seq.0);
+                }
+                Call::Release {
+                    entry,
+                    call_no,
+                    put: releases_with_put.then(|| bytes_of(value)),
+                }
+            }
+            (_, None) | (Step::Done, _) => return,
+        };
+        self.event(setup, r, Event::Call { id, call });
+    }
+}
