@@ -218,6 +218,7 @@ impl World {
                 client.is_sure = false;
                 client.step = Step::Done;
             }
+            KeyError::ClockIsWrong => client.waits_for_clock = true,
             // An earlier try is under way, or a release: it asks again.
             _ => {}
         }
@@ -252,6 +253,7 @@ impl Client {
             value: 0,
             may_be_written: false,
             session_ended: self.session_ended,
+            waits_for_clock: false,
         };
     }
 }

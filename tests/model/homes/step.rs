@@ -123,6 +123,9 @@ impl World {
         }
         let home = self.home();
         for r in (0..REPLICAS).filter(|r| self.replicas[*r].is_up) {
+            if client.waits_for_clock && self.replicas[r].clock_is_wrong {
+                continue;
+            }
             if home.is_none_or(|home| home == r) || self.left.misrouted > 0 {
                 out.push(Action::Ask(c, r));
             }
@@ -376,6 +379,7 @@ impl World {
         let id = CallId(c as u64 * 64 + client.calls);
         client.calls += 1;
         client.call = Some((id, r));
+        client.waits_for_clock = false;
         let call_no = client.calls;
         let releases_with_put = setup.carry >> c & 1 == 1;
         let needs_value = match client.step {

@@ -146,6 +146,8 @@ pub struct Client {
     /// A try of the put was of unknown outcome.
     pub may_be_written: bool,
     pub session_ended: bool,
+    /// It was told that a clock is wrong, and asks again once it is right.
+    pub waits_for_clock: bool,
 }
 
 impl Client {
@@ -161,6 +163,7 @@ impl Client {
             value: 0,
             may_be_written: false,
             session_ended: false,
+            waits_for_clock: false,
         }
     }
 }
