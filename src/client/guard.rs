@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::holding::Holding;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
+use super::sent_write::SentWrite;
 use super::session::Session;
 
 /// The reason of a lockRef whose release is under way (`google.rpc.ErrorInfo`).
@@ -33,7 +34,7 @@ pub struct LockGuard {
     /// Whether dropping it must release the lock.
     held: bool,
     /// Keeps the session open for as long as one of its locks is held.
-    _session: Option<Session>,
+    session: Option<Session>,
 }
 
 /// How a guard stands.
@@ -58,7 +59,10 @@ impl Drop for LockGuard {
         if self.held {
             let lock_ref = self.holding.grants.present().lock_ref;
             let ttl = self.holding.lease.ttl();
-            self.holding.client.release_in_background(lock_ref, ttl);
+            let session = self.session.as_ref().map(Session::watch);
+            self.holding
+                .client
+                .release_in_background(lock_ref, ttl, session);
         }
     }
 }
@@ -88,7 +92,7 @@ impl LockGuard {
             holding,
             monitor,
             held: true,
-            _session: session,
+            session,
         }
     }
 
@@ -177,7 +181,7 @@ impl LockGuard {
             let call_no = || holding.grants.next_call_no();
             holding.client.critical_get_raw(&lock_ref, call_no).await
         };
-        holding.critical(read).await
+        holding.critical(&SentWrite::default(), read).await
     }
 
     /// Writes the value of the key. `Ok` means that it is durable and every later holder reads it.
@@ -192,14 +196,14 @@ impl LockGuard {
 
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
         let holding = &self.holding;
+        let sent = SentWrite::default();
         let write = async |lock_ref: String| {
             let call_no = || holding.grants.next_call_no();
-            let written = holding
-                .client
-                .critical_write_raw(&lock_ref, &mutation, call_no);
+            let client = &holding.client;
+            let written = client.critical_write_raw(&lock_ref, &mutation, &sent, call_no);
             Ok(((), written.await?))
         };
-        holding.critical(write).await
+        holding.critical(&sent, write).await
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
@@ -224,21 +228,19 @@ impl LockGuard {
         }
         let end = holding.client.now().after(holding.client.options().timeout);
         let mut regranted = false;
-        let mut attempts = 0u32;
+        let sent = SentWrite::default();
         loop {
             let timeout = holding.client.now().until(end);
-            let call_no = || {
-                attempts += 1;
-                holding.grants.next_call_no()
-            };
+            let call_no = || holding.grants.next_call_no();
             let lock_ref = holding.grants.present().lock_ref;
             let released = holding
                 .client
-                .release_raw(&lock_ref, put.as_ref(), call_no, timeout)
+                .release_raw(&lock_ref, put.as_ref(), &sent, call_no, timeout)
                 .await;
+            let in_doubt = put.is_some() && sent.is_in_doubt();
             let fault = match released {
-                // Released by somebody else, before what was to be written.
-                Ok(true) if put.is_some() && attempts == 1 => {
+                // Released by somebody else, before what was to be written: no attempt before can have done it.
+                Ok(true) if put.is_some() && !in_doubt => {
                     self.held = false;
                     return Err(ReleaseError::Lost(Lost::released_here()));
                 }
@@ -253,10 +255,9 @@ impl LockGuard {
                     self.held = false;
                     return Err(ReleaseError::Lost(lost));
                 }
-                Err(Fault::Superseded(error)) if !regranted => {
+                // Not repeated where it may have been done: another one may have written under the new grant.
+                Err(Fault::Superseded(error)) if !regranted && !in_doubt => {
                     regranted = true;
-                    // None of these attempts took effect.
-                    attempts = 0;
                     if holding.regrant().await.is_err() {
                         return Err(ReleaseError::Other(error));
                     }
@@ -267,7 +268,7 @@ impl LockGuard {
                 {
                     tokio::time::sleep(RELEASING_PAUSE).await;
                 }
-                Err(fault) => return Err(fault.into()),
+                Err(fault) => return Err(ReleaseError::of(fault, in_doubt)),
             }
         }
     }

@@ -8,7 +8,7 @@
 //! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
 //! signs of life it carried, and tells at its end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt, stream};
@@ -32,16 +32,43 @@ const RENEWALS_MAX: usize = 256;
 /// their TTL.
 const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
 
+/// The sessions that a stream remembers, those that were renewed last: of one that was closed nothing comes any more,
+/// and it makes room for others.
+#[derive(Default)]
+struct Remembered {
+    /// Each with the number of its last renewal.
+    sessions: BTreeMap<SessionId, u64>,
+    renewals: u64,
+}
+
+impl Remembered {
+    fn note(&mut self, session: SessionId) {
+        self.renewals += 1;
+        let is_new = self.sessions.insert(session, self.renewals).is_none();
+        if !is_new || self.sessions.len() <= SESSIONS_MAX {
+            return;
+        }
+        let oldest = self.sessions.iter().min_by_key(|(_, renewal)| **renewal);
+        if let Some(oldest) = oldest.map(|(session, _)| *session) {
+            self.sessions.remove(&oldest);
+        }
+    }
+
+    fn forget(&mut self, session: &SessionId) {
+        self.sessions.remove(session);
+    }
+}
+
 /// The sessions that a stream carried signs of life for. Kept by the stream and by each renewal under way: what is
 /// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
 struct Connected {
     router: Router,
     stopping: Stopping,
-    sessions: Mutex<BTreeSet<SessionId>>,
+    sessions: Mutex<Remembered>,
 }
 
 impl Connected {
-    fn sessions(&self) -> MutexGuard<'_, BTreeSet<SessionId>> {
+    fn sessions(&self) -> MutexGuard<'_, Remembered> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,16 +81,13 @@ impl Connected {
     ) -> Result<KeepAliveResponse, Status> {
         let sign = KeepAlive::parse(ask, edge)?;
         if let Some(session) = sign.session() {
-            let mut sessions = self.sessions();
-            if sessions.len() < SESSIONS_MAX {
-                sessions.insert(session);
-            }
+            self.sessions().note(session);
         }
         let answer = self.router.make(&sign, edge, answer_by).await?;
         if let Some(session) = sign.session()
             && answer.disconnect_grace.is_none()
         {
-            self.sessions().remove(&session);
+            self.sessions().forget(&session);
         }
         Ok(answer)
     }
@@ -75,8 +99,8 @@ impl Drop for Connected {
         if self.stopping.is_stopped() {
             return;
         }
-        let sessions = std::mem::take(&mut *self.sessions());
-        for session in sessions {
+        let remembered = std::mem::take(&mut *self.sessions());
+        for session in remembered.sessions.into_keys() {
             self.router.disconnected(session);
         }
     }
@@ -145,4 +169,26 @@ pub fn stream(
             }
         })
         .buffered(RENEWALS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_remembers_the_sessions_that_were_renewed_last() {
+        let session = |number: u128| SessionId(uuid::Uuid::from_u128(number));
+        let most = SESSIONS_MAX as u128;
+        let mut remembered = Remembered::default();
+        for number in 0..most {
+            remembered.note(session(number));
+        }
+        // The first one is renewed, and so the second one makes room.
+        remembered.note(session(0));
+        remembered.note(session(most));
+        assert_eq!(remembered.sessions.len(), SESSIONS_MAX);
+        assert!(remembered.sessions.contains_key(&session(0)));
+        assert!(!remembered.sessions.contains_key(&session(1)));
+        assert!(remembered.sessions.contains_key(&session(most)));
+    }
 }

@@ -46,6 +46,10 @@ pub struct State {
     pub ttl: Duration,
     /// How long a holder is thought to hold.
     pub turn: Option<Duration>,
+    /// How many KeepAlive streams were opened.
+    pub streams: usize,
+    /// How many of them are open.
+    pub streams_open: usize,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
 }
@@ -187,6 +191,24 @@ impl Fake {
     }
 }
 
+/// A KeepAlive stream that counts as open.
+struct OpenStream(Fake);
+
+impl OpenStream {
+    fn new(fake: &Fake) -> OpenStream {
+        let mut state = fake.state();
+        state.streams += 1;
+        state.streams_open += 1;
+        OpenStream(fake.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.state().streams_open -= 1;
+    }
+}
+
 impl State {
     fn standing(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
         let place = bare(lock_ref);
@@ -304,6 +326,12 @@ impl LockService for Fake {
         let lock_ref = request.lock_ref.clone();
         let answered = self.act("acquire", format!("{wait:?}"), |_| Ok(())).await;
         answered?;
+        let refused = self.state().always.get("long acquire").cloned();
+        if let Some(Act::Refuse(status)) = refused
+            && !wait.is_zero()
+        {
+            return Err(status);
+        }
         let turn = async {
             loop {
                 let changed = self.changed.notified();
@@ -493,6 +521,7 @@ impl LockService for Fake {
         &self,
         request: Request<Streaming<KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        let open = OpenStream::new(self);
         let fake = self.clone();
         let answers = request.into_inner().then(move |asked| {
             let fake = fake.clone();
@@ -519,6 +548,9 @@ impl LockService for Fake {
         });
         let breaks = Arc::clone(&self.breaks);
         let answers = answers.take_until(async move { breaks.notified().await });
+        let answers = answers.inspect(move |_| {
+            let _ = &open;
+        });
         Ok(Response::new(Box::pin(answers)))
     }
 
