@@ -105,6 +105,7 @@ impl World {
         for client in &mut self.clients {
             if client.call.take_if(|(_, at)| *at == r).is_some() {
                 client.may_be_written |= client.value > 0;
+                client.calls += 1;
             }
         }
     }
@@ -146,6 +147,7 @@ impl World {
     }
 
     fn client_hears(&mut self, setup: &Setup, c: usize, answer: Answer) {
+        self.clients[c].calls += 1;
         match answer {
             Answer::Held { entry, .. } => {
                 let sure = |(other, client): (usize, &Client)| other != c && client.is_sure;
@@ -206,6 +208,8 @@ impl World {
 
     fn client_fails(&mut self, c: usize, error: CallError) {
         let client = &mut self.clients[c];
+        let was_taken_in = matches!(error.why, KeyError::StoreUnavailable(_));
+        client.calls += u64::from(was_taken_in || error.may_have_written);
         client.may_be_written |= error.may_have_written;
         let is_write = client.value > 0 && matches!(client.step, Step::Put | Step::Release);
         if is_write && !client.may_be_written {
@@ -218,7 +222,6 @@ impl World {
                 client.is_sure = false;
                 client.step = Step::Done;
             }
-            KeyError::ClockIsWrong => client.waits_for_clock = true,
             // An earlier try is under way, or a release: it asks again.
             _ => {}
         }
@@ -253,7 +256,6 @@ impl Client {
             value: 0,
             may_be_written: false,
             session_ended: self.session_ended,
-            waits_for_clock: false,
         };
     }
 }

@@ -123,9 +123,6 @@ impl World {
         }
         let home = self.home();
         for r in (0..REPLICAS).filter(|r| self.replicas[*r].is_up) {
-            if client.waits_for_clock && self.replicas[r].clock_is_wrong {
-                continue;
-            }
             if home.is_none_or(|home| home == r) || self.left.misrouted > 0 {
                 out.push(Action::Ask(c, r));
             }
@@ -244,6 +241,7 @@ impl World {
                     return;
                 };
                 self.clients[c].may_be_written |= self.clients[c].value > 0;
+                self.clients[c].calls += 1;
                 self.event(setup, r, Event::CallGone(call));
             }
             Action::TakeOver(r) => {
@@ -377,10 +375,8 @@ impl World {
     fn ask(&mut self, setup: &Setup, c: usize, r: usize) {
         let client = &mut self.clients[c];
         let id = CallId(c as u64 * 64 + client.calls);
-        client.calls += 1;
         client.call = Some((id, r));
-        client.waits_for_clock = false;
-        let call_no = client.calls;
+        let call_no = client.calls + 1;
         let releases_with_put = setup.carry >> c & 1 == 1;
         let needs_value = match client.step {
             Step::Put => true,

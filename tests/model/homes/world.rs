@@ -137,6 +137,7 @@ pub struct Client {
     pub puts: u8,
     /// The call under way, and where.
     pub call: Option<(CallId, usize)>,
+    /// Calls that were taken in somewhere, or given up: the next one needs another name and number.
     pub calls: u64,
     pub entry: Option<EntryRef>,
     /// It heard HELD, and nothing since says otherwise.
@@ -146,8 +147,6 @@ pub struct Client {
     /// A try of the put was of unknown outcome.
     pub may_be_written: bool,
     pub session_ended: bool,
-    /// It was told that a clock is wrong, and asks again once it is right.
-    pub waits_for_clock: bool,
 }
 
 impl Client {
@@ -163,7 +162,6 @@ impl Client {
             value: 0,
             may_be_written: false,
             session_ended: false,
-            waits_for_clock: false,
         }
     }
 }
