@@ -72,6 +72,27 @@ pub(super) struct Statement {
     usage: Use,
 }
 
+/// Some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TokenRange {
+    /// Above this one.
+    pub above: i64,
+    /// Up to this one, itself included.
+    pub up_to: i64,
+}
+
+/// Those that these tokens of nodes cut all into.
+fn ranges_between(nodes: impl Iterator<Item = i64>) -> Vec<TokenRange> {
+    let mut ends: Vec<i64> = nodes.chain([i64::MIN, i64::MAX]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let between = ends.windows(2).map(|two| TokenRange {
+        above: two[0],
+        up_to: two[1],
+    });
+    between.collect()
+}
+
 /// Where a listing goes on.
 #[derive(Clone, Debug)]
 pub(super) struct NextPage(PagingState);
@@ -141,6 +162,13 @@ impl Driver {
             counted: Counted::default(),
             suspects: Arc::default(),
         })
+    }
+
+    /// The ranges of tokens that have the same nodes each.
+    pub(super) fn ranges(&self) -> Vec<TokenRange> {
+        let state = self.session.get_cluster_state();
+        let ring = state.replica_locator().ring().iter();
+        ranges_between(ring.map(|(token, _)| token.value()))
     }
 
     /// The statements that were executed so far.
@@ -340,4 +368,20 @@ fn only(
     shard: Option<Shard>,
 ) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
     SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_tokens_once() {
+        let ends = |nodes: &[i64]| -> Vec<(i64, i64)> {
+            let ranges = ranges_between(nodes.iter().copied());
+            ranges.iter().map(|one| (one.above, one.up_to)).collect()
+        };
+        assert_eq!(ends(&[]), [(i64::MIN, i64::MAX)]);
+        assert_eq!(ends(&[7, -7, 7]), [(i64::MIN, -7), (-7, 7), (7, i64::MAX)]);
+        assert_eq!(ends(&[i64::MAX, i64::MIN]), [(i64::MIN, i64::MAX)]);
+    }
 }

@@ -6,7 +6,7 @@ use super::driver::{Driver, KnownNode, Setting, Use};
 use super::options::{CassandraOptions, Keyspace, Majority};
 use super::replication::{Copies, Datacenters, example, fitting, told};
 use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
-use super::statements::single_table;
+use super::statements::{REPLICA_TABLE, single_table};
 use super::value::Value;
 
 /// How much a finding matters.
@@ -198,7 +198,7 @@ async fn tables(
     let mut findings = Vec::new();
     let mut wanted = vec![
         ("sessions".to_owned(), true),
-        ("replicas".to_owned(), false),
+        (REPLICA_TABLE.to_owned(), true),
         ("questions".to_owned(), false),
     ];
     for table in &schema.tables {

@@ -354,13 +354,10 @@ impl Store for CassandraStore {
         self.announce(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.replicas(after, limit).await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.replicas().await
     }
+
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
         self.write_beat(id, beat, stopped).await
     }
