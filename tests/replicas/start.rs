@@ -1,6 +1,6 @@
 //! A replica may be started before its cluster, and before its tables.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata::proto::CreateLockRefRequest;
 use tokio::io::copy_bidirectional;
@@ -13,6 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::replica::{PATIENCE, Replica, Setup};
+use super::support::{self, Signal};
 use super::world::World;
 
 async fn health(replica: &Replica, service: &str) -> ServingStatus {
@@ -88,6 +89,38 @@ async fn a_replica_waits_for_cassandra_and_becomes_ready_when_it_comes() {
         }
     });
     becomes_ready(&replica).await;
+}
+
+/// A node that hangs until this is dropped.
+struct Hanging(usize);
+
+impl Hanging {
+    fn node(number: usize) -> Hanging {
+        block_in_place(|| support::signal(number, Signal::SIGSTOP)).unwrap();
+        Hanging(number)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        block_in_place(|| support::signal(self.0, Signal::SIGCONT)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_starts_while_any_one_node_hangs() {
+    let Some(world) = World::of(0).await else {
+        return;
+    };
+    for node in 1..=3 {
+        let hanging = Hanging::node(node);
+        let begun = Instant::now();
+        let replica = Replica::start(world.setup());
+        becomes_ready(&replica).await;
+        println!("node {node} hangs: ready after {:.1?}", begun.elapsed());
+        drop(hanging);
+        block_in_place(|| world.wait_for_nodes());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod reach;
 mod suspects;
 mod values;
 
@@ -32,6 +33,7 @@ use scylla::value::{CqlValue, MaybeUnset};
 use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::reach::Silent;
 use self::suspects::Suspects;
 use self::values::{bound, rows};
 use super::fault::{ConnectFault, Fault};
@@ -133,13 +135,17 @@ impl Driver {
                 retry_interval: SPECULATE_AFTER,
             })))
             .build();
+        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
         let mut builder = SessionBuilder::new()
-            .known_nodes(&options.contact_points)
+            .known_nodes(&contact_points)
+            .host_filter(Arc::clone(&silent) as _)
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
             .keepalive_interval(KEEP_ALIVE)
             .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
+            // What the driver asks for itself waits for 31 s otherwise.
+            .metadata_request_clientside_timeout(options.request_timeout)
             .schema_agreement_timeout(AGREEMENT_MAX)
             .auto_await_schema_agreement(false)
             .keyspaces_to_fetch([options.keyspace.as_str()]);
@@ -154,8 +160,10 @@ impl Driver {
             .build()
             .await
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
+        let session = Arc::new(session);
+        silent.take_in(&session);
         Ok(Driver {
-            session: Arc::new(session),
+            session,
             majority: options.majority,
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
