@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata::proto::CreateLockRefRequest;
+use fermata::proto::{CreateLockRefRequest, OpenSessionRequest, RenewSessionRequest};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
@@ -12,6 +12,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use super::calls::seconds;
 use super::replica::{PATIENCE, Replica, Setup};
 use super::support::{self, Signal};
 use super::world::World;
@@ -120,6 +121,42 @@ async fn a_replica_starts_while_any_one_node_hangs() {
         println!("node {node} hangs: ready after {:.1?}", begun.elapsed());
         drop(hanging);
         block_in_place(|| world.wait_for_nodes());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_a_killed_replica_goes_on_at_another_one_while_a_node_hangs() {
+    let Some(mut world) = World::of(2).await else {
+        return;
+    };
+    let open = OpenSessionRequest {
+        ttl: Some(seconds(Duration::from_secs(300))),
+        ..Default::default()
+    };
+    for node in 1..=3 {
+        let opened = world.replicas[0].client().open_session(open.clone()).await;
+        let renew = RenewSessionRequest {
+            session: opened.unwrap().into_inner().session,
+        };
+        let hanging = Hanging::node(node);
+        block_in_place(|| world.replicas[0].kill());
+        let killed = Instant::now();
+        let mut client = world.replicas[1].client();
+        while let Err(status) = client.renew_session(renew.clone()).await {
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            assert!(killed.elapsed() < PATIENCE, "{status:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+        println!(
+            "node {node} hangs: taken over after {:.1?}",
+            killed.elapsed()
+        );
+        drop(hanging);
+        block_in_place(|| {
+            world.wait_for_nodes();
+            world.replicas[0].start_again();
+            world.replicas[0].serving();
+        });
     }
 }
 

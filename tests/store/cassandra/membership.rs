@@ -68,7 +68,9 @@ async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_r
     }
     let swept = async || {
         let shown = Mutex::new(BTreeSet::new());
-        let look = |one: Listed| drop(shown.lock().unwrap().insert(one.key));
+        let look = |one: Listed| {
+            shown.lock().unwrap().insert(one.key);
+        };
         let swept = store.each_live(&table, &look).await;
         (swept, shown.into_inner().unwrap())
     };
