@@ -216,6 +216,16 @@ pub struct StoreCounts {
     pub transactions: u64,
 }
 
+/// How many replicas may be listed, those included that ended and were not forgotten yet.
+pub const REPLICAS_MAX: usize = 10_000;
+
+/// Why replicas cannot be listed: there are too many.
+fn too_many_replicas() -> StoreError {
+    StoreError::Damaged(format!(
+        "more than {REPLICAS_MAX} replicas are listed; delete the rows of those that ended"
+    ))
+}
+
 /// How many are read at once where all are looked at.
 const PAGE: usize = 500;
 
@@ -275,7 +285,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<SessionRow>, StoreError>;
 
     /// Shows every key with at least one live place, in any order: one look at the table, where pages in the order of
-    /// keys may take one each. What changes meanwhile may be left out.
+    /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
+    /// the table cannot be read, all the others are shown before the error.
     async fn each_live(
         &self,
         table: &TableName,
@@ -307,15 +318,12 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Announces this replica. In an exclusive store it replaces all earlier ones.
+    /// Announces this replica, which is its first heartbeat. In an exclusive store it replaces all earlier ones.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
 
-    /// Lists replicas in the order of their ids, from the first above `after`, `limit` at most.
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError>;
+    /// All replicas, in the order of their ids. An error where there are more than [`REPLICAS_MAX`]: a replica that
+    /// is missing from the list counts as down, so a part of the list is never given.
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError>;
 
     /// What was asked of it so far, where it counts that.
     fn counts(&self) -> StoreCounts {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fermata::lock::{Command, CoreLimits, Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::lock::{Command, CoreLimits, Key, KeyId, SessionId, State, TableName};
 use fermata::lock::{Fence, decide};
 use fermata::store::embedded::EmbeddedStore;
 use fermata::store::{
@@ -359,11 +359,7 @@ impl Store for FaultyStore {
         self.real()?.announce_replica(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.real()?.list_replicas(after, limit).await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.real()?.list_replicas().await
     }
 }

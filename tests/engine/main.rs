@@ -17,6 +17,7 @@ mod latest;
 mod logs;
 mod lost_memory;
 mod manual_clock;
+mod membership;
 mod memory;
 mod moves;
 mod recorded;

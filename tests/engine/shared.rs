@@ -13,7 +13,8 @@ use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, Listed, Question, REPLICAS_MAX, ReplicaRow, SessionRow, SessionSwap, Store, StoreError,
+    Swap, Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -50,8 +51,10 @@ pub struct Way {
     shared: Arc<Shared>,
     /// Nothing comes through: reads and writes.
     cut: Mutex<bool>,
-    /// Only beats do not come through.
+    /// Only heartbeats do not come through. What announces a replica does, but is not answered.
     mute: Mutex<bool>,
+    /// How many heartbeats get no answer at all.
+    hanging: Mutex<u32>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
     /// How long a state, or the rows of the replicas, take to come back.
@@ -71,6 +74,28 @@ pub struct Way {
 }
 
 impl Way {
+    fn to(shared: &Arc<Shared>) -> Arc<Way> {
+        Arc::new(Way {
+            shared: Arc::clone(shared),
+            cut: Mutex::default(),
+            mute: Mutex::default(),
+            hanging: Mutex::default(),
+            stuck: Mutex::default(),
+            slow: Mutex::default(),
+            slow_writes: Mutex::default(),
+            deaf: Mutex::default(),
+            rival: Mutex::default(),
+            shown: Mutex::default(),
+            read: Mutex::default(),
+            unheard: Mutex::default(),
+        })
+    }
+
+    /// Another one to the same store.
+    pub fn beside(&self) -> Arc<Way> {
+        Way::to(&self.shared)
+    }
+
     fn open(&self) -> Result<&Shared, StoreError> {
         match *self.cut.lock().unwrap() {
             true => Err(StoreError::Unavailable("cut off".to_owned())),
@@ -84,6 +109,28 @@ impl Way {
 
     pub fn mute(&self, mute: bool) {
         *self.mute.lock().unwrap() = mute;
+    }
+
+    /// The next heartbeat gets no answer, those after it do.
+    pub fn hang_one_heartbeat(&self) {
+        *self.hanging.lock().unwrap() = 1;
+    }
+
+    fn hangs(&self) -> bool {
+        let mut hanging = self.hanging.lock().unwrap();
+        let hangs = *hanging > 0;
+        *hanging = hanging.saturating_sub(1);
+        hangs
+    }
+
+    /// Lists so many replicas that there are too many.
+    pub fn list_too_many(&self) {
+        let mut rows = self.shared.rows.lock().unwrap();
+        for number in 0..=REPLICAS_MAX as u128 {
+            let id = ReplicaId(Uuid::from_u128(number));
+            let row = rows.replicas.values().next().unwrap().clone();
+            rows.replicas.insert(id, ReplicaRow { id, ..row });
+        }
     }
 
     pub fn stick(&self, id: KeyId) {
@@ -233,21 +280,19 @@ impl Store for Way {
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
         let rows = &self.open()?.rows;
         rows.lock().unwrap().replicas.insert(row.id, row.clone());
-        Ok(())
+        match *self.mute.lock().unwrap() {
+            true => Err(StoreError::Unavailable("no answer".to_owned())),
+            false => Ok(()),
+        }
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
         let listed = {
             let rows = self.open()?.rows.lock().unwrap();
-            let above = rows
-                .replicas
-                .values()
-                .filter(|row| after.is_none_or(|after| row.id > after));
-            above.take(limit).cloned().collect()
+            if rows.replicas.len() > REPLICAS_MAX {
+                return Err(StoreError::Damaged("too many".to_owned()));
+            }
+            rows.replicas.values().cloned().collect()
         };
         self.be_slow().await;
         Ok(listed)
@@ -257,6 +302,9 @@ impl Store for Way {
         if *self.mute.lock().unwrap() {
             return Err(StoreError::Unavailable("mute".to_owned()));
         }
+        if self.hangs() {
+            return std::future::pending().await;
+        }
         let mut rows = self.open()?.rows.lock().unwrap();
         if let Some(row) = rows.replicas.get_mut(&id)
             && row.beat < beat
@@ -264,6 +312,12 @@ impl Store for Way {
             row.beat = beat;
             row.stopped = stopped;
         }
+        Ok(())
+    }
+
+    async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
+        let mut rows = self.open()?.rows.lock().unwrap();
+        rows.replicas.remove(&id);
         Ok(())
     }
 
@@ -406,30 +460,12 @@ impl Service {
             history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
-            let way = Arc::new(Way {
-                shared: Arc::clone(&shared),
-                cut: Mutex::default(),
-                mute: Mutex::default(),
-                stuck: Mutex::default(),
-                slow: Mutex::default(),
-                slow_writes: Mutex::default(),
-                deaf: Mutex::default(),
-                rival: Mutex::default(),
-                shown: Mutex::default(),
-                read: Mutex::default(),
-                unheard: Mutex::default(),
-            });
+            let way = Way::to(&shared);
             let address = format!("replica-{number}");
             let engine = fermata::engine::Engine::start(EngineOptions {
-                store: Arc::clone(&way) as Arc<dyn Store>,
                 clock: Arc::clone(&clock),
-                ids: Arc::new(SystemIds),
-                peers: Arc::new(Wired(Arc::clone(&service.wires))),
-                tables: Vec::new(),
-                limits: Limits::default(),
-                address: "test".to_owned(),
-                peer_address: address.clone(),
                 replica_ttl,
+                ..service.options(&way, &address)
             })
             .await
             .unwrap();
@@ -440,6 +476,21 @@ impl Service {
             service.replicas.push(Replica { engine, way });
         }
         service
+    }
+
+    /// Those of one more replica, by the system's clock.
+    pub fn options(&self, way: &Arc<Way>, address: &str) -> EngineOptions {
+        EngineOptions {
+            store: Arc::clone(way) as Arc<dyn Store>,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            peers: Arc::new(Wired(Arc::clone(&self.wires))),
+            tables: Vec::new(),
+            limits: Limits::default(),
+            address: "test".to_owned(),
+            peer_address: address.to_owned(),
+            replica_ttl: TTL,
+        }
     }
 
     /// Two replicas, and the engine of each.

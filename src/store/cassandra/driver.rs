@@ -5,6 +5,7 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod reach;
 mod suspects;
 mod values;
 
@@ -32,6 +33,7 @@ use scylla::value::{CqlValue, MaybeUnset};
 use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::reach::Silent;
 use self::suspects::Suspects;
 use self::values::{bound, rows};
 use super::fault::{ConnectFault, Fault};
@@ -70,6 +72,27 @@ pub(super) enum Use {
 pub(super) struct Statement {
     prepared: PreparedStatement,
     usage: Use,
+}
+
+/// Some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TokenRange {
+    /// Above this one.
+    pub above: i64,
+    /// Up to this one, itself included.
+    pub up_to: i64,
+}
+
+/// Those that these tokens of nodes cut all into.
+fn ranges_between(nodes: impl Iterator<Item = i64>) -> Vec<TokenRange> {
+    let mut ends: Vec<i64> = nodes.chain([i64::MIN, i64::MAX]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let between = ends.windows(2).map(|two| TokenRange {
+        above: two[0],
+        up_to: two[1],
+    });
+    between.collect()
 }
 
 /// Where a listing goes on.
@@ -112,13 +135,17 @@ impl Driver {
                 retry_interval: SPECULATE_AFTER,
             })))
             .build();
+        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
         let mut builder = SessionBuilder::new()
-            .known_nodes(&options.contact_points)
+            .known_nodes(&contact_points)
+            .host_filter(Arc::clone(&silent) as _)
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
             .keepalive_interval(KEEP_ALIVE)
             .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
+            // What the driver asks for itself waits for 31 s otherwise.
+            .metadata_request_clientside_timeout(options.request_timeout)
             .schema_agreement_timeout(AGREEMENT_MAX)
             .auto_await_schema_agreement(false)
             .keyspaces_to_fetch([options.keyspace.as_str()]);
@@ -133,14 +160,23 @@ impl Driver {
             .build()
             .await
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
+        let session = Arc::new(session);
+        silent.take_in(&session);
         Ok(Driver {
-            session: Arc::new(session),
+            session,
             majority: options.majority,
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
         })
+    }
+
+    /// The ranges of tokens that have the same nodes each.
+    pub(super) fn ranges(&self) -> Vec<TokenRange> {
+        let state = self.session.get_cluster_state();
+        let ring = state.replica_locator().ring().iter();
+        ranges_between(ring.map(|(token, _)| token.value()))
     }
 
     /// The statements that were executed so far.
@@ -340,4 +376,20 @@ fn only(
     shard: Option<Shard>,
 ) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
     SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_tokens_once() {
+        let ends = |nodes: &[i64]| -> Vec<(i64, i64)> {
+            let ranges = ranges_between(nodes.iter().copied());
+            ranges.iter().map(|one| (one.above, one.up_to)).collect()
+        };
+        assert_eq!(ends(&[]), [(i64::MIN, i64::MAX)]);
+        assert_eq!(ends(&[7, -7, 7]), [(i64::MIN, -7), (-7, 7), (7, i64::MAX)]);
+        assert_eq!(ends(&[i64::MAX, i64::MIN]), [(i64::MIN, i64::MAX)]);
+    }
 }

@@ -25,7 +25,7 @@ pub fn cassandra_rows(bytes: &[u8]) {
             let _ = sessions::decode_session(input.row(&SESSION_COLUMNS));
         }
         2 => {
-            let _ = replicas::decode(input.row(&REPLICA_COLUMNS));
+            let _ = replicas::decode(input.row(&REPLICA_COLUMNS[1..]));
         }
         _ => {
             let columns = [&QUESTION_COLUMNS[..], &["consented"]].concat();

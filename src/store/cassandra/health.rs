@@ -6,7 +6,7 @@ use super::driver::{Driver, KnownNode, Setting, Use};
 use super::options::{CassandraOptions, Keyspace, Majority};
 use super::replication::{Copies, Datacenters, example, fitting, told};
 use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
-use super::statements::single_table;
+use super::statements::{REPLICA_TABLE, single_table};
 use super::value::Value;
 
 /// How much a finding matters.
@@ -70,13 +70,23 @@ pub async fn check(
     apply: &str,
 ) -> Result<Vec<Finding>, SchemaError> {
     let driver = Driver::connect(options).await?;
+    look(&driver, options, schema, apply).await
+}
+
+/// The same, by a connection that there is already.
+pub(super) async fn look(
+    driver: &Driver,
+    options: &CassandraOptions,
+    schema: &Schema,
+    apply: &str,
+) -> Result<Vec<Finding>, SchemaError> {
     let mut findings = Vec::new();
     let datacenters = driver.datacenters();
     findings.extend(judge_preference(
         options.datacenter.as_deref(),
         &datacenters,
     ));
-    match Copies::of(&driver, &schema.keyspace).await? {
+    match Copies::of(driver, &schema.keyspace).await? {
         None => findings.push(wrong(
             format!("there is no keyspace {}", schema.keyspace),
             format!("{apply} --replication {}", example(&datacenters)),
@@ -88,7 +98,7 @@ pub async fn check(
                 &schema.keyspace,
                 &datacenters,
             ));
-            match version(&driver, &schema.keyspace).await? {
+            match version(driver, &schema.keyspace).await? {
                 Some(VERSION) => {}
                 Some(found) => findings.push(wrong(
                     format!("the schema has version {found}; this program works with {VERSION}"),
@@ -99,7 +109,7 @@ pub async fn check(
                 )),
                 None => findings.push(wrong("the schema has no version", apply)),
             }
-            findings.extend(tables(&driver, schema, apply).await?);
+            findings.extend(tables(driver, schema, apply).await?);
         }
     }
     let nodes = driver.nodes("paxos_variant").await;
@@ -198,7 +208,7 @@ async fn tables(
     let mut findings = Vec::new();
     let mut wanted = vec![
         ("sessions".to_owned(), true),
-        ("replicas".to_owned(), false),
+        (REPLICA_TABLE.to_owned(), true),
         ("questions".to_owned(), false),
     ];
     for table in &schema.tables {

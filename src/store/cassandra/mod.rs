@@ -37,11 +37,13 @@ use bytes::Bytes;
 use self::change::Change;
 use self::driver::{Driver, Statement};
 use self::fault::{ConnectFault, Fault};
+use self::health::Finding;
 use self::memory::Memory;
 pub use self::options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
 };
+use self::schema::{Schema, SchemaError};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
@@ -148,6 +150,17 @@ impl CassandraStore {
                 Err(OpenError::Unreachable(what))
             }
         }
+    }
+
+    /// Whether the cluster and the tables are as they must be, by the connection of this store; see
+    /// [`health::check`].
+    pub async fn check(
+        &self,
+        options: &CassandraOptions,
+        schema: &Schema,
+        apply: &str,
+    ) -> Result<Vec<Finding>, SchemaError> {
+        health::look(&self.driver, options, schema, apply).await
     }
 
     /// The prepared statement of what is asked.
@@ -354,13 +367,10 @@ impl Store for CassandraStore {
         self.announce(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.replicas(after, limit).await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.replicas().await
     }
+
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
         self.write_beat(id, beat, stopped).await
     }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::CassandraStore;
+use super::driver::TokenRange;
 use super::statements::Ask;
-use super::value::{Row, present};
+use super::value::{Row, Value, present};
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{Listed, StoreError};
 
@@ -35,18 +36,35 @@ impl<K: Ord, T> Smallest<K, T> {
     }
 }
 
+/// All tokens. The lowest one is none of them.
+const ALL: TokenRange = TokenRange {
+    above: i64::MIN,
+    up_to: i64::MAX,
+};
+
 impl CassandraStore {
     /// Looks at every row that is asked for.
     pub(super) async fn scan(
         &self,
         ask: Ask,
+        look: impl FnMut(Row) -> Result<(), StoreError> + Send,
+    ) -> Result<(), StoreError> {
+        self.scan_range(ask, ALL, look).await
+    }
+
+    pub(super) async fn scan_range(
+        &self,
+        ask: Ask,
+        range: TokenRange,
         mut look: impl FnMut(Row) -> Result<(), StoreError> + Send,
     ) -> Result<(), StoreError> {
         let statement = self.statement(ask).await?;
         let page_rows = i32::from(self.page_rows);
+        let values = [Value::BigInt(range.above), Value::BigInt(range.up_to)];
         let mut next = None;
         loop {
-            let (rows, more) = self.driver.page(&statement, &[], page_rows, next).await?;
+            let page = self.driver.page(&statement, &values, page_rows, next);
+            let (rows, more) = page.await?;
             for row in rows {
                 look(row)?;
             }
@@ -54,6 +72,35 @@ impl CassandraStore {
                 Some(more) => next = Some(more),
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// Reads all at once; where that fails, what each set of nodes keeps by itself, so that one without a majority hides
+    /// only what it keeps. What was read before the failure is read again.
+    pub(super) async fn each_range<F>(
+        &self,
+        read: impl Fn(TokenRange) -> F,
+    ) -> Result<(), StoreError>
+    where
+        F: Future<Output = Result<(), StoreError>>,
+    {
+        if read(ALL).await.is_ok() {
+            return Ok(());
+        }
+        let ranges = self.driver.ranges();
+        let (mut failed, mut last) = (0, None);
+        for range in &ranges {
+            if let Err(error) = read(*range).await {
+                failed += 1;
+                last = Some(error);
+            }
+        }
+        match last {
+            None => Ok(()),
+            Some(last) => Err(StoreError::Unavailable(format!(
+                "{failed} of {} ranges of tokens: {last}",
+                ranges.len()
+            ))),
         }
     }
 
@@ -107,11 +154,23 @@ impl CassandraStore {
         table: &TableName,
         look: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
+        self.each_range(|range| self.live_in(table, range, look))
+            .await
+    }
+
+    async fn live_in(
+        &self,
+        table: &TableName,
+        range: TokenRange,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
         let statement = self.statement(Ask::Keys(table.clone())).await?;
         let page_rows = i32::from(self.page_rows);
+        let values = [Value::BigInt(range.above), Value::BigInt(range.up_to)];
         let mut next = None;
         loop {
-            let (rows, more) = self.driver.page(&statement, &[], page_rows, next).await?;
+            let page = self.driver.page(&statement, &values, page_rows, next);
+            let (rows, more) = page.await?;
             for row in rows {
                 let Some(key) = live_key(table, row)? else {
                     continue;

@@ -6,13 +6,13 @@ use super::migration;
 use super::options::{CassandraOptions, Keyspace};
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
-use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
+use super::statements::{Ask, QUESTION_TTL_S, REPLICA_TABLE, data_table, lock_table, single_table};
 use super::value::Value;
 use crate::lock::TableName;
 use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 2;
+pub const VERSION: i32 = 3;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
@@ -51,11 +51,14 @@ impl Schema {
              \"created_at\" timestamp\n) WITH gc_grace_seconds = {GC_GRACE_S}",
             one("sessions")
         ));
+        // All in one partition, so what is left of deleted rows is kept for hours and not for days. A row that a node
+        // brings back after that is one without heartbeats: its replica counts as down again, and it is deleted again.
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"address\" text,\n  \
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"address\" text,\n  \
              \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean\n)",
-            one("replicas")
+             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean,\n  \
+             PRIMARY KEY (\"part\", \"id\")\n) WITH gc_grace_seconds = {GC_GRACE_S}",
+            one(REPLICA_TABLE)
         ));
         // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
         statements.push(format!(

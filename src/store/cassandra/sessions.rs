@@ -60,7 +60,8 @@ impl CassandraStore {
         look: &(dyn Fn(SessionRow) + Sync),
     ) -> Result<(), StoreError> {
         let show = |row| decode_session(row).map(look);
-        self.scan(Ask::Sessions, show).await
+        self.each_range(|range| self.scan_range(Ask::Sessions, range, show))
+            .await
     }
 }
 

@@ -176,10 +176,10 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
 }
 
 /// A node that is paused until this is dropped.
-struct Paused(usize);
+pub struct Paused(usize);
 
 impl Paused {
-    fn node(number: usize) -> Paused {
+    pub fn node(number: usize) -> Paused {
         block_in_place(|| support::signal(number, support::Signal::SIGSTOP)).unwrap();
         Paused(number)
     }
