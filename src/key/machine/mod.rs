@@ -196,12 +196,6 @@ impl Machine {
             self.advance_holder(cx, out);
             let goes_on = match (&self.turn, &self.role) {
                 (Turn::Reading | Turn::Swapping(_) | Turn::Paused { .. }, _) => false,
-                (Turn::InDoubt, Role::Taking(_))
-                    if self.backlog.is_empty() && self.pending.is_empty() =>
-                {
-                    self.give_up_taking();
-                    false
-                }
                 (Turn::InDoubt, _) => {
                     self.turn = Turn::Reading;
                     out.push(Effect::Load);

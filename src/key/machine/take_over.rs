@@ -18,6 +18,8 @@ pub(super) struct Taking {
     state: Arc<KeyState>,
     /// The timestamp of the value, where the key has no row.
     past: Option<u64>,
+    /// It was sent on this version, and may yet apply.
+    in_doubt: bool,
 }
 
 impl Machine {
@@ -54,21 +56,35 @@ impl Machine {
         let Loaded { state, past } = loaded;
         if let Some(home) = state.home
             && home.replica == cx.replica
-            && (self.has_taken(home) || self.was_given(home))
+            && (self.has_taken(home) || (self.was_given(home) && self.role == Role::Unread))
         {
             return self.serve(cx, home, state, None, out);
         }
-        if !self.may_take_over(cx, &state) {
+        let in_doubt = self.is_in_doubt_on(&state);
+        if !in_doubt && !self.may_take_over(cx, &state) {
             self.role = Role::Unread;
             return self.turn_away(&state, out);
         }
-        self.role = Role::Taking(Taking { state, past });
+        self.role = Role::Taking(Taking {
+            state,
+            past,
+            in_doubt,
+        });
     }
 
     /// Whether this term is that of the take-over that was sent and not answered. Nobody was served in it before.
     fn has_taken(&self, home: Home) -> bool {
         match &self.role {
             Role::Taking(taking) => taking.state.term().saturating_add(1) == home.term,
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+        }
+    }
+
+    /// Whether a take-over that was sent may yet apply to this row, which it cannot on another version. Then it is sent
+    /// until it is settled, or this replica might serve the key in a term that its own take-over ends.
+    fn is_in_doubt_on(&self, state: &KeyState) -> bool {
+        match &self.role {
+            Role::Taking(taking) => taking.in_doubt && taking.state.version == state.version,
             Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
         }
     }
@@ -138,6 +154,7 @@ impl Machine {
             return false;
         };
         let state = Arc::clone(&taking.state);
+        let in_doubt = taking.in_doubt;
         let mut commands = vec![Command::TakeOver {
             from: state.home,
             to: cx.replica,
@@ -154,10 +171,13 @@ impl Machine {
         let mut outcomes = decision.outcomes.into_iter();
         if let Some(Outcome::Refused(refusal)) = outcomes.next() {
             self.put_back(batch, false);
-            self.role = Role::Unread;
             let why = refused(&refusal);
             self.fail_all(&why, out);
-            return true;
+            match in_doubt {
+                true => self.pause(true, out),
+                false => self.role = Role::Unread,
+            }
+            return !in_doubt;
         }
         let batch = batch.into_iter().zip(outcomes.map(OutcomeOf)).collect();
         let new = Arc::new(decision.state);
@@ -204,24 +224,29 @@ impl Machine {
             }
             SwapOutcome::Unknown(why) => {
                 self.put_back(batch.into_iter().map(|(intent, _)| intent), true);
+                if let Role::Taking(taking) = &mut self.role {
+                    taking.in_doubt = true;
+                }
                 out.push(Effect::Report(Report::InDoubt { why }));
                 self.pause(true, out);
             }
             SwapOutcome::NotStarted(why) => {
                 self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
                 self.fail_callers(cx, &why, out);
+                self.give_up_taking();
                 self.pause(true, out);
             }
         }
     }
 
-    /// Nobody waits, and nothing is in doubt but whether this replica is the home by the row: that is found out by the
-    /// next call, and then it takes the key over from itself.
-    pub(super) fn give_up_taking(&mut self) {
-        let is_taking = matches!(self.role, Role::Taking(_));
-        if is_taking && self.backlog.is_empty() && self.pending.is_empty() {
+    /// Nobody waits for the take-over, and it was never sent.
+    fn give_up_taking(&mut self) {
+        if let Role::Taking(taking) = &self.role
+            && !taking.in_doubt
+            && self.backlog.is_empty()
+            && self.pending.is_empty()
+        {
             self.role = Role::Unread;
-            self.turn = Turn::Free;
         }
     }
 

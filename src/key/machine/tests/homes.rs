@@ -176,3 +176,20 @@ fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
     let effects = world.on(loaded(&row));
     assert!(effects.iter().any(is_swap), "from itself");
 }
+
+#[test]
+fn what_was_handed_over_is_not_served_while_a_take_over_of_it_is_in_doubt() {
+    let mut other = World::serving(&[new_entry(1)]);
+    let effects = other.calls(Call::HandOver { to: replica(1) });
+    let (_, row) = swap(&effects);
+    let mut world = World::new();
+    world.calls(acquire(1));
+    let effects = world.on(loaded(&row));
+    assert_eq!(swap(&effects).1.term(), 3);
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.on(Event::Resume(PauseOf::Row));
+    world.calls(Call::Adopt { term: 2 });
+    let effects = world.on(loaded(&row));
+    assert!(answers(&effects).is_empty());
+    assert_eq!(swap(&effects).1.term(), 3);
+}
