@@ -25,6 +25,7 @@ pub mod schema;
 mod sessions;
 mod skip;
 mod statements;
+mod tables;
 mod tls;
 mod value;
 
