@@ -6,7 +6,7 @@
 use super::driver::{Driver, Use};
 use super::fault::Fault;
 use super::options::Keyspace;
-use super::schema::{PART, SchemaError, VERSION, columns, version};
+use super::schema::{PART, Schema, SchemaError, VERSION, columns, version};
 use super::statements::{Ask, single_table};
 use super::value::Value;
 
@@ -19,21 +19,24 @@ const REPLICAS_2: [(&str, &str); 4] = [
     ("beat", "bigint"),
     ("stopped", "boolean"),
 ];
+/// And in the tables of locks.
+const LOCKS_2: [(&str, &str); 1] = [("digest", "bigint static")];
 /// How often the note of the version is tried, while others write theirs.
 const TRIES_MAX: usize = 8;
 
 /// Adds what tables of earlier versions lack, once all tables are there, and notes the version.
 pub(super) async fn finish(
     driver: &Driver,
-    keyspace: &Keyspace,
+    schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
+    let keyspace = &schema.keyspace;
     for _ in 0..TRIES_MAX {
         let found = version(driver, keyspace).await?;
         match found {
             // Columns join within a version until it is released.
             Some(VERSION) => {
-                return add_columns_2(driver, keyspace, say).await;
+                return add_columns_2(driver, schema, say).await;
             }
             Some(found) if found > VERSION => {
                 let keyspace = keyspace.clone();
@@ -42,7 +45,7 @@ pub(super) async fn finish(
             // Where none is noted, the tables may be those that an earlier program began to make.
             Some(_) | None => {}
         }
-        add_columns_2(driver, keyspace, say).await?;
+        add_columns_2(driver, schema, say).await?;
         note(driver, keyspace, found).await?;
     }
     Err(SchemaError::Unreachable(format!(
@@ -53,9 +56,14 @@ pub(super) async fn finish(
 /// Adds what tables of version 1, or of the first days of version 2, lack.
 async fn add_columns_2(
     driver: &Driver,
-    keyspace: &Keyspace,
+    schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
+    let keyspace = &schema.keyspace;
+    for table in &schema.tables {
+        let table = format!("lock_{table}");
+        add_columns(driver, keyspace, &table, &LOCKS_2, say).await?;
+    }
     add_columns(driver, keyspace, "sessions", &SESSIONS_2, say).await?;
     add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await
 }

@@ -76,7 +76,7 @@ impl Schema {
                  \"ended\" blob,\n  \"skip\" blob,\n  \"format\" tinyint static,\n  \
                  \"version\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \
                  \"grant\" bigint static,\n  \"fence\" bigint static,\n  \"width\" int static,\n  \
-                 \"unsynced\" boolean static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
+                 \"unsynced\" boolean static,\n  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
                  (\"seq\" ASC) AND {}",
                 lock_table(keyspace, table),
                 Kind::Locks.options()
@@ -179,7 +179,7 @@ pub async fn apply(
     }
     driver.agree_on_schema().await?;
     tables::set(&driver, schema, say).await?;
-    migration::finish(&driver, &schema.keyspace, say).await
+    migration::finish(&driver, schema, say).await
 }
 
 /// Says what the cluster would only refuse, in words that tell what to do.
