@@ -86,6 +86,8 @@ impl Asked {
 pub(super) struct Complaints {
     /// Of changes of keys.
     pub unknown_outcome: Complaint,
+    /// Of states that are not what is known of their version.
+    pub contradiction: Complaint,
     /// Of sessions that are to be closed.
     pub not_closed: Complaint,
 }

@@ -247,6 +247,11 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError>;
 
+    /// The same for a key in doubt: whatever is under way at it is settled first.
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        self.load(id).await
+    }
+
     /// Replaces `old` by `new` if the version in the store is still `old.version` (0: no row).
     /// `new.version` is `old.version + 1`.
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap;

@@ -19,8 +19,14 @@ const CONFLICTS_COUNTED_MAX: u32 = 5;
 
 /// What came of the operation under way.
 pub(super) enum StoreDone {
-    /// A load, and when it was begun; where the key has no row, also the timestamp of a value it may have (I2).
-    Loaded(Duration, Result<(Option<State>, Option<u64>), StoreError>),
+    Loaded {
+        /// When it was begun.
+        begun: Duration,
+        /// Whether the key was settled first.
+        settles: bool,
+        /// The state; where the key has no row, the timestamp of a value it may have (I2).
+        loaded: Result<(Option<State>, Option<u64>), StoreError>,
+    },
     /// A compare-and-swap.
     Swapped {
         swap: Swap,
@@ -33,10 +39,14 @@ pub(super) enum StoreDone {
     },
 }
 
-async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
+async fn load(inner: Arc<Inner>, id: Arc<KeyId>, settles: bool) -> StoreDone {
     let begun = inner.clock.boot();
     let loaded = async {
-        match inner.store.load(&id).await? {
+        let state = match settles {
+            true => inner.store.load_settled(&id).await?,
+            false => inner.store.load(&id).await?,
+        };
+        match state {
             Some(state) => Ok((Some(state), None)),
             None => {
                 let cell = inner.store.read_data(&id).await?;
@@ -44,7 +54,11 @@ async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
             }
         }
     };
-    StoreDone::Loaded(begun, loaded.await)
+    StoreDone::Loaded {
+        begun,
+        settles,
+        loaded: loaded.await,
+    }
 }
 
 impl Actor {
@@ -58,7 +72,7 @@ impl Actor {
             if self.stale || !self.backlog.is_empty() || !self.pending.is_empty() {
                 self.awaiting = self.backlog.len();
                 let inner = Arc::clone(&run.inner);
-                run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id))));
+                run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id), self.disputed)));
             }
             return false;
         };
@@ -111,12 +125,20 @@ impl Actor {
     /// Takes in what came of the operation under way.
     pub(super) fn store_done(&mut self, run: &mut Run, done: StoreDone) {
         match done {
-            StoreDone::Loaded(begun, Ok((state, past))) => {
+            StoreDone::Loaded {
+                begun,
+                settles,
+                loaded: Ok((state, past)),
+            } => {
+                let state = state.unwrap_or_default();
                 self.tries = 0;
+                if self.contradicts(run, &state) && !settles {
+                    return;
+                }
                 self.stale = false;
+                self.disputed = false;
                 let cause = std::mem::replace(&mut self.looks_for, Cause::Call);
                 self.past = past;
-                let state = state.unwrap_or_default();
                 let known = self.state.as_ref().map(|s| s.version);
                 // A look beside a call may have shown more.
                 if known.is_none_or(|known| known <= state.version) {
@@ -134,7 +156,9 @@ impl Actor {
                     self.take(run, msg, at < awaiting);
                 }
             }
-            StoreDone::Loaded(_, Err(error)) => {
+            StoreDone::Loaded {
+                loaded: Err(error), ..
+            } => {
                 self.fail_callers(&error);
                 self.pause(run);
             }
@@ -156,6 +180,23 @@ impl Actor {
                 self.swapped(run, swap, (old, new), batch, commands);
             }
         }
+    }
+
+    /// Whether a read shows another state than is known of its version. One of both never was, or the store lost what it
+    /// had acknowledged: the key is settled before anything is done by either (I4).
+    pub(super) fn contradicts(&mut self, run: &Run, read: &State) -> bool {
+        let version = read.version;
+        let known = self.state.as_deref();
+        if !known.is_some_and(|known| known.version == version && known != read) {
+            return false;
+        }
+        let complaint = &run.inner.complaints.contradiction;
+        if let Some(times) = complaint.met(run.inner.clock.boot(), "") {
+            tracing::error!(key = %self.id, version, times, "a read shows another state than is known of this version; settling the key");
+        }
+        self.stale = true;
+        self.disputed = true;
+        true
     }
 
     fn swapped(
@@ -193,6 +234,8 @@ impl Actor {
                 if current.version > known {
                     self.latest.met(Some(known), &current);
                     self.adopt(run, current, Cause::Call);
+                } else {
+                    self.contradicts(run, &current);
                 }
                 self.tell_untold(run);
                 self.make_way(run);

@@ -91,6 +91,8 @@ pub(super) struct Actor {
     state: Option<Arc<State>>,
     /// What is known of the store may be out of date: read it again before anything else.
     stale: bool,
+    /// A read showed another state than is known of its version: the next one settles the key.
+    disputed: bool,
     /// What made it look again; of a look that nothing but a call asks for, [`Cause::Call`].
     looks_for: Cause,
     /// The latest thing that was done at the store was to read the state.
@@ -143,6 +145,7 @@ impl Actor {
             id,
             state: None,
             stale: false,
+            disputed: false,
             looks_for: Cause::Call,
             backlog: VecDeque::new(),
             awaiting: 0,

@@ -417,6 +417,9 @@ impl Actor {
         if state.version > known {
             self.latest.met(Some(known), &state);
             self.adopt(run, state, Cause::Call);
+        } else if self.contradicts(run, &state) {
+            let why = "the state of the key is in doubt".to_owned();
+            return Err(EngineError::Unavailable(why));
         }
         self.others.looked_at = self.others.looked_at.max(at);
         Ok(())

@@ -64,6 +64,7 @@ impl Actor {
             id: _,
             state: _,
             stale: _,
+            disputed,
             looks_for: _,
             just_read: _,
             backlog,
@@ -91,6 +92,7 @@ impl Actor {
             && turns.is_none()
             && *tries == 0
             && *conflicts == 0
+            && !*disputed
             && others.are_at_rest()
             && asked.is_empty()
     }

@@ -28,14 +28,13 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
-use scylla::value::{CqlValue, MaybeUnset};
 
 use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
 use self::reach::Silent;
 use self::suspects::Suspects;
-use self::values::{bound, rows};
+use self::values::rows;
 use super::fault::{ConnectFault, Fault};
 use super::options::{CassandraOptions, Majority};
 use super::tls;
@@ -229,16 +228,15 @@ impl Driver {
         statement: &Statement,
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
-        let values: Vec<_> = values.iter().map(bound).collect();
         self.counted.one(statement.usage);
         let answer = match statement.usage {
-            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, &values).await?,
+            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, values).await?,
             Use::Read | Use::AnyRead => {
-                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault)?
             }
             Use::Write => {
-                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault_of_repeated)?
             }
         };
@@ -253,14 +251,13 @@ impl Driver {
         page_rows: i32,
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
-        let values: Vec<_> = values.iter().map(bound).collect();
         self.counted.one(statement.usage);
         let mut prepared = statement.prepared.clone();
         prepared.set_page_size(page_rows.max(1));
         let from = from.map_or_else(PagingState::start, |next| next.0);
         let (answer, next) = self
             .session
-            .execute_single_page(&prepared, &values, from)
+            .execute_single_page(&prepared, values, from)
             .await
             .map_err(fault)?;
         let next = match next {
@@ -302,7 +299,7 @@ impl Driver {
     async fn coordinated(
         &self,
         prepared: &PreparedStatement,
-        values: &Vec<MaybeUnset<CqlValue>>,
+        values: &[Value],
     ) -> Result<QueryResult, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         for (node, shard) in self.coordinators(prepared, values)? {
@@ -341,10 +338,10 @@ impl Driver {
     fn coordinators(
         &self,
         prepared: &PreparedStatement,
-        values: &Vec<MaybeUnset<CqlValue>>,
+        values: &[Value],
     ) -> Result<Vec<(Arc<Node>, Shard)>, Fault> {
         let no_token = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
-        let token = prepared.calculate_token(values);
+        let token = prepared.calculate_token(&values);
         let token = token.map_err(|error| no_token(&error))?;
         let (Some(token), Some(table)) = (token, prepared.get_table_spec()) else {
             return Err(no_token(&"the statement names no partition"));

@@ -3,28 +3,30 @@
 //! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
 //! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL of the
 //! service, `baseline` that of what it is measured against; `driver` all there is of the driver; `codec` and
-//! `change` turn states into rows, `load` rows into states. No rules of the lock live here.
+//! `change` turn states into rows, `rows` reads and swaps them. No rules of the lock live here.
 
 pub mod baseline;
 mod change;
 mod codec;
+mod digest;
 mod driver;
 mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod health;
-mod load;
 mod memory;
 mod migration;
 mod options;
 mod questions;
 mod replicas;
 mod replication;
+mod rows;
 mod scan;
 pub mod schema;
 mod sessions;
 mod skip;
 mod statements;
+mod tables;
 mod tls;
 mod value;
 
@@ -32,10 +34,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
-use self::change::Change;
-use self::driver::{Driver, Statement};
+use self::driver::{Driver, NextPage, Statement};
 use self::fault::{ConnectFault, Fault};
 use self::health::Finding;
 use self::memory::Memory;
@@ -43,6 +43,8 @@ pub use self::options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
 };
+use self::rows::{Asks, Rows};
+use self::scan::Unreadable;
 use self::schema::{Schema, SchemaError};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
@@ -112,6 +114,7 @@ pub struct CassandraStore {
     keyspace: Keyspace,
     page_rows: u16,
     memory: Memory,
+    unreadable: Unreadable,
     statements: Mutex<HashMap<Ask, Statement>>,
 }
 
@@ -125,6 +128,7 @@ impl CassandraStore {
             keyspace: options.keyspace,
             page_rows: options.page_rows,
             memory: Memory::default(),
+            unreadable: Unreadable::default(),
             statements: Mutex::new(HashMap::new()),
         };
         match schema::version(&store.driver, &keyspace).await {
@@ -191,37 +195,36 @@ impl CassandraStore {
 
     /// Asks for a lightweight transaction; whether its condition held.
     async fn ask_if(&self, ask: Ask, values: &[Value]) -> Result<bool, Fault> {
-        let rows = self.ask(ask, values).await?;
-        let applied = rows
-            .into_iter()
-            .next()
-            .map(|mut row| row.boolean("[applied]"));
-        match applied {
-            Some(Ok(Some(applied))) => Ok(applied),
-            _ => Err(Fault::Unknown(
-                "the answer to a transaction does not say whether it was applied".to_owned(),
-            )),
-        }
+        rows::applied(self.ask(ask, values).await?)
     }
 
-    async fn swap(&self, id: &KeyId, old: &State, new: &State) -> Result<bool, Fault> {
-        let change = Change::between(old, new);
-        let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
-        let shape = change.shape();
-        let values = change.values(id.key.as_str(), shape);
-        self.ask_if(Ask::Swap(id.table.clone(), shape), &values)
-            .await
+    /// The rows of a key.
+    fn rows<'a>(&'a self, id: &'a KeyId) -> Rows<'a, CassandraStore> {
+        Rows {
+            asks: self,
+            memory: &self.memory,
+            page_rows: self.page_rows,
+            id,
+        }
+    }
+}
+
+impl Asks for CassandraStore {
+    type More = NextPage;
+
+    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+        CassandraStore::ask(self, ask, values).await
     }
 
-    /// The state that a swap met instead of the one it named.
-    async fn met(&self, id: &KeyId, named: u64) -> Result<Option<State>, StoreError> {
-        let found = self.state(id).await?;
-        if found.as_ref().map_or(0, |state| state.version) != named {
-            return Ok(found);
-        }
-        // A majority does not show yet what the transaction saw.
-        self.memory.doubt(id, named);
-        self.state(id).await
+    async fn page(
+        &self,
+        ask: Ask,
+        values: &[Value],
+        page_rows: i32,
+        from: Option<NextPage>,
+    ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
+        let statement = self.statement(ask).await?;
+        self.driver.page(&statement, values, page_rows, from).await
     }
 }
 
@@ -247,32 +250,17 @@ impl Store for CassandraStore {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        self.state(id).await
+        self.rows(id).state().await
+    }
+
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        self.rows(id).settled().await
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
         debug_assert_eq!(new.version, old.version + 1, "one version a change");
         debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        let open = self.memory.open(id, old.version);
-        match self.swap(id, old, new).await {
-            Ok(true) => {
-                open.close();
-                self.memory.saw(id, new.version, new.head.0);
-                Swap::Applied
-            }
-            Ok(false) => {
-                open.close();
-                match self.met(id, old.version).await {
-                    Ok(state) => Swap::Conflict(state),
-                    Err(error) => Swap::NotStarted(error),
-                }
-            }
-            Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
-            Err(fault) => {
-                open.close();
-                Swap::NotStarted(fault.into())
-            }
-        }
+        self.rows(id).swap(old, new).await
     }
 
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
@@ -288,7 +276,7 @@ impl Store for CassandraStore {
         };
         let timestamp = codec::number(present(row.bigint("written")?, "written")?)?;
         Ok(Some(Cell {
-            value: (!deleted).then(|| Bytes::from(value)),
+            value: (!deleted).then_some(value),
             timestamp,
         }))
     }
@@ -299,10 +287,11 @@ impl Store for CassandraStore {
             Err(error) => return Written::NotStarted(error),
         };
         // A deleted value is a live marker: no purged tombstone can bring the old value back.
+        let is_deleted = cell.value.is_none();
         let values = [
             Value::text(id.key.as_str()),
-            Value::Blob(cell.value.as_deref().unwrap_or_default().to_vec()),
-            Value::Boolean(cell.value.is_none()),
+            Value::Blob(cell.value.unwrap_or_default()),
+            Value::Boolean(is_deleted),
             Value::BigInt(timestamp),
         ];
         match self.ask(Ask::WriteData(id.table.clone()), &values).await {

@@ -24,8 +24,8 @@ pub(super) const ROW_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns that all rows of a key share, in the order in which they are bound.
-pub(super) const SHARED_COLUMNS: [&str; 8] = [
-    "format", "version", "next", "head", "grant", "fence", "width", "unsynced",
+pub(super) const SHARED_COLUMNS: [&str; 9] = [
+    "format", "version", "next", "head", "grant", "fence", "width", "unsynced", "digest",
 ];
 
 /// The columns of a session, its id last.

@@ -12,7 +12,7 @@ use crate::world::{apply, id, replica, replica_row, session, with_place};
 
 /// What `fermata schema print` printed, and `apply` made, when the version was 1.
 const VERSION_1: &str = include_str!("version_1.cql");
-/// A lock, a value, a session and a replica as the program of that time wrote them.
+/// A value, a session and a replica as the program of that time wrote them. (Its locks had no digest, and cannot be read.)
 const VERSION_1_ROWS: &str = include_str!("version_1_rows.cql");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,8 +41,6 @@ async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its
     migrate().await.unwrap();
 
     let store = world.store().await;
-    let kept = with_place(&State::default(), 5);
-    assert_eq!(store.load(&id("k")).await.unwrap().as_ref(), Some(&kept));
     let value = Some(Bytes::from_static(b"v"));
     let timestamp = 1_001;
     let cell = store.read_data(&id("k")).await.unwrap();
@@ -57,8 +55,9 @@ async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its
     store.swap_session(1, &changed).await;
     let found = store.load_session(changed.id).await.unwrap();
     assert_eq!(found, Some(changed));
-    let next = with_place(&kept, 6);
-    apply(&store, &id("k"), &kept, &next).await;
+    let first = with_place(&State::default(), 6);
+    apply(&store, &id("k"), &State::default(), &first).await;
+    assert_eq!(store.load(&id("k")).await.unwrap(), Some(first));
     // A replica of that time gave no heartbeats; it is not one to wait for.
     assert_eq!(store.list_replicas().await.unwrap(), []);
     store.announce_replica(&replica_row(4)).await.unwrap();

@@ -71,7 +71,7 @@ pub(super) fn not_prepared(error: PrepareError) -> Fault {
     }
 }
 
-/// What became of a request that was sent once.
+/// What became of a request that was sent once: a transaction, or a read.
 pub(super) fn fault(error: ExecutionError) -> Fault {
     let what = error.to_string();
     match error {
@@ -142,32 +142,42 @@ fn may_have_happened(error: &ExecutionError) -> bool {
     }
 }
 
+/// Whether a transaction of which a node said so may have taken effect, or may yet. Of a read it does not matter, and a
+/// plain write is judged by [`fault_of_repeated`].
+///
+/// A node works on a transaction in rounds: it prepares, reads, proposes, and where its proposal is not accepted by all
+/// it begins again; once it is, it commits. What is said after the first proposal says nothing about that: a minority
+/// that accepted it is enough for somebody else to finish it. So only what is said before the first round is certain.
 fn node_may_have_done_it(said: &DbError) -> bool {
     match said {
-        // Refused before anything was sent to a replica.
+        // By the parser, or whoever checks the statement and its values against the schema: before the first round.
         DbError::SyntaxError
         | DbError::Invalid
         | DbError::AlreadyExists { .. }
-        | DbError::FunctionFailure { .. }
-        | DbError::AuthenticationError
-        | DbError::Unauthorized
         | DbError::ConfigError
-        | DbError::Unavailable { .. }
-        | DbError::Overloaded
-        | DbError::IsBootstrapping
-        | DbError::Unprepared { .. }
         | DbError::ProtocolError => false,
+        // By whoever checks the user: before the first round.
+        DbError::AuthenticationError | DbError::Unauthorized => false,
+        // The node does not know the statement: it was not executed.
+        DbError::Unprepared { .. } => false,
+        // No statement of ours calls a function.
+        DbError::FunctionFailure { .. } => false,
+        // Before each round, where too few nodes are up; and by the commit of Paxos v1, after the decision.
+        DbError::Unavailable { .. } => true,
+        // By the commit of Paxos v1, where too many hints wait for a node that is down: after the decision.
+        DbError::Overloaded => true,
+        // By the read of each round.
+        DbError::IsBootstrapping => true,
         // Write type CAS: accepted or not. Another: decided, and not everywhere yet, so a read of a majority
         // may miss it.
         DbError::WriteTimeout { .. } | DbError::WriteFailure { .. } => true,
-        // The reading phase of a CAS: nothing was proposed; what was under way before may be.
+        // The read of a round: nothing was proposed in that one.
         DbError::ReadTimeout { .. } | DbError::ReadFailure { .. } => true,
-        DbError::RateLimitReached {
-            rejected_by_coordinator,
-            ..
-        } => !rejected_by_coordinator,
-        // 0x1700, CAS_WRITE_UNKNOWN, is among the others.
+        // ScyllaDB: by the coordinator or a replica, and in which round it does not say.
+        DbError::RateLimitReached { .. } => true,
+        // Anything. 0x1700, CAS_WRITE_UNKNOWN, is among the others.
         DbError::TruncateError | DbError::ServerError | DbError::Other(_) => true,
+        // One that a later driver brings.
         _ => true,
     }
 }
@@ -185,4 +195,67 @@ fn is_refusal(said: &DbError) -> bool {
             | DbError::ConfigError
             | DbError::ProtocolError
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use scylla::errors::{OperationType, WriteType};
+    use scylla::statement::Consistency;
+
+    use super::*;
+
+    fn of_swap(said: DbError) -> Fault {
+        let attempt = RequestAttemptError::DbError(said, "so it said".to_owned());
+        fault(ExecutionError::LastAttemptError(attempt))
+    }
+
+    #[test]
+    fn a_swap_is_of_unknown_outcome_whatever_is_said_once_it_may_be_proposed() {
+        let consistency = Consistency::Quorum;
+        let said = [
+            DbError::Unavailable {
+                consistency,
+                required: 2,
+                alive: 1,
+            },
+            DbError::Overloaded,
+            DbError::IsBootstrapping,
+            DbError::WriteTimeout {
+                consistency,
+                received: 1,
+                required: 2,
+                write_type: WriteType::Cas,
+            },
+            DbError::ReadTimeout {
+                consistency,
+                received: 1,
+                required: 2,
+                data_present: true,
+            },
+            DbError::RateLimitReached {
+                op_type: OperationType::Write,
+                rejected_by_coordinator: true,
+            },
+            DbError::ServerError,
+            DbError::Other(0x1700),
+        ];
+        for said in said {
+            let fault = of_swap(said.clone());
+            assert!(matches!(fault, Fault::Unknown(_)), "{said:?}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn a_swap_that_was_refused_before_it_began_was_not_done() {
+        for said in [DbError::Invalid, DbError::Unauthorized] {
+            let fault = of_swap(said.clone());
+            assert!(matches!(fault, Fault::Refused(_)), "{said:?}: {fault:?}");
+        }
+        let unprepared = DbError::Unprepared {
+            statement_id: bytes::Bytes::new(),
+        };
+        assert!(matches!(of_swap(unprepared), Fault::NotStarted(_)));
+        let unreached = fault(ExecutionError::EmptyPlan);
+        assert!(matches!(unreached, Fault::NotStarted(_)));
+    }
 }
