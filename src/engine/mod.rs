@@ -153,7 +153,7 @@ impl Engine {
         id: &Arc<KeyId>,
         msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
     ) -> Result<T, EngineError> {
-        Self::ask_for(inner, id, msg, write_unknown).await
+        Self::ask_for(inner, id, msg, EngineError::with_write).await
     }
 
     async fn ask_for<T>(
@@ -363,7 +363,9 @@ impl Engine {
             reply,
         });
         let accepted = ask.await?;
-        Self::done(&inner, accepted).await.map_err(write_unknown)
+        Self::done(&inner, accepted)
+            .await
+            .map_err(EngineError::with_write)
     }
 
     /// Watches a lockRef.
@@ -489,11 +491,6 @@ impl Engine {
     pub fn stop(&self) {
         self.shared.stop();
     }
-}
-
-/// What is told of a write whose answer was lost.
-fn write_unknown(why: EngineError) -> EngineError {
-    EngineError::WriteUnknown(why.to_string())
 }
 
 fn wall_ms(inner: &Inner) -> i64 {

@@ -106,6 +106,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         EngineError::NoGrant => Told::new(Code::FailedPrecondition, words, "NO_GRANT"),
         EngineError::Releasing => Told::new(Code::FailedPrecondition, words, "RELEASING"),
+        EngineError::ReleasingDuringWrite => {
+            Told::new(Code::FailedPrecondition, words, "RELEASING").with("write", "unknown")
+        }
         EngineError::CallNoNotAbove { given, last } => {
             Told::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
                 .with("given", given)

@@ -19,7 +19,9 @@ mod lost_memory;
 mod manual_clock;
 mod memory;
 mod moves;
+mod outage;
 mod recorded;
+mod release_put;
 mod replicas;
 #[path = "../support/rng.rs"]
 mod rng;

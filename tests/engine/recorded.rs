@@ -37,6 +37,7 @@ fn refused(error: &EngineError) -> Outcome {
         EngineError::SupersededDuringWrite => Outcome::Unknown(Told::Superseded),
         EngineError::Unavailable(_)
         | EngineError::WriteUnknown(_)
+        | EngineError::ReleasingDuringWrite
         | EngineError::CutOff
         | EngineError::Stopping => Outcome::Unknown(Told::Nothing),
         EngineError::UnknownTable(_)

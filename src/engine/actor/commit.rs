@@ -285,11 +285,23 @@ impl Actor {
                     reply: Some(reply), ..
                 } => drop(reply.send(Err(failed()))),
                 // Its caller hears of it and may ask again; the place goes on being released.
-                Intent::Release { place, reply } => {
-                    drop(reply.send(Err(failed())));
+                Intent::Release {
+                    place,
+                    wrote,
+                    reply,
+                } => {
+                    let error = match wrote {
+                        true => failed().with_write(),
+                        false => failed(),
+                    };
+                    drop(reply.send(Err(error)));
                     if !self.is_releasing(place) {
                         let (reply, _) = oneshot::channel();
-                        self.pending.push_back(Intent::Release { place, reply });
+                        self.pending.push_back(Intent::Release {
+                            place,
+                            wrote,
+                            reply,
+                        });
                     }
                 }
                 Intent::Evict {

@@ -22,13 +22,16 @@ impl Actor {
                     }
                     other => drop(reply.send(Err(unexpected(other)))),
                 },
-                Intent::Release { reply, .. } => {
+                Intent::Release { reply, wrote, .. } => {
                     let answer = match outcome {
                         Some(Outcome::Released(_)) => Ok(false),
                         Some(Outcome::Gone(Over::Released)) => Ok(true),
-                        // Released through another replica.
-                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) => Ok(true),
-                        other => Err(unexpected(other)),
+                        // Released through another replica. (The next holder may have read before a put of this one.)
+                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) if !wrote => Ok(true),
+                        other => Err(match wrote {
+                            true => unexpected(other).with_write(),
+                            false => unexpected(other),
+                        }),
                     };
                     drop(reply.send(answer));
                 }

@@ -190,7 +190,7 @@ fn told(
         // Of another life of its key: whatever ended it is not kept, and the others must go on.
         Err(EngineError::NeverIssued) => Ok(over(EndReason::NoLongerKept)),
         // Its holder gives it back already.
-        Err(EngineError::Releasing) => Ok(over(EndReason::Released)),
+        Err(EngineError::Releasing | EngineError::ReleasingDuringWrite) => Ok(over(EndReason::Released)),
         Err(
             error @ (EngineError::UnknownTable(_)
             | EngineError::GrantSuperseded

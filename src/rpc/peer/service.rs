@@ -158,6 +158,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
         | EngineError::Releasing
+        | EngineError::ReleasingDuringWrite
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
