@@ -329,7 +329,7 @@ impl Keeper {
             }
             match tokio::time::timeout(attempt_max, self.renew_on_stream()).await {
                 Ok(Ok(Some(validity))) => return Ok(validity),
-                // Over, says the stream; the call says it in words.
+                // The call says it in words, or is repeated.
                 Ok(Ok(None)) => break,
                 Ok(Err(status)) if status.code() == Code::Unimplemented => {
                     self.stream = StreamUse::Unimplemented;
@@ -343,7 +343,7 @@ impl Keeper {
         Ok(renewed.validity)
     }
 
-    /// `None` where the stream says that the session is over.
+    /// `None` where the stream says that the session is over, or that nothing can be said of it now.
     async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Status> {
         let message = proto::KeepAliveRequest {
             session: self.session.clone(),
@@ -367,7 +367,7 @@ impl Keeper {
             return Err(Status::internal("an answer for another session"));
         }
         self.stream = StreamUse::Open(stream);
-        if answer.reason != 0 {
+        if answer.reason != 0 || answer.ttl.is_none() {
             return Ok(None);
         }
         Ok(Some(Validity::promised(sent, from_wire(answer.valid_for))))

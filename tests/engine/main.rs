@@ -13,6 +13,7 @@ mod faults;
 mod faulty;
 #[path = "../support/history/mod.rs"]
 mod history;
+mod keep_alive;
 mod latest;
 mod logs;
 mod lost_memory;

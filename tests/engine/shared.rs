@@ -124,6 +124,12 @@ impl Way {
         }
     }
 
+    /// Whether anybody waits for the answer to a question.
+    pub fn is_asked(&self) -> bool {
+        let rows = self.shared.rows.lock().unwrap();
+        rows.questions.iter().any(|(_, answer)| answer.is_none())
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }

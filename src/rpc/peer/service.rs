@@ -126,7 +126,10 @@ impl PeerRpc {
             Ok(Err(error)) => match not_here(&error) {
                 Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
                 Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
-                None => Outcome::Refusal(refusal(&status::of_engine(&error))),
+                None => match call.failed(error) {
+                    Ok(answer) => Outcome::Answer(answer.encode_to_vec().into()),
+                    Err(status) => Outcome::Refusal(refusal(&status)),
+                },
             },
             Err(late) => Outcome::Refusal(refusal(&late)),
         }
