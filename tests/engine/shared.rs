@@ -52,6 +52,8 @@ pub struct Way {
     cut: Mutex<bool>,
     /// Only beats do not come through.
     mute: Mutex<bool>,
+    /// States of keys cannot be read through it.
+    blind: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
     /// How long a state, or the rows of the replicas, take to come back.
@@ -84,6 +86,10 @@ impl Way {
 
     pub fn mute(&self, mute: bool) {
         *self.mute.lock().unwrap() = mute;
+    }
+
+    pub fn blind(&self, blind: bool) {
+        *self.blind.lock().unwrap() = blind;
     }
 
     pub fn stick(&self, id: KeyId) {
@@ -162,6 +168,9 @@ impl Store for Way {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        if *self.blind.lock().unwrap() {
+            return Err(StoreError::Unavailable("blind".to_owned()));
+        }
         let loaded = self.open()?.store.load(id).await;
         self.be_slow().await;
         *self.shown.lock().unwrap() = Some(Instant::now());
@@ -416,6 +425,7 @@ impl Service {
                 shared: Arc::clone(&shared),
                 cut: Mutex::default(),
                 mute: Mutex::default(),
+                blind: Mutex::default(),
                 stuck: Mutex::default(),
                 slow: Mutex::default(),
                 slow_writes: Mutex::default(),

@@ -41,7 +41,7 @@ impl Actor {
             };
             if must_look {
                 self.stale = true;
-                return self.backlog.push_back(msg);
+                return self.put_off(run, msg);
             }
         }
         match msg {
@@ -330,6 +330,9 @@ impl Actor {
             limit: waits_max as u64,
         };
         if position == 0 {
+            if !reply.is_closed() {
+                self.came_for(place.seq);
+            }
             self.let_ins.retain(|l| !l.reply.is_closed());
             if self.let_ins.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
@@ -500,13 +503,15 @@ impl Actor {
     /// A place has been the holder for one TTL: evict it if nobody was told (I5).
     fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
         let waits = |l: &LetIn| l.seq == seq && !l.reply.is_closed();
-        let is_waited_for = self.let_ins.iter().any(waits);
+        let watched = |w: &watch::Sender<Watched>| w.receiver_count() > 0;
+        let is_waited_for =
+            self.let_ins.iter().any(waits) || self.watches.get(&seq).is_some_and(watched);
         if let Some(holding) = &mut self.holding
             && holding.seq == seq
             && holding.grant == grant
             && !holding.claimed
         {
-            if is_waited_for {
+            if is_waited_for || !holding.claim_watched {
                 // Somebody came and could not be let in yet: from now on, one TTL more.
                 holding.claim_watched = false;
                 return;
