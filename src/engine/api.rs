@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::lock::{Fence, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
+use crate::lock::{Fence, FenceError, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
 use crate::store::SessionRow;
 
 /// What keeps a place alive.
@@ -302,6 +302,9 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
+    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat elsewhere.
+    #[error("{0}")]
+    ClockOff(FenceError),
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("whether the value was written is not known; write it again before reading ({0})")]
     WriteUnknown(String),
@@ -342,6 +345,7 @@ impl EngineError {
             | EngineError::Exhausted { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
+            | EngineError::ClockOff(_)
             | EngineError::CutOff
             | EngineError::Elsewhere { .. }
             | EngineError::Stopping) => EngineError::WriteUnknown(other.to_string()),

@@ -24,6 +24,7 @@ mod routes;
 mod sessions;
 mod start;
 mod sweep;
+mod wall_check;
 mod watch;
 
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
 use crate::limits::Limits;
-use crate::lock::{Create, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::lock::{Create, FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
 use actor::{Accepted, Held, Life, Msg, PlaceRef};
 use answer::{acquired, created};
@@ -111,11 +112,8 @@ impl Engine {
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
         let inner = self.inner()?;
-        if inner.clock_off.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(EngineError::Unavailable(
-                "the clock of this machine differs from the store's by more than a minute"
-                    .to_owned(),
-            ));
+        if inner.is_clock_off() {
+            return Err(EngineError::ClockOff(FenceError::ClockOff));
         }
         inner
             .store

@@ -131,6 +131,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         EngineError::Unavailable(_) | EngineError::CutOff => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
         }
+        EngineError::ClockOff(_) => {
+            Told::new(Code::Unavailable, words, "CLOCK_OFF").retry_after(RETRY_STORE)
+        }
         EngineError::WriteUnknown(_) => Told::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
             .with("write", "unknown")
             .retry_after(RETRY_STORE),

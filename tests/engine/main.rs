@@ -8,6 +8,7 @@
 )]
 
 mod beliefs;
+mod clock_off;
 mod drops;
 mod faults;
 mod faulty;

@@ -19,7 +19,7 @@ const TTL_MS: u32 = 20_000;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a call comes to, while time passes.
-async fn meanwhile<T>(clock: &ManualClock, call: impl Future<Output = T>) -> T {
+pub async fn meanwhile<T>(clock: &ManualClock, call: impl Future<Output = T>) -> T {
     let passing = async {
         loop {
             clock.advance(SECOND / 10).await;

@@ -48,6 +48,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
+        | EngineError::ClockOff(_)
         | EngineError::KeyUsedUp(_)
         | EngineError::Elsewhere { .. } => Outcome::Refused(Told::Nothing),
     }

@@ -104,7 +104,8 @@ async fn a_put_that_was_followed_by_another_call_is_not_tried_again() {
 
 #[tokio::test]
 async fn a_release_of_what_ended_otherwise_says_that_its_put_may_count_and_is_no_success() {
-    let ends: [(fn(&LockRef) -> Command, EndReason); 2] = [
+    type End = fn(&LockRef) -> Command;
+    let ends: [(End, EndReason); 2] = [
         (
             forced,
             EndReason::Forced {

@@ -68,6 +68,9 @@ pub struct Way {
     shown: Mutex<Option<Instant>>,
     /// Sessions whose rows were read, in turn.
     read: Mutex<Vec<SessionId>>,
+    clock: Arc<dyn Clock>,
+    /// By how much the clock of the store is ahead of that of the replica.
+    clock_ahead_us: Mutex<i64>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
@@ -128,6 +131,17 @@ impl Way {
             let made = rival.create(call(id.key.as_str(), 20_000)).await.unwrap();
             rival.release(&made.lock_ref, None, 0).await.unwrap();
         }
+    }
+
+    /// The clock of the store shows that much more than the replica's.
+    pub fn clock_ahead(&self, seconds: i64) {
+        *self.clock_ahead_us.lock().unwrap() = seconds * 1_000_000;
+    }
+
+    /// Writes a value past all replicas, with a timestamp of its own.
+    pub async fn write_past(&self, id: &KeyId, cell: Cell) {
+        let written = self.shared.store.write_data(id, cell).await;
+        assert!(matches!(written, Written::Done));
     }
 
     /// Whether anybody waits for the answer to a question.
@@ -317,6 +331,17 @@ impl Store for Way {
         let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
         Ok(asked.and_then(|(_, answer)| *answer))
     }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        // Two days, as Cassandra.
+        Some(2 * 24 * 3_600 * 1_000_000)
+    }
+
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+        self.open()?;
+        let ahead_us = *self.clock_ahead_us.lock().unwrap();
+        Ok(Some(self.clock.wall_us().saturating_add_signed(ahead_us)))
+    }
 }
 
 /// Calls between engines of one process.
@@ -433,6 +458,8 @@ impl Service {
                 rival: Mutex::default(),
                 shown: Mutex::default(),
                 read: Mutex::default(),
+                clock: Arc::clone(&clock),
+                clock_ahead_us: Mutex::default(),
                 unheard: Mutex::default(),
             });
             let address = format!("replica-{number}");

@@ -3,7 +3,7 @@
 use super::super::api::{EngineError, ForceReleased, describe_over};
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
-use crate::lock::{EndReason, Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
+use crate::lock::{EndReason, Evidence, FenceError, LockRef, Outcome, Over, Refusal, Seq, Tag};
 
 impl Actor {
     /// Answers a batch whose outcomes stand.
@@ -129,6 +129,16 @@ impl Actor {
     }
 }
 
+/// What a caller hears where no fence could be taken.
+pub(super) fn no_fence(error: FenceError) -> EngineError {
+    match error {
+        FenceError::ClockOff => EngineError::ClockOff(error),
+        FenceError::UsedUp
+        | FenceError::TooFarAhead { .. }
+        | FenceError::PastTooFarAhead { .. } => EngineError::KeyUsedUp(error.to_string()),
+    }
+}
+
 /// What a caller hears of an outcome that is no success.
 pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
     match outcome {
@@ -141,7 +151,7 @@ pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
             Refusal::SeqUsedUp => {
                 EngineError::KeyUsedUp("the numbers of this key are used up".to_owned())
             }
-            Refusal::Fence(error) => EngineError::KeyUsedUp(error.to_string()),
+            Refusal::Fence(error) => no_fence(error),
             Refusal::RequestMismatch { field } => EngineError::RequestMismatch { field },
             Refusal::NeverIssued => EngineError::NeverIssued,
             Refusal::EvidenceGone | Refusal::Overtaken | Refusal::IsHolder | Refusal::NotHolder => {

@@ -208,6 +208,7 @@ fn how_over(error: &EngineError) -> Option<EndReason> {
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::Unavailable(_)
+        | EngineError::ClockOff(_)
         | EngineError::WriteUnknown(_)
         | EngineError::CutOff
         | EngineError::Elsewhere { .. }

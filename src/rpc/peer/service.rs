@@ -123,6 +123,13 @@ impl PeerRpc {
         let made = async { Ok(call.here(&self.engine).await) };
         match by_or(call.answer_by(edge), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
+            // Whoever asks may be able to, and takes the lockRef over for that. (Not in the middle of a section.)
+            Ok(Err(error @ EngineError::ClockOff(_))) if !call.is_write() => {
+                Outcome::Unable(Unable {
+                    nothing_done: true,
+                    why: error.to_string(),
+                })
+            }
             Ok(Err(error)) => match not_here(&error) {
                 Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
                 Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
@@ -167,6 +174,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::WriteUnknown(_)
+        | EngineError::ClockOff(_)
         | EngineError::Unavailable(_) => None,
     }
 }
