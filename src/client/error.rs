@@ -180,7 +180,8 @@ impl From<Fault> for CriticalError {
     }
 }
 
-/// Why a release failed. Where it carried a write, whether that took effect is unknown.
+/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid` and `Denied`:
+/// then it did not. The lock was given back without it, or is tried to be in the background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// It was over before, other than by this release: what was done under it may have been overtaken. Where the

@@ -21,6 +21,8 @@ use super::session::Session;
 const RELEASING: &str = "RELEASING";
 /// Between two looks at a release that is under way.
 const RELEASING_PAUSE: Duration = Duration::from_millis(50);
+/// How long a lock whose last write failed is tried to be given back without it, before that failure is told.
+const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
 
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
 ///
@@ -208,16 +210,39 @@ impl LockGuard {
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
     /// then it is tried further in the background.
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
         self.end(None).await
     }
 
-    /// Writes a last value, or deletes it, and gives the lock back, in one call.
-    pub async fn release_with(self, mutation: Mutation) -> Result<(), ReleaseError> {
-        self.end(Some(mutation)).await
+    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no
+    /// server does it in time, the lock is given back without it before the error is told: the guard is gone either
+    /// way. To go on with the lock after a refused write, use [`LockGuard::put`].
+    pub async fn release_with(mut self, mutation: Mutation) -> Result<(), ReleaseError> {
+        let ended = self.end(Some(mutation)).await;
+        match &ended {
+            // Of a lock that is lost the server is told in the background.
+            Ok(()) | Err(ReleaseError::Lost(_)) => {}
+            Err(_) if self.held => self.release_without_put().await,
+            Err(_) => {}
+        }
+        ended
     }
 
-    async fn end(mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
+    /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
+    async fn release_without_put(&mut self) {
+        let lock_ref = self.holding.grants.present().lock_ref;
+        let client = &self.holding.client;
+        let sent = SentWrite::default();
+        let releasing = client.release_raw(&lock_ref, None, &sent, || 0, RELEASE_AFTER_PUT_MAX);
+        match tokio::time::timeout(RELEASE_AFTER_PUT_MAX, releasing).await {
+            Ok(Ok(_)) => self.held = false,
+            Ok(Err(status)) if Fault::new(&status).over().is_ok() => self.held = false,
+            Ok(Err(status)) => tracing::debug!(code = ?status.code(), "not released yet"),
+            Err(_) => tracing::debug!("not released yet"),
+        }
+    }
+
+    async fn end(&mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
         let holding = Arc::clone(&self.holding);
         let _turn = holding.turn.lock().await;
         // The watch would take this release for a loss.

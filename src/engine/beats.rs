@@ -35,10 +35,10 @@ const OPEN_MAX: usize = 10;
 const QUESTIONS_MAX: usize = 500;
 /// After this time without a heartbeat a row is forgotten: whatever begins and ends how often, rows of minutes are kept.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// How often the store's clock is looked at …
+/// How often the store's clock is looked at (I2) …
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
-/// … which may differ from this one's by so much (I2).
-const CLOCK_APART_MAX_US: u64 = 60_000_000;
+/// … and this often while this one is wrong, so that what waits for that does not wait for long.
+const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 
 /// The last beat has a number so far above the one before it.
 const LAST_AHEAD: u64 = 1 << 32;
@@ -164,7 +164,11 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
             Ok(questions) => answer(&inner, questions),
             Err(error) => tracing::debug!(%error, "questions could not be read"),
         }
-        if inner.clock.boot().saturating_sub(clock_at) >= CLOCK_EVERY {
+        let every = match inner.is_clock_off() {
+            true => CLOCK_AGAIN,
+            false => CLOCK_EVERY,
+        };
+        if inner.clock.boot().saturating_sub(clock_at) >= every {
             clock_at = inner.clock.boot();
             if let Err(error) = look_at_clock(&inner).await {
                 tracing::debug!(%error, "the clock of the store could not be read");
@@ -211,18 +215,19 @@ async fn look_at_clock(inner: &Inner) -> Result<(), StoreError> {
         return Ok(());
     };
     let after = inner.clock.wall_us();
-    let apart = before
-        .saturating_sub(theirs)
-        .max(theirs.saturating_sub(after));
-    let off = apart > CLOCK_APART_MAX_US;
-    if off != inner.clock_off.swap(off, Ordering::Relaxed) {
-        match off {
-            true => tracing::error!(
-                seconds = apart / 1_000_000,
-                "the clock of this machine differs from the store's by more than a minute; set it"
-            ),
-            false => tracing::info!("the clock of this machine agrees with the store's again"),
+    let compared = inner
+        .wall
+        .compare(theirs, (before, after), inner.clock.boot());
+    match (compared.was_off, compared.is_off) {
+        (false, true) => tracing::error!(
+            seconds = compared.apart_us / 1_000_000,
+            "the clock of this machine differs from the store's by more than a minute: no lock is granted here until \
+             it is set"
+        ),
+        (true, false) => {
+            tracing::info!("the clock of this machine agrees with the store's again");
         }
+        (false, false) | (true, true) => {}
     }
     Ok(())
 }

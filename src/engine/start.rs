@@ -1,7 +1,7 @@
 //! How a replica starts, stops, and starts anew.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -21,9 +21,10 @@ use super::recover::recover;
 use super::remote::{self, RemoteSessions};
 use super::routes::failed;
 use super::sessions::EVICTS_AT_ONCE;
+use super::wall_check::WallCheck;
 use super::{Engine, beats, sweep};
 use crate::limits::Limits;
-use crate::lock::{ReplicaId, TableName};
+use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::session::Vouch;
 use crate::store::{ReplicaRow, Store, StoreError};
 
@@ -354,7 +355,10 @@ impl Shared {
             replica,
             row,
             tables: self.tables.clone(),
-            core: limits.core(),
+            core: CoreLimits {
+                ahead_us_max: options.store.ahead_us_max(),
+                ..limits.core()
+            },
             keys: Keys::new(),
             leases: Arc::new(leases),
             shared,
@@ -366,7 +370,7 @@ impl Shared {
             asked: Asked::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
             telling: Arc::new(Semaphore::new(TELLING_MAX as usize)),
-            clock_off: AtomicBool::new(false),
+            wall: WallCheck::default(),
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),

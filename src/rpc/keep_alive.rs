@@ -3,7 +3,7 @@
 //! Nothing is read from the client while [`RENEWALS_MAX`] renewals are under way or their answers are not
 //! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
 //! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
-//! oldest renewal has failed, and the stream with it, unless they come by the thousand a second.)
+//! oldest renewal has failed, and is answered, unless they come by the thousand a second.)
 //!
 //! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
 //! signs of life it carried, and tells at its end.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::calls::{Call as _, Edge, KeepAlive};
 use super::deadline::later;
@@ -21,7 +21,7 @@ use super::router::Router;
 use super::status;
 use super::stopping::Stopping;
 use crate::lock::SessionId;
-use crate::proto::{KeepAliveRequest, KeepAliveResponse};
+use crate::proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals of one stream may be under way: one slow session does not hold up the others, and
 /// the answers keep their order.
@@ -72,6 +72,12 @@ impl Connected {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the stream itself ends: its replica stops, or its deadline is there.
+    fn is_ending(&self, edge: &Edge) -> bool {
+        let deadline = edge.deadline.answer_by();
+        self.stopping.is_stopped() || deadline.is_some_and(|at| at <= Instant::now())
+    }
+
     /// Makes one renewal. Its session is remembered before: it may take effect without an answer.
     async fn renew(
         &self,
@@ -83,7 +89,14 @@ impl Connected {
         if let Some(session) = sign.session() {
             self.sessions().note(session);
         }
-        let answer = self.router.make(&sign, edge, answer_by).await?;
+        let answer = match self.router.make(&sign, edge, answer_by).await {
+            Ok(answer) => answer,
+            // It says something of this lease only: the others on the stream go on.
+            Err(status) if is_of_one_lease(&status) && !self.is_ending(edge) => {
+                return Ok(sign.nothing_safe(EndReason::Unspecified));
+            }
+            Err(status) => return Err(status),
+        };
         if let Some(session) = sign.session()
             && answer.disconnect_grace.is_none()
         {
@@ -106,6 +119,11 @@ impl Drop for Connected {
     }
 }
 
+/// Whether a sign of life failed for want of something that the next one may find: a store, a replica, room.
+fn is_of_one_lease(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
+}
+
 /// What the client's side of the stream brings.
 enum Asked {
     Renew(KeepAliveRequest),
@@ -113,8 +131,8 @@ enum Asked {
 }
 
 /// The answers to a stream of signs of life. It ends where the client ends its side, a little before
-/// the deadline, with a status when the replica stops, and with a status where a message makes no sense
-/// or the store cannot be reached. A session that is over ends nothing.
+/// the deadline, with a status when the replica stops, and with a status where a message makes no sense.
+/// A session that is over, or of which nothing can be said now, ends nothing.
 pub fn stream(
     router: Router,
     asks: Streaming<KeepAliveRequest>,

@@ -373,6 +373,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// How far ahead of the clock it takes timestamps, in microseconds; `None`: as far as they fit (I3).
+    fn ahead_us_max(&self) -> Option<u64> {
+        None
+    }
+
     /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).
     async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)

@@ -55,6 +55,8 @@ pub struct Way {
     mute: Mutex<bool>,
     /// How many heartbeats get no answer at all.
     hanging: Mutex<u32>,
+    /// States of keys cannot be read through it.
+    blind: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
     /// How long a state, or the rows of the replicas, take to come back.
@@ -69,17 +71,23 @@ pub struct Way {
     shown: Mutex<Option<Instant>>,
     /// Sessions whose rows were read, in turn.
     read: Mutex<Vec<SessionId>>,
+    clock: Arc<dyn Clock>,
+    /// By how much the clock of the store is ahead of that of the replica.
+    clock_ahead_us: Mutex<i64>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
 
 impl Way {
-    fn to(shared: &Arc<Shared>) -> Arc<Way> {
+    fn to(shared: &Arc<Shared>, clock: &Arc<dyn Clock>) -> Arc<Way> {
         Arc::new(Way {
             shared: Arc::clone(shared),
+            clock: Arc::clone(clock),
+            clock_ahead_us: Mutex::default(),
             cut: Mutex::default(),
             mute: Mutex::default(),
             hanging: Mutex::default(),
+            blind: Mutex::default(),
             stuck: Mutex::default(),
             slow: Mutex::default(),
             slow_writes: Mutex::default(),
@@ -93,7 +101,7 @@ impl Way {
 
     /// Another one to the same store.
     pub fn beside(&self) -> Arc<Way> {
-        Way::to(&self.shared)
+        Way::to(&self.shared, &self.clock)
     }
 
     fn open(&self) -> Result<&Shared, StoreError> {
@@ -131,6 +139,10 @@ impl Way {
             let row = rows.replicas.values().next().unwrap().clone();
             rows.replicas.insert(id, ReplicaRow { id, ..row });
         }
+    }
+
+    pub fn blind(&self, blind: bool) {
+        *self.blind.lock().unwrap() = blind;
     }
 
     pub fn stick(&self, id: KeyId) {
@@ -171,6 +183,23 @@ impl Way {
         }
     }
 
+    /// The clock of the store shows that much more than the replica's.
+    pub fn clock_ahead(&self, seconds: i64) {
+        *self.clock_ahead_us.lock().unwrap() = seconds * 1_000_000;
+    }
+
+    /// Writes a value past all replicas, with a timestamp of its own.
+    pub async fn write_past(&self, id: &KeyId, cell: Cell) {
+        let written = self.shared.store.write_data(id, cell).await;
+        assert!(matches!(written, Written::Done));
+    }
+
+    /// Whether anybody waits for the answer to a question.
+    pub fn is_asked(&self) -> bool {
+        let rows = self.shared.rows.lock().unwrap();
+        rows.questions.iter().any(|(_, answer)| answer.is_none())
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -203,6 +232,9 @@ impl Store for Way {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        if *self.blind.lock().unwrap() {
+            return Err(StoreError::Unavailable("blind".to_owned()));
+        }
         let loaded = self.open()?.store.load(id).await;
         self.be_slow().await;
         *self.shown.lock().unwrap() = Some(Instant::now());
@@ -356,6 +388,17 @@ impl Store for Way {
         let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
         Ok(asked.and_then(|(_, answer)| *answer))
     }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        // Two days, as Cassandra.
+        Some(2 * 24 * 3_600 * 1_000_000)
+    }
+
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+        self.open()?;
+        let ahead_us = *self.clock_ahead_us.lock().unwrap();
+        Ok(Some(self.clock.wall_us().saturating_add_signed(ahead_us)))
+    }
 }
 
 /// Calls between engines of one process.
@@ -460,7 +503,7 @@ impl Service {
             history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
-            let way = Way::to(&shared);
+            let way = Way::to(&shared, &clock);
             let address = format!("replica-{number}");
             let engine = fermata::engine::Engine::start(EngineOptions {
                 clock: Arc::clone(&clock),

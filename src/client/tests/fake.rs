@@ -40,6 +40,8 @@ pub struct State {
     pub queue: VecDeque<(String, String)>,
     /// How the places that are over ended.
     pub over: BTreeMap<String, (&'static str, String)>,
+    /// What every release that carries a put is refused with.
+    pub refuses_puts: Option<Status>,
     pub grant: u64,
     pub next: u64,
     pub value: Option<bytes::Bytes>,
@@ -357,6 +359,9 @@ impl LockService for Fake {
         let call = format!("{} call_no={}", request.lock_ref, request.call_no);
         self.act("release", call, |state| {
             let place = bare(&request.lock_ref).to_owned();
+            if let (Some(refusal), Some(_)) = (&state.refuses_puts, &request.put) {
+                return Err(refusal.clone());
+            }
             match state.over.get(&place) {
                 Some(("RELEASED", _)) => {
                     return Ok(ReleaseLockResponse {

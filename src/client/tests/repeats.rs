@@ -277,3 +277,35 @@ async fn what_is_given_back_in_the_background_ends_with_its_session() {
     tokio::time::sleep(secs(60)).await;
     assert_eq!(world.fake.count("release"), asked);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_put_is_refused_gives_the_lock_back_before_it_says_so() {
+    let large = refusal(Code::InvalidArgument, "TOO_LARGE", "the value is too large");
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    let full = Status::unavailable("the disk is full");
+    for status in [large, limit, full] {
+        let world = World::new();
+        let guard = world.client.lock("k").await.unwrap();
+        world.fake.state().refuses_puts = Some(status.clone());
+        let refused = guard.release_with(Mutation::Put("v".into())).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(status.message()), "{error}");
+        assert!(world.fake.state().queue.is_empty(), "{error}");
+        assert_eq!(world.fake.state().value, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_answers_is_not_waited_for_long_after_its_put_was_given_up() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("release", Act::Hang);
+    let start = tokio::time::Instant::now();
+    let released = guard.release_with(Mutation::Put("v".into())).await;
+    assert!(
+        matches!(released, Err(ReleaseError::Unavailable(_))),
+        "{released:?}"
+    );
+    let most = world.client.options().timeout + secs(3);
+    assert!(start.elapsed() <= most, "{:?}", start.elapsed());
+}

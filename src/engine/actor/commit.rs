@@ -10,8 +10,9 @@ use super::super::activity::Cause;
 use super::super::api::EngineError;
 use super::super::inner::{Counters, Inner};
 use super::intent::{EvictReply, Intent};
+use super::outcome::no_fence;
 use super::{Actor, Run};
-use crate::lock::{Evidence, KeyId, Outcome, State, decide};
+use crate::lock::{CoreLimits, Evidence, KeyId, Outcome, State, decide, why_not_granted};
 use crate::store::{StoreError, Swap};
 
 /// More conflicts in a row make no longer pauses than this many (some 100 ms): each means that the key got on.
@@ -76,17 +77,14 @@ impl Actor {
             }
             return false;
         };
-        if self.pending.is_empty() {
+        let (now_us, core) = (run.inner.clock.wall_us(), run.inner.core());
+        let may_grant = state.awaits_grant() && self.may_grant(&state, now_us, &core);
+        if self.pending.is_empty() && !may_grant {
             self.others.sent_at = None;
             return false;
         }
         let (batch, commands) = self.next_batch(&state, run.inner.replica);
-        let decision = decide(
-            &state,
-            &commands,
-            run.inner.clock.wall_us(),
-            &run.inner.core,
-        );
+        let decision = decide(&state, &commands, now_us, &core);
         let mut outcomes = decision.outcomes.into_iter();
         let batch: Vec<_> = batch
             .into_iter()
@@ -120,6 +118,17 @@ impl Actor {
             }
         }));
         false
+    }
+
+    /// Whether the head of the queue, which has no grant, can get one now; else tells who asks for it why not.
+    fn may_grant(&mut self, state: &State, now_us: u64, core: &CoreLimits) -> bool {
+        match why_not_granted(state, now_us, core) {
+            Some(error) => {
+                self.fail_let_ins(state.head, &no_fence(error));
+                false
+            }
+            None => true,
+        }
     }
 
     /// Takes in what came of the operation under way.
@@ -328,11 +337,23 @@ impl Actor {
                     reply: Some(reply), ..
                 } => drop(reply.send(Err(failed()))),
                 // Its caller hears of it and may ask again; the place goes on being released.
-                Intent::Release { place, reply } => {
-                    drop(reply.send(Err(failed())));
+                Intent::Release {
+                    place,
+                    wrote,
+                    reply,
+                } => {
+                    let error = match wrote {
+                        true => failed().with_write(),
+                        false => failed(),
+                    };
+                    drop(reply.send(Err(error)));
                     if !self.is_releasing(place) {
                         let (reply, _) = oneshot::channel();
-                        self.pending.push_back(Intent::Release { place, reply });
+                        self.pending.push_back(Intent::Release {
+                            place,
+                            wrote,
+                            reply,
+                        });
                     }
                 }
                 Intent::Evict {

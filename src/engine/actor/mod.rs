@@ -15,11 +15,13 @@
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
 //! - `ceding`: places of this home that other replicas ask for (I10)
+//! - `arrival`: what a call says by coming, whatever becomes of it
 //! - `asked`: places of a silent home that callers here ask for
 //! - `tell`: what other replicas are told of it
 //! - `rest`: what is left of it while there is nothing to do
 
 mod adopt;
+mod arrival;
 mod asked;
 mod calls;
 mod ceding;
@@ -248,7 +250,7 @@ impl Actor {
                             taken += 1;
                         }
                     }
-                    Some(msg) => self.backlog.push_back(msg),
+                    Some(msg) => self.put_off(&run, msg),
                     // The map keeps the sender of a running actor; it is gone only if the map is.
                     None => return,
                 },

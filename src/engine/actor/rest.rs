@@ -105,6 +105,7 @@ impl Others {
             has_own_place: _,
             behind: _,
             waits: _,
+            ungranted,
             seen,
             ceded,
             consents,
@@ -117,6 +118,7 @@ impl Others {
             untold,
         } = self;
         seen.is_empty()
+            && !ungranted
             && ceded.is_empty()
             && consents.is_empty()
             && sent_at.is_none()

@@ -228,6 +228,10 @@ impl Asks for CassandraStore {
     }
 }
 
+/// Two days: ScyllaDB refuses timestamps from three days ahead of its clock on, and what is written further ahead than
+/// this cannot be overwritten by anybody else for as long (I3).
+const AHEAD_US_MAX: u64 = 2 * 24 * 3_600 * 1_000_000;
+
 #[async_trait]
 impl Store for CassandraStore {
     fn kind(&self) -> &'static str {
@@ -386,6 +390,10 @@ impl Store for CassandraStore {
 
     async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
         self.read_consent(question).await
+    }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        Some(AHEAD_US_MAX)
     }
 
     async fn clock_us(&self) -> Result<Option<u64>, StoreError> {

@@ -228,8 +228,7 @@ mod tests {
         let of = |kind: Kind| kind.options();
         let retry = "speculative_retry = '100ms'";
         assert_eq!(of(Kind::Data), retry);
-        assert_eq!(of(Kind::Replicas), retry);
-        for kind in [Kind::Locks, Kind::Sessions] {
+        for kind in [Kind::Locks, Kind::Sessions, Kind::Replicas] {
             assert_eq!(of(kind), format!("gc_grace_seconds = 10800 AND {retry}"));
         }
         assert_eq!(
