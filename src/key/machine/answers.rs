@@ -16,6 +16,7 @@ impl Machine {
             self.backlog.remove(at);
             return fail(call, super::KeyError::ChangingHome, out);
         }
+        let is_given_away = matches!(self.role, Role::HandingOver(..));
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -25,8 +26,12 @@ impl Machine {
         let ask = serving.asks.remove(at);
         serving.close_call(cx, ask.seq);
         serving.wait_for_claim_anew(cx, ask.seq);
+        if is_given_away {
+            return fail(call, super::KeyError::ChangingHome, out);
+        }
         let Some(entry) = serving.state.entry(ask.seq) else {
-            return;
+            let end = serving.state.end_of(ask.seq);
+            return fail(call, super::KeyError::Ended(end), out);
         };
         let entry = EntryRef {
             seq: ask.seq,
@@ -69,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// HELD was heard by nobody: the grant is unclaimed, from now on.
+    /// HELD was heard by nobody: the grant is unclaimed from now on, unless another answer was heard.
     pub(super) fn answer_lost(&mut self, cx: &Context<'_>, grant: Fence) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -79,7 +84,7 @@ impl Machine {
         };
         let until = cx.now.plus(serving.claim_ttl(cx, entry));
         if let Some(holder) = serving.holder.as_mut().filter(|h| h.grant == grant) {
-            holder.claim = Claim::Until(until);
+            holder.claim.lost(until);
         }
     }
 
@@ -98,8 +103,8 @@ impl Machine {
             && !holder.is_closing()
         {
             let (seq, grant) = (holder.seq, holder.grant);
-            if serving.asks.iter().any(|ask| ask.seq == seq) {
-                // Somebody is there, and waits for the sync.
+            if serving.waits_of(seq) > 0 || serving.watchers.iter().any(|w| w.seq == seq) {
+                // Somebody is there, and waits for the sync, or for the value.
                 serving.wait_for_claim_anew(cx, seq);
             } else if let Some((entry, reason, _)) =
                 serving.begin_eviction(seq, EndReason::Unclaimed)
@@ -107,6 +112,7 @@ impl Machine {
                 ends.push((entry, reason, Some(grant)));
             }
         }
+        serving.grant_again.take_if(|at| *at <= cx.now);
         self.evict(ends);
     }
 
@@ -131,9 +137,12 @@ impl Machine {
 
     fn evict(&mut self, ends: Vec<(EntryRef, EndReason, Option<Fence>)>) {
         for (entry, reason, only_under) in ends {
-            let is_asked =
-                |i: &Intent| matches!(&i.what, Wish::Evict { entry: e, .. } if e.seq == entry.seq);
-            if self.pending.iter().any(is_asked) {
+            // One that an operator waits for may be dropped.
+            let is_wanted = |i: &Intent| {
+                let same = matches!(&i.what, Wish::Evict { entry: e, .. } if e.seq == entry.seq);
+                same && i.call.is_none()
+            };
+            if self.pending.iter().any(is_wanted) {
                 continue;
             }
             let wish = Wish::Evict {

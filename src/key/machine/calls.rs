@@ -76,7 +76,7 @@ impl Machine {
                 let answer = Ok(Answer::Home(serving.home));
                 out.push(Effect::Answer { call: id, answer });
             }
-            Call::HandOver { to } => self.begin_hand_over(id, to),
+            Call::HandOver { to } => self.begin_hand_over(cx, id, to, out),
         }
     }
 
@@ -106,15 +106,9 @@ impl Machine {
             Err(why) => return fail(id, why, out),
         };
         let holder = serving.holder.as_ref().filter(|h| h.seq == entry.seq);
-        match holder.map(|holder| &holder.phase) {
-            Some(Phase::Releasing { .. } | Phase::LastPut { .. }) => {
-                return fail(id, KeyError::Releasing, out);
-            }
-            Some(Phase::Evicting { reason }) => {
-                let end = Over::Ended(reason.clone());
-                return fail(id, KeyError::Ended(end), out);
-            }
-            _ => {}
+        let releases = |p: &Phase| matches!(p, Phase::Releasing { .. } | Phase::LastPut { .. });
+        if holder.is_some_and(|holder| releases(&holder.phase)) {
+            return fail(id, KeyError::Releasing, out);
         }
         if position > 0 && !wait {
             let answer = Ok(Answer::Waiting {
@@ -128,9 +122,11 @@ impl Machine {
             });
             return out.push(Effect::Answer { call: id, answer });
         }
-        let asks_max = cx.limits.waits_per_lock_ref_max;
-        if serving.asks.iter().filter(|a| a.seq == entry.seq).count() >= asks_max {
+        if serving.waits_of(entry.seq) >= cx.limits.waits_per_lock_ref_max {
             return fail(id, exhausted_waits(cx), out);
+        }
+        if serving.asks.len() >= cx.limits.calls_max {
+            return fail(id, exhausted_calls(cx), out);
         }
         serving.open_call(cx, entry.seq);
         serving.asks.push(Ask {
@@ -158,6 +154,14 @@ impl Machine {
             return out.push(Effect::Answer { call: id, answer });
         }
         if let Some(value) = put {
+            if let Err(why @ KeyError::Ended(Over::NoLongerKept)) = live {
+                // An earlier try of this call may have written, and ended it.
+                let error = CallError {
+                    why,
+                    may_have_written: true,
+                };
+                return fail(id, error, out);
+            }
             let kind = CriticalKind::Release(value);
             return self.critical(cx, (id, entry, call_no), kind, out);
         }
@@ -209,6 +213,9 @@ impl Machine {
         let same = |w: &&Watcher| w.seq == entry.seq;
         if serving.watchers.iter().filter(same).count() >= cx.limits.waits_per_lock_ref_max {
             return fail(id, exhausted_waits(cx), out);
+        }
+        if serving.watchers.len() >= cx.limits.calls_max {
+            return fail(id, exhausted_calls(cx), out);
         }
         serving.open_call(cx, entry.seq);
         serving.watchers.push(Watcher {

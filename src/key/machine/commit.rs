@@ -4,15 +4,11 @@
 use std::sync::Arc;
 
 use super::calls::fail;
-use super::event::{
-    Answer, CallError, Context, Effect, EntryRef, KeyError, Reason, Report, SwapOutcome,
-};
-use super::holder::{Phase, Resume};
+use super::event::{CallError, Context, Effect, KeyError, Reason, Report, SwapOutcome};
 use super::intent::{BATCH_MAX, Intent, OutcomeOf, Swapping, Wish};
 use super::serving::Io;
-use super::take_over::refused;
 use super::{Machine, Role, Turn};
-use crate::key::{Command, Decider, KeyState, Outcome, WritesOfHolder, decide};
+use crate::key::{Command, Decider, KeyState, WritesOfHolder, decide};
 use crate::lock::{EndReason, Fence, Over};
 
 impl Machine {
@@ -49,9 +45,10 @@ impl Machine {
         false
     }
 
-    /// A first entry that has no grant, since no fence could be taken, gets one once somebody asks for it.
+    /// A first entry that has no grant gets one. Where no fence can be taken that is tried again after a while, or once
+    /// somebody asks for it.
     fn wish_grant(&mut self) {
-        let Some(serving) = self.serving_mut() else {
+        let Role::Serving(serving) = &self.role else {
             return;
         };
         let Some(first) = serving.state.first() else {
@@ -59,8 +56,7 @@ impl Machine {
         };
         let seq = first.seq;
         let is_wanted = serving.state.grant == Fence::NONE
-            && (serving.asks.iter().any(|ask| ask.seq == seq)
-                || serving.watchers.iter().any(|w| w.seq == seq));
+            && (serving.grant_again.is_none() || serving.asks.iter().any(|ask| ask.seq == seq));
         if is_wanted && !self.pending.iter().any(|i| i.what == Wish::Grant) {
             self.pending.push_back(Intent::new(None, Wish::Grant));
         }
@@ -130,9 +126,7 @@ impl Machine {
         match outcome {
             SwapOutcome::Applied => {
                 self.tries = 0;
-                if let Some(serving) = self.serving_mut() {
-                    serving.adopt(cx, new, out);
-                }
+                self.adopt(cx, new, out);
                 self.deliver(cx, batch, out);
             }
             SwapOutcome::Conflict(state) => {
@@ -167,7 +161,39 @@ impl Machine {
         // An open proposal may still apply while the version is the same: that settles nothing, and what is wished is
         // decided and sent again.
         if state.version > serving.state.version {
-            serving.adopt(cx, state, out);
+            self.hand_over_missed();
+            self.adopt(cx, state, out);
+        }
+    }
+
+    /// Takes a committed state of this term as the latest one. A new holder whose end is wanted already hears HELD never.
+    fn adopt(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        serving.adopt(cx, state, out);
+        let Some((seq, grant)) = serving.holder.as_ref().map(|h| (h.seq, h.grant)) else {
+            return;
+        };
+        let ends = self.pending.iter().find_map(|i| match &i.what {
+            Wish::Release { entry, .. } if entry.seq == seq => Some(None),
+            // One that an operator waits for may be dropped.
+            Wish::Evict {
+                entry,
+                reason,
+                only_under,
+            } if entry.seq == seq && i.call.is_none() => {
+                let is_meant = only_under.is_none_or(|under| under == grant);
+                is_meant.then(|| Some(reason.clone()))
+            }
+            _ => None,
+        });
+        if let Some(holder) = self.holder_mut().filter(|h| !h.is_closing()) {
+            match ends {
+                Some(Some(reason)) => holder.begin_eviction(reason),
+                Some(None) => holder.begin_release(),
+                None => {}
+            }
         }
     }
 
@@ -184,8 +210,13 @@ impl Machine {
     /// This replica is the home no longer: everybody hears where to ask.
     pub(super) fn leave(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
         let role = std::mem::replace(&mut self.role, Role::Unread);
-        let (Role::Serving(serving) | Role::HandingOver(serving, _)) = role else {
-            return;
+        let serving = match role {
+            Role::Serving(serving) => serving,
+            Role::HandingOver(serving, hand_over) => {
+                hand_over.close(why, out);
+                serving
+            }
+            Role::Unread | Role::Taking(_) => return,
         };
         serving.close(why, out);
         self.fail_all(why, out);
@@ -241,130 +272,6 @@ impl Machine {
             serving.wait_for_claim_anew(cx, seq);
         }
     }
-
-    /// Answers a batch whose outcomes stand.
-    pub(super) fn deliver(
-        &mut self,
-        cx: &Context<'_>,
-        batch: Vec<(Intent, OutcomeOf)>,
-        out: &mut Vec<Effect>,
-    ) {
-        for (intent, OutcomeOf(outcome)) in batch {
-            self.deliver_one(cx, intent, outcome, out);
-        }
-    }
-
-    fn deliver_one(
-        &mut self,
-        cx: &Context<'_>,
-        intent: Intent,
-        outcome: Outcome,
-        out: &mut Vec<Effect>,
-    ) {
-        let Intent {
-            call,
-            in_doubt,
-            what,
-        } = intent;
-        let answered: Result<Answer, CallError> = match (what, outcome) {
-            (Wish::Create { entry, read_value }, Outcome::Created { seq, existed }) => {
-                let Some(call) = call else { return };
-                let entry = EntryRef {
-                    seq,
-                    tag: crate::lock::Tag::of(entry.request_id),
-                    grant: None,
-                };
-                // That it found itself may be its own earlier try.
-                let existed = existed && !in_doubt;
-                return self.acquire(cx, call, entry, (false, read_value), existed, out);
-            }
-            (Wish::Release { .. }, Outcome::Released) => Ok(Answer::Released { already: false }),
-            (Wish::Release { .. }, Outcome::Gone(Over::Released)) => {
-                Ok(Answer::Released { already: !in_doubt })
-            }
-            (Wish::Release { has_written, .. }, Outcome::Gone(end)) => Err(CallError {
-                why: KeyError::Ended(end),
-                may_have_written: has_written,
-            }),
-            (Wish::Evict { entry, reason, .. }, Outcome::Evicted { was_holder }) => {
-                let end = Over::Ended(reason);
-                out.push(Effect::Report(Report::Evicted {
-                    entry,
-                    end,
-                    was_holder,
-                }));
-                Ok(Answer::Forced {
-                    already: false,
-                    was_holder,
-                })
-            }
-            (Wish::Evict { reason, .. }, Outcome::Gone(end)) => Ok(Answer::Forced {
-                already: !(in_doubt && end == Over::Ended(reason)),
-                was_holder: false,
-            }),
-            (Wish::Grant, Outcome::Refused(refusal)) => {
-                return self.grant_refused(cx, &refused(&refusal), out);
-            }
-            (Wish::Extend { fence, .. }, Outcome::Refused(refusal)) => {
-                return self.extend_refused(fence, &refused(&refusal), out);
-            }
-            (Wish::Grant | Wish::Extend { .. }, _) => return,
-            (Wish::Release { has_written, .. }, Outcome::Refused(refusal)) => Err(CallError {
-                why: refused(&refusal),
-                may_have_written: has_written,
-            }),
-            (_, Outcome::Refused(refusal)) => Err(refused(&refusal).into()),
-            (_, _) => Err(KeyError::ChangingHome.into()),
-        };
-        if let Some(call) = call {
-            let answer = answered;
-            out.push(Effect::Answer { call, answer });
-        }
-    }
-
-    /// No fence can be taken for the first entry: whoever asks for it hears so, and may ask again.
-    fn grant_refused(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
-        let Some(serving) = self.serving_mut() else {
-            return;
-        };
-        let Some(seq) = serving.state.first().map(|first| first.seq) else {
-            return;
-        };
-        let asks: Vec<_> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
-        let watchers: Vec<_> = serving.watchers.extract_if(.., |w| w.seq == seq).collect();
-        for ask in asks {
-            self.fail_ask(cx, ask, why.clone(), out);
-        }
-        for watcher in watchers {
-            if let Some(serving) = self.serving_mut() {
-                serving.close_call(cx, watcher.seq);
-            }
-            fail(watcher.call, why.clone(), out);
-        }
-    }
-
-    /// The holder gets no more timestamps: what waits for them fails, and may be asked for again.
-    fn extend_refused(&mut self, fence: Fence, why: &KeyError, out: &mut Vec<Effect>) {
-        let Some(holder) = self.holder_mut().filter(|h| h.fence == fence) else {
-            return;
-        };
-        let Phase::Extending(resume) = holder.phase else {
-            return;
-        };
-        holder.resume(resume);
-        let queued: Vec<_> = holder.queued.drain(..).collect();
-        let seq = holder.seq;
-        for critical in queued {
-            fail(critical.call, why.clone(), out);
-        }
-        if resume == Resume::Sync
-            && let Some(serving) = self.serving_mut()
-        {
-            for ask in serving.asks.extract_if(.., |ask| ask.seq == seq) {
-                fail(ask.call, why.clone(), out);
-            }
-        }
-    }
 }
 
 impl super::serving::Serving {
@@ -401,7 +308,8 @@ impl super::serving::Serving {
         for watcher in self.watchers.drain(..) {
             let status = match why {
                 KeyError::Elsewhere(home) => super::EntryStatus::Elsewhere(*home),
-                _ => super::EntryStatus::Waiting { position: 0 },
+                // The row is lost, and with it the queue.
+                _ => super::EntryStatus::Ended(Over::NoLongerKept),
             };
             out.push(Effect::Notify {
                 call: watcher.call,

@@ -9,7 +9,7 @@ use super::holder::{Critical, CriticalKind, Holder, Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::serving::{Io, KnownValue};
 use super::{Machine, Role};
-use crate::lock::{Fence, Over};
+use crate::lock::Fence;
 
 impl Machine {
     /// Checks a critical call, in the order in which a client can mend what is wrong, and takes it in.
@@ -262,9 +262,6 @@ fn accept<'a>(
 ) -> Result<&'a mut Holder, KeyError> {
     if holder.grant != grant {
         return Err(KeyError::GrantSuperseded);
-    }
-    if let Phase::Evicting { reason } = &holder.phase {
-        return Err(KeyError::Ended(Over::Ended(reason.clone())));
     }
     if holder.is_closing() {
         return Err(KeyError::Releasing);

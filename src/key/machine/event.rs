@@ -471,7 +471,7 @@ pub enum Effect {
     },
     /// The client of an entry that lives by this session is there.
     RenewSession(SessionId),
-    /// From now on this key wants to hear of the session's end.
+    /// From now on this key wants to hear of the session's end; at once, if it ended before.
     Attach {
         /// The session.
         session: SessionId,

@@ -22,17 +22,29 @@ pub(super) struct HandOver {
     stage: Stage,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     /// What was begun is brought to its end; nothing was sent.
     Draining,
-    /// Its commit was sent, and may apply.
-    Sent,
+    /// Its commit was sent, and may apply: sent again, it is the same one.
+    Sent(Arc<KeyState>),
 }
 
 impl Machine {
     /// Begins to give the key away: from here on no call is taken in.
-    pub(super) fn begin_hand_over(&mut self, call: CallId, to: ReplicaId) {
+    pub(super) fn begin_hand_over(
+        &mut self,
+        cx: &Context<'_>,
+        call: CallId,
+        to: ReplicaId,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Role::Serving(serving) = &self.role
+            && to == cx.replica
+        {
+            let answer = Ok(Answer::HandedOver(serving.home));
+            return out.push(Effect::Answer { call, answer });
+        }
         self.role = match std::mem::replace(&mut self.role, Role::Unread) {
             Role::Serving(serving) => Role::HandingOver(
                 serving,
@@ -51,16 +63,20 @@ impl Machine {
         let Role::HandingOver(serving, hand_over) = &mut self.role else {
             return false;
         };
-        if hand_over.stage == Stage::Draining {
-            if !self.pending.is_empty() {
-                return self.commit(cx, out);
-            }
-            if !serving.is_drained() {
-                return false;
-            }
+        let state = Arc::clone(&serving.state);
+        if let Stage::Sent(new) = &hand_over.stage {
+            let new = Arc::clone(new);
+            self.send_hand_over(state, new, out);
+            return false;
+        }
+        if !self.pending.is_empty() {
+            return self.commit(cx, out);
+        }
+        if !serving.is_drained() {
+            return false;
         }
         let holder = serving.holder.as_ref();
-        let told = holder.filter(|holder| holder.claim == Claim::Claimed);
+        let told = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
         let command = Command::HandOver {
             to: hand_over.to,
             holder: told.map(|holder| holder.writes_of_holder()),
@@ -70,24 +86,25 @@ impl Machine {
             now_us: cx.now_us,
             limits: &cx.limits.core,
         };
-        let state = Arc::clone(&serving.state);
         let decision = decide(&state, &[command], by);
-        if let [Outcome::Refused(refusal)] = &decision.outcomes[..]
-            && hand_over.stage == Stage::Draining
-        {
+        if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {
             let why = refused(refusal);
             self.keep_key(cx, &why, out);
             return true;
         }
-        hand_over.stage = Stage::Sent;
         let new = Arc::new(decision.state);
+        hand_over.stage = Stage::Sent(Arc::clone(&new));
+        self.send_hand_over(state, new, out);
+        false
+    }
+
+    fn send_hand_over(&mut self, state: Arc<KeyState>, new: Arc<KeyState>, out: &mut Vec<Effect>) {
         out.push(Effect::Swap {
             old: state,
             new: Arc::clone(&new),
         });
         let batch: Vec<(_, OutcomeOf)> = Vec::new();
         self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
-        false
     }
 
     /// What became of a commit while the key is being given away.
@@ -122,16 +139,26 @@ impl Machine {
         match &self.role {
             Role::HandingOver(serving, hand_over) => {
                 // It may have gone on from there.
-                hand_over.stage == Stage::Sent && state.term() > serving.home.term
+                matches!(hand_over.stage, Stage::Sent(_)) && state.term() > serving.home.term
             }
             Role::Unread | Role::Taking(_) | Role::Serving(_) => false,
         }
     }
 
-    /// The other replica is the home.
+    /// The row shows a later version of this home: no hand-over that was sent can apply any more.
+    pub(super) fn hand_over_missed(&mut self) {
+        if let Role::HandingOver(_, hand_over) = &mut self.role {
+            hand_over.stage = Stage::Draining;
+        }
+    }
+
+    /// This replica is the home no longer.
     pub(super) fn handed_over(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let Some(home) = state.home else { return };
-        if let Role::HandingOver(_, hand_over) = &mut self.role {
+        if let Role::HandingOver(serving, hand_over) = &mut self.role
+            && home.replica == hand_over.to
+            && home.term == serving.home.term.saturating_add(1)
+        {
             for call in std::mem::take(&mut hand_over.calls) {
                 let answer = Ok(Answer::HandedOver(home));
                 out.push(Effect::Answer { call, answer });
@@ -148,11 +175,18 @@ impl Machine {
             return;
         };
         self.role = Role::Serving(serving);
-        for call in hand_over.calls {
-            fail(call, why.clone(), out);
-        }
+        hand_over.close(why, out);
         for queued in std::mem::take(&mut self.backlog) {
             self.call(cx, queued.id, queued.call, out);
+        }
+    }
+}
+
+impl HandOver {
+    /// Those who asked for it, who hear that it came otherwise.
+    pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
+        for call in self.calls {
+            fail(call, why.clone(), out);
         }
     }
 }

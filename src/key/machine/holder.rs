@@ -69,8 +69,30 @@ pub(super) enum Resume {
 pub(super) enum Claim {
     /// Nobody yet: evicted as unclaimed at this moment.
     Until(Observed),
-    /// Somebody.
+    /// So many answers and news said so, and were not lost.
+    Told(u32),
+    /// Somebody who named the grant; or the home before may have told it.
     Claimed,
+}
+
+impl Claim {
+    /// HELD is told once more.
+    pub fn told(&mut self) {
+        *self = match self {
+            Claim::Until(_) => Claim::Told(1),
+            Claim::Told(times) => Claim::Told(times.saturating_add(1)),
+            Claim::Claimed => Claim::Claimed,
+        };
+    }
+
+    /// One answer was heard by nobody. If no other was, the claim is waited for until then.
+    pub fn lost(&mut self, until: Observed) {
+        *self = match self {
+            Claim::Until(_) | Claim::Told(0 | 1) => Claim::Until(until),
+            Claim::Told(times) => Claim::Told(*times - 1),
+            Claim::Claimed => Claim::Claimed,
+        };
+    }
 }
 
 /// What a critical call does.

@@ -20,6 +20,7 @@ mod answers;
 mod calls;
 mod commit;
 mod critical;
+mod deliver;
 mod event;
 mod hand_over;
 mod holder;

@@ -6,7 +6,7 @@ use super::event::{
     CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
     own_ttl,
 };
-use super::holder::{Claim, Critical, Holder};
+use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
 use crate::key::{Home, KeyState, QueueEntry};
 use crate::lock::{EndReason, Fence, Liveness, Lookup, Over, Seq};
@@ -76,6 +76,8 @@ pub(super) struct Serving {
     pub watchers: Vec<Watcher>,
     pub ios: Vec<(IoId, Io)>,
     pub value: KnownValue,
+    /// No fence could be taken for the first entry: when that is tried again.
+    pub grant_again: Option<Observed>,
 }
 
 impl Serving {
@@ -97,6 +99,7 @@ impl Serving {
             watchers: Vec::new(),
             ios: Vec::new(),
             value: KnownValue::Unknown,
+            grant_again: None,
         };
         serving.adopt(cx, state, out);
         if let Some(holder) = serving.holder.as_mut().filter(|h| Some(h.seq) == claimed) {
@@ -110,10 +113,8 @@ impl Serving {
             Some((Claim::Until(at), false)) => Some(*at),
             Some(_) | None => None,
         };
-        match (self.leases.due(), claim) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let all = [self.leases.due(), claim, self.grant_again];
+        all.into_iter().flatten().min()
     }
 
     /// Takes a committed state of this term as the latest one.
@@ -155,7 +156,13 @@ impl Serving {
         }
         self.end_holder(out);
         let until = cx.now.plus(self.claim_ttl(cx, entry));
-        self.holder = Some(Holder::new(entry, &new, Claim::Until(until)));
+        let mut holder = Holder::new(entry, &new, Claim::Until(until));
+        if let KnownValue::Known(Some(datum)) = &self.value {
+            // It may be of somebody else, above this fence (I2).
+            holder.saw(datum.timestamp);
+        }
+        self.holder = Some(holder);
+        self.grant_again = None;
         out.push(Effect::Report(Report::Granted {
             seq: entry.seq,
             at_once: old.entries.is_empty() && new.entries.len() == 1,
@@ -227,7 +234,8 @@ impl Serving {
         }
     }
 
-    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call.
+    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call. One that is being evicted is
+    /// not renewed; who names the grant in force was told it (I5).
     pub fn live(
         &mut self,
         cx: &Context<'_>,
@@ -239,6 +247,14 @@ impl Serving {
             Lookup::Over(end) => return Err(KeyError::Ended(end)),
             Lookup::NeverIssued => return Err(KeyError::NeverIssued),
         };
+        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == entry.seq) {
+            if let Phase::Evicting { reason } = &holder.phase {
+                return Err(KeyError::Ended(Over::Ended(reason.clone())));
+            }
+            if entry.grant == Some(holder.grant) {
+                holder.claim = Claim::Claimed;
+            }
+        }
         let lease = self.renew(cx, entry.seq, out)?;
         Ok((position, lease))
     }
@@ -294,6 +310,13 @@ impl Serving {
     pub fn take_io(&mut self, io: IoId) -> Option<Io> {
         let at = self.ios.iter().position(|(id, _)| *id == io)?;
         Some(self.ios.swap_remove(at).1)
+    }
+
+    /// How many calls wait for HELD of this entry.
+    pub fn waits_of(&self, seq: Seq) -> usize {
+        let held = |(_, io): &&(IoId, Io)| matches!(io, Io::Held { ask, .. } if ask.seq == seq);
+        let reads = self.ios.iter().filter(held).count();
+        reads + self.asks.iter().filter(|ask| ask.seq == seq).count()
     }
 
     /// How many reads and writes of the holder are under way, or accepted.

@@ -5,7 +5,7 @@ use super::critical::settled;
 use super::event::{
     Answer, Context, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome,
 };
-use super::holder::{Claim, Holder, Phase, Resume};
+use super::holder::{Holder, Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::serving::{Ask, Io, KnownValue};
 use super::{Machine, Role};
@@ -83,7 +83,7 @@ impl Machine {
         let (seq, grant) = (holder.seq, holder.grant);
         for watcher in serving.watchers.iter_mut().filter(|w| w.seq == seq) {
             if watcher.position.take().is_some() {
-                holder.claim = Claim::Claimed;
+                holder.claim.told();
                 out.push(Effect::Notify {
                     call: watcher.call,
                     status: EntryStatus::Held { grant },
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody hears it.
+    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody hears any answer of it.
     pub(super) fn answer_held(
         &mut self,
         cx: &Context<'_>,
@@ -128,6 +128,11 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
+        let holder = serving.holder.as_ref().filter(|h| h.seq == ask.seq);
+        if holder.is_some_and(|h| matches!(h.phase, Phase::Extending(_))) {
+            // It holds the key, and goes on in a moment.
+            return serving.asks.push(ask);
+        }
         serving.close_call(cx, ask.seq);
         let lease = match serving.renew(cx, ask.seq, out) {
             Ok(lease) => lease,
@@ -140,7 +145,7 @@ impl Machine {
             // It is being released or evicted since.
             return fail(ask.call, KeyError::Releasing, out);
         }
-        holder.claim = Claim::Claimed;
+        holder.claim.told();
         let answer = Ok(Answer::Held {
             entry: holder.entry(),
             value,
@@ -195,7 +200,7 @@ impl Machine {
         };
         match cell {
             // Nothing was written from this read, so it may be read again (I7).
-            Err(why) => self.pause_sync(cx, None, &why, out),
+            Err(why) => self.pause_sync(cx, None, &KeyError::StoreUnavailable(why), out),
             // The rewrite would not show above what is there: take a fence that does, and read again under that one.
             Ok(Some(datum)) if datum.timestamp >= fence.0 => {
                 holder.phase = Phase::Extending(Resume::Sync);
@@ -238,16 +243,17 @@ impl Machine {
             }
             // Again, with the same content: a fence is synced from one read (I7).
             WriteOutcome::Unknown(why) | WriteOutcome::NotStarted(why) => {
-                self.pause_sync(cx, Some(datum), &why, out);
+                self.pause_sync(cx, Some(datum), &KeyError::StoreUnavailable(why), out);
             }
         }
     }
 
-    fn pause_sync(
+    /// Goes on with the sync after a while; whoever waits for it fails.
+    pub(super) fn pause_sync(
         &mut self,
         cx: &Context<'_>,
         rewrite: Option<Datum>,
-        why: &Reason,
+        why: &KeyError,
         out: &mut Vec<Effect>,
     ) {
         if let Some(holder) = self.holder_mut() {
@@ -257,11 +263,11 @@ impl Machine {
             holder.phase = Phase::SyncPaused { rewrite };
             out.push(Effect::Pause { of, tries });
         }
-        self.fail_for_store(cx, why, out);
+        self.fail_for_sync(cx, why, out);
     }
 
     /// Fails whoever waits for the holder's sync; they may ask again.
-    fn fail_for_store(&mut self, cx: &Context<'_>, why: &Reason, out: &mut Vec<Effect>) {
+    fn fail_for_sync(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -270,11 +276,11 @@ impl Machine {
         };
         let seq = holder.seq;
         for critical in holder.queued.drain(..) {
-            fail(critical.call, KeyError::StoreUnavailable(why.clone()), out);
+            fail(critical.call, why.clone(), out);
         }
         let asks: Vec<Ask> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
         for ask in asks {
-            self.fail_ask(cx, ask, KeyError::StoreUnavailable(why.clone()), out);
+            self.fail_ask(cx, ask, why.clone(), out);
         }
     }
 }

@@ -56,7 +56,7 @@ impl Machine {
         let Loaded { state, past } = loaded;
         if let Some(home) = state.home
             && home.replica == cx.replica
-            && (self.has_taken(home) || (self.was_given(home) && self.role == Role::Unread))
+            && (self.has_taken(home) || self.was_given(home))
         {
             return self.serve(cx, home, state, None, out);
         }
@@ -89,7 +89,14 @@ impl Machine {
         }
     }
 
+    /// Whether it was told that the key was handed to it in this term, and has not begun to take it from itself: that
+    /// may apply yet.
     fn was_given(&self, home: Home) -> bool {
+        if let Role::Taking(taking) = &self.role
+            && taking.state.home == Some(home)
+        {
+            return false;
+        }
         let given = |call: &Call| matches!(call, Call::Adopt { term } if *term == home.term);
         self.backlog.iter().any(|queued| given(&queued.call))
     }
@@ -160,7 +167,7 @@ impl Machine {
             to: cx.replica,
             past: taking.past,
         }];
-        self.wish_created();
+        self.wish_created(cx);
         let batch = self.next_batch(&mut commands);
         let by = Decider {
             replica: cx.replica,
@@ -190,13 +197,13 @@ impl Machine {
     }
 
     /// Entries that were asked for go into the commit of the take-over.
-    fn wish_created(&mut self) {
+    fn wish_created(&mut self, cx: &Context<'_>) {
         for queued in std::mem::take(&mut self.backlog) {
+            let has_room = self.pending.len() < cx.limits.calls_max;
             match queued.call {
-                Call::Create { entry, read_value } => self.pending.push_back(Intent::new(
-                    Some(queued.id),
-                    Wish::Create { entry, read_value },
-                )),
+                Call::Create { entry, read_value } if has_room => self.pending.push_back(
+                    Intent::new(Some(queued.id), Wish::Create { entry, read_value }),
+                ),
                 _ => self.backlog.push_back(queued),
             }
         }
@@ -217,6 +224,11 @@ impl Machine {
                 if let Some(home) = new.home {
                     self.serve(cx, home, new, Some(batch), out);
                 }
+            }
+            // Without a row the timestamp of the value is wanted, too (I2).
+            SwapOutcome::Conflict(state) if state.version == 0 => {
+                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.turn = Turn::InDoubt;
             }
             SwapOutcome::Conflict(state) => {
                 self.put_back(batch.into_iter().map(|(intent, _)| intent), false);

@@ -4,17 +4,18 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
+use super::progress::Progress;
 use super::setup::Setup;
 use super::step::Action;
 use super::world::World;
 
 const PROMISES: &str = "what clients are told is kept";
-const PROGRESS: &str = "somebody can go on until all are done";
+const PROGRESS: &str = "all can come to their end, if nothing more goes wrong";
 const SERVED: &str = "all are done";
 /// The steps of a bounded search.
 const STEPS_MAX: usize = 100_000;
 
-struct Search(Setup);
+struct Search(Setup, Progress);
 
 impl Model for Search {
     type State = World;
@@ -36,10 +37,7 @@ impl Model for Search {
         vec![
             Property::always(PROMISES, |_, world: &World| world.truth.broken.is_none()),
             Property::always(PROGRESS, |search: &Search, world: &World| {
-                let mut actions = Vec::new();
-                world.actions(&search.0, &mut actions);
-                let goes_on = actions.into_iter().any(|action| !world.is_fault(action));
-                goes_on || world.is_finished() || world.truth.broken.is_some()
+                search.1.may_end_well(&search.0, world)
             }),
             Property::sometimes(SERVED, |_, world: &World| world.is_finished()),
         ]
@@ -50,7 +48,7 @@ fn search(setup: Setup) {
     let began = Instant::now();
     let name = setup.name;
     let steps_max = setup.steps_max;
-    let mut checker = Search(setup.clone())
+    let mut checker = Search(setup.clone(), Progress::default())
         .checker()
         .threads(2)
         .finish_when(HasDiscoveries::AnyFailures);
@@ -103,6 +101,15 @@ fn searches() -> Vec<Setup> {
         Setup::new("an unclaimed holder").faults(|f| f.unclaimed = 1),
         Setup::new("by force").faults(|f| f.forced = 1),
         Setup::new("a wrong clock").faults(|f| f.wrong_clocks = 1),
+        Setup::new("the store fails for a moment").faults(|f| f.store_failures = 1),
+        Setup::new("the store fails, a swap of unknown outcome, one given up")
+            .clients(1)
+            .sections(2)
+            .faults(|f| {
+                f.store_failures = 1;
+                f.unknown_swaps = 1;
+                f.given_up = 1;
+            }),
         Setup::new("puts that ride with releases, one given up")
             .carry(3)
             .puts(0)

@@ -3,12 +3,13 @@
 //!
 //! What stands between them is the model's: compare-and-swaps and writes that are late, of unknown outcome, or land when
 //! their sender is long gone; replicas that end, or lose what they knew of the key; sessions that end; hand-overs;
-//! answers that are lost. What a replica does about it is decided by `fermata::key::machine`.
+//! answers that are lost; a store that fails for a moment. What a replica does about it is decided by `fermata::key::machine`.
 //!
 //! Taken for atomic: a QUORUM read of the value (with its repair), a read of the row, a call with its answer once that is
 //! given. A replica that others take for down answers nothing any more (H2): that is checked elsewhere, and an event here.
 
 mod configurations;
+mod progress;
 mod replica;
 mod setup;
 mod step;

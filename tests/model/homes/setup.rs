@@ -30,6 +30,8 @@ pub struct Faults {
     pub forced: u8,
     /// The clock of the home is wrong for a while: no fence is taken.
     pub wrong_clocks: u8,
+    /// The store fails to read the row, or does not begin a compare-and-swap.
+    pub store_failures: u8,
 }
 
 /// One search.

@@ -34,6 +34,10 @@ pub enum Action {
     Swapped(usize),
     /// Its sender hears that this is not known.
     SwapUnknown(usize),
+    /// It is not begun, and its sender hears so.
+    SwapNotStarted(usize),
+    /// A read of the row fails.
+    LoadFails(usize),
     /// A write lands on a node.
     Lands(usize, usize),
     /// Two nodes have it: its sender hears so.
@@ -81,6 +85,9 @@ impl World {
                 }
                 if left.unknown_swaps > 0 {
                     out.push(Action::SwapUnknown(i));
+                }
+                if left.store_failures > 0 && !swap.is_applied {
+                    out.push(Action::SwapNotStarted(i));
                 }
             }
         }
@@ -138,6 +145,9 @@ impl World {
         let is_home = self.home() == Some(r);
         if replica.loads {
             out.push(Action::Loaded(r));
+            if left.store_failures > 0 {
+                out.push(Action::LoadFails(r));
+            }
         }
         for io in &replica.reads {
             out.extend((0..NODES).map(|n| Action::Read(r, *io, n)));
@@ -180,6 +190,8 @@ impl World {
         match action {
             Action::GiveUp(_)
             | Action::SwapUnknown(_)
+            | Action::SwapNotStarted(_)
+            | Action::LoadFails(_)
             | Action::WriteUnknown(_)
             | Action::Ends(_)
             | Action::MemoryLost(_)
@@ -220,6 +232,7 @@ impl World {
         let of = match action {
             Action::GiveUp(_) => &mut left.given_up,
             Action::SwapUnknown(_) => &mut left.unknown_swaps,
+            Action::SwapNotStarted(_) | Action::LoadFails(_) => &mut left.store_failures,
             Action::WriteUnknown(_) => &mut left.unknown_writes,
             Action::Ends(_) => &mut left.ends,
             Action::MemoryLost(_) => &mut left.memory_lost,
@@ -288,6 +301,16 @@ impl World {
                     let outcome = SwapOutcome::Unknown("late".into());
                     self.event(setup, r, Event::Swapped(outcome));
                 }
+            }
+            Action::SwapNotStarted(i) => {
+                if let Some(r) = self.swaps.remove(i).awaited {
+                    let outcome = SwapOutcome::NotStarted("down".into());
+                    self.event(setup, r, Event::Swapped(outcome));
+                }
+            }
+            Action::LoadFails(r) => {
+                self.replicas[r].loads = false;
+                self.event(setup, r, Event::Loaded(Err("down".into())));
             }
             Action::Lands(i, n) => {
                 let write = &mut self.writes[i];

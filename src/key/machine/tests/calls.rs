@@ -228,3 +228,25 @@ fn a_wait_that_nobody_listens_to_is_forgotten() {
     world.on(Event::CallGone(wait));
     assert!(!world.machine.has_listeners());
 }
+
+#[test]
+fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.limits.core.ended_max = 0;
+    world.calls(Call::Force {
+        entry: entry(1),
+        by: "op".into(),
+        why: "stuck".into(),
+    });
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.calls(Call::Release {
+        entry: held(1, NOW_US),
+        call_no: 0,
+        put: Some(value("x")),
+    });
+    let error = CallError {
+        why: KeyError::Ended(Over::NoLongerKept),
+        may_have_written: true,
+    };
+    assert_eq!(errors(&effects), [error]);
+}

@@ -1,6 +1,7 @@
 //! Who is home: first use, take-over, hand-over, deposition (H1, H3, H4, H6).
 
 use super::*;
+use crate::lock::Over;
 
 #[test]
 fn the_first_use_of_a_key_is_one_load_and_one_swap() {
@@ -164,7 +165,7 @@ fn a_hand_over_waits_for_the_writes_under_way() {
 
 #[test]
 fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
-    let mut other = World::serving(&[new_entry(1)]);
+    let mut other = World::serving_at(2, &[new_entry(1)]);
     let effects = other.calls(Call::HandOver { to: replica(1) });
     let (_, row) = swap(&effects);
     let mut world = World::new();
@@ -178,18 +179,54 @@ fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
 }
 
 #[test]
-fn what_was_handed_over_is_not_served_while_a_take_over_of_it_is_in_doubt() {
-    let mut other = World::serving(&[new_entry(1)]);
-    let effects = other.calls(Call::HandOver { to: replica(1) });
-    let (_, row) = swap(&effects);
+fn a_key_that_a_machine_takes_from_itself_is_not_served_in_the_term_before() {
+    let mut other = World::serving_at(2, &[new_entry(1)]);
+    let (_, row) = swap(&other.calls(Call::HandOver { to: replica(1) }));
     let mut world = World::new();
+    // The news of the hand-over come late.
     world.calls(acquire(1));
+    let (_, taken) = swap(&world.on(loaded(&row)));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.calls(Call::Adopt { term: 2 });
+    world.on(Event::Resume(PauseOf::Row));
     let effects = world.on(loaded(&row));
-    assert_eq!(swap(&effects).1.term(), 3);
+    assert_eq!((answers(&effects), swap(&effects).1), (vec![], taken));
+}
+
+#[test]
+fn a_first_use_that_meets_no_row_reads_again_what_the_data_holds() {
+    let mut world = World::new();
+    world.calls(create(new_entry(1)));
+    world.on(Event::Loaded(Ok(Loaded {
+        past: Some(5_000),
+        ..no_row()
+    })));
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
+    assert_eq!(effects, [Effect::Load]);
+}
+
+#[test]
+fn no_more_creates_go_into_a_take_over_than_calls_may_wait() {
+    let mut world = World::new();
+    for n in 1..=8 {
+        world.calls(create(new_entry(n)));
+    }
+    world.on(Event::Loaded(Ok(no_row())));
+    for n in 9..=16 {
+        assert_eq!(world.calls(create(new_entry(n))), []);
+    }
     world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     world.on(Event::Resume(PauseOf::Row));
-    world.calls(Call::Adopt { term: 2 });
-    let effects = world.on(loaded(&row));
-    assert!(answers(&effects).is_empty());
-    assert_eq!(swap(&effects).1.term(), 3);
+    let effects = world.on(Event::Loaded(Ok(no_row())));
+    assert_eq!(swap(&effects).1.entries.len(), 8);
+}
+
+#[test]
+fn a_watcher_of_a_key_whose_row_is_lost_hears_that_its_entry_ended() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, _) = world.call(Call::Watch { entry: entry(1) });
+    world.calls(create(new_entry(2)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
+    let status = EntryStatus::Ended(Over::NoLongerKept);
+    assert!(effects.contains(&Effect::Notify { call, status }));
 }

@@ -1,7 +1,9 @@
 //! What comes of an event, effect by effect.
 
 mod calls;
+mod claims;
 mod commits;
+mod hand_overs;
 mod homes;
 mod syncs;
 mod time;
@@ -76,9 +78,10 @@ pub fn datum(text: &'static str, timestamp: u64) -> Datum {
     }
 }
 
-/// A machine on replica 1, and what it is run with.
+/// A machine on replica 1, unless said otherwise, and what it is run with.
 pub struct World {
     pub machine: Machine,
+    pub replica: ReplicaId,
     pub limits: KeyLimits,
     pub clock_is_wrong: bool,
     pub is_alone: bool,
@@ -91,6 +94,7 @@ impl World {
     pub fn new() -> World {
         World {
             machine: Machine::new(),
+            replica: replica(1),
             limits: KeyLimits {
                 core: CoreLimits {
                     width_min: 4,
@@ -112,7 +116,13 @@ impl World {
 
     /// One that is the home of a key with these entries, and has answered nobody.
     pub fn serving(entries: &[NewEntry]) -> World {
+        World::serving_at(1, entries)
+    }
+
+    /// As [`World::serving`], on another replica.
+    pub fn serving_at(n: u128, entries: &[NewEntry]) -> World {
         let mut world = World::new();
+        world.replica = replica(n);
         let first = entries.first().cloned().unwrap_or_else(|| new_entry(1));
         world.call(create(first));
         world.on(Event::Loaded(Ok(no_row())));
@@ -127,7 +137,7 @@ impl World {
     pub fn on(&mut self, event: Event) -> Vec<Effect> {
         let now = self.observer.observe(self.at);
         let cx = Context {
-            replica: replica(1),
+            replica: self.replica,
             now,
             now_us: (!self.clock_is_wrong).then_some(NOW_US),
             is_alone: self.is_alone,

@@ -103,3 +103,70 @@ fn while_the_clock_is_wrong_the_next_one_waits_and_is_granted_afterwards() {
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert_eq!(grant_told(&effects), Some(NOW_US + 4));
 }
+
+#[test]
+fn whoever_waits_for_a_sync_that_gets_no_fence_fails_and_keeps_its_entry_alive_no_longer() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    world.calls(Call::Watch { entry: entry(1) });
+    world.clock_is_wrong = true;
+    let cell = Ok(Some(datum("x", GRANT + 50)));
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(errors(&effects), [KeyError::ClockIsWrong.into()]);
+    // Not at once again for the watcher's sake.
+    let of = PauseOf::Sync(Fence(GRANT));
+    assert!(effects.contains(&Effect::Pause { of, tries: 0 }));
+    assert!(!effects.iter().any(|e| matches!(e, Effect::ReadData { .. })));
+}
+
+#[test]
+fn an_entry_whose_sync_got_no_fence_expires() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    world.clock_is_wrong = true;
+    let cell = Ok(Some(datum("x", GRANT + 50)));
+    world.on(Event::DataRead { io, cell });
+    world.pass(TTL);
+    assert!(swap(&world.on(Event::Due)).1.entries.is_empty());
+}
+
+#[test]
+fn held_is_told_though_more_timestamps_are_asked_for_meanwhile() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.limits.known_value_bytes_max = 0;
+    for text in ["a", "b", "c"] {
+        let (io, _) = write(&world.calls(put(held(1, NOW_US), text)));
+        let outcome = WriteOutcome::Done;
+        world.on(Event::DataWritten { io, outcome });
+    }
+    let (call, effects) = world.call(Call::Acquire {
+        entry: entry(1),
+        wait: true,
+        read_value: true,
+    });
+    let io = read(&effects);
+    swap(&world.calls(put(held(1, NOW_US), "d")));
+    let cell = Ok(Some(datum("c", NOW_US + 3)));
+    assert_eq!(answers(&world.on(Event::DataRead { io, cell })), []);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let io = read(&effects);
+    let cell = Ok(Some(datum("c", NOW_US + 3)));
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(answers(&effects)[0].0, call);
+    assert_eq!(grant_told(&effects), Some(NOW_US));
+}
+
+#[test]
+fn a_foreign_timestamp_that_one_holder_met_the_next_one_writes_above() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let io = read(&world.calls(Call::Get {
+        entry: held(1, NOW_US),
+        call_no: 0,
+    }));
+    let cell = Ok(Some(datum("foreign", NOW_US + 500)));
+    world.on(Event::DataRead { io, cell });
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.calls(put(held(2, NOW_US + 4), "x"));
+    assert_eq!(swap(&effects).1.fence, Fence(NOW_US + 501));
+}

@@ -1,0 +1,105 @@
+//! Giving the key away (H4): what comes in meanwhile, and outcomes that are not known.
+
+use super::*;
+
+fn hand_over() -> Call {
+    Call::HandOver { to: replica(2) }
+}
+
+#[test]
+fn a_wait_that_is_over_while_the_key_is_given_away_promises_nothing() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let (wait, _) = world.call(acquire(2));
+    swap(&world.calls(hand_over()));
+    let effects = world.on(Event::WaitOver(wait));
+    assert_eq!(
+        answers(&effects),
+        [(wait, Err(KeyError::ChangingHome.into()))]
+    );
+}
+
+#[test]
+fn a_hand_over_in_doubt_is_sent_again_as_it_was_though_no_fence_can_be_taken() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (old, new) = swap(&world.calls(hand_over()));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.clock_is_wrong = true;
+    world.on(Event::Resume(PauseOf::Row));
+    let effects = world.on(loaded(&old));
+    assert_eq!(swap(&effects), (old, new));
+}
+
+#[test]
+fn a_key_that_is_handed_to_its_home_stays_there() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, effects) = world.call(Call::HandOver { to: replica(1) });
+    let home = home(1, 1);
+    assert_eq!(
+        effects,
+        [Effect::Answer {
+            call,
+            answer: Ok(Answer::HandedOver(home))
+        }]
+    );
+    assert!(world.calls(create(new_entry(2))).iter().any(is_swap));
+}
+
+#[test]
+fn who_asked_for_a_hand_over_is_answered_though_another_replica_has_the_key() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(create(new_entry(2)));
+    let (call, effects) = world.call(hand_over());
+    assert_eq!(effects, []);
+    let row = row_of(3, &[new_entry(1)]);
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(row)));
+    let elsewhere = Err(KeyError::Elsewhere(home(3, 1)).into());
+    assert!(
+        answers(&effects).contains(&(call, elsewhere)),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn a_commit_in_doubt_that_applied_before_the_hand_over_goes_with_the_key() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    let (old, created) = swap(&world.calls(create(new_entry(2))));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    // It cannot be decided again, and is dropped.
+    world.clock_is_wrong = true;
+    world.on(Event::Resume(PauseOf::Row));
+    assert_eq!(errors(&world.on(loaded(&old))).len(), 1);
+    world.clock_is_wrong = false;
+    swap(&world.calls(hand_over()));
+    let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::clone(&created))));
+    let (from, to) = swap(&effects);
+    assert_eq!((from, to.entries.len()), (created, 1));
+}
+
+#[test]
+fn a_first_entry_that_came_ungranted_is_granted_though_nobody_asks_for_it() {
+    let mut other = World::serving_at(2, &[of_session(1), of_session(2)]);
+    let grant = Fence(NOW_US);
+    other.on(Event::AnswerLost { grant });
+    let (_, row) = swap(&other.calls(Call::HandOver { to: replica(1) }));
+    assert_eq!(row.grant, Fence::NONE);
+    let mut world = World::new();
+    world.calls(Call::Adopt { term: 2 });
+    let effects = world.on(loaded(&row));
+    assert!(swap(&effects).1.grant > grant);
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(TTL);
+    assert_eq!(swap(&world.on(Event::Due)).1.head(), Seq(2));
+}
+
+#[test]
+fn a_holder_whose_grant_was_named_goes_with_its_open_writes() {
+    let mut world = World::serving(&[of_session(1)]);
+    let (io, _) = write(&world.calls(put(held(1, NOW_US), "x")));
+    let outcome = WriteOutcome::Unknown("late".into());
+    world.on(Event::DataWritten { io, outcome });
+    let grant = Fence(NOW_US);
+    world.on(Event::AnswerLost { grant });
+    assert!(swap(&world.calls(hand_over())).1.unsynced);
+}
