@@ -110,7 +110,23 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    /// Connects to all nodes, and waits for those that hang: who changes the schema must do so by the same node as
+    /// everybody else.
     pub(super) async fn connect(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
+        Driver::connect_by(options, &options.contact_points, Arc::default()).await
+    }
+
+    /// Connects without nodes that do not answer, until they do.
+    pub(super) async fn connect_soon(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
+        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
+        Driver::connect_by(options, &contact_points, silent).await
+    }
+
+    async fn connect_by(
+        options: &CassandraOptions,
+        contact_points: &[String],
+        silent: Arc<Silent>,
+    ) -> Result<Driver, ConnectFault> {
         let mut policy = DefaultPolicy::builder().token_aware(true);
         if let Some(datacenter) = &options.datacenter {
             policy = policy
@@ -134,17 +150,14 @@ impl Driver {
                 retry_interval: SPECULATE_AFTER,
             })))
             .build();
-        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
         let mut builder = SessionBuilder::new()
-            .known_nodes(&contact_points)
+            .known_nodes(contact_points)
             .host_filter(Arc::clone(&silent) as _)
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
             .keepalive_interval(KEEP_ALIVE)
             .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
-            // What the driver asks for itself waits for 31 s otherwise.
-            .metadata_request_clientside_timeout(options.request_timeout)
             .schema_agreement_timeout(AGREEMENT_MAX)
             .auto_await_schema_agreement(false)
             .keyspaces_to_fetch([options.keyspace.as_str()]);

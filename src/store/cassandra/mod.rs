@@ -121,7 +121,7 @@ pub struct CassandraStore {
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
-        let driver = Driver::connect(&options).await?;
+        let driver = Driver::connect_soon(&options).await?;
         let keyspace = options.keyspace.clone();
         let store = CassandraStore {
             driver,
