@@ -2,7 +2,7 @@
 //! them, on listeners of its own, the service between replicas.
 //!
 //! Stopping takes these steps: no more connections, health says NOT_SERVING, the engine ends its waits and
-//! settles what is under way, open streams end, and what is left after a grace period is cut off.
+//! settles what is in flight, open streams end, and what is left after a grace period is cut off.
 
 mod connection;
 mod handshake;
@@ -38,7 +38,7 @@ pub use crate::rpc::peer::{PeerClient, PeerTls, PeerTlsError, PeerTlsFiles, Secr
 use crate::rpc::stopping::Stopping;
 use health::Health;
 
-/// How long calls under way may take once the server stops, unless configured.
+/// How long calls in flight may take once the server stops, unless configured.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// A client that vanished is noticed after this …
@@ -78,7 +78,7 @@ pub enum ServeError {
 /// How a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// Everything under way was answered.
+    /// Everything in flight was answered.
     Clean,
     /// Calls or connections that outlived the grace period were cut off.
     CutOff,
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// How long calls under way may take once the server stops.
+    /// How long calls in flight may take once the server stops.
     #[must_use]
     pub fn with_grace(self, grace: Duration) -> Self {
         Server { grace, ..self }

@@ -25,14 +25,14 @@ const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// How long one operation may take in all, its repeats included; a wait for a lock aside. 15 s: where a
-    /// replica dies, its locks go on at another one after the replica TTL (10 s by default), so that it takes
+    /// replica crashes, its locks go on at another one after the replica TTL (10 s by default), so that it takes
     /// more than that to see them go on. Where the service has another TTL, this should be half as much again.
     pub timeout: Duration,
     /// How long one attempt of it may take before it is repeated, on another endpoint if there is one. 5 s.
     pub attempt_timeout: Duration,
     /// How long making a connection may take. 3 s.
     pub connect_timeout: Duration,
-    /// A connection with calls under way is checked this often, and given up when it does not answer
+    /// A connection with calls in flight is checked this often, and given up when it does not answer
     /// for as long again. 5 s.
     pub ping_interval: Duration,
     /// A guard that is held for longer than this watches its lock on the server, to hear at once of an
@@ -228,8 +228,8 @@ impl Client {
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let told = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
-        let (at, attempt) = self.attempt(told);
+        let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
+        let (at, attempt) = self.attempt(answered);
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
             Ok(result) => result,
@@ -368,8 +368,8 @@ mod tests {
             ("", ""),
         ] {
             match Client::connect([bad]) {
-                Err(ConnectError::InvalidEndpoint { why: told, .. }) => {
-                    assert!(told.contains(why), "{bad}: {told}");
+                Err(ConnectError::InvalidEndpoint { why: answered, .. }) => {
+                    assert!(answered.contains(why), "{bad}: {answered}");
                 }
                 other => panic!("{bad}: {other:?}"),
             }

@@ -11,14 +11,14 @@ use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
 use super::fault::Fault;
-use super::holding::Holding;
+use super::held_lock::HeldLock;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
 use super::session::Session;
 
-/// The reason of a lockRef whose release is under way (`google.rpc.ErrorInfo`).
+/// The reason of a lockRef whose release is in flight (`google.rpc.ErrorInfo`).
 const RELEASING: &str = "RELEASING";
-/// Between two looks at a release that is under way.
+/// Between two reads at a release that is in flight.
 const RELEASING_PAUSE: Duration = Duration::from_millis(50);
 
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
@@ -28,7 +28,7 @@ const RELEASING_PAUSE: Duration = Duration::from_millis(50);
 /// [`LockGuard::release`] says what came of it.
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
-    holding: Arc<Holding>,
+    held_lock: Arc<HeldLock>,
     monitor: JoinHandle<()>,
     /// Whether dropping it must release the lock.
     held: bool,
@@ -36,7 +36,7 @@ pub struct LockGuard {
     _session: Option<Session>,
 }
 
-/// How a guard stands.
+/// The status of a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardState {
     /// The lock is held.
@@ -56,9 +56,9 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         self.monitor.abort();
         if self.held {
-            let lock_ref = self.holding.grants.present().lock_ref;
-            let ttl = self.holding.lease.ttl();
-            self.holding.client.release_in_background(lock_ref, ttl);
+            let lock_ref = self.held_lock.grants.present().lock_ref;
+            let ttl = self.held_lock.lease.ttl();
+            self.held_lock.client.release_in_background(lock_ref, ttl);
         }
     }
 }
@@ -81,11 +81,11 @@ impl LockGuard {
         fencing_token: u64,
     ) -> LockGuard {
         let own_lease = session.is_none();
-        let holding = Holding::new(client, lease, own_lease, lock_ref, fencing_token);
-        let holding = Arc::new(holding);
-        let monitor = tokio::spawn(Arc::clone(&holding).monitor());
+        let held_lock = HeldLock::new(client, lease, own_lease, lock_ref, fencing_token);
+        let held_lock = Arc::new(held_lock);
+        let monitor = tokio::spawn(Arc::clone(&held_lock).monitor());
         LockGuard {
-            holding,
+            held_lock,
             monitor,
             held: true,
             _session: session,
@@ -94,34 +94,34 @@ impl LockGuard {
 
     /// The lockRef with its present grant: hand it to other processes that read or write under this lock.
     pub fn lock_ref(&self) -> String {
-        self.holding.grants.present().lock_ref
+        self.held_lock.grants.present().lock_ref
     }
 
     /// The fencing token: strictly greater for each later holder of the key. Ask for it each time: it
     /// grows when another replica takes the lock over.
     pub fn fencing_token(&self) -> u64 {
-        self.holding.grants.present().fencing_token
+        self.held_lock.grants.present().fencing_token
     }
 
     /// Returns when another replica took the lock over, with the new fencing token. The lock is still
     /// this holder's.
     pub async fn taken_over(&self) -> u64 {
-        let mut changes = self.holding.grants.changes();
+        let mut changes = self.held_lock.grants.changes();
         match changes.changed().await {
             Ok(()) => changes.borrow().fencing_token,
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// How the guard stands now.
+    /// The status of the guard now.
     pub fn state(&self) -> GuardState {
-        if let Some(lost) = self.holding.lost() {
+        if let Some(lost) = self.held_lock.lost() {
             return GuardState::Lost(lost);
         }
-        match self.holding.lease.state() {
-            LeaseState::Over(lost) => GuardState::Lost(lost),
+        match self.held_lock.lease.state() {
+            LeaseState::Ended(lost) => GuardState::Lost(lost),
             LeaseState::Live(validity) => {
-                let grant = self.holding.grants.present();
+                let grant = self.held_lock.grants.present();
                 GuardState::Held {
                     fencing_token: grant.fencing_token,
                     valid_until: validity.until(),
@@ -131,7 +131,7 @@ impl LockGuard {
         }
     }
 
-    /// Whether nobody else can have the lock now (short of an end by force). It may be over when the next
+    /// Whether nobody else can have the lock now (short of an end by force). It may have ended when the next
     /// line runs: for effects on other systems use the fencing token.
     pub fn is_valid(&self) -> bool {
         matches!(self.state(), GuardState::Held { .. })
@@ -148,36 +148,36 @@ impl LockGuard {
 
     /// What is left of the validity; zero once the lock is lost.
     pub fn valid_for(&self) -> Duration {
-        let now = self.holding.client.now();
+        let now = self.held_lock.client.now();
         self.valid_until()
             .map_or(Duration::ZERO, |until| now.until(until))
     }
 
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
-        self.holding.lease.ttl()
+        self.held_lock.lease.ttl()
     }
 
     /// How long the lock lives on once the connection is closed, where its session asked for that.
     pub fn disconnect_grace(&self) -> Option<Duration> {
-        self.holding.lease.disconnect_grace()
+        self.held_lock.lease.disconnect_grace()
     }
 
     /// Returns when the lock is lost, before anyone else can have it (unless it was ended by force).
     /// What it protects must stop then.
     pub async fn lost(&self) -> Lost {
-        self.holding.watch_now();
-        self.holding.over().await
+        self.held_lock.watch_now();
+        self.held_lock.ended().await
     }
 
     /// Reads the value of the key: what the last acknowledged write of any holder left.
     pub async fn get(&self) -> Result<Value, CriticalError> {
-        let holding = &self.holding;
+        let held_lock = &self.held_lock;
         let read = async |lock_ref: String| {
-            let call_no = || holding.grants.next_call_no();
-            holding.client.critical_get_raw(&lock_ref, call_no).await
+            let call_no = || held_lock.grants.next_call_no();
+            held_lock.client.critical_get_raw(&lock_ref, call_no).await
         };
-        holding.critical(read).await
+        held_lock.critical(read).await
     }
 
     /// Writes the value of the key. `Ok` means that it is durable and every later holder reads it.
@@ -191,15 +191,15 @@ impl LockGuard {
     }
 
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
-        let holding = &self.holding;
+        let held_lock = &self.held_lock;
         let write = async |lock_ref: String| {
-            let call_no = || holding.grants.next_call_no();
-            let written = holding
+            let call_no = || held_lock.grants.next_call_no();
+            let written = held_lock
                 .client
                 .critical_write_raw(&lock_ref, &mutation, call_no);
             Ok(((), written.await?))
         };
-        holding.critical(write).await
+        held_lock.critical(write).await
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
@@ -214,25 +214,28 @@ impl LockGuard {
     }
 
     async fn end(mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
-        let holding = Arc::clone(&self.holding);
-        let _turn = holding.turn.lock().await;
+        let held_lock = Arc::clone(&self.held_lock);
+        let _turn = held_lock.turn.lock().await;
         // The watch would take this release for a loss.
         self.monitor.abort();
-        if let Some(lost) = holding.lost_now() {
+        if let Some(lost) = held_lock.lost_now() {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }
-        let end = holding.client.now().after(holding.client.options().timeout);
+        let end = held_lock
+            .client
+            .now()
+            .after(held_lock.client.options().timeout);
         let mut regranted = false;
         let mut attempts = 0u32;
         loop {
-            let timeout = holding.client.now().until(end);
+            let timeout = held_lock.client.now().until(end);
             let call_no = || {
                 attempts += 1;
-                holding.grants.next_call_no()
+                held_lock.grants.next_call_no()
             };
-            let lock_ref = holding.grants.present().lock_ref;
-            let released = holding
+            let lock_ref = held_lock.grants.present().lock_ref;
+            let released = held_lock
                 .client
                 .release_raw(&lock_ref, put.as_ref(), call_no, timeout)
                 .await;
@@ -248,7 +251,7 @@ impl LockGuard {
                 }
                 Err(status) => Fault::new(&status),
             };
-            match fault.over() {
+            match fault.ended() {
                 Ok(lost) => {
                     self.held = false;
                     return Err(ReleaseError::Lost(lost));
@@ -257,13 +260,13 @@ impl LockGuard {
                     regranted = true;
                     // None of these attempts took effect.
                     attempts = 0;
-                    if holding.regrant().await.is_err() {
+                    if held_lock.regrant().await.is_err() {
                         return Err(ReleaseError::Other(error));
                     }
                 }
                 // An attempt before this one is still at it; its outcome is what counts.
                 Err(Fault::Other(error))
-                    if error.reason == RELEASING && holding.client.now() < end =>
+                    if error.reason == RELEASING && held_lock.client.now() < end =>
                 {
                     tokio::time::sleep(RELEASING_PAUSE).await;
                 }

@@ -1,4 +1,4 @@
-//! What keeps a session, or a lockRef without one, alive: a task that gives a sign of life each third of
+//! What keeps a session, or a lockRef without one, alive: a task that sends a renewal each third of
 //! the TTL, or each quarter of the disconnect_grace, and a state that says until when that may be believed.
 
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use super::retry::Backoff;
 use super::validity::Validity;
 use crate::proto;
 
-/// Signs of life in one TTL.
+/// Renewals in one TTL.
 const RENEWALS_PER_TTL: u32 = 3;
 /// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
 const ATTEMPTS_PER_TTL: u32 = 6;
 
-/// Signs of life in one disconnect_grace.
+/// Renewals in one disconnect_grace.
 const RENEWALS_PER_GRACE: u32 = 4;
 /// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
 const ATTEMPTS_PER_GRACE: u32 = 4;
 
-/// A stream that broke is opened again at once, but not sooner than this after the last sign of life; after twice that
+/// A stream that broke is opened again at once, but not sooner than this after the last renewal; after twice that
 /// where it broke again before the next was due, and so on.
 const REOPENED_AFTER: Duration = Duration::from_millis(250);
 
-/// How often a sign of life is given, and what is tried for it.
+/// How often a renewal is sent, and what is tried for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     every: Duration,
@@ -68,13 +68,13 @@ impl Pace {
     }
 }
 
-/// Whether it lives. Once over it stays over: who was told so has acted on it.
+/// Whether it lives. Once ended it stays ended: who was told so has acted on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseState {
     /// Safe from expiry for as long as the validity lasts.
     Live(Validity),
     /// Over.
-    Over(Lost),
+    Ended(Lost),
 }
 
 /// The state, shared between the task and all guards that live by it.
@@ -88,17 +88,17 @@ impl Shared {
     fn look(&self) -> LeaseState {
         let now = self.clock.now();
         self.state.send_if_modified(|state| match state {
-            LeaseState::Live(validity) if validity.is_over(now) => {
-                *state = LeaseState::Over(Lost::validity_ended());
+            LeaseState::Live(validity) if validity.has_ended(now) => {
+                *state = LeaseState::Ended(Lost::validity_ended());
                 true
             }
-            LeaseState::Live(_) | LeaseState::Over(_) => false,
+            LeaseState::Live(_) | LeaseState::Ended(_) => false,
         });
         self.state.borrow().clone()
     }
 
     fn extend(&self, promised: Validity) {
-        if let LeaseState::Over(_) = self.look() {
+        if let LeaseState::Ended(_) = self.look() {
             return;
         }
         self.state.send_if_modified(|state| match state {
@@ -108,17 +108,17 @@ impl Shared {
                 *validity = later;
                 changed
             }
-            LeaseState::Over(_) => false,
+            LeaseState::Ended(_) => false,
         });
     }
 
     fn end(&self, lost: Lost) {
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(_) => {
-                *state = LeaseState::Over(lost);
+                *state = LeaseState::Ended(lost);
                 true
             }
-            LeaseState::Over(_) => false,
+            LeaseState::Ended(_) => false,
         });
     }
 }
@@ -196,16 +196,16 @@ impl Lease {
         self.shared.extend(promised);
     }
 
-    /// Ends it, because somebody learned that it is over.
+    /// Ends it, because somebody learned that it has ended.
     pub(super) fn end(&self, lost: Lost) {
         self.shared.end(lost);
     }
 
-    /// Returns when it is over.
-    pub(super) async fn over(&self) -> Lost {
+    /// Returns when it has ended.
+    pub(super) async fn ended(&self) -> Lost {
         let mut changes = self.shared.state.subscribe();
         loop {
-            if let LeaseState::Over(lost) = self.shared.look() {
+            if let LeaseState::Ended(lost) = self.shared.look() {
                 return lost;
             }
             if changes.changed().await.is_err() {
@@ -215,7 +215,7 @@ impl Lease {
     }
 }
 
-/// Runs until the lease is over, or the task is aborted.
+/// Runs until the lease has ended, or the task is aborted.
 async fn keep(keeper: Keeper, shared: Arc<Shared>) {
     tokio::select! {
         // The end of the validity is looked at first: a renewal that comes with it comes too late.
@@ -225,7 +225,7 @@ async fn keep(keeper: Keeper, shared: Arc<Shared>) {
     }
 }
 
-/// Returns once the lease is over, by its validity or otherwise.
+/// Returns once the lease has ended, by its validity or otherwise.
 async fn validity_end(shared: &Shared) {
     while let LeaseState::Live(validity) = shared.look() {
         let now = shared.clock.now();
@@ -247,7 +247,7 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
         tokio::select! {
             biased;
             () = sleep_until(&*shared.clock, due) => reopened_after = REOPENED_AFTER,
-            // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
+            // Its replica stopped, or went: another one is to learn of the session soon, and take it over.
             () = keeper.broken() => {
                 let soonest = keeper.sent_at.after(reopened_after.min(pace.every));
                 reopened_after = reopened_after.saturating_mul(2);
@@ -262,7 +262,7 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
                 backoff.reset();
                 due = asked.after(pace.every);
             }
-            Err(SessionError::Over(lost)) => return lost,
+            Err(SessionError::Ended(lost)) => return lost,
             // What was promised stands; until it ends it is worth trying.
             Err(
                 error @ (SessionError::Invalid(_)
@@ -271,14 +271,14 @@ async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
                 | SessionError::Unavailable(_)
                 | SessionError::Other(_)),
             ) => {
-                tracing::debug!(%error, "a sign of life was not taken");
+                tracing::debug!(%error, "a renewal was not accepted");
                 due = shared.clock.now().after(backoff.next(None).min(pace.every));
             }
         }
     }
 }
 
-/// Whether signs of life go over a stream.
+/// Whether renewals go over a stream.
 enum StreamUse {
     /// Not yet: a short section needs none.
     Untried,
@@ -301,7 +301,7 @@ struct Keeper {
     stream: StreamUse,
     /// Which one the stream was opened on.
     endpoint: usize,
-    /// When the last sign of life was given.
+    /// When the last renewal was sent.
     sent_at: Moment,
 }
 
@@ -311,12 +311,12 @@ impl Keeper {
         let StreamUse::Open(stream) = &mut self.stream else {
             return std::future::pending().await;
         };
-        // Nothing is under way on it: whatever comes, that stream is of no use any more.
+        // Nothing is in flight on it: whatever comes, that stream is of no use any more.
         let _ = stream.answers.message().await;
         self.stream = StreamUse::Untried;
     }
 
-    /// One sign of life: over the stream, or where that fails as a call of its own.
+    /// One renewal: over the stream, or where that fails as a call of its own.
     async fn renew(&mut self) -> Result<Validity, SessionError> {
         let attempt_max = self
             .client
@@ -343,7 +343,7 @@ impl Keeper {
         Ok(renewed.validity)
     }
 
-    /// `None` where the stream says that the session is over.
+    /// `None` where the stream says that the session has ended.
     async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Status> {
         let message = proto::KeepAliveRequest {
             session: self.session.clone(),
@@ -351,7 +351,7 @@ impl Keeper {
         // Before anything leaves, the opening of the stream included.
         let sent: Moment = self.client.clock().now();
         // Taken out while in use: a stream that was given up half way must not be used again, its next
-        // answer would belong to an earlier question.
+        // answer would belong to an earlier request.
         let mut stream = match std::mem::replace(&mut self.stream, StreamUse::Untried) {
             StreamUse::Open(stream) => {
                 let sending = stream.requests.send(message).await;

@@ -1,4 +1,4 @@
-//! Waiting for the turn of a place: in slices, so that a broken connection resumes the same place in the
+//! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
 //! queue.
 
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::answer::{Acquired, Renewed, Standing};
+use super::answer::{Acquired, LockStatus, Renewed};
 use super::clock::Moment;
+use super::entry::QueueEntry;
 use super::error::{SessionError, WaitError};
 use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::lost::{Lost, LostReason};
-use super::place::Place;
 use super::retry::{Backoff, Verdict, judge};
 use super::session::Session;
 use super::validity::Validity;
@@ -40,28 +40,28 @@ pub struct Progress {
 }
 
 /// Tells how a wait is going, to whom wants to know.
-struct Telling<'a> {
+struct ProgressReport<'a> {
     on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
-    told: Option<(u32, Option<Duration>)>,
+    reported: Option<(u32, Option<Duration>)>,
     start: Moment,
     watcher: Watcher,
 }
 
-impl Telling<'_> {
+impl ProgressReport<'_> {
     /// Whether a watch beside a call that waits this long is worth its stream.
     fn watches(&self, slice: Duration) -> bool {
         self.on_progress.is_some() && !slice.is_zero()
     }
 
     /// Without an estimate a position that was told before is nothing new.
-    fn tell(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
-        let known = self.told.is_some_and(|(told, before)| {
-            told == position && (estimate.is_none() || estimate == before)
+    fn notify(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
+        let known = self.reported.is_some_and(|(reported, before)| {
+            reported == position && (estimate.is_none() || estimate == before)
         });
         if let Some(on_progress) = &mut self.on_progress
             && !known
         {
-            self.told = Some((position, estimate));
+            self.reported = Some((position, estimate));
             on_progress(Progress {
                 position,
                 estimate,
@@ -75,13 +75,13 @@ impl Telling<'_> {
 enum Broken {
     /// The call failed.
     Call(Status),
-    /// The place is over.
-    Over(Lost),
+    /// The entry has ended.
+    Ended(Lost),
 }
 
-impl Place {
+impl QueueEntry {
     /// Waits for the lock, at most `limit` (zero is one try; `None` is without end). After `TimedOut` the
-    /// place is still there. A wait that is dropped leaves the place where it was.
+    /// entry is still there. A wait that is dropped leaves the entry where it was.
     pub async fn wait(&mut self, limit: Option<Duration>) -> Result<LockGuard, WaitError> {
         let end = limit.map(|limit| self.client.now().after(limit));
         self.wait_until(end, None).await
@@ -105,44 +105,44 @@ impl Place {
         if !self.taken {
             return Err(WaitError::Lost(Lost::new(
                 LostReason::Released,
-                "this place has become a lock, or is over, already",
+                "this entry has become a lock, or has ended, already",
             )));
         }
         let client = self.client.clone();
-        let mut telling = Telling {
+        let mut report = ProgressReport {
             on_progress,
-            told: None,
+            reported: None,
             start: client.now(),
             watcher: Watcher::new(&client, &self.lock_ref),
         };
         let mut backoff = Backoff::new();
-        // The server heard of the place when it was created, or by the wait before this one.
-        let mut heard = telling.start;
+        // The server learned of the entry when it was created, or by the wait before this one.
+        let mut answered_at = report.start;
         // Where a call is cut off by the age of its connection, say, the next one is to be answered before that.
         let mut slice_max = WAIT_SLICE_MAX;
         loop {
-            let position = match self.standing {
-                Standing::Held { fencing_token } => return self.hold(fencing_token).await,
-                Standing::Waiting { position } => position,
+            let position = match self.status {
+                LockStatus::Held { fencing_token } => return self.hold(fencing_token).await,
+                LockStatus::Waiting { position } => position,
             };
-            telling.tell(position, None, client.now());
+            report.notify(position, None, client.now());
             let asked = client.now();
             let slice = self.slice(asked, end).min(slice_max);
-            let acquired = match self.one_slice(slice, &mut telling).await {
+            let acquired = match self.one_slice(slice, &mut report).await {
                 Ok(acquired) => acquired,
                 Err(Broken::Call(status)) => {
                     let lasted = asked.until(client.now());
                     slice_max = slice_max.min(lasted / 2).max(WAIT_SLICE_MIN);
-                    self.bear(status, heard, end, &mut backoff).await?;
+                    self.bear(status, answered_at, end, &mut backoff).await?;
                     continue;
                 }
-                Err(Broken::Over(lost)) => return Err(self.lose(lost)),
+                Err(Broken::Ended(lost)) => return Err(self.lose(lost)),
             };
             self.note(acquired);
-            if let Standing::Held { .. } = self.standing {
+            if let LockStatus::Held { .. } = self.status {
                 continue;
             }
-            heard = asked;
+            answered_at = asked;
             slice_max = slice_max.saturating_mul(2).min(WAIT_SLICE_MAX);
             let now = client.now();
             if end.is_some_and(|end| now >= end) {
@@ -163,9 +163,9 @@ impl Place {
     async fn one_slice(
         &self,
         slice: Duration,
-        telling: &mut Telling<'_>,
+        report: &mut ProgressReport<'_>,
     ) -> Result<Acquired, Broken> {
-        // So that a connection that died in silence is noticed within the TTL.
+        // So that a connection that broke in silence is noticed within the TTL.
         let margin = self.client.options().attempt_timeout.min(self.ttl / 4);
         let waiting = self
             .client
@@ -175,14 +175,14 @@ impl Place {
             tokio::select! {
                 biased;
                 result = &mut waiting => return result.map_err(Broken::Call),
-                lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
-                seen = telling.watcher.next(), if telling.watches(slice) => match seen {
+                lost = session_ended(self.session.as_ref()) => return Err(Broken::Ended(lost)),
+                seen = report.watcher.next(), if report.watches(slice) => match seen {
                     Seen::Waiting { position, estimate } => {
-                        telling.tell(position, estimate, self.client.now());
+                        report.notify(position, estimate, self.client.now());
                     }
                     // The wait will say so as well, with the grant.
                     Seen::Held { .. } | Seen::Superseded => {}
-                    Seen::Lost(lost) => return Err(Broken::Over(lost)),
+                    Seen::Lost(lost) => return Err(Broken::Ended(lost)),
                 },
             }
         }
@@ -196,7 +196,7 @@ impl Place {
 
     fn note(&mut self, acquired: Acquired) {
         self.lock_ref = acquired.lock_ref;
-        self.standing = acquired.standing;
+        self.status = acquired.status;
         self.validity = acquired.validity;
         if let Some(session) = &self.session {
             session.lease().extend(acquired.validity);
@@ -207,7 +207,7 @@ impl Place {
     async fn bear(
         &mut self,
         status: Status,
-        heard: Moment,
+        answered_at: Moment,
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
@@ -219,9 +219,9 @@ impl Place {
             return Err(error);
         };
         let now = self.client.now();
-        // Another replica may have it for longer than its TTL, and says so if it is over.
+        // Another replica may have it for longer than its TTL, and says so if it has ended.
         let unheard_max = self.ttl.max(self.client.options().timeout);
-        if heard.until(now) >= unheard_max {
+        if answered_at.until(now) >= unheard_max {
             return Err(Fault::new(&status).into());
         }
         if end.is_some_and(|end| now >= end) {
@@ -230,7 +230,7 @@ impl Place {
             });
         }
         tracing::debug!(code = ?status.code(), "a wait is resumed");
-        // It is to be heard of before its TTL is over.
+        // It is to be learned of before its TTL has passed.
         let pause_max = not_before
             .unwrap_or_default()
             .max(self.ttl / PAUSES_PER_TTL);
@@ -243,7 +243,7 @@ impl Place {
         WaitError::Lost(lost)
     }
 
-    /// Makes a guard of a place that is held.
+    /// Makes a guard of an entry that is held.
     async fn hold(&mut self, fencing_token: u64) -> Result<LockGuard, WaitError> {
         let validity = self.fresh_validity().await?;
         let lease = match &self.session {
@@ -280,7 +280,7 @@ impl Place {
         if let Some(session) = &self.session {
             match session.lease().state() {
                 LeaseState::Live(validity) => self.validity = self.validity.or_later(validity),
-                LeaseState::Over(lost) => return Err(self.lose(lost)),
+                LeaseState::Ended(lost) => return Err(self.lose(lost)),
             }
             span = session.disconnect_grace().unwrap_or(span);
         }
@@ -296,14 +296,14 @@ impl Place {
             Ok(renewed) => return Ok(self.validity.or_later(renewed.validity)),
             Err(error) => error,
         };
-        if let SessionError::Over(lost) = error {
+        if let SessionError::Ended(lost) = error {
             return Err(self.lose(lost));
         }
-        if !self.validity.is_over(self.client.now()) {
+        if !self.validity.has_ended(self.client.now()) {
             return Ok(self.validity);
         }
         Err(match error {
-            SessionError::Over(lost) => WaitError::Lost(lost),
+            SessionError::Ended(lost) => WaitError::Lost(lost),
             SessionError::Unavailable(error) => WaitError::Unavailable(error),
             SessionError::Limit(error) => WaitError::Limit(error),
             SessionError::Denied(error) => WaitError::Denied(error),
@@ -312,8 +312,8 @@ impl Place {
     }
 }
 
-/// Returns when the session is over; never without one.
-async fn session_over(session: Option<&Session>) -> Lost {
+/// Returns when the session has ended; never without one.
+async fn session_ended(session: Option<&Session>) -> Lost {
     match session {
         Some(session) => session.lost().await,
         None => std::future::pending().await,

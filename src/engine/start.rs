@@ -11,20 +11,20 @@ use super::activity::Activity;
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::complaint::Complaint;
-use super::inner::{Asked, Complaints, Counters, Inner};
+use super::inner::{Counters, Inner, LogThrottles, OpenHandOvers};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::log_throttle::LogThrottle;
 use super::members::Members;
 use super::peers::Peers;
 use super::recover::recover;
 use super::remote::{self, RemoteSessions};
 use super::routes::failed;
 use super::sessions::EVICTS_AT_ONCE;
-use super::{Engine, beats, sweep};
+use super::{Engine, heartbeats, sweep};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, TableName};
-use crate::session::Vouch;
+use crate::session::Validity;
 use crate::store::{ReplicaRow, Store, StoreError};
 
 /// What an engine is made of.
@@ -45,17 +45,17 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// How long a replica that does not beat is waited for, before what it is home to may be taken over: this one by
-    /// the others, and another one that asks for less by this one.
+    /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one
+    /// by the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
 }
 
 /// The replica TTL unless configured.
 pub const REPLICA_TTL: Duration = Duration::from_secs(10);
-/// How many homes may be being told of ends at once.
-const TELLING_MAX: u32 = 1_024;
+/// How many homes may be being notified of ends at once.
+const NOTIFYING_MAX: u32 = 1_024;
 /// For how long a replica that stops waits until they have heard.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How often it is tried to say that this replica stopped.
 const HAND_OVER_TRIES: u32 = 4;
 
@@ -173,7 +173,7 @@ impl Engine {
         Ok(())
     }
 
-    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its places over at
+    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its entries over at
     /// once. To be called last, when all calls were answered: from here on nothing is.
     pub async fn hand_over(&self) {
         let last = {
@@ -183,11 +183,11 @@ impl Engine {
                 Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
-        // Homes hear of the ends of their holders while this one is there to tell.
+        // Homes learn of the ends of their holders while this one is there to tell.
         tokio::select! {
             biased;
-            _ = last.telling.acquire_many(TELLING_MAX) => {}
-            () = last.clock.sleep(TOLD_WITHIN) => {}
+            _ = last.telling.acquire_many(NOTIFYING_MAX) => {}
+            () = last.clock.sleep(ANSWERED_WITHIN) => {}
         }
         say_stopped(&last).await;
     }
@@ -195,12 +195,12 @@ impl Engine {
 
 /// Ends a replica, and tells the others.
 async fn say_stopped(last: &Inner) {
-    last.die();
+    last.fence_self();
     if !last.shared {
         return;
     }
     for tries in 0..HAND_OVER_TRIES {
-        match beats::beat(last, true).await {
+        match heartbeats::send_heartbeat(last, true).await {
             Ok(()) => return,
             Err(error) => {
                 tracing::warn!(%error, "that this replica stopped could not be written");
@@ -210,13 +210,13 @@ async fn say_stopped(last: &Inner) {
     }
 }
 
-/// Each time that a replica is over, becomes a new one.
+/// Each time that a replica is fenced, becomes a new one.
 async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inner>) {
     let mut last = first;
     loop {
-        let mut dead = last.dead.subscribe();
+        let mut fenced = last.fenced.subscribe();
         // The sender lives in `last`.
-        let _ = dead.wait_for(|dead| *dead).await;
+        let _ = fenced.wait_for(|fenced| *fenced).await;
         let Some(engine) = shared.upgrade() else {
             return;
         };
@@ -225,27 +225,30 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
         }
         tracing::error!(
             replica = %last.replica,
-            "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
+            "no heartbeat of this replica was acknowledged for too long: it has ended, and starts anew under another id"
         );
         engine.set(Current::Waiting {
             why: EngineError::CutOff.to_string(),
             last: Some(Arc::clone(&last)),
         });
         let mut tries = 0;
-        let complaint = Complaint::default();
+        let log_throttle = LogThrottle::default();
         last = loop {
             if engine.is_stopped() {
                 return;
             }
             let begun = async {
                 // Nothing is answered in its name any more, so others need not wait until they think so.
-                beats::beat(&last, true).await.map_err(failed)?;
+                heartbeats::send_heartbeat(&last, true)
+                    .await
+                    .map_err(failed)?;
                 engine.live(&options).await
             };
             match begun.await {
                 Ok(inner) => break inner,
                 Err(error) => {
-                    if let Some(times) = complaint.met(options.clock.boot(), &error.to_string()) {
+                    if let Some(times) = log_throttle.met(options.clock.boot(), &error.to_string())
+                    {
                         tracing::warn!(%error, times, "this replica could not start anew yet; trying again");
                     }
                     options.clock.sleep(last.backoff(tries)).await;
@@ -268,11 +271,11 @@ impl Shared {
         // What it announces is what it keeps to.
         let ttl_ms = u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX);
         let replica_ttl = Duration::from_millis(u64::from(ttl_ms));
-        let vouch = match shared {
-            true => Vouch::beating(options.clock.boot(), replica_ttl),
-            false => Vouch::alone(),
+        let validity = match shared {
+            true => Validity::shared(options.clock.boot(), replica_ttl),
+            false => Validity::alone(),
         };
-        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
+        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, validity);
         let row = ReplicaRow {
             id: replica,
             address: options.address.clone(),
@@ -280,7 +283,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
             ttl_ms,
-            beat: 0,
+            heartbeat: 0,
             stopped: false,
         };
         let inner = Arc::new(Inner {
@@ -293,18 +296,18 @@ impl Shared {
             shared,
             members: Members::new(replica, replica_ttl),
             remote: RemoteSessions::default(),
-            beats: AtomicU64::new(0),
-            beat_sooner: Notify::new(),
-            look_sooner: Notify::new(),
-            asked: Asked::default(),
+            heartbeats: AtomicU64::new(0),
+            heartbeat_sooner: Notify::new(),
+            read_sooner: Notify::new(),
+            open_hand_overs: OpenHandOvers::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
-            telling: Arc::new(Semaphore::new(TELLING_MAX as usize)),
+            telling: Arc::new(Semaphore::new(NOTIFYING_MAX as usize)),
             clock_off: AtomicBool::new(false),
             stopping: tokio::sync::watch::Sender::new(false),
-            dead: tokio::sync::watch::Sender::new(false),
+            fenced: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),
             activity: Arc::clone(&self.activity),
-            complaints: Complaints::default(),
+            log_throttles: LogThrottles::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),
             ids: Arc::clone(&options.ids),
@@ -318,14 +321,14 @@ impl Shared {
             .await
             .map_err(unavailable)?;
         if shared {
-            let begun = beats::begin(&inner).await.map_err(unavailable);
+            let begun = heartbeats::begin(&inner).await.map_err(unavailable);
             if let Err(error) = begun.and_then(|()| inner.alive()) {
                 // It has a row, and nobody is to wait for it. Once: whatever was in the way may still be.
-                let _ = beats::beat(&inner, true).await;
+                let _ = heartbeats::send_heartbeat(&inner, true).await;
                 return Err(error);
             }
-            tokio::spawn(beats::beat_on(Arc::clone(&inner)));
-            tokio::spawn(beats::look_on(Arc::clone(&inner)));
+            tokio::spawn(heartbeats::send_heartbeats(Arc::clone(&inner)));
+            tokio::spawn(heartbeats::read_members(Arc::clone(&inner)));
             tokio::spawn(remote::watch_on(Arc::clone(&inner)));
             tokio::spawn(sweep::run(Arc::clone(&inner)));
         }

@@ -194,7 +194,7 @@ pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
     at("session", parsed)
 }
 
-/// `session` and `ttl` of a new place: at most one of them.
+/// `session` and `ttl` of a new entry: at most one of them.
 pub fn live_by(
     session_text: &str,
     ttl: Option<&prost_types::Duration>,

@@ -1,5 +1,5 @@
 //! A store that several engines of one process share, as Cassandra is shared: the embedded one, with rows of
-//! replicas and questions in memory. Replicas can be cut off from it, and from each other.
+//! replicas and hand-over requests in memory. Replicas can be cut off from it, and from each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,8 @@ use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap,
+    Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -26,15 +27,15 @@ use super::world::call;
 #[derive(Default)]
 struct Rows {
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
-    questions: Vec<(Question, Option<bool>)>,
+    hand_over_requests: Vec<(HandOverRequest, Option<bool>)>,
 }
 
 impl Rows {
-    fn answer(&mut self, question: &Question, yes: bool) {
+    fn answer(&mut self, request: &HandOverRequest, yes: bool) {
         let asked = self
-            .questions
+            .hand_over_requests
             .iter_mut()
-            .filter(|(q, _)| q.id == question.id);
+            .filter(|(q, _)| q.id == request.id);
         asked.for_each(|(_, answer)| *answer = Some(yes));
     }
 }
@@ -46,11 +47,11 @@ pub struct Shared {
 }
 
 /// The way of one replica to the store.
-pub struct Way {
+pub struct StoreLink {
     shared: Arc<Shared>,
     /// Nothing comes through: reads and writes.
     cut: Mutex<bool>,
-    /// Only beats do not come through.
+    /// Only heartbeats do not come through.
     mute: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
@@ -70,7 +71,7 @@ pub struct Way {
     unheard: Mutex<u32>,
 }
 
-impl Way {
+impl StoreLink {
     fn open(&self) -> Result<&Shared, StoreError> {
         match *self.cut.lock().unwrap() {
             true => Err(StoreError::Unavailable("cut off".to_owned())),
@@ -142,7 +143,7 @@ impl Way {
 }
 
 #[async_trait]
-impl Store for Way {
+impl Store for StoreLink {
     fn kind(&self) -> &'static str {
         "shared"
     }
@@ -253,53 +254,67 @@ impl Store for Way {
         Ok(listed)
     }
 
-    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
+    async fn heartbeat(
+        &self,
+        id: ReplicaId,
+        heartbeat: u64,
+        stopped: bool,
+    ) -> Result<(), StoreError> {
         if *self.mute.lock().unwrap() {
             return Err(StoreError::Unavailable("mute".to_owned()));
         }
         let mut rows = self.open()?.rows.lock().unwrap();
         if let Some(row) = rows.replicas.get_mut(&id)
-            && row.beat < beat
+            && row.heartbeat < heartbeat
         {
-            row.beat = beat;
+            row.heartbeat = heartbeat;
             row.stopped = stopped;
         }
         Ok(())
     }
 
-    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.questions.push((question.clone(), None));
+        rows.hand_over_requests.push((request.clone(), None));
         Ok(())
     }
 
-    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+    async fn hand_over_requests(
+        &self,
+        home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
         if *self.deaf.lock().unwrap() {
             return Err(StoreError::Unavailable("deaf".to_owned()));
         }
         let rows = self.open()?.rows.lock().unwrap();
         let open = rows
-            .questions
+            .hand_over_requests
             .iter()
             .filter(|(q, answer)| q.home == home && answer.is_none());
         Ok(open.map(|(q, _)| q.clone()).collect())
     }
 
-    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
+    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(question, true);
+        rows.answer(request, true);
         Ok(())
     }
 
-    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
+    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(question, false);
+        rows.answer(request, false);
         Ok(())
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
+    async fn hand_over_agreed(
+        &self,
+        request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
         let rows = self.open()?.rows.lock().unwrap();
-        let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
+        let asked = rows
+            .hand_over_requests
+            .iter()
+            .find(|(q, _)| q.id == request.id);
         Ok(asked.and_then(|(_, answer)| *answer))
     }
 }
@@ -335,7 +350,7 @@ impl Peers for Wired {
         }
     }
 
-    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
         match self.0.to(to) {
             Some(engine) => engine
                 .hinted(key.clone(), version)
@@ -344,7 +359,7 @@ impl Peers for Wired {
         }
     }
 
-    fn session_over(&self, to: &Peer, session: SessionId) {
+    fn session_ended(&self, to: &Peer, session: SessionId) {
         if let Some(engine) = self.0.to(to) {
             engine.session_hinted(session);
         }
@@ -361,7 +376,7 @@ impl Peers for Wired {
 /// One replica.
 pub struct Replica {
     pub engine: Engine,
-    pub way: Arc<Way>,
+    pub link: Arc<StoreLink>,
 }
 
 /// Some replicas on one store.
@@ -406,7 +421,7 @@ impl Service {
             history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
-            let way = Arc::new(Way {
+            let link = Arc::new(StoreLink {
                 shared: Arc::clone(&shared),
                 cut: Mutex::default(),
                 mute: Mutex::default(),
@@ -421,7 +436,7 @@ impl Service {
             });
             let address = format!("replica-{number}");
             let engine = fermata::engine::Engine::start(EngineOptions {
-                store: Arc::clone(&way) as Arc<dyn Store>,
+                store: Arc::clone(&link) as Arc<dyn Store>,
                 clock: Arc::clone(&clock),
                 ids: Arc::new(SystemIds),
                 peers: Arc::new(Wired(Arc::clone(&service.wires))),
@@ -437,7 +452,7 @@ impl Service {
             let mut engines = service.wires.engines.lock().unwrap();
             engines.insert(address, engine.clone());
             drop(engines);
-            service.replicas.push(Replica { engine, way });
+            service.replicas.push(Replica { engine, link });
         }
         service
     }
@@ -453,9 +468,9 @@ impl Service {
         &self.replicas[number].engine
     }
 
-    /// The replica dies at once: it answers nobody, and nobody tells the others.
+    /// The replica crashes at once: it answers nobody, and nobody tells the others.
     pub fn kill(&self, number: usize) {
-        self.replicas[number].way.cut(true);
+        self.replicas[number].link.cut(true);
         self.wires.cut(&format!("replica-{number}"));
         self.replicas[number].engine.stop();
     }

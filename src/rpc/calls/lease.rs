@@ -1,8 +1,8 @@
-//! The calls on what keeps places alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
+//! The calls on what keeps entries alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
 
 use std::borrow::Cow;
 
-use super::{About, Call, Edge};
+use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError, LeaseId, Renewed, SessionCall};
 use crate::lock::SessionId;
 use crate::proto::peer::Method;
@@ -25,30 +25,30 @@ impl Call for OpenSession {
     type Ask = OpenSessionRequest;
     type Answer = OpenSessionResponse;
 
-    fn parse(mut ask: OpenSessionRequest, edge: &Edge) -> Result<Self, Invalid> {
-        let limits = &edge.limits;
+    fn parse(mut ask: OpenSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let limits = &context.limits;
         let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), limits)?;
         let grace = ask.disconnect_grace.as_ref();
         let call = SessionCall {
-            request_id: parse::request_id(&ask.request_id, || edge.ids.uuid())?,
+            request_id: parse::request_id(&ask.request_id, || context.ids.uuid())?,
             ttl_ms,
             disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: edge.identity.clone(),
+            identity: context.identity.clone(),
         };
         ask.request_id = call.request_id.to_string();
         Ok(OpenSession { ask, call })
     }
 
-    fn about(&self) -> About {
-        About::Session(SessionId(self.call.request_id))
+    fn target(&self) -> Target {
+        Target::Session(SessionId(self.call.request_id))
     }
 
     fn ask(&self) -> Cow<'_, OpenSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
         let (session, renewed) = engine.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
             session: session.to_string(),
@@ -59,7 +59,7 @@ impl Call for OpenSession {
     }
 }
 
-/// A sign of life.
+/// A renewal.
 pub struct RenewSession {
     ask: RenewSessionRequest,
     lease: LeaseId,
@@ -70,20 +70,20 @@ impl Call for RenewSession {
     type Ask = RenewSessionRequest;
     type Answer = RenewSessionResponse;
 
-    fn parse(ask: RenewSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: RenewSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let lease = parse::lease(&ask.session)?;
         Ok(RenewSession { ask, lease })
     }
 
-    fn about(&self) -> About {
-        About::from(&self.lease)
+    fn target(&self) -> Target {
+        Target::from(&self.lease)
     }
 
     fn ask(&self) -> Cow<'_, RenewSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
         let renewed = engine.renew(&self.lease).await?;
         Ok(RenewSessionResponse {
             valid_for: Some(answer::duration(renewed.valid_for)),
@@ -93,7 +93,7 @@ impl Call for RenewSession {
     }
 }
 
-/// A sign of life on a stream: that a session is over is an answer.
+/// A renewal on a stream: that a session has ended is an answer.
 pub struct KeepAlive {
     ask: KeepAliveRequest,
     lease: LeaseId,
@@ -114,22 +114,22 @@ impl Call for KeepAlive {
     type Ask = KeepAliveRequest;
     type Answer = KeepAliveResponse;
 
-    fn parse(ask: KeepAliveRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: KeepAliveRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let lease = parse::lease(&ask.session)?;
         Ok(KeepAlive { ask, lease })
     }
 
-    fn about(&self) -> About {
-        About::from(&self.lease)
+    fn target(&self) -> Target {
+        Target::from(&self.lease)
     }
 
     fn ask(&self) -> Cow<'_, KeepAliveRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
         let renewed = engine.renew_on_stream(&self.lease).await;
-        told(self.ask.session.clone(), renewed)
+        answered(self.ask.session.clone(), renewed)
     }
 }
 
@@ -144,31 +144,31 @@ impl Call for CloseSession {
     type Ask = CloseSessionRequest;
     type Answer = CloseSessionResponse;
 
-    fn parse(ask: CloseSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: CloseSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let session = parse::session(&ask.session)?;
         Ok(CloseSession { ask, session })
     }
 
-    fn about(&self) -> About {
-        About::Session(self.session)
+    fn target(&self) -> Target {
+        Target::Session(self.session)
     }
 
     fn ask(&self) -> Cow<'_, CloseSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
         let already_closed = engine.close_session(self.session).await?;
         Ok(CloseSessionResponse { already_closed })
     }
 }
 
-/// A session that is over is an answer; what says nothing about this session is an error.
-fn told(
+/// A session that has ended is an answer; what says nothing about this session is an error.
+fn answered(
     session: String,
     renewed: Result<Renewed, EngineError>,
 ) -> Result<KeepAliveResponse, EngineError> {
-    let over = |reason: EndReason| KeepAliveResponse {
+    let ended = |reason: EndReason| KeepAliveResponse {
         session: session.clone(),
         valid_for: Some(prost_types::Duration::default()),
         ttl: None,
@@ -183,14 +183,14 @@ fn told(
             reason: EndReason::Unspecified.into(),
             disconnect_grace: renewed.disconnect_grace.map(answer::duration),
         }),
-        Err(EngineError::SessionOver) => Ok(over(EndReason::SessionClosed)),
-        Err(EngineError::Over(how) | EngineError::OverDuringWrite(how)) => {
-            Ok(over(status::end_reason(&how)))
+        Err(EngineError::SessionEnded) => Ok(ended(EndReason::SessionClosed)),
+        Err(EngineError::Ended(how) | EngineError::EndedDuringWrite(how)) => {
+            Ok(ended(status::end_reason(&how)))
         }
         // Of another life of its key: whatever ended it is not kept, and the others must go on.
-        Err(EngineError::NeverIssued) => Ok(over(EndReason::NoLongerKept)),
+        Err(EngineError::NeverIssued) => Ok(ended(EndReason::NoLongerKept)),
         // Its holder gives it back already.
-        Err(EngineError::Releasing) => Ok(over(EndReason::Released)),
+        Err(EngineError::Releasing) => Ok(ended(EndReason::Released)),
         Err(
             error @ (EngineError::UnknownTable(_)
             | EngineError::GrantSuperseded
@@ -212,19 +212,19 @@ fn told(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Over;
+    use crate::lock::EndedAs;
 
     #[test]
-    fn a_session_that_is_over_is_an_answer_and_ends_no_stream() {
+    fn a_session_that_has_ended_is_an_answer_and_ends_no_stream() {
         for (error, reason) in [
-            (EngineError::SessionOver, EndReason::SessionClosed),
+            (EngineError::SessionEnded, EndReason::SessionClosed),
             (EngineError::NeverIssued, EndReason::NoLongerKept),
             (
-                EngineError::Over(Over::Ended(crate::lock::EndReason::Expired)),
+                EngineError::Ended(EndedAs::Lost(crate::lock::EndReason::Expired)),
                 EndReason::Expired,
             ),
         ] {
-            let answer = told("s".to_owned(), Err(error)).unwrap();
+            let answer = answered("s".to_owned(), Err(error)).unwrap();
             assert_eq!(answer.reason(), reason);
             assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
             assert_eq!((answer.session.as_str(), answer.ttl), ("s", None));
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_store_that_cannot_be_reached_does_not_make_a_session_look_over() {
         let lost = EngineError::Unavailable("no majority".to_owned());
-        let error = told("s".to_owned(), Err(lost.clone())).unwrap_err();
+        let error = answered("s".to_owned(), Err(lost.clone())).unwrap_err();
         assert_eq!(error, lost);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::driver::{Driver, KnownNode, Setting, Use};
 use super::options::{CassandraOptions, Keyspace, Majority};
-use super::replication::{Copies, Datacenters, example, fitting, told};
+use super::replication::{Copies, Datacenters, described, example, fitting};
 use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
 use super::statements::single_table;
 use super::value::Value;
@@ -112,28 +112,28 @@ fn judge_preference(datacenter: Option<&str>, known: &Datacenters) -> Option<Fin
     Some(advice(
         format!(
             "there is no datacenter {name:?} to prefer; the cluster has {}",
-            told(known)
+            described(known)
         ),
         "name one of these in store.cassandra.datacenter (--datacenter), or none",
     ))
 }
 
 fn judge_node(node: KnownNode) -> Option<Finding> {
-    let place = match &node.datacenter {
+    let location = match &node.datacenter {
         Some(datacenter) => format!("{} (in {datacenter})", node.address),
         None => node.address.clone(),
     };
     match node.setting {
         Setting::Is(variant) if variant == "v2" => None,
         Setting::Is(other) => Some(advice(
-            format!("{place} has paxos_variant: {other}"),
+            format!("{location} has paxos_variant: {other}"),
             "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
         )),
         // ScyllaDB has no such setting, nor has Cassandra 4.0.
         Setting::Unknown => None,
         Setting::NotAsked(why) => Some(Finding {
             weight: Weight::Unknown,
-            what: format!("{place} could not be asked: {why}"),
+            what: format!("{location} could not be asked: {why}"),
             remedy: "see that it runs and can be reached from here, and check again".to_owned(),
         }),
     }
@@ -199,7 +199,7 @@ async fn tables(
     let mut wanted = vec![
         ("sessions".to_owned(), true),
         ("replicas".to_owned(), false),
-        ("questions".to_owned(), false),
+        ("hand_over_requests".to_owned(), false),
     ];
     for table in &schema.tables {
         wanted.push((format!("lock_{table}"), true));

@@ -1,10 +1,10 @@
-//! Reading the state of a key: the row below all places, and the places from the head on.
+//! Reading the state of a key: the row below all entries, and the entries from the head on.
 //!
 //! The two, and every page of the second, must be of one version; a read that is torn is made again.
 
 use super::CassandraStore;
 use super::codec::{First, SEQ_BELOW, bigint};
-use super::memory::Before;
+use super::in_doubt::Before;
 use super::statements::Ask;
 use super::value::{Row, Value};
 use crate::lock::{KeyId, State};
@@ -14,7 +14,7 @@ use crate::store::StoreError;
 const TRIES_MAX: usize = 64;
 
 /// The rows of a key from some seq on, newest first.
-struct Places {
+struct EntryRows {
     rows: Vec<Row>,
     /// The version that all of them were read at; `None` if they were not of one.
     version: Option<i64>,
@@ -23,43 +23,43 @@ struct Places {
 impl CassandraStore {
     /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6).
     pub(super) async fn state(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        let before = self.memory.before(id);
+        let before = self.in_doubt.before(id);
         let mut guess = before.head;
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
-            let (first, places) = if before.in_doubt {
+            let (first, entries) = if before.in_doubt {
                 (self.first(id, before).await?, None)
             } else {
                 // With a head to begin at, both at once.
-                let places = async {
+                let entries = async {
                     match guess {
-                        Some(head) => self.places(id, head, page_rows).await.map(Some),
+                        Some(head) => self.entries(id, head, page_rows).await.map(Some),
                         None => Ok(None),
                     }
                 };
-                let (first, places) = tokio::join!(self.first(id, before), places);
-                (first?, places?)
+                let (first, entries) = tokio::join!(self.first(id, before), entries);
+                (first?, entries?)
             };
             let Some(first) = first else {
                 return Ok(None);
             };
             let (head, next) = (first.state.head.0, first.state.next.0);
-            let places = match places {
-                _ if head == next => Places {
+            let entries = match entries {
+                _ if head == next => EntryRows {
                     rows: Vec::new(),
                     version: Some(bigint(first.state.version)?),
                 },
-                Some(places) => places,
-                None => self.places(id, head, page_rows).await?,
+                Some(entries) => entries,
+                None => self.entries(id, head, page_rows).await?,
             };
-            if places.version == Some(bigint(first.state.version)?) {
+            if entries.version == Some(bigint(first.state.version)?) {
                 let state = first
-                    .with_places(places.rows)
+                    .with_entries(entries.rows)
                     .map_err(|error| naming(id, error))?;
-                self.memory.saw(id, state.version, head);
+                self.in_doubt.saw(id, state.version, head);
                 return Ok(Some(state));
             }
-            // Torn: again, and the places in one page, which is of one version.
+            // Torn: again, and the entries in one page, which is of one version.
             guess = Some(head);
             page_rows = i32::try_from(next - head + 1)
                 .unwrap_or(i32::MAX)
@@ -86,10 +86,15 @@ impl CassandraStore {
             .map_err(|error| naming(id, error))
     }
 
-    async fn places(&self, id: &KeyId, head: u64, page_rows: i32) -> Result<Places, StoreError> {
-        let statement = self.statement(Ask::Places(id.table.clone())).await?;
+    async fn entries(
+        &self,
+        id: &KeyId,
+        head: u64,
+        page_rows: i32,
+    ) -> Result<EntryRows, StoreError> {
+        let statement = self.statement(Ask::EntryRows(id.table.clone())).await?;
         let values = [Value::text(id.key.as_str()), Value::BigInt(bigint(head)?)];
-        let mut places = Places {
+        let mut entries = EntryRows {
             rows: Vec::new(),
             version: None,
         };
@@ -99,17 +104,17 @@ impl CassandraStore {
             let (rows, more) = page.await?;
             for mut row in rows {
                 let version = row.bigint("version")?;
-                if places.rows.is_empty() {
-                    places.version = version;
-                } else if places.version != version {
-                    places.version = None;
+                if entries.rows.is_empty() {
+                    entries.version = version;
+                } else if entries.version != version {
+                    entries.version = None;
                 }
-                places.rows.push(row);
+                entries.rows.push(row);
             }
             match more {
-                Some(_) if places.version.is_none() => return Ok(places),
+                Some(_) if entries.version.is_none() => return Ok(entries),
                 Some(more) => next = Some(more),
-                None => return Ok(places),
+                None => return Ok(entries),
             }
         }
     }

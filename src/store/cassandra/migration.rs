@@ -12,11 +12,11 @@ use super::value::Value;
 
 /// The columns that came with version 2, in the table of sessions.
 const SESSIONS_2: [(&str, &str); 1] = [("disconnect_grace", "int")];
-/// The same, in the table of replicas. (Its table of questions is made like any other.)
+/// The same, in the table of replicas. (Its table of hand-over requests is made like any other.)
 const REPLICAS_2: [(&str, &str); 4] = [
     ("peer_address", "text"),
     ("ttl", "int"),
-    ("beat", "bigint"),
+    ("heartbeat", "bigint"),
     ("stopped", "boolean"),
 ];
 /// How often the note of the version is tried, while others write theirs.

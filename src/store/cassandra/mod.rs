@@ -12,12 +12,12 @@ mod driver;
 mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod hand_over_requests;
 pub mod health;
+mod in_doubt;
 mod load;
-mod memory;
 mod migration;
 mod options;
-mod questions;
 mod replicas;
 mod replication;
 mod scan;
@@ -37,7 +37,7 @@ use bytes::Bytes;
 use self::change::Change;
 use self::driver::{Driver, Statement};
 use self::fault::{ConnectFault, Fault};
-use self::memory::Memory;
+use self::in_doubt::InDoubtSwaps;
 pub use self::options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
@@ -45,8 +45,8 @@ pub use self::options::{
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreCounts, StoreError,
-    Swap, Written,
+    Cell, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreCounts,
+    StoreError, Swap, Written,
 };
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 
@@ -56,7 +56,7 @@ pub enum OpenError {
     /// A file that the options name cannot be used.
     #[error("{0}")]
     Settings(String),
-    /// A node was reached, but would not let us in, or is not one that is to be trusted.
+    /// A node was reached, but would not admit us, or is not one that is to be trusted.
     #[error("Cassandra refused: {0}")]
     Refused(String),
     /// No node could be reached. Repeat later.
@@ -109,7 +109,7 @@ pub struct CassandraStore {
     driver: Driver,
     keyspace: Keyspace,
     page_rows: u16,
-    memory: Memory,
+    in_doubt: InDoubtSwaps,
     statements: Mutex<HashMap<Ask, Statement>>,
 }
 
@@ -122,7 +122,7 @@ impl CassandraStore {
             driver,
             keyspace: options.keyspace,
             page_rows: options.page_rows,
-            memory: Memory::default(),
+            in_doubt: InDoubtSwaps::default(),
             statements: Mutex::new(HashMap::new()),
         };
         match schema::version(&store.driver, &keyspace).await {
@@ -207,7 +207,7 @@ impl CassandraStore {
             return Ok(found);
         }
         // A majority does not show yet what the transaction saw.
-        self.memory.doubt(id, named);
+        self.in_doubt.note_in_doubt(id, named);
         self.state(id).await
     }
 }
@@ -240,11 +240,11 @@ impl Store for CassandraStore {
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
         debug_assert_eq!(new.version, old.version + 1, "one version a change");
         debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        let open = self.memory.open(id, old.version);
+        let open = self.in_doubt.open(id, old.version);
         match self.swap(id, old, new).await {
             Ok(true) => {
                 open.close();
-                self.memory.saw(id, new.version, new.head.0);
+                self.in_doubt.saw(id, new.version, new.head.0);
                 Swap::Applied
             }
             Ok(false) => {
@@ -361,32 +361,43 @@ impl Store for CassandraStore {
     ) -> Result<Vec<ReplicaRow>, StoreError> {
         self.replicas(after, limit).await
     }
-    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
-        self.write_beat(id, beat, stopped).await
+    async fn heartbeat(
+        &self,
+        id: ReplicaId,
+        heartbeat: u64,
+        stopped: bool,
+    ) -> Result<(), StoreError> {
+        self.write_heartbeat(id, heartbeat, stopped).await
     }
 
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         self.delete_replica(id).await
     }
 
-    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
-        self.put_question(question).await
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.put_hand_over_request(request).await
     }
 
-    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
-        self.open_questions(home).await
+    async fn hand_over_requests(
+        &self,
+        home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
+        self.open_hand_over_requests(home).await
     }
 
-    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
-        self.write_consent(question, true).await
+    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.write_hand_over(request, true).await
     }
 
-    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
-        self.write_consent(question, false).await
+    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.write_hand_over(request, false).await
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
-        self.read_consent(question).await
+    async fn hand_over_agreed(
+        &self,
+        request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
+        self.read_hand_over(request).await
     }
 
     async fn clock_us(&self) -> Result<Option<u64>, StoreError> {

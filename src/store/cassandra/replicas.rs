@@ -1,7 +1,7 @@
-//! Replicas and their signs of life, and the clock of the cluster.
+//! Replicas and their heartbeats, and the clock of the cluster.
 //!
 //! A row has one writer at a time, and every write of it carries its timestamp: none is the time of a clock,
-//! so that no coordinator's clock can put an earlier beat over a later one.
+//! so that no coordinator's clock can put an earlier heartbeat over a later one.
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
@@ -11,9 +11,9 @@ use super::value::{Row, Value, present};
 use crate::lock::ReplicaId;
 use crate::store::{ReplicaRow, StoreError};
 
-/// The timestamp of what announces a replica: below that of its first beat, which is 1.
+/// The timestamp of what announces a replica: below that of its first heartbeat, which is 1.
 const ANNOUNCED_AT: i64 = 0;
-/// The timestamp of what forgets one: above that of a beat a millisecond for 30,000 years. (ScyllaDB refuses
+/// The timestamp of what forgets one: above that of a heartbeat a millisecond for 30,000 years. (ScyllaDB refuses
 /// timestamps that are days ahead of its clock.)
 const FORGOTTEN_AT: i64 = 1 << 50;
 
@@ -34,20 +34,20 @@ impl CassandraStore {
         Ok(())
     }
 
-    pub(super) async fn write_beat(
+    pub(super) async fn write_heartbeat(
         &self,
         id: ReplicaId,
-        beat: u64,
+        heartbeat: u64,
         stopped: bool,
     ) -> Result<(), StoreError> {
-        let beat = bigint(beat)?;
+        let heartbeat = bigint(heartbeat)?;
         let values = [
-            Value::BigInt(beat),
-            Value::BigInt(beat),
+            Value::BigInt(heartbeat),
+            Value::BigInt(heartbeat),
             Value::Boolean(stopped),
             Value::Uuid(id.0),
         ];
-        self.ask(Ask::Beat, &values).await?;
+        self.ask(Ask::Heartbeat, &values).await?;
         Ok(())
     }
 
@@ -97,14 +97,14 @@ pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         Some(peer_address),
         Some(version),
         Some(started_at_ms),
-        Some(beat),
+        Some(heartbeat),
         Some(stopped),
     ) = (
         row.text("address")?,
         row.text("peer_address")?,
         row.text("version")?,
         row.timestamp("started_at")?,
-        row.bigint("beat")?,
+        row.bigint("heartbeat")?,
         row.boolean("stopped")?,
     )
     else {
@@ -118,7 +118,7 @@ pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         started_at_ms,
         // A replica of before there was such a column says none: the observer's own counts.
         ttl_ms: ttl.unwrap_or(0).cast_unsigned(),
-        beat: number(beat)?,
+        heartbeat: number(heartbeat)?,
         stopped,
     }))
 }

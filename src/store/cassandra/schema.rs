@@ -6,7 +6,7 @@ use super::migration;
 use super::options::{CassandraOptions, Keyspace};
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
-use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
+use super::statements::{Ask, HAND_OVER_REQUEST_TTL_S, data_table, lock_table, single_table};
 use super::value::Value;
 use crate::lock::TableName;
 use crate::store::StoreError;
@@ -54,16 +54,16 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"address\" text,\n  \
              \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean\n)",
+             \"ttl\" int,\n  \"heartbeat\" bigint,\n  \"stopped\" boolean\n)",
             one("replicas")
         ));
         // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"id\" uuid,\n  \
              \"table_name\" text,\n  \"key\" text,\n  \"seq\" bigint,\n  \"fence\" bigint,\n  \
-             \"epoch\" int,\n  \"session\" uuid,\n  \"consented\" boolean,\n  \
-             PRIMARY KEY (\"home\", \"id\")\n) WITH gc_grace_seconds = {QUESTION_TTL_S}",
-            one("questions")
+             \"epoch\" int,\n  \"session\" uuid,\n  \"agreed\" boolean,\n  \
+             PRIMARY KEY (\"home\", \"id\")\n) WITH gc_grace_seconds = {HAND_OVER_REQUEST_TTL_S}",
+            one("hand_over_requests")
         ));
         for table in &self.tables {
             statements.push(format!(
@@ -150,7 +150,7 @@ impl From<Fault> for SchemaError {
 }
 
 /// Makes what is missing, brings what an earlier version made up to date, and waits until all nodes know it.
-/// `say` hears of each step. Two may do this at once.
+/// `say` learns of each step. Two may do this at once.
 pub async fn apply(
     options: &CassandraOptions,
     schema: &Schema,
@@ -183,7 +183,7 @@ async fn can_be_made(driver: &Driver, schema: &Schema) -> Result<(), SchemaError
         Some(wanted) => match replication::unknown(wanted, &datacenters) {
             Some(name) => Err(SchemaError::NoDatacenter {
                 name: name.to_owned(),
-                known: replication::told(&datacenters),
+                known: replication::described(&datacenters),
             }),
             None => Ok(()),
         },

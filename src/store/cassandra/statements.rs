@@ -5,7 +5,7 @@
 use super::driver::Use;
 use super::options::Keyspace;
 use crate::lock::TableName;
-use crate::store::QUESTION_KEPT;
+use crate::store::HAND_OVER_REQUEST_KEPT;
 
 /// Columns of a row of a lock table, in the order in which they are bound.
 pub(super) const ROW_COLUMNS: [&str; 12] = [
@@ -49,12 +49,12 @@ pub(super) const REPLICA_COLUMNS: [&str; 8] = [
     "version",
     "started_at",
     "ttl",
-    "beat",
+    "heartbeat",
     "stopped",
 ];
 
-/// The columns of a question, in the order in which they are bound: who is asked, and what.
-pub(super) const QUESTION_COLUMNS: [&str; 8] = [
+/// The columns of a hand-over request, in the order in which they are bound: who is asked, and what.
+pub(super) const HAND_OVER_REQUEST_COLUMNS: [&str; 8] = [
     "home",
     "id",
     "table_name",
@@ -65,8 +65,8 @@ pub(super) const QUESTION_COLUMNS: [&str; 8] = [
     "session",
 ];
 
-/// How long a question and the consent to it are kept, in seconds.
-pub(super) const QUESTION_TTL_S: u64 = QUESTION_KEPT.as_secs();
+/// How long a hand-over request and the agreement to it are kept, in seconds.
+pub(super) const HAND_OVER_REQUEST_TTL_S: u64 = HAND_OVER_REQUEST_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
@@ -102,10 +102,10 @@ pub(super) enum Ask {
     Swap(TableName, Shape),
     /// The row at seq 0 of a key, and what its rows share, as a majority has it.
     First(TableName),
-    /// The same, after what is under way was settled.
+    /// The same, after what is in flight was settled.
     FirstSettled(TableName),
     /// The rows of a key from a seq on, the newest first.
-    Places(TableName),
+    EntryRows(TableName),
     /// Of every key: what its rows share.
     Keys(TableName),
     /// The value of a key.
@@ -118,13 +118,13 @@ pub(super) enum Ask {
     ForgetSession,
     Sessions,
     Announce,
-    Beat,
+    Heartbeat,
     ForgetReplica,
     Replicas,
-    PutQuestion,
-    Questions,
-    Consent,
-    HasConsent,
+    PutHandOverRequest,
+    HandOverRequests,
+    HandOver,
+    HandOverAgreed,
     /// The time by the clock of the node that answers.
     Clock,
     SchemaVersion,
@@ -175,22 +175,22 @@ impl Ask {
             | Ask::RaiseSchemaVersion => Use::Cas,
             Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
             Ask::First(_)
-            | Ask::Places(_)
+            | Ask::EntryRows(_)
             | Ask::Keys(_)
             | Ask::ReadData(_)
             | Ask::Sessions
             | Ask::Replicas
-            | Ask::Questions
-            | Ask::HasConsent
+            | Ask::HandOverRequests
+            | Ask::HandOverAgreed
             | Ask::Clock
             | Ask::Columns
             | Ask::SchemaVersion => Use::Read,
             Ask::WriteData(_)
             | Ask::Announce
-            | Ask::Beat
+            | Ask::Heartbeat
             | Ask::ForgetReplica
-            | Ask::PutQuestion
-            | Ask::Consent => Use::Write,
+            | Ask::PutHandOverRequest
+            | Ask::HandOver => Use::Write,
         }
     }
 
@@ -198,7 +198,7 @@ impl Ask {
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
         let replicas = single_table(keyspace, "replicas");
-        let questions = single_table(keyspace, "questions");
+        let hand_over_requests = single_table(keyspace, "hand_over_requests");
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
@@ -207,7 +207,7 @@ impl Ask {
                 "SELECT {shared}, \"ended\", \"skip\" FROM {} WHERE \"key\" = ? AND \"seq\" = ?",
                 lock_table(keyspace, table)
             ),
-            Ask::Places(table) => format!(
+            Ask::EntryRows(table) => format!(
                 "SELECT \"version\", {} FROM {} WHERE \"key\" = ? AND \"seq\" >= ? ORDER BY \"seq\" DESC",
                 quoted(&ROW_COLUMNS[..10]),
                 lock_table(keyspace, table)
@@ -241,14 +241,14 @@ impl Ask {
                 format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")
             }
             Ask::Sessions => format!("SELECT {} FROM {sessions}", quoted(&SESSION_COLUMNS)),
-            // The timestamps of a replica's row are all given: a beat's number is its own, so that no clock
-            // orders beats, and what announces it is below them all, what forgets it above.
+            // The timestamps of a replica's row are all given: a heartbeat's number is its own, so that no clock
+            // orders heartbeats, and what announces it is below them all, what forgets it above.
             Ask::Announce => format!(
                 "INSERT INTO {replicas} ({}) VALUES ({}) USING TIMESTAMP ?",
                 quoted(&REPLICA_COLUMNS),
                 marks(REPLICA_COLUMNS.len())
             ),
-            Ask::Beat => format!(
+            Ask::Heartbeat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"id\" = ?",
                 assigned(&REPLICA_COLUMNS[6..])
             ),
@@ -256,22 +256,24 @@ impl Ask {
                 format!("DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"id\" = ?")
             }
             Ask::Replicas => format!("SELECT {} FROM {replicas}", quoted(&REPLICA_COLUMNS)),
-            // Without `consented`, which is for the one who is asked to write.
-            Ask::PutQuestion => format!(
-                "INSERT INTO {questions} ({}) VALUES ({}) USING TTL {QUESTION_TTL_S}",
-                quoted(&QUESTION_COLUMNS),
-                marks(QUESTION_COLUMNS.len())
+            // Without `agreed`, which is for the one who is asked to write.
+            Ask::PutHandOverRequest => format!(
+                "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",
+                quoted(&HAND_OVER_REQUEST_COLUMNS),
+                marks(HAND_OVER_REQUEST_COLUMNS.len())
             ),
-            Ask::Questions => format!(
-                "SELECT {}, \"consented\" FROM {questions} WHERE \"home\" = ?",
-                quoted(&QUESTION_COLUMNS)
+            Ask::HandOverRequests => format!(
+                "SELECT {}, \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ?",
+                quoted(&HAND_OVER_REQUEST_COLUMNS)
             ),
-            Ask::Consent => format!(
-                "UPDATE {questions} USING TTL {QUESTION_TTL_S} SET \"consented\" = ? \
+            Ask::HandOver => format!(
+                "UPDATE {hand_over_requests} USING TTL {HAND_OVER_REQUEST_TTL_S} SET \"agreed\" = ? \
                  WHERE \"home\" = ? AND \"id\" = ?"
             ),
-            Ask::HasConsent => {
-                format!("SELECT \"consented\" FROM {questions} WHERE \"home\" = ? AND \"id\" = ?")
+            Ask::HandOverAgreed => {
+                format!(
+                    "SELECT \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ? AND \"id\" = ?"
+                )
             }
             Ask::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
             Ask::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
@@ -337,7 +339,7 @@ mod tests {
     fn what_carries_its_own_timestamp_says_so() {
         let keyspace = Keyspace::parse("k").unwrap();
         let data = Ask::WriteData(TableName::default_table());
-        for ask in [data, Ask::Announce, Ask::Beat, Ask::ForgetReplica] {
+        for ask in [data, Ask::Announce, Ask::Heartbeat, Ask::ForgetReplica] {
             let text = ask.text(&keyspace);
             assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
         }
@@ -346,7 +348,7 @@ mod tests {
     #[test]
     fn what_a_grant_rests_on_is_read_from_a_majority_and_in_doubt_serially() {
         let table = TableName::default_table;
-        for ask in [Ask::First(table()), Ask::Places(table())] {
+        for ask in [Ask::First(table()), Ask::EntryRows(table())] {
             assert_eq!(ask.usage(), Use::Read);
         }
         for ask in [Ask::FirstSettled(table()), Ask::LoadSession] {

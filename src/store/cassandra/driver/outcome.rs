@@ -160,7 +160,7 @@ fn node_may_have_done_it(said: &DbError) -> bool {
         // Write type CAS: accepted or not. Another: decided, and not everywhere yet, so a read of a majority
         // may miss it.
         DbError::WriteTimeout { .. } | DbError::WriteFailure { .. } => true,
-        // The reading phase of a CAS: nothing was proposed; what was under way before may be.
+        // The reading phase of a CAS: nothing was proposed; what was in flight before may be.
         DbError::ReadTimeout { .. } | DbError::ReadFailure { .. } => true,
         DbError::RateLimitReached {
             rejected_by_coordinator,

@@ -83,7 +83,7 @@ async fn a_slow_answer_counts_from_when_it_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_sign_of_life_counts_from_when_it_was_given() {
+async fn a_slow_renewal_counts_from_when_it_was_given() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
     let start = tokio::time::Instant::now();
@@ -179,7 +179,7 @@ async fn graceful(world: &World) -> (Session, LockGuard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_disconnect_grace_a_sign_of_life_is_given_at_once_and_each_quarter_of_it() {
+async fn with_a_disconnect_grace_a_renewal_is_sent_at_once_and_each_quarter_of_it() {
     let world = World::new();
     let (_session, guard) = graceful(&world).await;
     tokio::time::sleep(GRACE / 10).await;
@@ -204,7 +204,7 @@ async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
         }
         let start = tokio::time::Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
-        // The last sign of life that was answered left up to a quarter of the grace before.
+        // The last renewal that was answered left up to a quarter of the grace before.
         let (least, most) = (GRACE / 10 * 6, GRACE / 10 * 9);
         assert!(start.elapsed() <= most, "{:?}", start.elapsed());
         assert!(start.elapsed() >= least, "{:?}", start.elapsed());
@@ -228,7 +228,7 @@ async fn a_stream_that_breaks_is_opened_anew_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_between_two_signs_of_life_is_opened_again_before_the_next_is_due() {
+async fn a_stream_that_breaks_between_two_renewals_is_opened_again_before_the_next_is_due() {
     let world = World::new();
     let opened = world
         .client
@@ -241,7 +241,7 @@ async fn a_stream_that_breaks_between_two_signs_of_life_is_opened_again_before_t
     world.fake.break_streams();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.fake.count("keep_alive"), before + 1);
-    // Nor is that more than one sign of life.
+    // Nor is that more than one renewal.
     tokio::time::sleep(secs(8)).await;
     assert_eq!(world.fake.count("keep_alive"), before + 1);
     assert!(guard.is_valid());

@@ -1,4 +1,4 @@
-//! Places in the queue of a key: taken, asked about, given back.
+//! Entries in the queue of a key: taken, asked about, given back.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use super::{from_wire, promised, to_wire};
-use crate::client::answer::{Acquired, Created, Mutation, Standing};
+use crate::client::answer::{Acquired, Created, LockStatus, Mutation};
 use crate::client::connect::{Answer, Client};
 use crate::client::error::{CreateError, ReleaseError, WaitError};
 use crate::client::fault::{Fault, ServerError};
@@ -14,8 +14,8 @@ use crate::client::request::LockRequest;
 use crate::proto;
 
 impl Client {
-    /// Takes a place in the queue of a key. Keep the `request_id` for repeats: the same id never takes a
-    /// second place. The place must be kept alive, by an open [`Client::acquire_lock`] or by
+    /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
+    /// entry. The entry must be kept alive, by an open [`Client::acquire_lock`] or by
     /// [`Client::renew_session`].
     pub async fn create_lock_ref(
         &self,
@@ -44,7 +44,7 @@ impl Client {
         let validity = promised(&answer, answer.message.valid_for);
         let message = answer.message;
         Ok(Created {
-            standing: standing(message.state, message.position, message.fencing_token)
+            status: status(message.state, message.position, message.fencing_token)
                 .map_err(CreateError::Other)?,
             lock_ref: message.lock_ref,
             session: message.session,
@@ -132,12 +132,12 @@ impl Client {
         Ok(answer.message.already_released)
     }
 
-    /// Gives a place back for nobody to wait for. Tried for a TTL; after that it has ended by itself.
+    /// Releases an entry for nobody to wait for. Tried for a TTL; after that it has ended by itself.
     pub(in crate::client) fn release_in_background(&self, lock_ref: String, ttl: Duration) {
         let client = self.clone();
         Client::in_background(async move {
             if let Err(status) = client.release_raw(&lock_ref, None, || 0, ttl).await {
-                tracing::debug!(code = ?status.code(), "a place is left to expire");
+                tracing::debug!(code = ?status.code(), "an entry is left to expire");
             }
         });
     }
@@ -147,7 +147,7 @@ fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Serv
     let validity = promised(&answer, answer.message.valid_for);
     let message = answer.message;
     Ok(Acquired {
-        standing: standing(message.state, message.position, message.fencing_token)?,
+        status: status(message.state, message.position, message.fencing_token)?,
         lock_ref: message.lock_ref,
         valid_until: validity.until(),
         validity,
@@ -155,10 +155,10 @@ fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Serv
 }
 
 /// Reads a state that only HELD and WAITING are allowed in.
-fn standing(state: i32, position: u32, fencing_token: u64) -> Result<Standing, ServerError> {
+fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, ServerError> {
     match proto::LockState::try_from(state) {
-        Ok(proto::LockState::Held) => Ok(Standing::Held { fencing_token }),
-        Ok(proto::LockState::Waiting) => Ok(Standing::Waiting { position }),
+        Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
+        Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
         Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
         | Err(_) => Err(ServerError::unexpected(format!("the state {state}"))),
     }
