@@ -123,8 +123,8 @@ impl Limits {
             return Ok(());
         }
         Err(format!(
-            "limits.ttl_min_ms must be at least {} where replicas share the store (store.kind = \"cassandra\"): their heartbeats \
-             come every {} ms at the fastest, and a TTL needs {} of them",
+            "limits.ttl_min_ms must be at least {} where replicas share the store (store.kind = \"cassandra\"): a \
+             replica sends a heartbeat every {} ms at most, and a TTL must span {} of them",
             Self::SHARED_TTL_MIN_MS,
             Self::HEARTBEATS_APART_MIN_MS,
             Self::HEARTBEATS_PER_TTL,

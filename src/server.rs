@@ -190,7 +190,7 @@ impl Server {
                 Ok(Stopped::Clean)
             }
             Err(_elapsed) => {
-                tracing::warn!("calls that outlived the grace period are cut off");
+                tracing::warn!("cutting off calls that outlived the grace period");
                 cut_off.now();
                 // Without an answer the connections end when this future is dropped.
                 let _ = timeout(CUT_OFF, serving).await;

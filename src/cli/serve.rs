@@ -155,7 +155,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
         let stopped = serving.await?;
         // Last of all: from then on others may have what this replica had.
         if timeout(grace, started.engine.hand_over()).await.is_err() {
-            tracing::warn!("the other replicas were not told that this one is gone");
+            tracing::warn!("the other replicas were not notified that this one stopped");
         }
         if let Some(store) = started.embedded {
             store.shutdown().await;

@@ -242,14 +242,14 @@ pub enum EngineError {
     Ended(EndedAs),
     /// The lockRef has ended, and what became of the write that was in flight is not known.
     #[error(
-        "this lockRef ended while a write of it was in flight: {}; whether the write shows is unknown",
+        "this lockRef ended while a write of it was in flight: {}; whether the write took effect is unknown",
         describe_end(.0)
     )]
     EndedDuringWrite(EndedAs),
     /// The grant was superseded, and what became of the write that was in flight is not known.
     #[error(
-        "another grant superseded this one while a write of it was in flight; whether the write shows is \
-         unknown. AcquireLock gives the grant in force"
+        "another grant superseded this one while a write of it was in flight; whether the write took effect is \
+         unknown. AcquireLock returns the current grant"
     )]
     SupersededDuringWrite,
     /// The session is closed, has expired, or was never opened. Open another one.
@@ -257,18 +257,18 @@ pub enum EngineError {
     SessionEnded,
     /// The grant in the lockRef is an older one, since another replica took it over, or was never given.
     /// AcquireLock gives the one in force.
-    #[error("the grant in this lockRef is not the one in force; AcquireLock gives that one")]
+    #[error(
+        "the grant in this lockRef is not the current one; AcquireLock returns the current grant"
+    )]
     GrantSuperseded,
     /// A critical call needs the lockRef that AcquireLock (or a create that held at once) gave.
-    #[error(
-        "this lockRef has no grant; use the one that AcquireLock answered with when it said HELD"
-    )]
+    #[error("this lockRef carries no grant; use the lockRef that AcquireLock returned with HELD")]
     NoGrant,
     /// A ReleaseLock of this lockRef was accepted before.
-    #[error("a release of this lockRef is in flight; nothing more is taken")]
+    #[error("this lockRef is being released; no further calls are accepted")]
     Releasing,
     /// The number of a critical call must grow.
-    #[error("call_no {given} is not above {last}, the last one of this lockRef")]
+    #[error("call_no {given} is not greater than {last}, the last one of this lockRef")]
     CallNoNotAbove {
         /// What was given.
         given: u64,
@@ -296,13 +296,13 @@ pub enum EngineError {
     #[error("{0}")]
     Unavailable(String),
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
-    #[error("whether the value was written is not known; write it again before reading ({0})")]
+    #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
-    #[error("this replica was cut off from the store and starts over")]
+    #[error("this replica lost contact with the store and restarts under a new id")]
     CutOff,
     /// Another replica has what was asked for: ask there. Never told to a client.
-    #[error("replica {home} has this")]
+    #[error("replica {home} is the home")]
     Elsewhere {
         /// Which.
         home: ReplicaId,
@@ -319,15 +319,17 @@ pub fn describe_end(ended: &EndedAs) -> String {
     use crate::lock::EndReason;
     match ended {
         EndedAs::Released => "it was released".to_owned(),
-        EndedAs::NoLongerKept => "so long ago that the reason is no longer kept".to_owned(),
+        EndedAs::NoLongerKept => {
+            "it ended so long ago that the reason is no longer kept".to_owned()
+        }
         EndedAs::Lost(EndReason::Expired) => {
-            "it expired: nothing was heard from its client for its TTL".to_owned()
+            "it expired: its client sent no renewal for its TTL".to_owned()
         }
         EndedAs::Lost(EndReason::SessionClosed) => {
             "its session was closed or has expired".to_owned()
         }
         EndedAs::Lost(EndReason::Unclaimed) => {
-            "it was its turn, but nobody claimed it for its TTL".to_owned()
+            "it was granted, but not claimed within its TTL".to_owned()
         }
         EndedAs::Lost(EndReason::Forced { by, why }) if by.is_empty() => {
             format!("it was ended by an operator: {why}")

@@ -27,7 +27,7 @@ pub(super) async fn give_up(inner: &Arc<Inner>, session: SessionId, epoch: u32) 
         }
         Ok(_) => false,
         Err(error) => {
-            tracing::debug!(%session, %error, "a session that was asked for could not be read");
+            tracing::debug!(%session, %error, "could not read a session that another replica requested");
             false
         }
     }
@@ -58,7 +58,7 @@ async fn follow(inner: Arc<Inner>, session: SessionId) {
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%session, %error, "a session that was given up could not be read");
+                tracing::debug!(%session, %error, "could not read a session that was handed over");
                 continue;
             }
         }
@@ -84,10 +84,10 @@ pub(super) async fn adopt(inner: &Arc<Inner>, row: SessionRow) {
     }
     match take_row(inner, row).await {
         Ok(true) => {
-            tracing::warn!(%session, "a session that this replica did not know of is kept by it now")
+            tracing::warn!(%session, "adopted a session that the store assigns to this replica")
         }
         // Changed meanwhile.
         Ok(false) => {}
-        Err(error) => tracing::debug!(%session, %error, "a session could not be taken in"),
+        Err(error) => tracing::debug!(%session, %error, "could not adopt a session"),
     }
 }

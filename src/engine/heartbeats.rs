@@ -1,4 +1,4 @@
-//! A replica's own heartbeats, and its looks at those of the others (design §6, I10).
+//! A replica's own heartbeats, and its looks at those of the others (I10).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,13 +89,13 @@ pub(super) async fn send_heartbeats(inner: Arc<Inner>) {
         match beaten {
             Ok(()) => {
                 if failed {
-                    tracing::info!("heartbeats are written again");
+                    tracing::info!("heartbeat writes succeed again");
                 }
                 failed = false;
             }
             Err(error) => {
                 if !failed {
-                    tracing::warn!(%error, "a heartbeat was not written; going on trying");
+                    tracing::warn!(%error, "heartbeat write failed; retrying");
                 }
                 failed = true;
             }
@@ -142,20 +142,20 @@ pub(super) async fn read_members(inner: Arc<Inner>) {
         let (re_read, hand_over_requests) =
             tokio::join!(read_members_once(&inner), hand_over_requests);
         if let Err(error) = re_read {
-            tracing::debug!(%error, "the other replicas could not be looked at");
+            tracing::debug!(%error, "could not read the rows of the other replicas");
         }
         match hand_over_requests {
             Ok(hand_over_requests) => answer(&inner, hand_over_requests),
-            Err(error) => tracing::debug!(%error, "hand-over requests could not be read"),
+            Err(error) => tracing::debug!(%error, "could not read hand-over requests"),
         }
         if inner.clock.boot().saturating_sub(clock_at) >= CLOCK_EVERY {
             clock_at = inner.clock.boot();
             if let Err(error) = check_clock(&inner).await {
-                tracing::debug!(%error, "the clock of the store could not be read");
+                tracing::debug!(%error, "could not read the clock of the store");
             }
             for id in inner.members.silent_for(FORGOTTEN_AFTER) {
                 if let Err(error) = within(&inner, inner.store.forget_replica(id)).await {
-                    tracing::debug!(%error, replica = %id, "an old replica could not be forgotten");
+                    tracing::debug!(%error, replica = %id, "could not delete the row of a replica that is down");
                 }
             }
         }
@@ -174,7 +174,7 @@ pub(super) async fn presence_of(inner: &Inner, id: ReplicaId) -> Presence {
     match inner.members.presence(id) {
         Presence::Unsure => {
             if let Err(error) = read_members_once(inner).await {
-                tracing::debug!(replica = %id, %error, "a replica that is not known could not be looked up");
+                tracing::debug!(replica = %id, %error, "could not read the row of an unknown replica");
             }
             inner.members.presence(id)
         }
@@ -223,10 +223,10 @@ fn answer(inner: &Arc<Inner>, hand_over_requests: Vec<HandOverRequest>) {
             if let HandOverAnswer::Yes = given_up {
                 match &request.target {
                     HandOverTarget::Entry { key, seq, .. } => {
-                        tracing::info!(%key, %seq, "gave a lockRef up to another replica that asked for it");
+                        tracing::info!(%key, %seq, "handed a lockRef over to another replica that requested it");
                     }
                     HandOverTarget::Session { session, .. } => {
-                        tracing::info!(%session, "handed a session over to another replica that asked for it");
+                        tracing::info!(%session, "handed a session over to another replica that requested it");
                     }
                     HandOverTarget::Key { .. } => {}
                 }
@@ -237,7 +237,7 @@ fn answer(inner: &Arc<Inner>, hand_over_requests: Vec<HandOverRequest>) {
                 HandOverAnswer::NotNow => Ok(()),
             };
             if let Err(error) = written {
-                tracing::debug!(%error, "an answer to a hand-over request could not be written; it is asked again");
+                tracing::debug!(%error, "could not write the answer to a hand-over request; it will be answered again");
             }
             inner.open_hand_overs.end(request.id);
         });

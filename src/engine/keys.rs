@@ -76,7 +76,7 @@ impl Keys {
                 // takes over what the one that crashed had granted the lock to (I10).
                 Err(mpsc::error::TrySendError::Closed(back)) => {
                     inner.alive()?;
-                    tracing::error!(key = %id, "the task of a key ended unexpectedly; starting anew");
+                    tracing::error!(key = %id, "the task of a key ended unexpectedly; restarting it");
                     msg = back;
                     shard.remove(id);
                     self.count.fetch_sub(1, Ordering::Relaxed);

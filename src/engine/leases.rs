@@ -1,4 +1,4 @@
-//! The leases that this replica keeps: sessions, and entries that live by themselves (design §6).
+//! The leases that this replica keeps: sessions, and entries that live by themselves.
 //!
 //! One table under one mutex that is never held across an await. Each lease has one alarm, whether
 //! anybody waits behind it or not (I8); a renewal does not move it: when it fires early it is set again.
@@ -59,7 +59,8 @@ pub(super) enum NoLease {
     TooMany,
     /// It goes to another replica, which was promised that it is not renewed here any more.
     HandedOver,
-    /// Others may have seen no heartbeat for its TTL: it needs a new epoch before it is renewed (design §6).
+    /// Others may have seen no heartbeat for its TTL: it needs a new epoch before it is renewed (docs/design.md, "Valid
+    /// from the later of heartbeat and swap").
     InDoubt,
 }
 

@@ -1,7 +1,7 @@
-//! The engine: one actor a key, group commit, waiting, sync, leases (design §4, §6, §7).
+//! The engine: one actor a key, group commit, waiting, sync, leases.
 //!
-//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep what
-//! they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
+//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep
+//! what they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
 
 mod activity;
 mod actor;

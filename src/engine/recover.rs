@@ -1,5 +1,5 @@
 //! What a start does before the first call: in a store that only one process can have open, every older
-//! replica is proved down, so what it served is taken over at once and begins a fresh TTL (design §5).
+//! replica is proved down, so what it served is taken over at once and begins a fresh TTL.
 
 use std::sync::Arc;
 use std::time::Duration;

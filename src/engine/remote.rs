@@ -1,5 +1,5 @@
 //! Sessions that another replica keeps, and that matter here: entries of this home live by them, or a waiter of
-//! this home waits behind such an entry (design §6, I8).
+//! this home waits behind such an entry (I8).
 //!
 //! Their rows are read now and then, their replicas' heartbeats are watched: a session whose replica sent no heartbeat
 //! for its TTL is closed by a swap that names the epoch it was seen with. What is told of their leases is asked of the
@@ -329,7 +329,7 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
                 inner.remote.saw_end(session, inner.clock.boot());
                 return evict(inner, session, remote);
             }
-            Err(error) => tracing::debug!(%session, %error, "a session could not be looked at"),
+            Err(error) => tracing::debug!(%session, %error, "could not read a session"),
         }
     }
     if let Some(known) = &remote.known
@@ -377,7 +377,7 @@ async fn close(inner: &Arc<Inner>, row: SessionRow) {
         // Looked at again by the next round.
         SessionSwap::Conflict(_) => inner.remote.read_again(session),
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
-            tracing::debug!(%session, %error, "a session could not be closed");
+            tracing::debug!(%session, %error, "could not close a session");
             inner.remote.read_again(session);
         }
     }

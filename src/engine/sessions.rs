@@ -1,5 +1,4 @@
-//! Sessions of this replica: opened and closed by compare-and-swap on their rows, kept alive in memory
-//! (design §6).
+//! Sessions of this replica: opened and closed by compare-and-swap on their rows, kept alive in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -214,7 +213,7 @@ pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool
         SessionSwap::Applied => {}
         SessionSwap::Conflict(_) => return Ok(false),
         SessionSwap::Unknown(error) => {
-            tracing::warn!(session = %row.id, %error, "whether a session was taken over is not known; looking it up");
+            tracing::warn!(session = %row.id, %error, "it is unknown whether a session was taken over; reading it");
             if !was_taken(inner, &row).await? {
                 return Ok(false);
             }
@@ -420,7 +419,7 @@ async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> Closed {
             Err(error) => {
                 let log_throttle = &inner.log_throttles.not_closed;
                 if let Some(times) = log_throttle.met(inner.clock.boot(), &error.to_string()) {
-                    tracing::warn!(%session, %error, times, "a session could not be closed yet; trying again");
+                    tracing::warn!(%session, %error, times, "could not close a session yet; retrying");
                 }
             }
         }
@@ -466,7 +465,7 @@ pub(super) fn forget_if_done(inner: &Arc<Inner>, session: SessionId) {
     tokio::spawn(async move {
         // A row that stays is closed, and is forgotten at the next start.
         if let Err(error) = inner.store.forget_session(session).await {
-            tracing::debug!(%session, %error, "the row of a closed session stays for now");
+            tracing::debug!(%session, %error, "could not delete the row of a closed session yet");
         }
     });
 }

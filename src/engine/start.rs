@@ -203,7 +203,7 @@ async fn say_stopped(last: &Inner) {
         match heartbeats::send_heartbeat(last, true).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::warn!(%error, "that this replica stopped could not be written");
+                tracing::warn!(%error, "could not mark this replica as stopped");
                 last.clock.sleep(last.backoff(tries)).await;
             }
         }
@@ -225,7 +225,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
         }
         tracing::error!(
             replica = %last.replica,
-            "no heartbeat of this replica was acknowledged for too long: it has ended, and starts anew under another id"
+            "no heartbeat acknowledged within the deadline: fencing this replica, restarting under a new id"
         );
         engine.set(Current::Waiting {
             why: EngineError::CutOff.to_string(),
@@ -249,7 +249,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
                 Err(error) => {
                     if let Some(times) = log_throttle.met(options.clock.boot(), &error.to_string())
                     {
-                        tracing::warn!(%error, times, "this replica could not start anew yet; trying again");
+                        tracing::warn!(%error, times, "this replica could not restart yet; retrying");
                     }
                     options.clock.sleep(last.backoff(tries)).await;
                     tries += 1;
@@ -259,7 +259,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
         if !engine.set(Current::Serving(Arc::clone(&last))) {
             return say_stopped(&last).await;
         }
-        tracing::info!(replica = %last.replica, "started anew");
+        tracing::info!(replica = %last.replica, "restarted under a new id");
     }
 }
 

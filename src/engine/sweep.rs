@@ -38,7 +38,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
             swept = sweep(&inner) => swept,
         };
         if let Err(error) = swept {
-            tracing::debug!(%error, "a sweep was not finished");
+            tracing::debug!(%error, "a sweep did not finish");
         }
         took = inner.clock.boot().saturating_sub(begun);
     }

@@ -90,7 +90,8 @@ impl Evidence {
     }
 }
 
-/// One thing to do to a key. Every command is idempotent against the state (design §5).
+/// One thing to do to a key. Every command is idempotent: decided again on a state that has its effect, it changes
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
     /// Add an entry at the end of the queue.

@@ -97,7 +97,7 @@ pub struct LockRef {
     pub table: TableName,
     /// The key.
     pub key: Key,
-    /// The entry in its queue.
+    /// The number of its entry in the queue.
     pub seq: Seq,
     /// The part that cannot be guessed.
     pub tag: Tag,

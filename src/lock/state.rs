@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::fence::Fence;
 use super::lock_ref::Tag;
 
-/// An entry in the queue of a key: dense, assigned by the committed order of Creates (I1), never
+/// The number of an entry in the queue of a key: dense, assigned by the committed order of Creates (I1), never
 /// reused. Starts at 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
@@ -157,7 +157,7 @@ impl Ended {
 /// How an entry that is gone is known to have ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EndedAs {
-    /// Released cleanly, or its entry released.
+    /// Released cleanly.
     Released,
     /// Ended otherwise.
     Lost(EndReason),

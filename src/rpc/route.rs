@@ -166,11 +166,11 @@ pub async fn route<S: Step>(
                 }
             }
             ForwardOutcome::NotAsked(why) => {
-                tracing::debug!(replica = %peer.id, why, "a call was not passed on");
+                tracing::debug!(replica = %peer.id, why, "a call was not forwarded");
                 attempt.lose(peer.id)
             }
             ForwardOutcome::Unknown(why) => {
-                tracing::debug!(replica = %peer.id, why, "a call that was passed on has no answer");
+                tracing::debug!(replica = %peer.id, why, "a forwarded call got no answer");
                 if step.is_write() {
                     return Err(status::write_unknown());
                 }

@@ -156,7 +156,9 @@ impl<C: Call> Step for Making<'_, C> {
 }
 
 fn no_way<A>() -> ForwardOutcome<A> {
-    ForwardOutcome::NotAsked("this replica has no secret to call others with".to_owned())
+    ForwardOutcome::NotAsked(
+        "this replica has no secret to call other replicas with (peers.secret_file)".to_owned(),
+    )
 }
 
 /// Where the news of a watched lockRef come from.

@@ -1,4 +1,4 @@
-//! The only place where gRPC status codes are chosen (design §8).
+//! The only place where gRPC status codes are chosen.
 //!
 //! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
 //! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
@@ -260,8 +260,8 @@ fn is_name(text: &str) -> bool {
 pub fn outcome_unknown() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "the outcome is not known at the deadline of this call; it is safe to repeat (a create with the \
-         same request_id)",
+        "the deadline passed before the outcome was known; the call can be repeated safely (a create with the same \
+         request_id)",
         "OUTCOME_UNKNOWN",
     )
     .retry_after(RETRY_UNKNOWN)
@@ -272,7 +272,7 @@ pub fn outcome_unknown() -> Status {
 pub fn late_write() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "whether the value was written is not known at the deadline of this call; write it again before reading",
+        "the deadline passed before it was known whether the value was written; write it again before reading",
         "OUTCOME_UNKNOWN",
     )
     .with("write", "unknown")
@@ -284,8 +284,8 @@ pub fn late_write() -> Status {
 pub fn write_unknown() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "the replica that has this lockRef gave no answer: whether the value was written is not known; write \
-         it again before reading",
+        "the home of this lockRef did not answer, so it is not known whether the value was written; write it again \
+         before reading",
         "OUTCOME_UNKNOWN",
     )
     .with("write", "unknown")
@@ -297,7 +297,7 @@ pub fn write_unknown() -> Status {
 pub fn unsettled() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "the replicas do not agree yet on which of them has this",
+        "the replicas do not agree yet on the home; repeat the call",
         "ELSEWHERE",
     )
     .retry_after(RETRY_ELSEWHERE)
@@ -308,7 +308,7 @@ pub fn unsettled() -> Status {
 pub fn no_peer() -> Status {
     StatusBuilder::new(
         Code::Unauthenticated,
-        "this address is for replicas that know the secret of this service (peers.secret_file)",
+        "this address serves only replicas that present the secret of this service (peers.secret_file)",
         "NO_PEER",
     )
     .status()

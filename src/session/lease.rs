@@ -9,7 +9,7 @@ use super::observer::Observed;
 /// Once ended it stays ended: the replica that found it expired may already have ended what lives by it.
 ///
 /// With a `disconnect_grace` it ends sooner where its client went: that long after the end of the stream that the
-/// client sent renewals on, unless it gives one on another.
+/// client sent renewals on, unless it sends one on another.
 #[derive(Clone, Debug)]
 pub struct Lease {
     ttl: Duration,
@@ -73,8 +73,8 @@ impl Lease {
         self.disconnect_grace.unwrap_or(self.ttl)
     }
 
-    /// A renewal: what the client may be told (how long it is safe, from the moment it sent that
-    /// sign), or `None` if the lease has ended.
+    /// A renewal: what the client may be told (how long it is safe, from the moment it sent it), or `None` if the lease
+    /// has ended.
     pub fn renew(&mut self, now: Observed) -> Option<Duration> {
         if self.ended {
             return None;

@@ -71,7 +71,7 @@ pub enum StoreError {
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
     /// What the store holds cannot be read. An operator must look.
-    #[error("the store holds something damaged: {0}")]
+    #[error("the store holds damaged data: {0}")]
     Damaged(String),
 }
 

@@ -46,7 +46,7 @@ async fn an_entry_that_goes_to_another_replica_is_said_once_by_each_of_them_in_w
         b.take_over(&given, home).await.is_ok()
     })
     .await;
-    let said = lines(&log, "gave a lockRef up", "given-up");
+    let said = lines(&log, "handed a lockRef over", "given-up");
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("key=default/given-up seq=1"), "{said:?}");
 

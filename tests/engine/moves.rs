@@ -1,4 +1,4 @@
-//! What changes its replica, or is ended by another one, and who must learn of that (I10, design §6).
+//! What changes its replica, or is ended by another one, and who must learn of that (I10).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sessions: what lives by them, and how they end (design §6, I9).
+//! Sessions: what lives by them, and how they end (I9).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Waiters without a session whose home is silent: taken over without its agreement once that was so for their TTL, as
-//! the one that takes them saw (I9, I10, design §6).
+//! the one that takes them saw (I9, I10).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Waiting for a turn, being called, and not coming (design §7, I5, I8).
+//! Waiting for a turn, being called, and not coming (I5, I8).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -53,7 +53,7 @@ async fn replicas_that_encrypt_what_they_tell_each_other_call_each_other_as_well
         let log = replica.log();
         // Else they would find a way through the store, and say so.
         let failed = |line: &str| {
-            line.contains("no connection with another replica") || line.contains("refuse")
+            line.contains("could not connect to another replica") || line.contains("refuse")
         };
         let failed: Vec<&str> = log.lines().filter(|line| failed(line)).collect();
         assert!(failed.is_empty(), "{failed:#?}");

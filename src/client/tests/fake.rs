@@ -38,7 +38,7 @@ pub struct State {
     pub calls: Vec<String>,
     /// The entries in the queue: lockRef without grant, request_id.
     pub queue: VecDeque<(String, String)>,
-    /// How the entries that have ended ended.
+    /// How the ended entries ended.
     pub ended: BTreeMap<String, (&'static str, String)>,
     pub grant: u64,
     pub next: u64,

@@ -419,7 +419,7 @@ impl Actor {
         let state = self.state.as_ref();
         let ended = state.map(|s| s.lookup(entry_ref.seq, entry_ref.tag));
         if ended == Some(Lookup::Ended(EndedAs::Released)) {
-            // A repeated call: what it carries was written before the release, once (design §8).
+            // A repeated call: what it carries was written before the release, once.
             return drop(reply.send(Ok(true)));
         }
         let kind = CriticalKind::Release(mutation, reply);

@@ -201,7 +201,7 @@ impl Actor {
                 Counters::add(&counters.unknown, 1);
                 let log_throttle = &run.inner.log_throttles.unknown_outcome;
                 if let Some(times) = log_throttle.met(run.inner.clock.boot(), &error.to_string()) {
-                    tracing::warn!(key = %self.id, %error, times, "the outcome of a change is not known; looking it up");
+                    tracing::warn!(key = %self.id, %error, times, "the outcome of a compare-and-swap is unknown; reading the key");
                 }
                 self.ask_again(batch, true);
                 self.remote_entries.unnotified.get_or_insert(old);

@@ -65,7 +65,7 @@ impl Actor {
 /// Tells a home of an end until it heard: by a call, else through the store.
 fn notify_end(inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64, home: ReplicaId) {
     let Ok(in_flight) = Arc::clone(&inner.telling).try_acquire_owned() else {
-        tracing::warn!(key = %id, %home, "too many ends at once: a home was not told of one");
+        tracing::warn!(key = %id, %home, "too many ended entries at once: a home was not notified of one");
         return;
     };
     let (inner, id) = (Arc::clone(inner), Arc::clone(id));
@@ -102,7 +102,7 @@ async fn write(inner: &Inner, id: &KeyId, version: u64, home: ReplicaId) {
         match inner.store.request_hand_over(&request).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::debug!(key = %id, %home, %error, "a home could not be told of an end yet");
+                tracing::debug!(key = %id, %home, %error, "could not notify a home of an ended entry yet");
             }
         }
         inner.clock.sleep(inner.backoff(tries)).await;

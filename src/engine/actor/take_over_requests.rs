@@ -1,4 +1,4 @@
-//! Entries of another home that callers here ask for, and that live by what that home learns of them (I10, design §6).
+//! Entries of another home that callers here ask for, and that live by what that home learns of them (I10).
 //!
 //! Such an entry goes to another home with the agreement of its own, or once that is down. A third way is as good: once
 //! its home was silent for the TTL of the entry, counted from when this observer first saw its present epoch, anybody

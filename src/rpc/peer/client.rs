@@ -127,7 +127,7 @@ impl PeerClient {
         let answer = match client.describe_activity(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
-                tracing::debug!(replica = %to.id, %status, "another replica does not say what it did");
+                tracing::debug!(replica = %to.id, %status, "another replica did not report its activity");
                 return None;
             }
         };
@@ -168,7 +168,9 @@ impl PeerClient {
             }
             Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
             Some(forward_response::Outcome::Unable(answer)) => unable(answer),
-            None => ForwardOutcome::Unknown("it answered in words of another version".to_owned()),
+            None => ForwardOutcome::Unknown(
+                "the answer is of a version that this replica does not know".to_owned(),
+            ),
         }
     }
 
@@ -205,7 +207,9 @@ impl PeerClient {
             }
             Some(forward_watch_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
             Some(forward_watch_response::Outcome::Unable(answer)) => unable(answer),
-            None => ForwardOutcome::NotAsked("it answered in words of another version".to_owned()),
+            None => ForwardOutcome::NotAsked(
+                "the answer is of a version that this replica does not know".to_owned(),
+            ),
         }
     }
 
@@ -216,7 +220,7 @@ impl PeerClient {
             && link.address == to.address
         {
             if link.avoid_until.is_some_and(|until| now < until) {
-                return Err("it could not be reached a moment ago".to_owned());
+                return Err("the replica could not be reached a moment ago".to_owned());
             }
             link.avoid_until = None;
             return Ok(self.on(link, waits));
@@ -252,7 +256,7 @@ impl PeerClient {
 
     fn channel(&self, address: &str) -> Result<Channel, String> {
         if address.is_empty() {
-            return Err("it takes no calls of replicas".to_owned());
+            return Err("the replica announced no address for calls of other replicas".to_owned());
         }
         let window = u32::try_from(self.message_bytes_max)
             .unwrap_or(WINDOW_MIN)
@@ -428,7 +432,11 @@ impl Peers for PeerClient {
 
 fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
     use renew_session_response::Outcome;
-    let words = || PeerError::Unreachable("it answered in words of another version".to_owned());
+    let words = || {
+        PeerError::Unreachable(
+            "the answer is of a version that this replica does not know".to_owned(),
+        )
+    };
     match response.outcome.ok_or_else(words)? {
         Outcome::Renewed(renewed) => {
             let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());

@@ -96,7 +96,7 @@ async fn secured(
 }
 
 fn refused(address: &str, why: &str) {
-    tracing::warn!(address, why, "no connection with another replica");
+    tracing::warn!(address, why, "could not connect to another replica");
 }
 
 /// Without TLS.

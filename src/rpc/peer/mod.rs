@@ -30,7 +30,7 @@ fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
             home: ReplicaId(home),
             version: answer.version,
         },
-        Err(_) => ForwardOutcome::NotAsked("it named no replica".to_owned()),
+        Err(_) => ForwardOutcome::NotAsked("the answer names no replica".to_owned()),
     }
 }
 

@@ -104,7 +104,7 @@ impl PeerRpc {
             Ok(meant) if ReplicaId(meant) == here => Ok(()),
             Ok(_) | Err(_) => Err(Unable {
                 nothing_done: true,
-                why: format!("another replica was meant; this is {here}"),
+                why: format!("the call is addressed to another replica; this is {here}"),
             }),
         }
     }
@@ -212,7 +212,7 @@ impl Peer for PeerRpc {
                 Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
                 Method::Unspecified => forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
-                    why: "this version knows no such call".to_owned(),
+                    why: "this version does not know the method".to_owned(),
                 }),
             },
         };

@@ -126,7 +126,7 @@ pub(super) fn decode(home: ReplicaId, mut row: Row) -> Result<Option<HandOverReq
         None => entry(row, epoch)?,
     };
     if target.is_none() {
-        tracing::warn!(%id, "a hand-over request that cannot be read is left alone");
+        tracing::warn!(%id, "ignoring a hand-over request that cannot be read");
     }
     Ok(target.map(|target| HandOverRequest { id, home, target }))
 }

@@ -172,7 +172,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         rows.push(row(format!("a lockRef of no table: {call}"), ask, expected));
     }
     for (call, field, ask) in lock_ref_calls("") {
-        let expected = invalid(field, "MISSING", "it is needed and empty");
+        let expected = invalid(field, "MISSING", "must not be empty");
         rows.push(row(format!("no lockRef: {call}"), ask, expected));
     }
     for (call, field, ask) in lock_ref_calls("default") {
@@ -197,8 +197,8 @@ pub fn holders_only(stage: &Stage) -> Vec<Row> {
     let token = stage.held.fencing_token;
     let (entry, _) = stage.held.lock_ref.split_once('@').unwrap();
     let waiter = &stage.waiter.lock_ref;
-    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock gives that one");
-    let no_grant = || precondition("NO_GRANT", "this lockRef has no grant");
+    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock returns the current grant");
+    let no_grant = || precondition("NO_GRANT", "this lockRef carries no grant");
     for (what, text, expected) in [
         (
             "an older grant",

@@ -95,7 +95,7 @@ impl Suspects {
         tracing::warn!(
             %node,
             address,
-            "a node of Cassandra lets requests time out: others are asked instead, until it answers again"
+            "requests to a Cassandra node time out; using other nodes until it answers again"
         );
         suspect.avoided = Some(Avoided {
             address,
@@ -126,7 +126,7 @@ impl Suspects {
 fn note_return(node: Uuid, avoided: Option<Avoided>) {
     if let Some(avoided) = avoided {
         let (address, after) = (&avoided.address, avoided.since.elapsed());
-        tracing::info!(%node, address, ?after, "a node of Cassandra answers again, and is asked as before");
+        tracing::info!(%node, address, ?after, "a Cassandra node answers again; using it as before");
     }
 }
 
