@@ -113,7 +113,7 @@ pub enum Command {
 }
 
 /// What came of one command.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// TakeOver: this replica is the home (now, or already).
     Home(Home),
@@ -144,7 +144,7 @@ pub enum Outcome {
 }
 
 /// Why a command was refused.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
     /// Another replica, or the same one in another term, is the home; `None`: the key has none.
     NotHome(Option<Home>),

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
 use super::state::{Home, KeyState, QueueEntry};
-use crate::lock::{CoreLimits, EndReason, Fence, Lookup, ReplicaId, Seq, Tag, next_fence};
+use crate::lock::{
+    CoreLimits, EndReason, EndedPlace, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
+};
 
 /// What a batch of commands makes of a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -242,8 +244,12 @@ impl Batch<'_> {
         if was_holder {
             self.state.unsynced = true;
         }
-        let ended_max = self.by.limits.ended_max;
-        self.state.note_end(&entry, reason.clone(), ended_max);
+        let ended = EndedPlace {
+            seq,
+            tag: entry.tag(),
+            reason: reason.clone(),
+        };
+        self.state.ended.push(ended, self.by.limits.ended_max);
         Ok(Outcome::Evicted { was_holder })
     }
 

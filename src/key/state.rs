@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::lock::{
-    EndReason, Ended, EndedPlace, Fence, Liveness, Lookup, Mode, Over, ReplicaId, Seq, Tag,
-};
+use crate::lock::{Ended, Fence, Liveness, Lookup, Mode, Over, ReplicaId, Seq, Tag};
 
 /// A live entry in the queue of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -147,11 +145,7 @@ impl KeyState {
 
     /// How an entry that is not live, and was given out, is known to have ended.
     pub fn end_of(&self, seq: Seq) -> Over {
-        match self.ended.places.iter().rev().find(|e| e.seq == seq) {
-            Some(ended) => Over::Ended(ended.reason.clone()),
-            None if seq >= self.ended.complete_from => Over::Released,
-            None => Over::NoLongerKept,
-        }
+        self.ended.end_of(seq)
     }
 
     /// What a seq and its tag mean here.
@@ -165,11 +159,7 @@ impl KeyState {
                 _ => Lookup::NeverIssued,
             };
         }
-        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
-        if self.ended.places.iter().any(other) {
-            return Lookup::NeverIssued;
-        }
-        Lookup::Over(self.end_of(seq))
+        self.ended.lookup(seq, tag)
     }
 
     /// Whether a home of this row may have granted the key, or ended entries, without the row knowing of it.
@@ -190,20 +180,6 @@ impl KeyState {
             volatile_end: Seq(0),
         };
         self.kept = self.holder().map(|entry| entry.seq);
-    }
-
-    pub(super) fn note_end(&mut self, entry: &QueueEntry, reason: EndReason, ended_max: usize) {
-        self.ended.places.push_back(EndedPlace {
-            seq: entry.seq,
-            tag: entry.tag(),
-            reason,
-        });
-        while self.ended.places.len() > ended_max {
-            if let Some(forgotten) = self.ended.places.pop_front() {
-                let after = Seq(forgotten.seq.0 + 1);
-                self.ended.complete_from = self.ended.complete_from.max(after);
-            }
-        }
     }
 
     /// Whether the parts agree with each other; the first that does not. A store calls this on what it read before

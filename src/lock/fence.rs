@@ -59,7 +59,7 @@ impl Default for CoreLimits {
 }
 
 /// A fence could not be taken; nothing was changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum FenceError {
     /// The next timestamps would not fit a signed 64-bit integer.
     #[error("the fencing tokens of this key are used up")]

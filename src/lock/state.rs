@@ -143,7 +143,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub(super) fn push(&mut self, place: EndedPlace, ended_max: usize) {
+    pub(crate) fn push(&mut self, place: EndedPlace, ended_max: usize) {
         self.places.push_back(place);
         while self.places.len() > ended_max {
             if let Some(forgotten) = self.places.pop_front() {
@@ -152,10 +152,28 @@ impl Ended {
             }
         }
     }
+
+    /// How a place that is not live, and was given out, is known to have ended.
+    pub(crate) fn end_of(&self, seq: Seq) -> Over {
+        match self.places.iter().rev().find(|e| e.seq == seq) {
+            Some(ended) => Over::Ended(ended.reason.clone()),
+            None if seq >= self.complete_from => Over::Released,
+            None => Over::NoLongerKept,
+        }
+    }
+
+    /// As [`Ended::end_of`], of one with this tag; never issued where the one that ended had another.
+    pub(crate) fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
+        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
+        match self.places.iter().any(other) {
+            true => Lookup::NeverIssued,
+            false => Lookup::Over(self.end_of(seq)),
+        }
+    }
 }
 
 /// How a place that is gone is known to have ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Over {
     /// Released cleanly, or its place given up.
     Released,
@@ -247,11 +265,7 @@ impl State {
 
     /// How a place that is not live, and was given out, is known to have ended.
     pub fn over(&self, seq: Seq) -> Over {
-        match self.ended.places.iter().rev().find(|e| e.seq == seq) {
-            Some(ended) => Over::Ended(ended.reason.clone()),
-            None if seq >= self.ended.complete_from => Over::Released,
-            None => Over::NoLongerKept,
-        }
+        self.ended.end_of(seq)
     }
 
     /// What a seq and its tag mean here.
@@ -265,11 +279,7 @@ impl State {
                 _ => Lookup::NeverIssued,
             };
         }
-        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
-        if self.ended.places.iter().any(other) {
-            return Lookup::NeverIssued;
-        }
-        Lookup::Over(self.over(seq))
+        self.ended.lookup(seq, tag)
     }
 
     /// Whether the parts agree with each other; the first that does not. A store calls this on what

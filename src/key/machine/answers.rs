@@ -95,7 +95,7 @@ impl Machine {
         };
         let mut ends: Vec<(EntryRef, EndReason, Option<Fence>)> = Vec::new();
         for seq in serving.leases.expire(cx.now) {
-            ends.extend(serving.begin_eviction(seq, EndReason::Expired));
+            ends.extend(serving.begin_eviction(seq, EndReason::Expired, None));
         }
         if let Some(holder) = &serving.holder
             && let Claim::Until(at) = holder.claim
@@ -106,10 +106,8 @@ impl Machine {
             if serving.waits_of(seq) > 0 || serving.watchers.iter().any(|w| w.seq == seq) {
                 // Somebody is there, and waits for the sync, or for the value.
                 serving.wait_for_claim_anew(cx, seq);
-            } else if let Some((entry, reason, _)) =
-                serving.begin_eviction(seq, EndReason::Unclaimed)
-            {
-                ends.push((entry, reason, Some(grant)));
+            } else {
+                ends.extend(serving.begin_eviction(seq, EndReason::Unclaimed, Some(grant)));
             }
         }
         serving.grant_again.take_if(|at| *at <= cx.now);
@@ -130,7 +128,8 @@ impl Machine {
             .map(|entry| entry.seq)
             .collect();
         let ends = seqs.into_iter();
-        let ends = ends.filter_map(|seq| serving.begin_eviction(seq, EndReason::SessionClosed));
+        let ends =
+            ends.filter_map(|seq| serving.begin_eviction(seq, EndReason::SessionClosed, None));
         let ends = ends.collect();
         self.evict(ends);
     }
@@ -171,13 +170,14 @@ impl Serving {
         &mut self,
         seq: Seq,
         reason: EndReason,
+        only_under: Option<Fence>,
     ) -> Option<(EntryRef, EndReason, Option<Fence>)> {
         let tag = self.state.entry(seq)?.tag();
         if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == seq) {
             holder.begin_eviction(reason.clone());
         }
         let grant = None;
-        Some((EntryRef { seq, tag, grant }, reason, None))
+        Some((EntryRef { seq, tag, grant }, reason, only_under))
     }
 
     /// The client of an entry was there, and could not be told HELD: its claim is waited for from now on (I5).

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::calls::fail;
 use super::event::{CallError, Context, Effect, KeyError, Reason, Report, SwapOutcome};
-use super::intent::{BATCH_MAX, Intent, OutcomeOf, Swapping, Wish};
+use super::intent::{BATCH_MAX, Intent, Swapping, Wish};
 use super::serving::Io;
 use super::{Machine, Role, Turn};
-use crate::key::{Command, Decider, KeyState, WritesOfHolder, decide};
+use crate::key::{Command, KeyState, Outcome, WritesOfHolder, decide};
 use crate::lock::{EndReason, Fence, Over};
 
 impl Machine {
@@ -23,25 +23,14 @@ impl Machine {
         };
         let mut commands = Vec::new();
         let batch = self.next_batch(&mut commands);
-        let by = Decider {
-            replica: cx.replica,
-            now_us: cx.now_us,
-            limits: &cx.limits.core,
-        };
-        let decision = decide(&state, &commands, by);
-        let outcomes = decision.outcomes.into_iter().map(OutcomeOf);
-        let batch: Vec<_> = batch.into_iter().zip(outcomes).collect();
+        let decision = decide(&state, &commands, cx.decider());
+        let batch: Vec<_> = batch.into_iter().zip(decision.outcomes).collect();
         if decision.state.version == state.version {
             // Nothing was left to change.
             self.deliver(cx, batch, out);
             return true;
         }
-        let new = Arc::new(decision.state);
-        out.push(Effect::Swap {
-            old: state,
-            new: Arc::clone(&new),
-        });
-        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
+        self.send(state, Arc::new(decision.state), batch, out);
         false
     }
 
@@ -84,13 +73,24 @@ impl Machine {
         batch
     }
 
-    /// Puts a batch back: each of it is decided again on the state that is met next.
-    pub(super) fn put_back(
+    /// Sends a compare-and-swap; none is under way.
+    pub(super) fn send(
         &mut self,
-        batch: impl IntoIterator<Item = Intent, IntoIter: DoubleEndedIterator>,
-        in_doubt: bool,
+        old: Arc<KeyState>,
+        new: Arc<KeyState>,
+        batch: Vec<(Intent, Outcome)>,
+        out: &mut Vec<Effect>,
     ) {
-        for mut intent in batch.into_iter().rev() {
+        out.push(Effect::Swap {
+            old,
+            new: Arc::clone(&new),
+        });
+        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
+    }
+
+    /// Puts a batch back: each of it is decided again on the state that is met next.
+    pub(super) fn put_back(&mut self, batch: Vec<(Intent, Outcome)>, in_doubt: bool) {
+        for (mut intent, _) in batch.into_iter().rev() {
             intent.in_doubt |= in_doubt;
             self.pending.push_front(intent);
         }
@@ -122,7 +122,6 @@ impl Machine {
         out: &mut Vec<Effect>,
     ) {
         let Swapping { new, batch } = swapping;
-        let intents = |batch: Vec<(Intent, OutcomeOf)>| batch.into_iter().map(|(intent, _)| intent);
         match outcome {
             SwapOutcome::Applied => {
                 self.tries = 0;
@@ -130,16 +129,16 @@ impl Machine {
                 self.deliver(cx, batch, out);
             }
             SwapOutcome::Conflict(state) => {
-                self.put_back(intents(batch), false);
+                self.put_back(batch, false);
                 self.reread(cx, state, out);
             }
             SwapOutcome::Unknown(why) => {
-                self.put_back(intents(batch), true);
+                self.put_back(batch, true);
                 out.push(Effect::Report(Report::InDoubt { why }));
                 self.pause(true, out);
             }
             SwapOutcome::NotStarted(why) => {
-                self.put_back(intents(batch), false);
+                self.put_back(batch, false);
                 self.fail_callers(cx, &why, out);
                 self.pause(false, out);
             }
@@ -230,19 +229,8 @@ impl Machine {
         }
         let mut kept = std::collections::VecDeque::new();
         for mut intent in std::mem::take(&mut self.pending) {
-            let has_written = matches!(
-                intent.what,
-                Wish::Release {
-                    has_written: true,
-                    ..
-                }
-            );
             if let Some(call) = intent.call.take() {
-                let error = CallError {
-                    why: failed(),
-                    may_have_written: has_written,
-                };
-                fail(call, error, out);
+                fail(call, intent.failed(failed()), out);
                 let forced = matches!(
                     intent.what,
                     Wish::Evict {
@@ -277,33 +265,29 @@ impl Machine {
 impl super::serving::Serving {
     /// Everybody who waits here hears where to ask, or why not; a write under way may have been done.
     fn close(mut self: Box<Self>, why: &KeyError, out: &mut Vec<Effect>) {
-        let mut failed: Vec<CallError> = Vec::new();
-        let mut calls = Vec::new();
-        let mut note = |call, may_have_written| {
-            calls.push(call);
-            failed.push(CallError {
-                why: why.clone(),
+        let mut close = |call, may_have_written| {
+            let why = why.clone();
+            let error = CallError {
+                why,
                 may_have_written,
-            });
+            };
+            fail(call, error, out);
         };
         for ask in self.asks.drain(..) {
-            note(ask.call, false);
+            close(ask.call, false);
         }
         for (_, io) in self.ios.drain(..) {
             match io {
-                Io::Get { critical, .. } => note(critical.call, false),
-                Io::Held { ask, .. } => note(ask.call, false),
-                Io::Put { critical, .. } => note(critical.call, true),
+                Io::Get { critical, .. } => close(critical.call, false),
+                Io::Held { ask, .. } => close(ask.call, false),
+                Io::Put { critical, .. } => close(critical.call, true),
                 Io::SyncRead { .. } | Io::SyncWrite { .. } => {}
             }
         }
         if let Some(mut holder) = self.holder.take() {
             for critical in holder.queued.drain(..) {
-                note(critical.call, false);
+                close(critical.call, false);
             }
-        }
-        for (call, error) in calls.into_iter().zip(failed) {
-            fail(call, error, out);
         }
         for watcher in self.watchers.drain(..) {
             let status = match why {

@@ -90,7 +90,6 @@ impl Machine {
     }
 
     fn begin_get(&mut self, critical: Critical, out: &mut Vec<Effect>) {
-        let io = self.io();
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -103,7 +102,10 @@ impl Machine {
             return out.push(Effect::Answer { call, answer });
         }
         let after = settled(serving.holder.as_ref());
-        serving.ios.push((io, Io::Get { critical, after }));
+        let io = self.io();
+        if let Some(serving) = self.serving_mut() {
+            serving.ios.push((io, Io::Get { critical, after }));
+        }
         out.push(Effect::ReadData { io });
     }
 

@@ -4,7 +4,7 @@ use super::Machine;
 use super::calls::fail;
 use super::event::{Answer, CallError, Context, Effect, EntryRef, KeyError, Report};
 use super::holder::{Phase, Resume};
-use super::intent::{Intent, OutcomeOf, Wish};
+use super::intent::{Intent, Wish};
 use super::take_over::refused;
 use crate::key::Outcome;
 use crate::lock::{Fence, Over};
@@ -14,10 +14,10 @@ impl Machine {
     pub(super) fn deliver(
         &mut self,
         cx: &Context<'_>,
-        batch: Vec<(Intent, OutcomeOf)>,
+        batch: Vec<(Intent, Outcome)>,
         out: &mut Vec<Effect>,
     ) {
-        for (intent, OutcomeOf(outcome)) in batch {
+        for (intent, outcome) in batch {
             self.deliver_one(cx, intent, outcome, out);
         }
     }

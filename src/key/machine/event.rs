@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::key::{Home, KeyState, NewEntry};
+use crate::key::{Decider, Home, KeyState, NewEntry};
 use crate::lock::{
     CoreLimits, Fence, FenceError, Liveness, LockRef, Over, ReplicaId, Seq, SessionId, Tag,
 };
@@ -35,6 +35,17 @@ pub struct Context<'a> {
     pub is_alone: bool,
     /// The bounds.
     pub limits: &'a KeyLimits,
+}
+
+impl<'a> Context<'a> {
+    /// This replica, deciding now.
+    pub(super) fn decider(&self) -> Decider<'a> {
+        Decider {
+            replica: self.replica,
+            now_us: self.now_us,
+            limits: &self.limits.core,
+        }
+    }
 }
 
 /// The bounds of one key.

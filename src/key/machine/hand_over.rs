@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::calls::fail;
 use super::event::{Answer, CallId, Context, Effect, KeyError, Report, SwapOutcome};
 use super::holder::Claim;
-use super::intent::{OutcomeOf, Swapping};
+use super::intent::Swapping;
 use super::serving::Serving;
 use super::take_over::refused;
-use super::{Machine, Role, Turn};
-use crate::key::{Command, Decider, KeyState, Outcome, decide};
+use super::{Machine, Role};
+use crate::key::{Command, KeyState, Outcome, decide};
 use crate::lock::ReplicaId;
 
 /// A hand-over under way.
@@ -66,7 +66,7 @@ impl Machine {
         let state = Arc::clone(&serving.state);
         if let Stage::Sent(new) = &hand_over.stage {
             let new = Arc::clone(new);
-            self.send_hand_over(state, new, out);
+            self.send(state, new, Vec::new(), out);
             return false;
         }
         if !self.pending.is_empty() {
@@ -81,12 +81,7 @@ impl Machine {
             to: hand_over.to,
             holder: told.map(|holder| holder.writes_of_holder()),
         };
-        let by = Decider {
-            replica: cx.replica,
-            now_us: cx.now_us,
-            limits: &cx.limits.core,
-        };
-        let decision = decide(&state, &[command], by);
+        let decision = decide(&state, &[command], cx.decider());
         if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {
             let why = refused(refusal);
             self.keep_key(cx, &why, out);
@@ -94,17 +89,8 @@ impl Machine {
         }
         let new = Arc::new(decision.state);
         hand_over.stage = Stage::Sent(Arc::clone(&new));
-        self.send_hand_over(state, new, out);
+        self.send(state, new, Vec::new(), out);
         false
-    }
-
-    fn send_hand_over(&mut self, state: Arc<KeyState>, new: Arc<KeyState>, out: &mut Vec<Effect>) {
-        out.push(Effect::Swap {
-            old: state,
-            new: Arc::clone(&new),
-        });
-        let batch: Vec<(_, OutcomeOf)> = Vec::new();
-        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
     }
 
     /// What became of a commit while the key is being given away.

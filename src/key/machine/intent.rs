@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{CallId, EntryRef};
+use super::event::{CallError, CallId, EntryRef, KeyError};
 use crate::key::{Command, KeyState, NewEntry, Outcome, WritesOfHolder};
 use crate::lock::{EndReason, Fence, Seq};
 
@@ -60,6 +60,18 @@ impl Intent {
         }
     }
 
+    /// Why it failed: a put that came with it is durable all the same.
+    pub fn failed(&self, why: KeyError) -> CallError {
+        let may_have_written = match &self.what {
+            Wish::Release { has_written, .. } => *has_written,
+            Wish::Create { .. } | Wish::Evict { .. } | Wish::Grant | Wish::Extend { .. } => false,
+        };
+        CallError {
+            why,
+            may_have_written,
+        }
+    }
+
     /// As a command; `writes` are those of the holder with this seq.
     pub fn command(&self, writes: impl Fn(Seq) -> WritesOfHolder) -> Command {
         match &self.what {
@@ -93,16 +105,5 @@ impl Intent {
 pub(super) struct Swapping {
     pub new: Arc<KeyState>,
     /// What it does, and what each comes to if it takes effect.
-    pub batch: Vec<(Intent, OutcomeOf)>,
-}
-
-/// An outcome that can be hashed, for models.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct OutcomeOf(pub Outcome);
-
-impl std::hash::Hash for OutcomeOf {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // It follows from the intent and the two states, which are hashed beside it.
-        std::mem::discriminant(&self.0).hash(state);
-    }
+    pub batch: Vec<(Intent, Outcome)>,
 }

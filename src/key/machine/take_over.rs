@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use super::calls::fail;
-use super::event::{
-    Call, CallError, Context, Effect, KeyError, Loaded, Reason, Report, SwapOutcome,
-};
-use super::intent::{Intent, OutcomeOf, Swapping, Wish};
+use super::event::{Call, Context, Effect, KeyError, Loaded, Reason, Report, SwapOutcome};
+use super::intent::{Intent, Swapping, Wish};
 use super::serving::Serving;
 use super::{Machine, Role, Turn};
-use crate::key::{Command, Decider, Home, KeyState, Outcome, Refusal, decide};
+use crate::key::{Command, Home, KeyState, Outcome, Refusal, decide};
 
 /// A take-over that is being committed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +56,7 @@ impl Machine {
             && home.replica == cx.replica
             && (self.has_taken(home) || self.was_given(home))
         {
-            return self.serve(cx, home, state, None, out);
+            return self.serve(cx, home, state, Vec::new(), out);
         }
         let in_doubt = self.is_in_doubt_on(&state);
         if !in_doubt && !self.may_take_over(cx, &state) {
@@ -135,22 +133,7 @@ impl Machine {
         }
         for intent in std::mem::take(&mut self.pending) {
             if let Some(call) = intent.call {
-                let may_have_written = matches!(
-                    intent.what,
-                    Wish::Release {
-                        has_written: true,
-                        ..
-                    }
-                );
-                let why = why.clone();
-                fail(
-                    call,
-                    CallError {
-                        why,
-                        may_have_written,
-                    },
-                    out,
-                );
+                fail(call, intent.failed(why.clone()), out);
             }
         }
     }
@@ -169,16 +152,12 @@ impl Machine {
         }];
         self.wish_created(cx);
         let batch = self.next_batch(&mut commands);
-        let by = Decider {
-            replica: cx.replica,
-            now_us: cx.now_us,
-            limits: &cx.limits.core,
-        };
-        let decision = decide(&state, &commands, by);
+        let decision = decide(&state, &commands, cx.decider());
         let mut outcomes = decision.outcomes.into_iter();
         if let Some(Outcome::Refused(refusal)) = outcomes.next() {
-            self.put_back(batch, false);
             let why = refused(&refusal);
+            let rest = std::mem::replace(&mut self.pending, batch.into());
+            self.pending.extend(rest);
             self.fail_all(&why, out);
             match in_doubt {
                 true => self.pause(true, out),
@@ -186,13 +165,8 @@ impl Machine {
             }
             return !in_doubt;
         }
-        let batch = batch.into_iter().zip(outcomes.map(OutcomeOf)).collect();
-        let new = Arc::new(decision.state);
-        out.push(Effect::Swap {
-            old: state,
-            new: Arc::clone(&new),
-        });
-        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
+        let batch = batch.into_iter().zip(outcomes).collect();
+        self.send(state, Arc::new(decision.state), batch, out);
         false
     }
 
@@ -222,20 +196,20 @@ impl Machine {
             SwapOutcome::Applied => {
                 self.tries = 0;
                 if let Some(home) = new.home {
-                    self.serve(cx, home, new, Some(batch), out);
+                    self.serve(cx, home, new, batch, out);
                 }
             }
             // Without a row the timestamp of the value is wanted, too (I2).
             SwapOutcome::Conflict(state) if state.version == 0 => {
-                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.put_back(batch, false);
                 self.turn = Turn::InDoubt;
             }
             SwapOutcome::Conflict(state) => {
-                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.put_back(batch, false);
                 self.evaluate(cx, Loaded { state, past: None }, out);
             }
             SwapOutcome::Unknown(why) => {
-                self.put_back(batch.into_iter().map(|(intent, _)| intent), true);
+                self.put_back(batch, true);
                 if let Role::Taking(taking) = &mut self.role {
                     taking.in_doubt = true;
                 }
@@ -243,7 +217,7 @@ impl Machine {
                 self.pause(true, out);
             }
             SwapOutcome::NotStarted(why) => {
-                self.put_back(batch.into_iter().map(|(intent, _)| intent), false);
+                self.put_back(batch, false);
                 self.fail_callers(cx, &why, out);
                 self.give_up_taking();
                 self.pause(true, out);
@@ -268,7 +242,7 @@ impl Machine {
         cx: &Context<'_>,
         home: Home,
         state: Arc<KeyState>,
-        batch: Option<Vec<(Intent, OutcomeOf)>>,
+        batch: Vec<(Intent, Outcome)>,
         out: &mut Vec<Effect>,
     ) {
         let (from, kept) = match &self.role {
@@ -278,7 +252,7 @@ impl Machine {
         out.push(Effect::Report(Report::TookOver { from }));
         let serving = Serving::begin(cx, home, state, kept, out);
         self.role = Role::Serving(Box::new(serving));
-        self.deliver(cx, batch.unwrap_or_default(), out);
+        self.deliver(cx, batch, out);
         for queued in std::mem::take(&mut self.backlog) {
             self.call(cx, queued.id, queued.call, out);
         }
