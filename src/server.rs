@@ -218,7 +218,7 @@ impl Server {
         let counted = connection::counted(incoming, limits.connections_max);
         let routes = Routes::new(service).prepare();
         let stopped = async move { stopping.stopped().await };
-        let server = http2(limits, peer::STREAMS_MAX).layer(layer);
+        let server = http2_of_peers(limits).layer(layer);
         match client.tls() {
             None => {
                 let plain = connection::guarded(counted, cut);
@@ -264,6 +264,14 @@ impl Server {
         LockServiceServer::new(rpc)
             .max_decoding_message_size(self.engine.limits().message_bytes_max)
     }
+}
+
+/// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that came
+/// through it keeps a lock alive until then.
+pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
+    http2(limits, peer::STREAMS_MAX)
+        .http2_keepalive_interval(Some(peer::PING_EVERY))
+        .http2_keepalive_timeout(Some(peer::PING_TIMEOUT))
 }
 
 /// The HTTP/2 settings, for as many calls on a connection.

@@ -119,6 +119,7 @@ impl From<CriticalError> for Failure {
             CriticalError::Denied(_) => exit::DENIED,
             CriticalError::Unavailable(_)
             | CriticalError::Superseded(_)
+            | CriticalError::WriteUnknown(_)
             | CriticalError::Other(_) => exit::UNAVAILABLE,
         };
         Failure::new(code, error.to_string())
@@ -131,7 +132,9 @@ impl From<ReleaseError> for Failure {
             ReleaseError::Lost(_) => exit::LOCK_LOST,
             ReleaseError::Invalid(_) => exit::USAGE,
             ReleaseError::Denied(_) => exit::DENIED,
-            ReleaseError::Unavailable(_) | ReleaseError::Other(_) => exit::UNAVAILABLE,
+            ReleaseError::Unavailable(_)
+            | ReleaseError::WriteUnknown(_)
+            | ReleaseError::Other(_) => exit::UNAVAILABLE,
         };
         Failure::new(code, error.to_string())
     }

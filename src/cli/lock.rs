@@ -172,6 +172,7 @@ async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
             error @ (ReleaseError::Invalid(_)
             | ReleaseError::Denied(_)
             | ReleaseError::Unavailable(_)
+            | ReleaseError::WriteUnknown(_)
             | ReleaseError::Other(_)),
         ) => {
             eprintln!("fermata: {key} could not be released and expires in at most {ttl}: {error}");

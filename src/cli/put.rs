@@ -14,8 +14,8 @@ use crate::client::{Client, Mutation};
 
 const HELP: &str = "\
 Without --lock-ref this is a whole section of its own: it takes the lock on the
-key, writes, and releases it. With --lock-ref it writes as the holder of that
-lockRef, and the lock stays as it is.
+key, writes, and releases it, also where the write fails. With --lock-ref it
+writes as the holder of that lockRef, and the lock stays as it is.
 
 With --output json: {\"lock_ref\", \"fencing_token\"} of the lock that the
 value was written under.

@@ -59,9 +59,10 @@ struct PrintArgs {
 }
 
 const APPLY_HELP: &str = "\
-What is there already stays as it is, so this can be repeated, and be done by
-two at once. The settings are those of `fermata serve`, from the same file and
-environment variables.
+What is there already stays as it is, but for options of tables that would be
+unsafe or slow; so this can be repeated, and be done by two at once. The
+settings are those of `fermata serve`, from the same file and environment
+variables.
 
 Exit status:
   0   all of it is there, and every node knows it

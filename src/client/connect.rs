@@ -4,14 +4,17 @@
 use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::clock::{BootClock, Clock, Moment};
+use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
+use super::endpoint::connector;
 use super::error::ConnectError;
+use super::keep_alive::{KeepAliveLink, KeepAlives};
+use super::options::ClientOptions;
 use super::retry::{Backoff, Verdict, judge};
 use crate::proto::clients::lock_admin_client::LockAdminClient;
 use crate::proto::clients::lock_service_client::LockServiceClient;
@@ -21,37 +24,6 @@ const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
-/// How a client behaves.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// How long one operation may take in all, its repeats included; a wait for a lock aside. 15 s: where a
-    /// replica dies, its locks go on at another one after the replica TTL (10 s by default), so that it takes
-    /// more than that to see them go on. Where the service has another TTL, this should be half as much again.
-    pub timeout: Duration,
-    /// How long one attempt of it may take before it is repeated, on another endpoint if there is one. 5 s.
-    pub attempt_timeout: Duration,
-    /// How long making a connection may take. 3 s.
-    pub connect_timeout: Duration,
-    /// A connection with calls under way is checked this often, and given up when it does not answer
-    /// for as long again. 5 s.
-    pub ping_interval: Duration,
-    /// A guard that is held for longer than this watches its lock on the server, to hear at once of an
-    /// end by force. Shorter sections spare the stream. 500 ms.
-    pub watch_after: Duration,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        ClientOptions {
-            timeout: Duration::from_secs(15),
-            attempt_timeout: Duration::from_secs(5),
-            connect_timeout: Duration::from_secs(3),
-            ping_interval: Duration::from_secs(5),
-            watch_after: Duration::from_millis(500),
-        }
-    }
-}
-
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
@@ -59,10 +31,8 @@ pub struct Client {
 }
 
 struct Shared {
-    /// Each with the endpoint that it connects to, for messages.
-    channels: Vec<(String, Channel)>,
-    /// The channel in use. One at a time: calls for a key are best made at one replica.
-    current: AtomicUsize,
+    connections: Connections,
+    keep_alives: KeepAlives,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
 }
@@ -70,7 +40,7 @@ struct Shared {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("endpoints", &self.shared.channels.len())
+            .field("endpoints", &self.shared.connections.len())
             .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
@@ -87,6 +57,8 @@ pub(super) struct Answer<T> {
 pub(super) struct Attempt {
     channel: Channel,
     timeout: Duration,
+    /// Of a call that stays open: held for as long as that does.
+    stream: Option<LongCallStream>,
 }
 
 impl Attempt {
@@ -103,6 +75,11 @@ impl Attempt {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
         request
+    }
+
+    /// The stream of a call that stays open.
+    pub(super) fn into_stream(self) -> Option<LongCallStream> {
+        self.stream
     }
 }
 
@@ -124,58 +101,72 @@ impl Client {
     where
         E: AsRef<str>,
     {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(ConnectError::NoRuntime);
-        }
-        let channels = endpoints
+        let replicas = endpoints
             .into_iter()
             .map(|endpoint| {
-                let channel = channel(endpoint.as_ref(), &options)?;
-                Ok((endpoint.as_ref().to_owned(), channel))
+                let connect = connector(endpoint.as_ref(), &options)?;
+                Ok((endpoint.as_ref().to_owned(), connect))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        if channels.is_empty() {
-            return Err(ConnectError::NoEndpoint);
-        }
-        Ok(Client::from_parts(channels, options, Arc::new(BootClock)))
+        Client::checked(replicas, options, Arc::new(BootClock))
     }
 
-    /// A client over a channel that was made elsewhere.
+    /// A client over one connection that was made elsewhere. Waits and watches share it with all other calls, so they
+    /// may take [`ClientOptions::waits_per_connection`] of its streams in all.
     pub fn from_channel(channel: Channel, options: ClientOptions) -> Client {
-        Client::from_channel_and_clock(channel, options, Arc::new(BootClock))
+        let options = ClientOptions {
+            wait_connections_max: 1,
+            ..options
+        };
+        let connect: Connect = Box::new(move || channel.clone());
+        let replicas = vec![("the channel".to_owned(), connect)];
+        Client::from_parts(replicas, options, Arc::new(BootClock))
     }
 
-    /// The same, with a clock of one's own.
-    pub fn from_channel_and_clock(
-        channel: Channel,
+    /// A client of several replicas with a clock of one's own. Each replica has a name for messages, and what makes a
+    /// new connection to it, which connects when it is first used.
+    pub fn from_connectors_and_clock<C>(
+        connectors: impl IntoIterator<Item = (String, C)>,
         options: ClientOptions,
         clock: Arc<dyn Clock>,
-    ) -> Client {
-        Client::from_parts(vec![("the channel".to_owned(), channel)], options, clock)
+    ) -> Result<Client, ConnectError>
+    where
+        C: Fn() -> Channel + Send + Sync + 'static,
+    {
+        let replicas = connectors
+            .into_iter()
+            .map(|(name, connect)| (name, Box::new(connect) as Connect))
+            .collect();
+        Client::checked(replicas, options, clock)
     }
 
-    /// The same over several channels, one to each replica, each with its name for messages.
-    pub fn from_channels_and_clock(
-        channels: impl IntoIterator<Item = (String, Channel)>,
+    fn checked(
+        replicas: Vec<(String, Connect)>,
         options: ClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Client, ConnectError> {
-        let channels: Vec<_> = channels.into_iter().collect();
-        if channels.is_empty() {
+        if replicas.is_empty() {
             return Err(ConnectError::NoEndpoint);
         }
-        Ok(Client::from_parts(channels, options, clock))
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(ConnectError::NoRuntime);
+        }
+        Ok(Client::from_parts(replicas, options, clock))
     }
 
     fn from_parts(
-        channels: Vec<(String, Channel)>,
+        replicas: Vec<(String, Connect)>,
         options: ClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Client {
+        let limits = LongCallLimits {
+            per_connection: options.waits_per_connection,
+            connections_max: options.wait_connections_max,
+        };
         Client {
             shared: Arc::new(Shared {
-                channels,
-                current: AtomicUsize::new(0),
+                connections: Connections::new(replicas, limits),
+                keep_alives: KeepAlives::default(),
                 options,
                 clock,
             }),
@@ -200,36 +191,76 @@ impl Client {
         self.shared.clock.now()
     }
 
-    /// The number of the channel in use, and an attempt on it.
+    /// The number of the replica in use, and an attempt at it.
     pub(super) fn attempt(&self, timeout: Duration) -> (usize, Attempt) {
-        let at = self.shared.current.load(Ordering::Relaxed);
-        let (_, channel) = self.shared.channels[at % self.shared.channels.len()].clone();
-        (at, Attempt { channel, timeout })
+        let at = self.shared.connections.current();
+        let attempt = Attempt {
+            channel: self.shared.connections.calls(at),
+            timeout,
+            stream: None,
+        };
+        (at, attempt)
+    }
+
+    /// The same for a call that stays open, on a connection for such.
+    pub(super) fn long_attempt(
+        &self,
+        timeout: Duration,
+        permit: LongCallPermit,
+    ) -> (usize, Attempt) {
+        let at = self.shared.connections.current();
+        let stream = self.shared.connections.long_call(at, permit);
+        let attempt = Attempt {
+            channel: stream.channel(),
+            timeout,
+            stream: Some(stream),
+        };
+        (at, attempt)
     }
 
     /// Goes on to the next endpoint, unless another call has left `failed` already.
     pub(super) fn leave(&self, failed: usize) {
-        let next = failed.wrapping_add(1) % self.shared.channels.len();
-        let _another_left_it = self.shared.current.compare_exchange(
-            failed,
-            next,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        self.shared.connections.leave(failed);
+    }
+
+    pub(super) fn connections(&self) -> &Connections {
+        &self.shared.connections
+    }
+
+    /// The KeepAlive stream of this client, for as long as somebody has it.
+    pub(super) fn keep_alive(&self) -> Arc<KeepAliveLink> {
+        self.shared.keep_alives.link(self)
     }
 
     /// One attempt of `op`, given up after `timeout`.
     pub(super) async fn once<T, F, Fut>(
         &self,
         timeout: Duration,
-        mut op: F,
+        op: F,
     ) -> Result<Answer<T>, Status>
     where
-        F: FnMut(Attempt) -> Fut,
+        F: FnOnce(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.once_on(None, timeout, op).await
+    }
+
+    /// The same; with a permit, of a call that stays open.
+    pub(super) async fn once_on<T, F, Fut>(
+        &self,
+        permit: Option<LongCallPermit>,
+        timeout: Duration,
+        op: F,
+    ) -> Result<Answer<T>, Status>
+    where
+        F: FnOnce(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let told = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
-        let (at, attempt) = self.attempt(told);
+        let (at, attempt) = match permit {
+            None => self.attempt(told),
+            Some(permit) => self.long_attempt(told, permit),
+        };
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
             Ok(result) => result,
@@ -257,7 +288,7 @@ impl Client {
         let Some(cause) = status.source().map(first_cause) else {
             return status;
         };
-        let (endpoint, _) = &self.shared.channels[at % self.shared.channels.len()];
+        let endpoint = self.shared.connections.name(at);
         let mut named = Status::new(
             status.code(),
             format!("{endpoint}: {}: {cause}", status.message()),
@@ -320,69 +351,4 @@ fn first_cause(error: &(dyn Error + 'static)) -> String {
         cause = deeper;
     }
     cause.to_string()
-}
-
-fn channel(endpoint: &str, options: &ClientOptions) -> Result<Channel, ConnectError> {
-    Ok(parse_endpoint(endpoint)?
-        .connect_timeout(options.connect_timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(options.ping_interval)
-        .keep_alive_timeout(options.ping_interval)
-        .connect_lazy())
-}
-
-/// `http://host:port`; the scheme may be left out.
-pub(crate) fn parse_endpoint(endpoint: &str) -> Result<Endpoint, ConnectError> {
-    let invalid = |why: String| ConnectError::InvalidEndpoint {
-        endpoint: endpoint.to_owned(),
-        why,
-    };
-    let uri = if endpoint.contains("://") {
-        endpoint.to_owned()
-    } else {
-        format!("http://{endpoint}")
-    };
-    if !uri.starts_with("http://") {
-        return Err(invalid("only http:// is spoken so far".to_owned()));
-    }
-    let parsed = Endpoint::from_shared(uri).map_err(|error| invalid(error.to_string()))?;
-    if parsed.uri().port().is_none() {
-        return Err(invalid("it names no port".to_owned()));
-    }
-    Ok(parsed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_endpoint_names_its_fault() {
-        for good in ["http://127.0.0.1:7450", "127.0.0.1:7450", "http://[::1]:1"] {
-            assert!(Client::connect([good]).is_ok(), "{good}");
-        }
-        for (bad, why) in [
-            ("https://a:1", "only http"),
-            ("http://a", "no port"),
-            ("http://a b:1", ""),
-            ("", ""),
-        ] {
-            match Client::connect([bad]) {
-                Err(ConnectError::InvalidEndpoint { why: told, .. }) => {
-                    assert!(told.contains(why), "{bad}: {told}");
-                }
-                other => panic!("{bad}: {other:?}"),
-            }
-        }
-        let none: [&str; 0] = [];
-        assert_eq!(Client::connect(none).err(), Some(ConnectError::NoEndpoint));
-    }
-
-    #[test]
-    fn outside_a_runtime_there_is_no_client_and_no_panic() {
-        assert_eq!(
-            Client::connect(["http://127.0.0.1:1"]).err(),
-            Some(ConnectError::NoRuntime)
-        );
-    }
 }

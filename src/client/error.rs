@@ -139,9 +139,31 @@ pub enum CriticalError {
     /// The lock was taken over again while this call asked for its grant. Repeat the call.
     #[error("the lock was taken over by another replica: {0}")]
     Superseded(#[source] ServerError),
+    /// An earlier attempt of this write may have taken effect, and repeating it was refused, as after a take-over,
+    /// when somebody else with this lockRef may have written since. The lock is still held: read the value, or write
+    /// again what is to stand.
+    #[error("the write may or may not have taken effect, and was not repeated: {0}")]
+    WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
     Other(#[source] ServerError),
+}
+
+impl CriticalError {
+    /// The same; `in_doubt`: of a write, of which an earlier attempt may have taken effect.
+    pub(super) fn of(fault: Fault, in_doubt: bool) -> CriticalError {
+        match fault {
+            Fault::Superseded(error)
+            | Fault::Invalid(error)
+            | Fault::Limit(error)
+            | Fault::Denied(error)
+                if in_doubt =>
+            {
+                CriticalError::WriteUnknown(error)
+            }
+            fault => fault.into(),
+        }
+    }
 }
 
 impl From<Fault> for CriticalError {
@@ -158,10 +180,12 @@ impl From<Fault> for CriticalError {
     }
 }
 
-/// Why a release failed. Where it carried a write, whether that took effect is unknown.
+/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid` and `Denied`:
+/// then it did not. The lock was given back without it, or is tried to be in the background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// It was over before, other than by a release: what was done under it may have been overtaken.
+    /// It was over before, other than by this release: what was done under it may have been overtaken. Where the
+    /// reason is RELEASED somebody else released it before the carried write, which was not written.
     #[error("the lock was lost before it was released: {0}")]
     Lost(#[source] Lost),
     /// The carried write is malformed, or its value too large.
@@ -173,9 +197,30 @@ pub enum ReleaseError {
     /// No server could do it in time. It is tried further in the background, without the write.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
+    /// An earlier attempt may have written the carried value, and repeating it was refused, as after a take-over. It
+    /// is released in the background, without the write.
+    #[error("the write may or may not have taken effect, and was not repeated: {0}")]
+    WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
     Other(#[source] ServerError),
+}
+
+impl ReleaseError {
+    /// The same; `in_doubt`: it carried a write, of which an earlier attempt may have taken effect.
+    pub(super) fn of(fault: Fault, in_doubt: bool) -> ReleaseError {
+        match fault {
+            Fault::Superseded(error)
+            | Fault::Invalid(error)
+            | Fault::Limit(error)
+            | Fault::Denied(error)
+                if in_doubt =>
+            {
+                ReleaseError::WriteUnknown(error)
+            }
+            fault => fault.into(),
+        }
+    }
 }
 
 impl From<Fault> for ReleaseError {

@@ -14,12 +14,15 @@ use super::fault::Fault;
 use super::holding::Holding;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
+use super::sent_write::SentWrite;
 use super::session::Session;
 
 /// The reason of a lockRef whose release is under way (`google.rpc.ErrorInfo`).
 const RELEASING: &str = "RELEASING";
 /// Between two looks at a release that is under way.
 const RELEASING_PAUSE: Duration = Duration::from_millis(50);
+/// How long a lock whose last write failed is tried to be given back without it, before that failure is told.
+const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
 
 /// A lock that is held, and kept alive in the background, until this is released or dropped.
 ///
@@ -33,7 +36,7 @@ pub struct LockGuard {
     /// Whether dropping it must release the lock.
     held: bool,
     /// Keeps the session open for as long as one of its locks is held.
-    _session: Option<Session>,
+    session: Option<Session>,
 }
 
 /// How a guard stands.
@@ -58,7 +61,10 @@ impl Drop for LockGuard {
         if self.held {
             let lock_ref = self.holding.grants.present().lock_ref;
             let ttl = self.holding.lease.ttl();
-            self.holding.client.release_in_background(lock_ref, ttl);
+            let session = self.session.as_ref().map(Session::watch);
+            self.holding
+                .client
+                .release_in_background(lock_ref, ttl, session);
         }
     }
 }
@@ -88,7 +94,7 @@ impl LockGuard {
             holding,
             monitor,
             held: true,
-            _session: session,
+            session,
         }
     }
 
@@ -177,7 +183,7 @@ impl LockGuard {
             let call_no = || holding.grants.next_call_no();
             holding.client.critical_get_raw(&lock_ref, call_no).await
         };
-        holding.critical(read).await
+        holding.critical(&SentWrite::default(), read).await
     }
 
     /// Writes the value of the key. `Ok` means that it is durable and every later holder reads it.
@@ -192,28 +198,51 @@ impl LockGuard {
 
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
         let holding = &self.holding;
+        let sent = SentWrite::default();
         let write = async |lock_ref: String| {
             let call_no = || holding.grants.next_call_no();
-            let written = holding
-                .client
-                .critical_write_raw(&lock_ref, &mutation, call_no);
+            let client = &holding.client;
+            let written = client.critical_write_raw(&lock_ref, &mutation, &sent, call_no);
             Ok(((), written.await?))
         };
-        holding.critical(write).await
+        holding.critical(&sent, write).await
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
     /// then it is tried further in the background.
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
         self.end(None).await
     }
 
-    /// Writes a last value, or deletes it, and gives the lock back, in one call.
-    pub async fn release_with(self, mutation: Mutation) -> Result<(), ReleaseError> {
-        self.end(Some(mutation)).await
+    /// Writes a last value, or deletes it, and gives the lock back, in one call. Where the write is refused, or no
+    /// server does it in time, the lock is given back without it before the error is told: the guard is gone either
+    /// way. To go on with the lock after a refused write, use [`LockGuard::put`].
+    pub async fn release_with(mut self, mutation: Mutation) -> Result<(), ReleaseError> {
+        let ended = self.end(Some(mutation)).await;
+        match &ended {
+            // Of a lock that is lost the server is told in the background.
+            Ok(()) | Err(ReleaseError::Lost(_)) => {}
+            Err(_) if self.held => self.release_without_put().await,
+            Err(_) => {}
+        }
+        ended
     }
 
-    async fn end(mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
+    /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
+    async fn release_without_put(&mut self) {
+        let lock_ref = self.holding.grants.present().lock_ref;
+        let client = &self.holding.client;
+        let sent = SentWrite::default();
+        let releasing = client.release_raw(&lock_ref, None, &sent, || 0, RELEASE_AFTER_PUT_MAX);
+        match tokio::time::timeout(RELEASE_AFTER_PUT_MAX, releasing).await {
+            Ok(Ok(_)) => self.held = false,
+            Ok(Err(status)) if Fault::new(&status).over().is_ok() => self.held = false,
+            Ok(Err(status)) => tracing::debug!(code = ?status.code(), "not released yet"),
+            Err(_) => tracing::debug!("not released yet"),
+        }
+    }
+
+    async fn end(&mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
         let holding = Arc::clone(&self.holding);
         let _turn = holding.turn.lock().await;
         // The watch would take this release for a loss.
@@ -224,21 +253,19 @@ impl LockGuard {
         }
         let end = holding.client.now().after(holding.client.options().timeout);
         let mut regranted = false;
-        let mut attempts = 0u32;
+        let sent = SentWrite::default();
         loop {
             let timeout = holding.client.now().until(end);
-            let call_no = || {
-                attempts += 1;
-                holding.grants.next_call_no()
-            };
+            let call_no = || holding.grants.next_call_no();
             let lock_ref = holding.grants.present().lock_ref;
             let released = holding
                 .client
-                .release_raw(&lock_ref, put.as_ref(), call_no, timeout)
+                .release_raw(&lock_ref, put.as_ref(), &sent, call_no, timeout)
                 .await;
+            let in_doubt = put.is_some() && sent.is_in_doubt();
             let fault = match released {
-                // Released by somebody else, before what was to be written.
-                Ok(true) if put.is_some() && attempts == 1 => {
+                // Released by somebody else, before what was to be written: no attempt before can have done it.
+                Ok(true) if put.is_some() && !in_doubt => {
                     self.held = false;
                     return Err(ReleaseError::Lost(Lost::released_here()));
                 }
@@ -253,10 +280,9 @@ impl LockGuard {
                     self.held = false;
                     return Err(ReleaseError::Lost(lost));
                 }
-                Err(Fault::Superseded(error)) if !regranted => {
+                // Not repeated where it may have been done: another one may have written under the new grant.
+                Err(Fault::Superseded(error)) if !regranted && !in_doubt => {
                     regranted = true;
-                    // None of these attempts took effect.
-                    attempts = 0;
                     if holding.regrant().await.is_err() {
                         return Err(ReleaseError::Other(error));
                     }
@@ -267,7 +293,7 @@ impl LockGuard {
                 {
                     tokio::time::sleep(RELEASING_PAUSE).await;
                 }
-                Err(fault) => return Err(fault.into()),
+                Err(fault) => return Err(ReleaseError::of(fault, in_doubt)),
             }
         }
     }

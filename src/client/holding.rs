@@ -12,6 +12,7 @@ use super::fault::{Fault, ServerError};
 use super::grant::Grants;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
+use super::sent_write::SentWrite;
 use super::validity::Validity;
 use super::watch::{Seen, Watcher};
 
@@ -99,8 +100,9 @@ impl Holding {
         }
     }
 
-    /// Makes one critical call, for a superseded grant a second time with the new one.
-    pub(super) async fn critical<T, F>(&self, call: F) -> Result<T, CriticalError>
+    /// Makes one critical call, for a superseded grant a second time with the new one; but not a write that may have
+    /// been done: under the new grant another one may have written.
+    pub(super) async fn critical<T, F>(&self, sent: &SentWrite, call: F) -> Result<T, CriticalError>
     where
         F: AsyncFn(String) -> Result<(T, Validity), Status>,
     {
@@ -128,11 +130,14 @@ impl Holding {
             };
             match fault.over() {
                 Ok(lost) => return Err(CriticalError::Lost(self.lose(lost))),
-                Err(Fault::Superseded(_)) if !regranted => {
+                Err(fault @ Fault::Superseded(_)) if !regranted => {
                     regranted = true;
                     self.regrant().await?;
+                    if sent.is_in_doubt() {
+                        return Err(CriticalError::of(fault, sent.is_in_doubt()));
+                    }
                 }
-                Err(fault) => return Err(fault.into()),
+                Err(fault) => return Err(CriticalError::of(fault, sent.is_in_doubt())),
             }
         }
     }

@@ -1,72 +1,18 @@
-//! What keeps a session, or a lockRef without one, alive: a task that gives a sign of life each third of
-//! the TTL, or each quarter of the disconnect_grace, and a state that says until when that may be believed.
+//! A session, or a lockRef without one, that is kept alive: until when that may be believed. The renewals themselves are
+//! made in `renewal.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status, Streaming};
 
 use super::answer::Renewed;
-use super::calls::from_wire;
-use super::clock::{Clock, Moment, sleep_until};
+use super::clock::{Clock, sleep_until};
 use super::connect::Client;
-use super::error::SessionError;
 use super::lost::Lost;
-use super::retry::Backoff;
+use super::renewal::Renewals;
 use super::validity::Validity;
-use crate::proto;
-
-/// Signs of life in one TTL.
-const RENEWALS_PER_TTL: u32 = 3;
-/// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
-const ATTEMPTS_PER_TTL: u32 = 6;
-
-/// Signs of life in one disconnect_grace.
-const RENEWALS_PER_GRACE: u32 = 4;
-/// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
-const ATTEMPTS_PER_GRACE: u32 = 4;
-
-/// A stream that broke is opened again at once, but not sooner than this after the last sign of life; after twice that
-/// where it broke again before the next was due, and so on.
-const REOPENED_AFTER: Duration = Duration::from_millis(250);
-
-/// How often a sign of life is given, and what is tried for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pace {
-    every: Duration,
-    attempt_max: Duration,
-    /// How many streams are tried, on one endpoint after the other.
-    streams: u32,
-    /// How long calls are tried after that.
-    calls_max: Duration,
-    /// The first one is given at once: no stream is open yet whose end would tell that this client went.
-    at_once: bool,
-}
-
-impl Pace {
-    fn of(ttl: Duration, disconnect_grace: Option<Duration>) -> Pace {
-        match disconnect_grace {
-            None => Pace {
-                every: ttl / RENEWALS_PER_TTL,
-                attempt_max: ttl / ATTEMPTS_PER_TTL,
-                streams: 1,
-                calls_max: ttl / RENEWALS_PER_TTL,
-                at_once: false,
-            },
-            // Calls do not tell that a stream is back.
-            Some(grace) => Pace {
-                every: grace / RENEWALS_PER_GRACE,
-                attempt_max: grace / ATTEMPTS_PER_GRACE,
-                streams: 2,
-                calls_max: grace / ATTEMPTS_PER_GRACE,
-                at_once: true,
-            },
-        }
-    }
-}
 
 /// Whether it lives. Once over it stays over: who was told so has acted on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +24,12 @@ pub(super) enum LeaseState {
 }
 
 /// The state, shared between the task and all guards that live by it.
-struct Shared {
+pub(super) struct LeaseShared {
     clock: Arc<dyn Clock>,
     state: watch::Sender<LeaseState>,
 }
 
-impl Shared {
+impl LeaseShared {
     /// The state now. Ends it first if its time is up, so that nobody sees a live lease that is none.
     fn look(&self) -> LeaseState {
         let now = self.clock.now();
@@ -97,7 +43,7 @@ impl Shared {
         self.state.borrow().clone()
     }
 
-    fn extend(&self, promised: Validity) {
+    pub(super) fn extend(&self, promised: Validity) {
         if let LeaseState::Over(_) = self.look() {
             return;
         }
@@ -125,7 +71,7 @@ impl Shared {
 
 /// A session, or a lockRef without one, that is kept alive until this is dropped.
 pub(super) struct Lease {
-    shared: Arc<Shared>,
+    shared: Arc<LeaseShared>,
     session: String,
     ttl: Duration,
     disconnect_grace: Option<Duration>,
@@ -148,20 +94,12 @@ impl Lease {
             validity,
             ..
         } = opened;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LeaseShared {
             clock: client.shared_clock(),
             state: watch::Sender::new(LeaseState::Live(validity)),
         });
-        let keeper = Keeper {
-            client: client.clone(),
-            session: session.clone(),
-            ttl,
-            pace: Pace::of(ttl, disconnect_grace),
-            stream: StreamUse::Untried,
-            endpoint: 0,
-            sent_at: client.now(),
-        };
-        let task = tokio::spawn(keep(keeper, Arc::clone(&shared)));
+        let renewals = Renewals::new(client, &session, ttl, disconnect_grace);
+        let task = tokio::spawn(keep(renewals, Arc::clone(&shared)));
         Lease {
             shared,
             session,
@@ -201,6 +139,11 @@ impl Lease {
         self.shared.end(lost);
     }
 
+    /// Tells of its end, and does not keep it alive.
+    pub(super) fn watch(&self) -> LeaseWatch {
+        LeaseWatch(self.shared.state.subscribe())
+    }
+
     /// Returns when it is over.
     pub(super) async fn over(&self) -> Lost {
         let mut changes = self.shared.state.subscribe();
@@ -215,176 +158,45 @@ impl Lease {
     }
 }
 
+/// What outlives a lease and hears of its end.
+pub(super) struct LeaseWatch(watch::Receiver<LeaseState>);
+
+/// How a lease stopped being kept alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LeaseEnd {
+    /// It is over.
+    Over,
+    /// Nobody keeps it alive any more: it will be, within a TTL.
+    LeftAlone,
+}
+
+impl LeaseWatch {
+    /// Returns when the lease ends.
+    pub(super) async fn ended(mut self) -> LeaseEnd {
+        let is_over = |state: &LeaseState| matches!(state, LeaseState::Over(_));
+        match self.0.wait_for(is_over).await {
+            Ok(_) => LeaseEnd::Over,
+            Err(_dropped) => LeaseEnd::LeftAlone,
+        }
+    }
+}
+
 /// Runs until the lease is over, or the task is aborted.
-async fn keep(keeper: Keeper, shared: Arc<Shared>) {
+async fn keep(renewals: Renewals, shared: Arc<LeaseShared>) {
     tokio::select! {
         // The end of the validity is looked at first: a renewal that comes with it comes too late.
         biased;
         () = validity_end(&shared) => {}
-        lost = renew_always(keeper, &shared) => shared.end(lost),
+        lost = renewals.run(&shared) => shared.end(lost),
     }
 }
 
 /// Returns once the lease is over, by its validity or otherwise.
-async fn validity_end(shared: &Shared) {
+async fn validity_end(shared: &LeaseShared) {
     while let LeaseState::Live(validity) = shared.look() {
         let now = shared.clock.now();
         // In slices, for a lease that was extended or ended meanwhile, and for suspend.
         let slice = validity.left(now).min(Duration::from_millis(500));
         sleep_until(&*shared.clock, now.after(slice)).await;
-    }
-}
-
-async fn renew_always(mut keeper: Keeper, shared: &Shared) -> Lost {
-    let pace = keeper.pace;
-    let mut due = match pace.at_once {
-        true => shared.clock.now(),
-        false => shared.clock.now().after(pace.every),
-    };
-    let mut backoff = Backoff::new();
-    let mut reopened_after = REOPENED_AFTER;
-    loop {
-        tokio::select! {
-            biased;
-            () = sleep_until(&*shared.clock, due) => reopened_after = REOPENED_AFTER,
-            // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
-            () = keeper.broken() => {
-                let soonest = keeper.sent_at.after(reopened_after.min(pace.every));
-                reopened_after = reopened_after.saturating_mul(2);
-                sleep_until(&*shared.clock, soonest).await;
-            }
-        }
-        let asked = shared.clock.now();
-        keeper.sent_at = asked;
-        match keeper.renew().await {
-            Ok(validity) => {
-                shared.extend(validity);
-                backoff.reset();
-                due = asked.after(pace.every);
-            }
-            Err(SessionError::Over(lost)) => return lost,
-            // What was promised stands; until it ends it is worth trying.
-            Err(
-                error @ (SessionError::Invalid(_)
-                | SessionError::Limit(_)
-                | SessionError::Denied(_)
-                | SessionError::Unavailable(_)
-                | SessionError::Other(_)),
-            ) => {
-                tracing::debug!(%error, "a sign of life was not taken");
-                due = shared.clock.now().after(backoff.next(None).min(pace.every));
-            }
-        }
-    }
-}
-
-/// Whether signs of life go over a stream.
-enum StreamUse {
-    /// Not yet: a short section needs none.
-    Untried,
-    /// They do.
-    Open(Box<KeepAliveStream>),
-    /// The server has no such stream.
-    Unimplemented,
-}
-
-struct KeepAliveStream {
-    requests: mpsc::Sender<proto::KeepAliveRequest>,
-    answers: Streaming<proto::KeepAliveResponse>,
-}
-
-struct Keeper {
-    client: Client,
-    session: String,
-    ttl: Duration,
-    pace: Pace,
-    stream: StreamUse,
-    /// Which one the stream was opened on.
-    endpoint: usize,
-    /// When the last sign of life was given.
-    sent_at: Moment,
-}
-
-impl Keeper {
-    /// Returns once the stream that is open breaks; never where none is open.
-    async fn broken(&mut self) {
-        let StreamUse::Open(stream) = &mut self.stream else {
-            return std::future::pending().await;
-        };
-        // Nothing is under way on it: whatever comes, that stream is of no use any more.
-        let _ = stream.answers.message().await;
-        self.stream = StreamUse::Untried;
-    }
-
-    /// One sign of life: over the stream, or where that fails as a call of its own.
-    async fn renew(&mut self) -> Result<Validity, SessionError> {
-        let attempt_max = self
-            .client
-            .options()
-            .attempt_timeout
-            .min(self.pace.attempt_max);
-        for tried in 0..self.pace.streams {
-            if tried > 0 {
-                self.client.leave(self.endpoint);
-            }
-            match tokio::time::timeout(attempt_max, self.renew_on_stream()).await {
-                Ok(Ok(Some(validity))) => return Ok(validity),
-                // Over, says the stream; the call says it in words.
-                Ok(Ok(None)) => break,
-                Ok(Err(status)) if status.code() == Code::Unimplemented => {
-                    self.stream = StreamUse::Unimplemented;
-                    break;
-                }
-                Ok(Err(_)) | Err(_) => self.stream = StreamUse::Untried,
-            }
-        }
-        let calls_max = self.pace.calls_max;
-        let renewed = self.client.renew_within(&self.session, calls_max).await?;
-        Ok(renewed.validity)
-    }
-
-    /// `None` where the stream says that the session is over.
-    async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Status> {
-        let message = proto::KeepAliveRequest {
-            session: self.session.clone(),
-        };
-        // Before anything leaves, the opening of the stream included.
-        let sent: Moment = self.client.clock().now();
-        // Taken out while in use: a stream that was given up half way must not be used again, its next
-        // answer would belong to an earlier question.
-        let mut stream = match std::mem::replace(&mut self.stream, StreamUse::Untried) {
-            StreamUse::Open(stream) => {
-                let sending = stream.requests.send(message).await;
-                sending.map_err(|_| Status::unavailable("the stream is closed"))?;
-                stream
-            }
-            StreamUse::Untried => Box::new(self.open(message).await?),
-            StreamUse::Unimplemented => return Err(Status::unimplemented("KeepAlive")),
-        };
-        let answer = stream.answers.message().await?;
-        let answer = answer.ok_or_else(|| Status::unavailable("the stream has ended"))?;
-        if answer.session != self.session {
-            return Err(Status::internal("an answer for another session"));
-        }
-        self.stream = StreamUse::Open(stream);
-        if answer.reason != 0 {
-            return Ok(None);
-        }
-        Ok(Some(Validity::promised(sent, from_wire(answer.valid_for))))
-    }
-
-    async fn open(&mut self, first: proto::KeepAliveRequest) -> Result<KeepAliveStream, Status> {
-        let (requests, queue) = mpsc::channel(1);
-        // Sent before the call: the server may wait for it before it answers at all.
-        requests
-            .send(first)
-            .await
-            .map_err(|_| Status::unavailable("the stream is closed"))?;
-        let (endpoint, attempt) = self.client.attempt(self.ttl);
-        self.endpoint = endpoint;
-        // No deadline: the stream lives as long as the lease.
-        let request = Request::new(ReceiverStream::new(queue));
-        let answers = attempt.locks().keep_alive(request).await?.into_inner();
-        Ok(KeepAliveStream { requests, answers })
     }
 }

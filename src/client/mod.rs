@@ -38,16 +38,24 @@ mod answer;
 mod calls;
 mod clock;
 mod connect;
+mod connections;
+mod endpoint;
 mod error;
 mod fault;
 mod grant;
 mod guard;
 mod holding;
+mod keep_alive;
 mod lease;
 mod lost;
+mod options;
 mod place;
+mod progress;
+mod release;
+mod renewal;
 mod request;
 mod retry;
+mod sent_write;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -57,8 +65,8 @@ mod watch;
 
 pub use answer::{Acquired, Created, Mutation, Renewed, Standing, Value};
 pub use clock::{BootClock, Clock, Moment};
-pub(crate) use connect::parse_endpoint;
-pub use connect::{Client, ClientOptions};
+pub use connect::Client;
+pub(crate) use endpoint::parse_endpoint;
 pub use error::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
     WaitError,
@@ -66,7 +74,8 @@ pub use error::{
 pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};
 pub use lost::{Lost, LostReason};
+pub use options::ClientOptions;
 pub use place::Place;
+pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
 pub use session::Session;
-pub use wait::Progress;

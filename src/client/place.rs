@@ -9,6 +9,7 @@ use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
 use super::guard::LockGuard;
+use super::lease::LeaseWatch;
 use super::request::LockRequest;
 use super::session::Session;
 use super::validity::Validity;
@@ -36,7 +37,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         if self.taken {
             let lock_ref = std::mem::take(&mut self.lock_ref);
-            self.client.release_in_background(lock_ref, self.ttl);
+            let session = self.session.as_ref().map(Session::watch);
+            self.client
+                .release_in_background(lock_ref, self.ttl, session);
         }
     }
 }
@@ -77,6 +80,7 @@ struct Creating {
     request: LockRequest,
     session: String,
     request_id: Uuid,
+    lease: Option<LeaseWatch>,
     open: bool,
 }
 
@@ -87,13 +91,11 @@ impl Drop for Creating {
         }
         let (client, request) = (self.client.clone(), self.request.clone());
         let (session, request_id) = (self.session.clone(), self.request_id);
+        let lease = self.lease.take();
         Client::in_background(async move {
             let created = client.create_lock_ref(&request, &session, request_id).await;
             if let Ok(created) = created {
-                let released = client.release_lock(&created.lock_ref, None, || 0);
-                if let Err(error) = released.await {
-                    tracing::debug!(%error, "a place is left to expire");
-                }
+                client.release_in_background(created.lock_ref, created.ttl, lease);
             }
         });
     }
@@ -110,6 +112,7 @@ impl Place {
             request,
             session: session.map_or_else(String::new, |session| session.id().to_owned()),
             request_id: Uuid::new_v4(),
+            lease: session.map(Session::watch),
             open: true,
         };
         let created = client

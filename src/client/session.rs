@@ -7,7 +7,7 @@ use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, SessionError};
 use super::guard::LockGuard;
-use super::lease::{Lease, LeaseState};
+use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
 use super::place::Place;
 use super::request::{LockRequest, SessionRequest};
@@ -120,5 +120,10 @@ impl Session {
 
     pub(super) fn lease(&self) -> &Arc<Lease> {
         &self.shared.lease
+    }
+
+    /// For what is to hear of its end, and not to keep it alive.
+    pub(super) fn watch(&self) -> LeaseWatch {
+        self.shared.lease.watch()
     }
 }

@@ -7,13 +7,15 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::answer::{Acquired, Renewed, Standing};
-use super::clock::Moment;
+use super::clock::{Moment, sleep_until};
+use super::connections::LongCallPermit;
 use super::error::{SessionError, WaitError};
 use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::lost::{Lost, LostReason};
 use super::place::Place;
+use super::progress::{Progress, Telling};
 use super::retry::{Backoff, Verdict, judge};
 use super::session::Session;
 use super::validity::Validity;
@@ -27,48 +29,19 @@ const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
 /// Pauses between two calls, where they fail, that fit into a TTL.
 const PAUSES_PER_TTL: u32 = 8;
 
-/// How a wait is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// How many are ahead in the queue.
-    pub position: u32,
-    /// How long it may take still, from when this is told: a guess of the server, by how fast the queue moved in the
-    /// last minute; `None` where it did not, or is not known yet.
-    pub estimate: Option<Duration>,
-    /// How long this wait has taken so far.
-    pub waited: Duration,
-}
+/// How often a wait that has no stream asks in a TTL …
+const POLLS_PER_TTL: u32 = 3;
+/// … and at the latest after this: it may hear of its turn that late.
+const POLL_AFTER_MAX: Duration = Duration::from_secs(10);
 
-/// Tells how a wait is going, to whom wants to know.
-struct Telling<'a> {
-    on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
-    told: Option<(u32, Option<Duration>)>,
-    start: Moment,
-    watcher: Watcher,
-}
-
-impl Telling<'_> {
-    /// Whether a watch beside a call that waits this long is worth its stream.
-    fn watches(&self, slice: Duration) -> bool {
-        self.on_progress.is_some() && !slice.is_zero()
-    }
-
-    /// Without an estimate a position that was told before is nothing new.
-    fn tell(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
-        let known = self.told.is_some_and(|(told, before)| {
-            told == position && (estimate.is_none() || estimate == before)
-        });
-        if let Some(on_progress) = &mut self.on_progress
-            && !known
-        {
-            self.told = Some((position, estimate));
-            on_progress(Progress {
-                position,
-                estimate,
-                waited: self.start.until(now),
-            });
-        }
-    }
+/// How the next call is made.
+enum Entry {
+    /// On a stream of its own, on which it may wait.
+    Waits(LongCallPermit),
+    /// Without waiting: no time, or no trust, is left.
+    Asks,
+    /// Not at all: it was answered while it had no stream.
+    Answered(Acquired),
 }
 
 /// Why a call that waited has no answer.
@@ -120,19 +93,43 @@ impl Place {
         let mut heard = telling.start;
         // Where a call is cut off by the age of its connection, say, the next one is to be answered before that.
         let mut slice_max = WAIT_SLICE_MAX;
+        // After a call that waited in vain the next one asks only: there may be no way for such to come through.
+        let mut asks_only = false;
         loop {
             let position = match self.standing {
                 Standing::Held { fencing_token } => return self.hold(fencing_token).await,
                 Standing::Waiting { position } => position,
             };
             telling.tell(position, None, client.now());
+            let entry = match asks_only {
+                true => Ok(Entry::Asks),
+                false => self.enter(end, &mut telling, &mut heard).await,
+            };
             let asked = client.now();
-            let slice = self.slice(asked, end).min(slice_max);
-            let acquired = match self.one_slice(slice, &mut telling).await {
+            let (slice, acquired) = match entry {
+                Ok(Entry::Waits(permit)) => {
+                    let slice = self.slice(asked, end).min(slice_max);
+                    let acquired = self.one_slice(slice, permit, &mut telling).await;
+                    asks_only = matches!(acquired, Err(Broken::Call(_)));
+                    if asks_only {
+                        let lasted = asked.until(client.now());
+                        slice_max = slice_max.min(lasted / 2).max(WAIT_SLICE_MIN);
+                    } else {
+                        slice_max = slice_max.saturating_mul(2).min(WAIT_SLICE_MAX);
+                    }
+                    (Some(slice), acquired)
+                }
+                Ok(Entry::Asks) => {
+                    let acquired = self.ask().await;
+                    asks_only = asks_only && acquired.is_err();
+                    (None, acquired)
+                }
+                Ok(Entry::Answered(acquired)) => (None, Ok(acquired)),
+                Err(broken) => (None, Err(broken)),
+            };
+            let acquired = match acquired {
                 Ok(acquired) => acquired,
                 Err(Broken::Call(status)) => {
-                    let lasted = asked.until(client.now());
-                    slice_max = slice_max.min(lasted / 2).max(WAIT_SLICE_MIN);
                     self.bear(status, heard, end, &mut backoff).await?;
                     continue;
                 }
@@ -143,33 +140,95 @@ impl Place {
                 continue;
             }
             heard = asked;
-            slice_max = slice_max.saturating_mul(2).min(WAIT_SLICE_MAX);
             let now = client.now();
             if end.is_some_and(|end| now >= end) {
                 return Err(WaitError::TimedOut {
                     position: self.position(),
                 });
             }
-            if asked.until(now) < slice / 2 {
+            match slice {
                 // It did not wait as it was asked to; do not make a busy loop of that.
-                tokio::time::sleep(backoff.next(None)).await;
-            } else {
-                backoff.reset();
+                Some(slice) if asked.until(now) < slice / 2 => {
+                    tokio::time::sleep(backoff.next(None)).await;
+                }
+                Some(_) => backoff.reset(),
+                None => {}
             }
         }
+    }
+
+    /// Queues for a stream to wait on. Without one the place is asked about now and then, which keeps it alive.
+    async fn enter(
+        &self,
+        end: Option<Moment>,
+        telling: &mut Telling<'_>,
+        heard: &mut Moment,
+    ) -> Result<Entry, Broken> {
+        let clock = self.client.clock();
+        let permit = self.client.connections().wait_permit();
+        tokio::pin!(permit);
+        let mut ask_at = clock.now();
+        loop {
+            ask_at = ask_at.after((self.ttl / POLLS_PER_TTL).min(POLL_AFTER_MAX));
+            if end.is_some_and(|end| clock.now() >= end) {
+                return Ok(Entry::Asks);
+            }
+            let pause_until = end.map_or(ask_at, |end| end.min(ask_at));
+            tokio::select! {
+                biased;
+                permit = &mut permit => return Ok(Entry::Waits(permit)),
+                lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
+                () = sleep_until(clock, pause_until) => {}
+            }
+            if end.is_some_and(|end| clock.now() >= end) {
+                return Ok(Entry::Asks);
+            }
+            let (asked, acquired) = tokio::select! {
+                biased;
+                permit = &mut permit => return Ok(Entry::Waits(permit)),
+                polled = self.poll() => polled,
+            };
+            let acquired = acquired?;
+            let Standing::Waiting { position } = acquired.standing else {
+                return Ok(Entry::Answered(acquired));
+            };
+            *heard = asked;
+            ask_at = asked;
+            telling.tell(position, None, clock.now());
+        }
+    }
+
+    /// Asks while there is no stream to wait on; not many do so at once.
+    async fn poll(&self) -> (Moment, Result<Acquired, Broken>) {
+        let _turn = self.client.connections().poll_permit().await;
+        (self.client.now(), self.ask().await)
+    }
+
+    /// One call that does not wait.
+    async fn ask(&self) -> Result<Acquired, Broken> {
+        let asking = self
+            .client
+            .acquire_once(&self.lock_ref, None, self.attempt_max());
+        asking.await.map_err(Broken::Call)
+    }
+
+    /// How long a call may take that does not wait, and one that does beyond that: so that a connection that died in
+    /// silence is noticed within the TTL.
+    fn attempt_max(&self) -> Duration {
+        self.client.options().attempt_timeout.min(self.ttl / 4)
     }
 
     /// One call that waits, and what is seen beside it.
     async fn one_slice(
         &self,
         slice: Duration,
+        permit: LongCallPermit,
         telling: &mut Telling<'_>,
     ) -> Result<Acquired, Broken> {
-        // So that a connection that died in silence is noticed within the TTL.
-        let margin = self.client.options().attempt_timeout.min(self.ttl / 4);
+        let waits = Some((slice, permit));
         let waiting = self
             .client
-            .acquire_once(&self.lock_ref, slice, slice + margin);
+            .acquire_once(&self.lock_ref, waits, slice + self.attempt_max());
         tokio::pin!(waiting);
         loop {
             tokio::select! {

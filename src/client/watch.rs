@@ -6,6 +6,7 @@ use tokio::time::sleep;
 use tonic::{Code, Request, Status, Streaming};
 
 use super::connect::Client;
+use super::connections::LongCallStream;
 use super::fault::Fault;
 use super::lost::{Lost, LostReason};
 use super::retry::Backoff;
@@ -30,11 +31,17 @@ pub(super) enum Seen {
     Superseded,
 }
 
+/// A watch that is open.
+struct Open {
+    news: Streaming<proto::WatchLockResponse>,
+    _stream: Option<LongCallStream>,
+}
+
 /// A watch that is opened again whenever it breaks.
 pub(super) struct Watcher {
     client: Client,
     lock_ref: String,
-    stream: Option<Streaming<proto::WatchLockResponse>>,
+    stream: Option<Open>,
     backoff: Backoff,
 }
 
@@ -98,16 +105,19 @@ impl Watcher {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let (_, attempt) = self.client.attempt(self.client.options().timeout);
+                let client = &self.client;
+                let permit = client.connections().watch_permit().await;
+                let (_, attempt) = client.long_attempt(client.options().timeout, permit);
                 // No deadline: the watch lasts as long as the lockRef.
                 let request = Request::new(proto::WatchLockRequest {
                     lock_ref: self.lock_ref.clone(),
                 });
-                let stream = attempt.locks().watch_lock(request).await?.into_inner();
-                self.stream.insert(stream)
+                let news = attempt.locks().watch_lock(request).await?.into_inner();
+                let _stream = attempt.into_stream();
+                self.stream.insert(Open { news, _stream })
             }
         };
-        stream.message().await
+        stream.news.message().await
     }
 }
 

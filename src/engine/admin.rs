@@ -141,11 +141,11 @@ impl Engine {
     ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
         let inner = self.inner()?;
         let limit = limit.clamp(1, inner.limits.page_size_max);
-        let items = inner
-            .store
-            .list_replicas(after, limit)
-            .await
-            .map_err(failed)?;
+        let all = inner.store.list_replicas().await.map_err(failed)?;
+        let above = all
+            .into_iter()
+            .filter(|row| after.is_none_or(|after| row.id > after));
+        let items: Vec<ReplicaRow> = above.take(limit).collect();
         let next = (items.len() == limit)
             .then(|| items.last().map(|row| row.id))
             .flatten();

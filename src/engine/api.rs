@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::lock::{Fence, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
+use crate::lock::{Fence, FenceError, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
 use crate::store::SessionRow;
 
 /// What keeps a place alive.
@@ -240,9 +240,10 @@ pub enum EngineError {
     /// The lockRef is over. Create another one.
     #[error("this lockRef is over: {}", describe_over(.0))]
     Over(Over),
-    /// The lockRef is over, and what became of the write that was under way is not known.
+    /// The lockRef is over, and what became of a write that was under way, or of an earlier try of this release, is not
+    /// known.
     #[error(
-        "this lockRef ended while a write of it was under way: {}; whether the write shows is unknown",
+        "this lockRef ended before its write was known to count: {}; whether the write shows is unknown",
         describe_over(.0)
     )]
     OverDuringWrite(Over),
@@ -267,6 +268,12 @@ pub enum EngineError {
     /// A ReleaseLock of this lockRef was accepted before.
     #[error("a release of this lockRef is under way; nothing more is taken")]
     Releasing,
+    /// The same, told to a release that carries a put: whether that is the put of the one under way, or of an
+    /// earlier try, cannot be told.
+    #[error(
+        "a release of this lockRef is under way; whether the value that this one carries was written is unknown"
+    )]
+    ReleasingDuringWrite,
     /// The number of a critical call must grow.
     #[error("call_no {given} is not above {last}, the last one of this lockRef")]
     CallNoNotAbove {
@@ -295,6 +302,9 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
+    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat elsewhere.
+    #[error("{0}")]
+    ClockOff(FenceError),
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("whether the value was written is not known; write it again before reading ({0})")]
     WriteUnknown(String),
@@ -312,6 +322,35 @@ pub enum EngineError {
     /// This replica is stopping. Repeat elsewhere.
     #[error("this replica is stopping")]
     Stopping,
+}
+
+impl EngineError {
+    /// The same, told of a call whose write may have been done before it failed.
+    #[must_use]
+    pub fn with_write(self) -> EngineError {
+        match self {
+            EngineError::Over(over) => EngineError::OverDuringWrite(over),
+            EngineError::GrantSuperseded => EngineError::SupersededDuringWrite,
+            EngineError::Releasing => EngineError::ReleasingDuringWrite,
+            told @ (EngineError::OverDuringWrite(_)
+            | EngineError::SupersededDuringWrite
+            | EngineError::ReleasingDuringWrite
+            | EngineError::WriteUnknown(_)) => told,
+            other @ (EngineError::UnknownTable(_)
+            | EngineError::NeverIssued
+            | EngineError::SessionOver
+            | EngineError::NoGrant
+            | EngineError::CallNoNotAbove { .. }
+            | EngineError::RequestMismatch { .. }
+            | EngineError::Exhausted { .. }
+            | EngineError::KeyUsedUp(_)
+            | EngineError::Unavailable(_)
+            | EngineError::ClockOff(_)
+            | EngineError::CutOff
+            | EngineError::Elsewhere { .. }
+            | EngineError::Stopping) => EngineError::WriteUnknown(other.to_string()),
+        }
+    }
 }
 
 /// How a place ended, in words.

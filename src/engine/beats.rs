@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use super::actor::{GivesUp, Msg};
@@ -18,32 +20,35 @@ use crate::store::{Question, StoreError, Subject};
 const APART_MIN: Duration = Duration::from_millis(Limits::BEATS_APART_MIN_MS as u64);
 /// … and not further apart than this.
 const APART_MAX: Duration = Duration::from_millis(1_000);
+/// How many go into the replica TTL.
+const PER_REPLICA_TTL: u32 = 10;
 /// Looks at the others are not further apart than this.
 const LOOKS_APART: Duration = Duration::from_millis(500);
 /// Looks in the TTL of a session that another replica keeps and that is watched here: what they add to the time in
 /// which it is found dead is small beside that.
 const LOOKS_PER_TTL: u32 = 10;
-/// A beat or a look that takes longer is given up, and the next one begun.
+/// A heartbeat or a look that takes longer is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
-/// How many replicas there may be.
-const REPLICAS_MAX: usize = 10_000;
+/// How many heartbeats may be open at once: those that fit in this time.
+const OPEN_MAX: usize = 10;
 /// How many questions are worked at, at once.
 const QUESTIONS_MAX: usize = 500;
-/// After this time without a beat a row is forgotten.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
-/// How often the store's clock is looked at …
+/// After this time without a heartbeat a row is forgotten: whatever begins and ends how often, rows of minutes are kept.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// How often the store's clock is looked at (I2) …
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
-/// … which may differ from this one's by so much (I2).
-const CLOCK_APART_MAX_US: u64 = 60_000_000;
+/// … and this often while this one is wrong, so that what waits for that does not wait for long.
+const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 
 /// The last beat has a number so far above the one before it.
 const LAST_AHEAD: u64 = 1 << 32;
 
-/// A fifth of the shortest TTL that is kept here.
+/// A fifth of the shortest TTL that is kept here, and a tenth of the replica TTL: one that is lost must not end it.
 fn apart(inner: &Inner) -> Duration {
+    let own = Duration::from_millis(inner.row.ttl_ms.into()) / PER_REPLICA_TTL;
     let shortest = inner.leases.shortest_ttl();
-    let fits = shortest.map(|ttl| ttl / Limits::BEATS_PER_TTL);
-    fits.unwrap_or(APART_MAX).clamp(APART_MIN, APART_MAX)
+    let fits = shortest.map_or(own, |ttl| own.min(ttl / Limits::BEATS_PER_TTL));
+    fits.clamp(APART_MIN, APART_MAX)
 }
 
 async fn within<T>(
@@ -59,49 +64,61 @@ async fn within<T>(
     }
 }
 
-/// The first beat, and the first look at the others. Nothing is served before.
+/// The first look at the others, and then the first heartbeat, which announces this replica: a try to start that fails
+/// has left no row in most cases. Nothing is served before.
 pub(super) async fn begin(inner: &Arc<Inner>) -> Result<(), StoreError> {
-    beat(inner, false).await?;
     look(inner).await?;
-    look_at_clock(inner).await
+    look_at_clock(inner).await?;
+    let sent = inner.clock.boot();
+    within(inner, inner.store.announce_replica(&inner.row)).await?;
+    inner.leases.acknowledged(sent);
+    Ok(())
 }
 
-/// Beats until this replica is over.
+/// Writes heartbeats until this replica is fenced. The next one goes out even while those before it are open: one that
+/// takes long costs nothing.
 pub(super) async fn beat_on(inner: Arc<Inner>) {
     let mut over = inner.dead.subscribe();
     let mut last = inner.clock.boot();
+    let mut open = FuturesUnordered::new();
     let mut failed = false;
     loop {
+        if inner.leases.is_dead() {
+            return inner.die();
+        }
         let next = last.saturating_add(apart(&inner));
         let left = next.saturating_sub(inner.clock.boot());
         tokio::select! {
             biased;
             _ = over.wait_for(|over| *over) => return,
+            Some(written) = open.next() => {
+                tell_of_heartbeat(written, &mut failed);
+                continue;
+            }
             // Something with a shorter TTL lives here now.
             () = inner.beat_sooner.notified(), if !left.is_zero() => continue,
-            () = inner.clock.sleep(left) => {}
+            () = inner.clock.sleep(left), if open.len() < OPEN_MAX => {}
         }
         last = inner.clock.boot();
-        let beaten = beat(&inner, false).await;
-        if *over.borrow() {
-            return;
+        // Not of one that slept for too long: it would only be waited for.
+        if !inner.leases.is_dead() {
+            open.push(beat(&inner, false));
         }
-        match beaten {
-            Ok(()) => {
-                if failed {
-                    tracing::info!("beats are written again");
-                }
-                failed = false;
-            }
-            Err(error) => {
-                if !failed {
-                    tracing::warn!(%error, "a beat was not written; going on trying");
-                }
-                failed = true;
+    }
+}
+
+/// Logs when heartbeats begin to fail, and when they are written again.
+fn tell_of_heartbeat(written: Result<(), StoreError>, failed: &mut bool) {
+    match written {
+        Ok(()) => {
+            if std::mem::take(failed) {
+                tracing::info!("heartbeats are written again");
             }
         }
-        if inner.leases.is_dead() {
-            return inner.die();
+        Err(error) => {
+            if !std::mem::replace(failed, true) {
+                tracing::warn!(%error, "heartbeat write failed; retrying");
+            }
         }
     }
 }
@@ -147,7 +164,11 @@ pub(super) async fn look_on(inner: Arc<Inner>) {
             Ok(questions) => answer(&inner, questions),
             Err(error) => tracing::debug!(%error, "questions could not be read"),
         }
-        if inner.clock.boot().saturating_sub(clock_at) >= CLOCK_EVERY {
+        let every = match inner.is_clock_off() {
+            true => CLOCK_AGAIN,
+            false => CLOCK_EVERY,
+        };
+        if inner.clock.boot().saturating_sub(clock_at) >= every {
             clock_at = inner.clock.boot();
             if let Err(error) = look_at_clock(&inner).await {
                 tracing::debug!(%error, "the clock of the store could not be read");
@@ -183,7 +204,7 @@ pub(super) async fn presence_of(inner: &Inner, id: ReplicaId) -> Presence {
 
 async fn look(inner: &Inner) -> Result<(), StoreError> {
     let look = inner.members.look(inner.clock.boot());
-    let rows = within(inner, inner.store.list_replicas(None, REPLICAS_MAX)).await?;
+    let rows = within(inner, inner.store.list_replicas()).await?;
     inner.members.saw(look, inner.clock.boot(), rows);
     Ok(())
 }
@@ -194,18 +215,19 @@ async fn look_at_clock(inner: &Inner) -> Result<(), StoreError> {
         return Ok(());
     };
     let after = inner.clock.wall_us();
-    let apart = before
-        .saturating_sub(theirs)
-        .max(theirs.saturating_sub(after));
-    let off = apart > CLOCK_APART_MAX_US;
-    if off != inner.clock_off.swap(off, Ordering::Relaxed) {
-        match off {
-            true => tracing::error!(
-                seconds = apart / 1_000_000,
-                "the clock of this machine differs from the store's by more than a minute; set it"
-            ),
-            false => tracing::info!("the clock of this machine agrees with the store's again"),
+    let compared = inner
+        .wall
+        .compare(theirs, (before, after), inner.clock.boot());
+    match (compared.was_off, compared.is_off) {
+        (false, true) => tracing::error!(
+            seconds = compared.apart_us / 1_000_000,
+            "the clock of this machine differs from the store's by more than a minute: no lock is granted here until \
+             it is set"
+        ),
+        (true, false) => {
+            tracing::info!("the clock of this machine agrees with the store's again");
         }
+        (false, false) | (true, true) => {}
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What all actors of one replica share.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::leases::Leases;
 use super::members::Members;
 use super::peers::Peers;
 use super::remote::RemoteSessions;
+use super::wall_check::WallCheck;
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::store::{ReplicaRow, Store};
@@ -34,6 +35,7 @@ pub(super) struct Inner {
     pub tables: BTreeSet<TableName>,
     pub peers: Arc<dyn Peers>,
     pub limits: Limits,
+    /// But for the clock: [`Inner::core`].
     pub core: CoreLimits,
     pub keys: Keys,
     pub leases: Arc<Leases>,
@@ -52,8 +54,8 @@ pub(super) struct Inner {
     pub evicts: Semaphore,
     /// For each other home that may be being told of an end at the moment.
     pub telling: Arc<Semaphore>,
-    /// This machine's clock differs too much from the store's (I2).
-    pub clock_off: AtomicBool,
+    /// Whether this machine's clock agrees with the store's (I2).
+    pub wall: WallCheck,
     /// True once the engine stops: waits end, no call is taken.
     pub stopping: watch::Sender<bool>,
     /// True once this replica is over: nothing is answered any more (I10).
@@ -86,6 +88,8 @@ impl Asked {
 pub(super) struct Complaints {
     /// Of changes of keys.
     pub unknown_outcome: Complaint,
+    /// Of states that are not what is known of their version.
+    pub contradiction: Complaint,
     /// Of sessions that are to be closed.
     pub not_closed: Complaint,
 }
@@ -110,6 +114,19 @@ impl Counters {
 }
 
 impl Inner {
+    /// Whether this machine's clock is known to be wrong (I2).
+    pub fn is_clock_off(&self) -> bool {
+        self.wall.is_off(self.clock.wall_us(), self.clock.boot())
+    }
+
+    /// The bounds of the core, as of now.
+    pub fn core(&self) -> CoreLimits {
+        CoreLimits {
+            clock_off: self.is_clock_off(),
+            ..self.core.clone()
+        }
+    }
+
     /// Whether this replica may still answer (I10).
     pub fn alive(&self) -> Result<(), EngineError> {
         if !self.shared {

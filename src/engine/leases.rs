@@ -523,9 +523,10 @@ impl Table {
             return Err(NoLease::Over);
         }
         let ttl = lease.ttl();
+        // Also where nothing may be told: its client is there (I9).
+        let most = lease.renew(now).ok_or(NoLease::Over)?;
         let valid_for = self.vouch.valid_for(ttl, since, boot);
         let valid_for = valid_for.ok_or(NoLease::Doubted)?;
-        let most = lease.renew(now).ok_or(NoLease::Over)?;
         Ok(Renewed {
             ttl,
             disconnect_grace: lease.disconnect_grace(),

@@ -2,7 +2,8 @@
 //!
 //! One observer, on its own clock (I9): a replica is down once it said so, or once no new beat of it was seen
 //! for a replica TTL: that which it announced, since it answers until 90 % of that are over, or the observer's own
-//! if that is longer. Time in which the rows could not be read counts for nothing.
+//! if that is longer. However long the rows could not be read, that counts as one interval between two looks at most:
+//! replicas that could not be seen may not have been able to write heartbeats either.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,9 @@ use super::peers::{Peer, Presence};
 use crate::lock::{KeyId, ReplicaId};
 use crate::store::ReplicaRow;
 
-/// Between two looks at the rows that are further apart something was in the way: that time is not counted.
+/// The longest interval between two good looks that counts in full: that of a look which took as long as one may, and
+/// the pause after it. Of a longer one, in which looks failed or the observer slept, so much counts. It is not left out,
+/// or nobody would ever be down where only some looks come through.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(2_500);
 /// How many ids of places are kept of which no row was found.
 const UNKNOWN_MAX: usize = 10_000;
@@ -92,12 +95,9 @@ impl Members {
         }
         table.seen = look.number;
         // Silence ends where this look began; a change is counted from where its answer came.
-        let last = table.last.replace(look.begun);
-        let apart = last.map_or(Duration::ZERO, |last| look.begun.saturating_sub(last));
-        if apart <= LOOKS_APART_MAX {
-            table.heard.0 += apart;
-        }
-        let came = Heard(table.heard.0 + now.saturating_sub(look.begun));
+        table.heard = table.moment(look.begun);
+        table.last = Some(look.begun);
+        let came = table.moment(now);
         let mut before = std::mem::take(&mut table.members);
         for row in rows {
             let known = before.remove(&row.id);
@@ -113,11 +113,7 @@ impl Members {
     /// The present moment of this observer; `now` is CLOCK_BOOTTIME. What is first seen at it has been silent for no
     /// longer than later looks count: the time since the latest one was begun is not counted again.
     pub fn heard(&self, now: Duration) -> Heard {
-        let table = self.table();
-        let since = table
-            .last
-            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        Heard(table.heard.0 + since)
+        self.table().moment(now)
     }
 
     /// The time since the latest look was begun, of which nobody can say whether it was silent.
@@ -189,11 +185,11 @@ impl Members {
         live.collect()
     }
 
-    /// Replicas of which nothing was heard for this long.
+    /// Replicas of which nothing was heard for this long, and twice what it takes to be down.
     pub fn silent_for(&self, span: Duration) -> Vec<ReplicaId> {
         let table = self.table();
         let heard = table.heard;
-        let silent = |member: &&Member| member.silent(heard) >= span;
+        let silent = |member: &&Member| member.silent(heard) >= span.max(self.ttl_of(member) * 2);
         let silent = table.members.values().filter(silent);
         silent.map(|member| member.row.id).collect()
     }
@@ -207,6 +203,14 @@ impl Member {
 }
 
 impl Table {
+    /// A moment after the latest look: as far as the next good look can count, if that begins then.
+    fn moment(&self, now: Duration) -> Heard {
+        let since = self
+            .last
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        Heard(self.heard.0 + since.min(LOOKS_APART_MAX))
+    }
+
     /// Since when it is known that a replica has no row; `None` while the rows were not read since its id was
     /// first met.
     fn missing_since(&mut self, id: ReplicaId) -> Option<Heard> {
@@ -331,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nothing_could_be_read_does_not_count() {
+    fn time_in_which_nothing_could_be_read_counts_as_one_interval_at_most() {
         let members = Members::new(id(1), TTL);
         looks(&members, 0, 3, |_| 5);
-        looks(&members, 60, 8, |_| 5);
+        looks(&members, 60, 6, |_| 5);
         assert!(is_live(&members, 2));
-        assert_eq!(members.silence(id(2), Heard::default()), ms(9_000));
-        looks(&members, 68, 1, |_| 5);
+        assert_eq!(members.silence(id(2), Heard::default()), ms(9_500));
+        looks(&members, 66, 1, |_| 5);
         assert_eq!(members.presence(id(2)), Presence::Down);
     }
 
@@ -370,6 +374,35 @@ mod tests {
         let seen = members.heard(ms(2_900));
         looks(&members, 3, 1, |_| 5);
         assert_eq!(members.silence(id(2), seen), ms(100));
+    }
+
+    #[test]
+    fn what_is_first_seen_while_looks_fail_is_silent_from_the_next_good_look_on() {
+        let members = Members::new(id(1), TTL);
+        looks(&members, 0, 3, |_| 5);
+        let seen = members.heard(ms(60_000));
+        looks(&members, 61, 6, |_| 5);
+        assert_eq!(members.silence(id(2), seen), ms(5_000));
+    }
+
+    #[test]
+    fn a_heartbeat_whose_answer_came_very_late_is_followed_by_no_more_than_the_ttl() {
+        let members = Members::new(id(1), TTL);
+        // The observer was suspended while it waited for the answer.
+        let look = members.look(ms(0));
+        members.saw(look, ms(60_000), vec![row(2, 5)]);
+        looks(&members, 61, 11, |_| 5);
+        assert_eq!(members.presence(id(2)), Presence::Down);
+    }
+
+    #[test]
+    fn a_replica_is_down_in_bounded_time_however_many_looks_fail_between_two_good_ones() {
+        let members = Members::new(id(1), TTL);
+        for n in 0..5 {
+            let look = members.look(ms(n * 5_000));
+            members.saw(look, ms(n * 5_000), vec![row(2, 5)]);
+        }
+        assert_eq!(members.presence(id(2)), Presence::Down);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod routes;
 mod sessions;
 mod start;
 mod sweep;
+mod wall_check;
 mod watch;
 
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
 use crate::limits::Limits;
-use crate::lock::{Create, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::lock::{Create, FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
 use actor::{Accepted, Held, Life, Msg, PlaceRef};
 use answer::{acquired, created};
@@ -111,11 +112,8 @@ impl Engine {
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
         let inner = self.inner()?;
-        if inner.clock_off.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(EngineError::Unavailable(
-                "the clock of this machine differs from the store's by more than a minute"
-                    .to_owned(),
-            ));
+        if inner.is_clock_off() {
+            return Err(EngineError::ClockOff(FenceError::ClockOff));
         }
         inner
             .store
@@ -153,7 +151,7 @@ impl Engine {
         id: &Arc<KeyId>,
         msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
     ) -> Result<T, EngineError> {
-        Self::ask_for(inner, id, msg, write_unknown).await
+        Self::ask_for(inner, id, msg, EngineError::with_write).await
     }
 
     async fn ask_for<T>(
@@ -363,7 +361,9 @@ impl Engine {
             reply,
         });
         let accepted = ask.await?;
-        Self::done(&inner, accepted).await.map_err(write_unknown)
+        Self::done(&inner, accepted)
+            .await
+            .map_err(EngineError::with_write)
     }
 
     /// Watches a lockRef.
@@ -489,11 +489,6 @@ impl Engine {
     pub fn stop(&self) {
         self.shared.stop();
     }
-}
-
-/// What is told of a write whose answer was lost.
-fn write_unknown(why: EngineError) -> EngineError {
-    EngineError::WriteUnknown(why.to_string())
 }
 
 fn wall_ms(inner: &Inner) -> i64 {

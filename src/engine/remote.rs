@@ -64,6 +64,8 @@ struct Remote {
     known: Option<Known>,
     read_at: Option<Duration>,
     renewed_at: Option<Duration>,
+    /// When a sign of life was passed on that nobody waits for.
+    passed_on_at: Option<Duration>,
     /// Its row says that it is over.
     over: bool,
     /// What lives by it is being evicted.
@@ -210,6 +212,21 @@ impl RemoteSessions {
             remote.known = None;
             remote.read_at = None;
         }
+    }
+
+    /// Whether a sign of life that nobody waits for is to be passed on now; then it is noted as that.
+    fn is_due(&self, session: SessionId, now: Duration) -> bool {
+        let mut table = self.table();
+        let Some(remote) = table.get_mut(&session).filter(|remote| !remote.over) else {
+            return false;
+        };
+        let every = remote.known.as_ref().map_or(EVERY, |known| known.ttl / 10);
+        let last = remote.renewed_at.max(remote.passed_on_at);
+        let is_due = last.is_none_or(|at| now.saturating_sub(at) >= every);
+        if is_due {
+            remote.passed_on_at = Some(now);
+        }
+        is_due
     }
 
     fn saw(&self, row: &SessionRow, heard: Heard, now: Duration) {
@@ -381,6 +398,20 @@ async fn close(inner: &Arc<Inner>, row: SessionRow) {
             inner.remote.look_again(session);
         }
     }
+}
+
+/// A sign of life of a session that another replica keeps, by a call that may yet fail: passed on to that one now and
+/// then, and nobody waits for it.
+pub(super) fn pass_on(inner: &Arc<Inner>, session: SessionId) {
+    if !inner.remote.is_due(session, inner.clock.boot()) {
+        return;
+    }
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        if let Err(error) = renew(&inner, session).await {
+            tracing::debug!(%session, %error, "a sign of life could not be passed on");
+        }
+    });
 }
 
 /// A sign of life for a session that another replica keeps, passed on to it: what may be told of it.

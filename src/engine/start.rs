@@ -1,8 +1,8 @@
 //! How a replica starts, stops, and starts anew.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
@@ -21,9 +21,10 @@ use super::recover::recover;
 use super::remote::{self, RemoteSessions};
 use super::routes::failed;
 use super::sessions::EVICTS_AT_ONCE;
+use super::wall_check::WallCheck;
 use super::{Engine, beats, sweep};
 use crate::limits::Limits;
-use crate::lock::{ReplicaId, TableName};
+use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::session::Vouch;
 use crate::store::{ReplicaRow, Store, StoreError};
 
@@ -66,6 +67,18 @@ pub(super) struct Shared {
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
     current: RwLock<Current>,
+    /// The id under which nothing was served yet, and which the next try to start uses.
+    next: Mutex<Option<NextId>>,
+}
+
+/// An id that tries to start share, so that they add one row.
+#[derive(Clone, Copy)]
+struct NextId {
+    id: ReplicaId,
+    /// When it may have been announced first. From a replica TTL after that on others may take it for down.
+    announced: Duration,
+    /// The number of the heartbeat that announces it: another one at each try, for the last one may have been seen.
+    beat: u64,
 }
 
 enum Current {
@@ -76,6 +89,16 @@ enum Current {
     },
     Serving(Arc<Inner>),
     Stopped(Option<Arc<Inner>>),
+}
+
+impl NextId {
+    fn fresh(options: &EngineOptions) -> NextId {
+        NextId {
+            id: ReplicaId(options.ids.uuid()),
+            announced: options.clock.boot(),
+            beat: 1,
+        }
+    }
 }
 
 impl Shared {
@@ -123,6 +146,7 @@ impl Engine {
                     why: why.to_owned(),
                     last: None,
                 }),
+                next: Mutex::default(),
             }),
         }
     }
@@ -193,6 +217,10 @@ impl Engine {
     }
 }
 
+fn unavailable(error: StoreError) -> EngineError {
+    EngineError::Unavailable(error.to_string())
+}
+
 /// Ends a replica, and tells the others.
 async fn say_stopped(last: &Inner) {
     last.die();
@@ -261,15 +289,55 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
 }
 
 impl Shared {
+    fn next(&self) -> MutexGuard<'_, Option<NextId>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id for a try to start. That of the last one where nobody can take it for down yet; else its row is deleted
+    /// first, so that there is one at most.
+    async fn next_id(&self, options: &EngineOptions, ttl: Duration) -> Result<NextId, EngineError> {
+        let known = *self.next();
+        let next = match known {
+            Some(known)
+                if options.clock.boot() <= Vouch::beating(known.announced, ttl).alive_until() =>
+            {
+                NextId {
+                    beat: known.beat + 1,
+                    ..known
+                }
+            }
+            other => {
+                if let Some(old) = other {
+                    options
+                        .store
+                        .forget_replica(old.id)
+                        .await
+                        .map_err(unavailable)?;
+                }
+                NextId::fresh(options)
+            }
+        };
+        *self.next() = Some(next);
+        Ok(next)
+    }
+
     async fn live(&self, options: &EngineOptions) -> Result<Arc<Inner>, EngineError> {
-        let replica = ReplicaId(options.ids.uuid());
         let limits = self.limits.clone();
         let shared = !options.store.is_exclusive();
         // What it announces is what it keeps to.
         let ttl_ms = u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX);
         let replica_ttl = Duration::from_millis(u64::from(ttl_ms));
+        let next = match shared {
+            true => self.next_id(options, replica_ttl).await?,
+            false => NextId::fresh(options),
+        };
+        let NextId {
+            id: replica,
+            announced,
+            beat,
+        } = next;
         let vouch = match shared {
-            true => Vouch::beating(options.clock.boot(), replica_ttl),
+            true => Vouch::beating(announced, replica_ttl),
             false => Vouch::alone(),
         };
         let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
@@ -280,26 +348,29 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
             ttl_ms,
-            beat: 0,
+            beat,
             stopped: false,
         };
         let inner = Arc::new(Inner {
             replica,
             row,
             tables: self.tables.clone(),
-            core: limits.core(),
+            core: CoreLimits {
+                ahead_us_max: options.store.ahead_us_max(),
+                ..limits.core()
+            },
             keys: Keys::new(),
             leases: Arc::new(leases),
             shared,
             members: Members::new(replica, replica_ttl),
             remote: RemoteSessions::default(),
-            beats: AtomicU64::new(0),
+            beats: AtomicU64::new(beat),
             beat_sooner: Notify::new(),
             look_sooner: Notify::new(),
             asked: Asked::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
             telling: Arc::new(Semaphore::new(TELLING_MAX as usize)),
-            clock_off: AtomicBool::new(false),
+            wall: WallCheck::default(),
             stopping: tokio::sync::watch::Sender::new(false),
             dead: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),
@@ -311,23 +382,18 @@ impl Shared {
             peers: Arc::clone(&options.peers),
             limits,
         });
-        let unavailable = |error: StoreError| EngineError::Unavailable(error.to_string());
-        inner
-            .store
-            .announce_replica(&inner.row)
-            .await
-            .map_err(unavailable)?;
         if shared {
-            let begun = beats::begin(&inner).await.map_err(unavailable);
-            if let Err(error) = begun.and_then(|()| inner.alive()) {
-                // It has a row, and nobody is to wait for it. Once: whatever was in the way may still be.
-                let _ = beats::beat(&inner, true).await;
-                return Err(error);
-            }
+            beats::begin(&inner).await.map_err(unavailable)?;
+            inner.alive()?;
+            // From here on it may serve, and whatever ends it ends its id.
+            *self.next() = None;
             tokio::spawn(beats::beat_on(Arc::clone(&inner)));
             tokio::spawn(beats::look_on(Arc::clone(&inner)));
             tokio::spawn(remote::watch_on(Arc::clone(&inner)));
             tokio::spawn(sweep::run(Arc::clone(&inner)));
+        } else {
+            let announced = inner.store.announce_replica(&inner.row).await;
+            announced.map_err(unavailable)?;
         }
         tokio::spawn(alarms::run(Arc::clone(&inner)));
         if inner.store.is_exclusive() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::actor::Msg;
 use super::ceded;
+use super::complaint::Complaint;
 use super::inner::Inner;
 use super::peers::Presence;
 use super::remote::silence_max;
@@ -23,6 +24,7 @@ const TAKEN_IN_MAX: usize = 1_000;
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut over = inner.dead.subscribe();
     let mut took = Duration::ZERO;
+    let complaint = Complaint::default();
     loop {
         let jitter = Duration::from_millis(inner.ids.below(2_000));
         let pause = EVERY.max(took * 20) + jitter;
@@ -37,8 +39,10 @@ pub(super) async fn run(inner: Arc<Inner>) {
             _ = over.wait_for(|over| *over) => return,
             swept = sweep(&inner) => swept,
         };
-        if let Err(error) = swept {
-            tracing::debug!(%error, "a sweep was not finished");
+        if let Err(error) = swept
+            && let Some(times) = complaint.met(inner.clock.boot(), &error.to_string())
+        {
+            tracing::warn!(%error, times, "a sweep left out what could not be read");
         }
         took = inner.clock.boot().saturating_sub(begun);
     }
@@ -49,7 +53,9 @@ async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
     sweep_sessions(inner).await.and(keys)
 }
 
+/// All tables, also where some cannot be read.
 async fn sweep_keys(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let mut swept = Ok(());
     for table in &inner.tables {
         let look = |one: Listed| {
             let mut homes = one.state.entries.iter().map(|entry| entry.home);
@@ -70,15 +76,15 @@ async fn sweep_keys(inner: &Arc<Inner>) -> Result<(), StoreError> {
                 let _ = inner.keys.send(inner, &Arc::new(id), Msg::Sweep);
             }
         };
-        inner.store.each_live(table, &look).await?;
+        swept = inner.store.each_live(table, &look).await.and(swept);
     }
-    Ok(())
+    swept
 }
 
 async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
     let closed = Mutex::new(Vec::new());
     let unknown = Mutex::new(Vec::new());
-    inner
+    let swept = inner
         .store
         .each_session(&|row| {
             if row.replica == inner.replica {
@@ -106,14 +112,14 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
             }
             note(&closed, FORGOTTEN_MAX, row.id);
         })
-        .await?;
+        .await;
     for row in unknown.into_inner().unwrap_or_else(PoisonError::into_inner) {
         ceded::adopt(inner, row).await;
     }
     for id in closed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         inner.store.forget_session(id).await?;
     }
-    Ok(())
+    swept
 }
 
 /// Notes one more, if there is room.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
-use super::fence::{CoreLimits, Fence, next_fence};
+use super::fence::{CoreLimits, Fence, FenceError, next_fence};
 use super::lock_ref::Tag;
 use super::state::{EndReason, EndedPlace, Entry, Liveness, Lookup, Over, ReplicaId, Seq, State};
 
@@ -23,6 +23,9 @@ pub struct Decision {
 /// Conflict the caller decides every command again on the state that it met. A batch gives what its
 /// commands give one by one, but for a place that becomes holder and is released within it: nobody was
 /// let in, so that leaves like a waiter.
+///
+/// The end of a holder never waits for a fence of the next one: where none can be taken the head of the queue has no
+/// grant, and gets it with the next command that changes anything, or an empty batch, by whichever replica can.
 pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLimits) -> Decision {
     let mut batch = Batch {
         holder_before: state.holder().map(|e| e.seq),
@@ -32,6 +35,9 @@ pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLim
         limits,
     };
     let outcomes = commands.iter().map(|c| batch.one(c)).collect();
+    if commands.is_empty() {
+        batch.grant_head();
+    }
     if batch.changed {
         // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
         batch.state.version = batch.state.version.saturating_add(1);
@@ -40,6 +46,15 @@ pub fn decide(state: &State, commands: &[Command], now_us: u64, limits: &CoreLim
         state: batch.state,
         outcomes,
     }
+}
+
+/// Why the head of the queue has no grant and cannot get one; `None` if it has, or can, or there is none.
+pub fn why_not_granted(state: &State, now_us: u64, limits: &CoreLimits) -> Option<FenceError> {
+    let taken = || {
+        let (fence, width) = (state.fence, state.width);
+        next_fence(fence, width, limits.width_min, now_us, None, limits)
+    };
+    state.awaits_grant().then(taken)?.err()
 }
 
 struct Batch<'a> {
@@ -78,7 +93,20 @@ impl Batch<'_> {
                 past,
             } => self.extend(*seq, *home, *fence, *past),
         };
+        if outcome.is_ok() && self.changed {
+            self.grant_head();
+        }
         outcome.unwrap_or_else(Outcome::Refused)
+    }
+
+    /// Gives the head of the queue a grant if it has none, and one can be taken.
+    fn grant_head(&mut self) {
+        if self.state.awaits_grant()
+            && let Ok(fence) = self.new_fence(self.limits.width_min, None)
+        {
+            self.grant(fence);
+            self.changed = true;
+        }
     }
 
     fn create(&mut self, create: &Create) -> Result<Outcome, Refusal> {
@@ -141,7 +169,7 @@ impl Batch<'_> {
         // What became holder within this batch holds the key in no committed state: nobody was let in
         // (I4), so it leaves like a waiter, whoever asks.
         if self.holder_before != Some(seq) {
-            self.end(at)?;
+            self.end(at);
             return Ok(Outcome::Released(Released {
                 was_holder: false,
                 clean: true,
@@ -150,7 +178,7 @@ impl Batch<'_> {
         // The holder may have written: only its home, with the grant it was let in with, knows what (I7).
         let from_home = self.state.holder().is_some_and(|e| e.home == home);
         let clean = from_home && grant == Some(self.state.grant);
-        self.end(at)?;
+        self.end(at);
         if !clean {
             self.state.unsynced = true;
             self.remember(seq, tag, EndReason::Foreign);
@@ -179,21 +207,20 @@ impl Batch<'_> {
             }
             Evidence::SessionOver(session) => entry.liveness == Liveness::Session(*session),
             Evidence::Unclaimed { home, grant } => {
-                at == 0 && entry.home == *home && self.state.grant == *grant
+                self.state.is_holder(seq) && entry.home == *home && self.state.grant == *grant
             }
             Evidence::Forced { .. } => true,
         };
         if !stands {
             return Err(Refusal::EvidenceGone);
         }
-        self.end(at)?;
-        if at == 0 {
+        let was_holder = self.state.is_holder(seq);
+        self.end(at);
+        if was_holder {
             self.state.unsynced = true;
         }
         self.remember(seq, tag, evidence.reason());
-        Ok(Outcome::Evicted {
-            was_holder: at == 0,
-        })
+        Ok(Outcome::Evicted { was_holder })
     }
 
     fn take_over(
@@ -219,13 +246,14 @@ impl Batch<'_> {
         {
             return Ok(Outcome::TakenOver);
         }
-        if at == 0 && of_waiter {
+        let holds = self.state.is_holder(seq);
+        if holds && of_waiter {
             return Err(Refusal::IsHolder);
         }
-        if entry.home != from_home || entry.epoch != from_epoch || (at == 0) == of_waiter {
+        if entry.home != from_home || entry.epoch != from_epoch || holds == of_waiter {
             return Err(Refusal::Overtaken);
         }
-        if at == 0 {
+        if holds {
             if self.state.fence != from_fence {
                 return Err(Refusal::Overtaken);
             }
@@ -251,10 +279,10 @@ impl Batch<'_> {
         fence: Fence,
         past: Option<u64>,
     ) -> Result<Outcome, Refusal> {
-        let Some(at) = self.state.position(seq) else {
+        if self.state.position(seq).is_none() {
             return Ok(Outcome::Gone(self.gone(seq)?));
-        };
-        if at > 0 {
+        }
+        if !self.state.is_holder(seq) {
             return Err(Refusal::NotHolder);
         }
         if self.state.entries.front().map(|e| e.home) != Some(home) {
@@ -296,23 +324,15 @@ impl Batch<'_> {
         Ok(self.state.over(seq))
     }
 
-    /// Takes a place out of the queue; if it was the holder's, the next one becomes holder. A refusal
-    /// leaves everything as it was.
-    fn end(&mut self, at: usize) -> Result<(), Refusal> {
-        let next_fence = match (at, self.state.entries.len()) {
-            (0, 2..) => Some(self.new_fence(self.limits.width_min, None)?),
-            _ => None,
-        };
+    /// Takes a place out of the queue. If it was the holder's, the next one becomes holder, now or once a fence can be
+    /// taken for it.
+    fn end(&mut self, at: usize) {
         self.state.entries.remove(at);
         if at == 0 {
-            match next_fence {
-                Some(fence) => self.grant(fence),
-                None => self.state.grant = Fence::NONE,
-            }
+            self.state.grant = Fence::NONE;
             self.move_head();
         }
         self.changed = true;
-        Ok(())
     }
 
     fn new_fence(&self, width: u32, past: Option<u64>) -> Result<Fence, Refusal> {

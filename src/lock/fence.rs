@@ -41,6 +41,8 @@ pub struct CoreLimits {
     pub places_max: usize,
     /// How far a fence may run ahead of the clock, in microseconds; `None`: as far as it fits.
     pub ahead_us_max: Option<u64>,
+    /// The clock is known to be wrong: no fence is taken.
+    pub clock_off: bool,
 }
 
 impl Default for CoreLimits {
@@ -51,6 +53,7 @@ impl Default for CoreLimits {
             ended_max: 64,
             places_max: 10_000,
             ahead_us_max: None,
+            clock_off: false,
         }
     }
 }
@@ -71,6 +74,24 @@ pub enum FenceError {
         /// The limit in force, in microseconds.
         limit_us: u64,
     },
+    /// The same, since the value of the key carries a timestamp from there.
+    #[error(
+        "the value of this key was written with the timestamp {past_us} µs, which is {ahead_us} µs ahead of the clock; \
+         the limit is {limit_us} µs"
+    )]
+    PastTooFarAhead {
+        /// The timestamp of the value, in microseconds since 1970.
+        past_us: u64,
+        /// How far ahead it is, in microseconds.
+        ahead_us: u64,
+        /// The limit in force, in microseconds.
+        limit_us: u64,
+    },
+    /// The clock is wrong, so nobody is made the holder by it.
+    #[error(
+        "the clock of this replica differs from the store's by more than a minute: it grants no lock until that is mended"
+    )]
+    ClockOff,
 }
 
 /// Takes the fence after `fence`, whose slot is `width` timestamps wide: above all of those, above
@@ -83,6 +104,9 @@ pub(crate) fn next_fence(
     past: Option<u64>,
     limits: &CoreLimits,
 ) -> Result<Fence, FenceError> {
+    if limits.clock_off {
+        return Err(FenceError::ClockOff);
+    }
     // At least one further, whatever the width: a fence is never 0 ("no fence"), nor the one before it.
     let after_slot = fence
         .0
@@ -103,6 +127,15 @@ pub(crate) fn next_fence(
     if let Some(limit_us) = limits.ahead_us_max
         && ahead_us > limit_us
     {
+        if let Some(past_us) = past
+            && after_past > after_slot
+        {
+            return Err(FenceError::PastTooFarAhead {
+                past_us,
+                ahead_us: past_us.saturating_sub(now_us),
+                limit_us,
+            });
+        }
         return Err(FenceError::TooFarAhead { ahead_us, limit_us });
     }
     Ok(Fence(next))
@@ -145,6 +178,33 @@ mod tests {
         assert_eq!(next(0, 16, last, None), Ok(Fence(last)));
         assert_eq!(next(0, 16, last + 1, None), Err(FenceError::UsedUp));
         assert_eq!(next(5_000, 16, 4_016, None), Ok(Fence(5_016)));
+    }
+
+    #[test]
+    fn a_value_from_too_far_ahead_is_named() {
+        assert_eq!(next(5_000, 16, 5_000, Some(5_999)), Ok(Fence(6_000)));
+        let far = FenceError::PastTooFarAhead {
+            past_us: 6_000,
+            ahead_us: 1_000,
+            limit_us: 1_000,
+        };
+        assert_eq!(next(5_000, 16, 5_000, Some(6_000)), Err(far));
+        // The fence itself is further ahead.
+        let own = next(9_000, 16, 5_000, Some(6_000));
+        assert!(
+            matches!(own, Err(FenceError::TooFarAhead { .. })),
+            "{own:?}"
+        );
+    }
+
+    #[test]
+    fn by_a_clock_that_is_wrong_no_fence_is_taken() {
+        let limits = CoreLimits {
+            clock_off: true,
+            ..CoreLimits::default()
+        };
+        let taken = next_fence(Fence(100), 16, 16, 5_000, None, &limits);
+        assert_eq!(taken, Err(FenceError::ClockOff));
     }
 
     #[test]

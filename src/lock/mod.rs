@@ -15,7 +15,7 @@ mod lock_ref;
 mod state;
 
 pub use command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
-pub use decide::{Decision, decide};
+pub use decide::{Decision, decide, why_not_granted};
 pub use diff::Diff;
 pub(crate) use fence::next_fence;
 pub use fence::{CoreLimits, Fence, FenceError};

@@ -204,7 +204,7 @@ pub struct State {
     /// Every seq below it is over. The seq of the first live place, or `next`.
     pub head: Seq,
     /// The fence given to the present holder when it became holder or was taken over; [`Fence::NONE`]
-    /// while nobody holds the key.
+    /// while nobody holds the key. The head of the queue waits like all others while no fence can be taken for it.
     pub grant: Fence,
     /// The fence that the holder's writes use: `grant`, or more after Extend. Stays when it goes.
     pub fence: Fence,
@@ -238,9 +238,19 @@ impl Default for State {
 }
 
 impl State {
-    /// The holder of the key: the head of the queue.
+    /// The holder of the key: the head of the queue, once it has a grant.
     pub fn holder(&self) -> Option<&Arc<Entry>> {
-        self.entries.front()
+        self.entries.front().filter(|_| self.grant != Fence::NONE)
+    }
+
+    /// Whether this place holds the key.
+    pub fn is_holder(&self, seq: Seq) -> bool {
+        self.holder().is_some_and(|entry| entry.seq == seq)
+    }
+
+    /// Whether the head of the queue has no grant yet, because no fence could be taken for it.
+    pub fn awaits_grant(&self) -> bool {
+        self.grant == Fence::NONE && !self.entries.is_empty()
     }
 
     /// The live place with this seq: how many are ahead of it.
@@ -296,8 +306,8 @@ impl State {
         if self.entries.back().is_some_and(|e| e.seq >= self.next) {
             return Err("a place is not below next");
         }
-        if self.entries.is_empty() != (self.grant == Fence::NONE) {
-            return Err("grant and holder do not agree");
+        if self.entries.is_empty() && self.grant != Fence::NONE {
+            return Err("a grant without a holder");
         }
         if self.grant > self.fence {
             return Err("grant is above fence");

@@ -236,28 +236,34 @@ fn place(
 fn place_at(described: &Described, index: usize) -> Option<proto::Place> {
     let entry = described.state.entries.get(index)?;
     let lease = described.leases.get(index).copied().flatten();
-    let grant = (index == 0).then_some(described.state.grant);
+    let holds = described.state.is_holder(entry.seq);
+    let grant = holds.then_some(described.state.grant);
     Some(place(&described.id, entry, grant, lease))
 }
 
 /// The holder of a key.
 pub fn holder(described: &Described) -> Option<proto::Place> {
+    described.state.holder()?;
     place_at(described, 0)
 }
 
 /// The waiters of a key above a seq, first in the queue first.
 pub fn waiters(described: &Described, after: Option<Seq>) -> impl Iterator<Item = proto::Place> {
     let entries = &described.state.entries;
+    let holders = usize::from(described.state.holder().is_some());
     let first = match after {
-        None => 1,
-        Some(after) => entries.partition_point(|entry| entry.seq <= after).max(1),
+        None => holders,
+        Some(after) => entries
+            .partition_point(|entry| entry.seq <= after)
+            .max(holders),
     };
     (first..entries.len()).filter_map(|index| place_at(described, index))
 }
 
 /// How many wait behind the holder.
 pub fn waiter_count(state: &State) -> u32 {
-    count(state.entries.len().saturating_sub(1))
+    let holders = usize::from(state.holder().is_some());
+    count(state.entries.len().saturating_sub(holders))
 }
 
 /// One key of ListLocks.

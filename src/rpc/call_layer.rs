@@ -85,6 +85,7 @@ where
         request.extensions_mut().insert(deadline);
         let path = request.uri().path();
         let ours = path.starts_with(OURS);
+        let writes = ours && may_write(path);
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
         if ours && !path.ends_with(KEEP_ALIVE) {
@@ -100,6 +101,7 @@ where
                 None => call.await?,
                 Some(last_chance) => match timeout_at(last_chance, call).await {
                     Ok(response) => response?,
+                    Err(_elapsed) if writes => status::late_write().into_http(),
                     Err(_elapsed) if ours => status::outcome_unknown().into_http(),
                     Err(_elapsed) => status::deadline_exceeded().into_http(),
                 },
@@ -115,6 +117,12 @@ where
         };
         Box::pin(answered.instrument(span))
     }
+}
+
+/// Whether a call of this method may write a value.
+fn may_write(path: &str) -> bool {
+    let method = path.rsplit('/').next().unwrap_or_default();
+    matches!(method, "CriticalPut" | "CriticalDelete" | "ReleaseLock")
 }
 
 /// `/fermata.v1.LockService/Get` -> a span of service and method. What the call is about is recorded by

@@ -3,17 +3,17 @@
 //! Nothing is read from the client while [`RENEWALS_MAX`] renewals are under way or their answers are not
 //! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
 //! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
-//! oldest renewal has failed, and the stream with it, unless they come by the thousand a second.)
+//! oldest renewal has failed, and is answered, unless they come by the thousand a second.)
 //!
 //! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
 //! signs of life it carried, and tells at its end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::calls::{Call as _, Edge, KeepAlive};
 use super::deadline::later;
@@ -21,7 +21,7 @@ use super::router::Router;
 use super::status;
 use super::stopping::Stopping;
 use crate::lock::SessionId;
-use crate::proto::{KeepAliveRequest, KeepAliveResponse};
+use crate::proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals of one stream may be under way: one slow session does not hold up the others, and
 /// the answers keep their order.
@@ -32,17 +32,50 @@ const RENEWALS_MAX: usize = 256;
 /// their TTL.
 const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
 
+/// The sessions that a stream remembers, those that were renewed last: of one that was closed nothing comes any more,
+/// and it makes room for others.
+#[derive(Default)]
+struct Remembered {
+    /// Each with the number of its last renewal.
+    sessions: BTreeMap<SessionId, u64>,
+    renewals: u64,
+}
+
+impl Remembered {
+    fn note(&mut self, session: SessionId) {
+        self.renewals += 1;
+        let is_new = self.sessions.insert(session, self.renewals).is_none();
+        if !is_new || self.sessions.len() <= SESSIONS_MAX {
+            return;
+        }
+        let oldest = self.sessions.iter().min_by_key(|(_, renewal)| **renewal);
+        if let Some(oldest) = oldest.map(|(session, _)| *session) {
+            self.sessions.remove(&oldest);
+        }
+    }
+
+    fn forget(&mut self, session: &SessionId) {
+        self.sessions.remove(session);
+    }
+}
+
 /// The sessions that a stream carried signs of life for. Kept by the stream and by each renewal under way: what is
 /// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
 struct Connected {
     router: Router,
     stopping: Stopping,
-    sessions: Mutex<BTreeSet<SessionId>>,
+    sessions: Mutex<Remembered>,
 }
 
 impl Connected {
-    fn sessions(&self) -> MutexGuard<'_, BTreeSet<SessionId>> {
+    fn sessions(&self) -> MutexGuard<'_, Remembered> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the stream itself ends: its replica stops, or its deadline is there.
+    fn is_ending(&self, edge: &Edge) -> bool {
+        let deadline = edge.deadline.answer_by();
+        self.stopping.is_stopped() || deadline.is_some_and(|at| at <= Instant::now())
     }
 
     /// Makes one renewal. Its session is remembered before: it may take effect without an answer.
@@ -54,16 +87,20 @@ impl Connected {
     ) -> Result<KeepAliveResponse, Status> {
         let sign = KeepAlive::parse(ask, edge)?;
         if let Some(session) = sign.session() {
-            let mut sessions = self.sessions();
-            if sessions.len() < SESSIONS_MAX {
-                sessions.insert(session);
-            }
+            self.sessions().note(session);
         }
-        let answer = self.router.make(&sign, edge, answer_by).await?;
+        let answer = match self.router.make(&sign, edge, answer_by).await {
+            Ok(answer) => answer,
+            // It says something of this lease only: the others on the stream go on.
+            Err(status) if is_of_one_lease(&status) && !self.is_ending(edge) => {
+                return Ok(sign.nothing_safe(EndReason::Unspecified));
+            }
+            Err(status) => return Err(status),
+        };
         if let Some(session) = sign.session()
             && answer.disconnect_grace.is_none()
         {
-            self.sessions().remove(&session);
+            self.sessions().forget(&session);
         }
         Ok(answer)
     }
@@ -75,11 +112,16 @@ impl Drop for Connected {
         if self.stopping.is_stopped() {
             return;
         }
-        let sessions = std::mem::take(&mut *self.sessions());
-        for session in sessions {
+        let remembered = std::mem::take(&mut *self.sessions());
+        for session in remembered.sessions.into_keys() {
             self.router.disconnected(session);
         }
     }
+}
+
+/// Whether a sign of life failed for want of something that the next one may find: a store, a replica, room.
+fn is_of_one_lease(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
 }
 
 /// What the client's side of the stream brings.
@@ -89,8 +131,8 @@ enum Asked {
 }
 
 /// The answers to a stream of signs of life. It ends where the client ends its side, a little before
-/// the deadline, with a status when the replica stops, and with a status where a message makes no sense
-/// or the store cannot be reached. A session that is over ends nothing.
+/// the deadline, with a status when the replica stops, and with a status where a message makes no sense.
+/// A session that is over, or of which nothing can be said now, ends nothing.
 pub fn stream(
     router: Router,
     asks: Streaming<KeepAliveRequest>,
@@ -145,4 +187,26 @@ pub fn stream(
             }
         })
         .buffered(RENEWALS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_remembers_the_sessions_that_were_renewed_last() {
+        let session = |number: u128| SessionId(uuid::Uuid::from_u128(number));
+        let most = SESSIONS_MAX as u128;
+        let mut remembered = Remembered::default();
+        for number in 0..most {
+            remembered.note(session(number));
+        }
+        // The first one is renewed, and so the second one makes room.
+        remembered.note(session(0));
+        remembered.note(session(most));
+        assert_eq!(remembered.sessions.len(), SESSIONS_MAX);
+        assert!(remembered.sessions.contains_key(&session(0)));
+        assert!(!remembered.sessions.contains_key(&session(1)));
+        assert!(remembered.sessions.contains_key(&session(most)));
+    }
 }

@@ -84,6 +84,11 @@ pub trait Step: Sync {
     /// What may have been done is not done once more.
     fn is_write(&self) -> bool;
 
+    /// What its caller hears of what the engine did not do. May be an answer.
+    fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
+        Err(status::of_engine(&error))
+    }
+
     /// Makes it here.
     fn here(&self) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 
@@ -127,13 +132,13 @@ pub async fn route<S: Step>(
                     return Ok(answer);
                 }
                 Err(EngineError::Elsewhere { home, version }) => (home, version),
-                Err(error) => return Err(status::of_engine(&error)),
+                Err(error) => return step.failed(error),
             };
             next = match around.presence(home) {
                 Presence::Live(peer) if !way.lost.contains(&home) => {
                     if !way.follows(version) {
                         // Who has it says that it has it not: one of them will hear of it soon.
-                        return Err(status::of_engine(&EngineError::Elsewhere { home, version }));
+                        return step.failed(EngineError::Elsewhere { home, version });
                     }
                     Presence::Live(peer)
                 }
@@ -143,7 +148,7 @@ pub async fn route<S: Step>(
                     match around.take_over(about, home).await {
                         // Somebody else was quicker: the next try here says who.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
-                        Err(error) => return Err(status::of_engine(&error)),
+                        Err(error) => return step.failed(error),
                     }
                     Presence::Here
                 }

@@ -134,6 +134,10 @@ impl<C: Call> Step for Making<'_, C> {
         self.call.is_write()
     }
 
+    fn failed(&self, error: EngineError) -> Result<C::Answer, Status> {
+        self.call.failed(error)
+    }
+
     async fn here(&self) -> Result<C::Answer, EngineError> {
         self.call.here(&self.router.engine).await
     }

@@ -106,6 +106,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         EngineError::NoGrant => Told::new(Code::FailedPrecondition, words, "NO_GRANT"),
         EngineError::Releasing => Told::new(Code::FailedPrecondition, words, "RELEASING"),
+        EngineError::ReleasingDuringWrite => {
+            Told::new(Code::FailedPrecondition, words, "RELEASING").with("write", "unknown")
+        }
         EngineError::CallNoNotAbove { given, last } => {
             Told::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
                 .with("given", given)
@@ -127,6 +130,9 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         EngineError::Unavailable(_) | EngineError::CutOff => {
             Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
+        }
+        EngineError::ClockOff(_) => {
+            Told::new(Code::Unavailable, words, "CLOCK_OFF").retry_after(RETRY_STORE)
         }
         EngineError::WriteUnknown(_) => Told::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
             .with("write", "unknown")

@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::*;
-use crate::lock::TableNameError;
+use crate::lock::{FenceError, TableNameError};
 
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -125,6 +125,11 @@ fn every_engine_error_has_its_code_and_reason() {
         ),
         (EngineError::CutOff, Code::Unavailable, "STORE_UNAVAILABLE"),
         (EngineError::Stopping, Code::Unavailable, "STOPPING"),
+        (
+            EngineError::ClockOff(FenceError::ClockOff),
+            Code::Unavailable,
+            "CLOCK_OFF",
+        ),
     ];
     for (error, code, name) in cases {
         let status = of_engine(&error);
@@ -164,6 +169,15 @@ fn a_grant_that_was_superseded_during_a_write_says_that_the_write_is_unknown() {
         metadata(&of_engine(&EngineError::GrantSuperseded), "write"),
         None
     );
+}
+
+#[test]
+fn a_release_that_may_be_a_repeat_of_the_one_under_way_says_that_its_write_is_unknown() {
+    let status = of_engine(&EngineError::ReleasingDuringWrite);
+    assert_eq!(reason(&status), "RELEASING");
+    assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
+    let plain = of_engine(&EngineError::Releasing);
+    assert_eq!(metadata(&plain, "write"), None);
 }
 
 #[test]

@@ -216,6 +216,16 @@ pub struct StoreCounts {
     pub transactions: u64,
 }
 
+/// How many replicas may be listed, those included that ended and were not forgotten yet.
+pub const REPLICAS_MAX: usize = 10_000;
+
+/// Why replicas cannot be listed: there are too many.
+fn too_many_replicas() -> StoreError {
+    StoreError::Damaged(format!(
+        "more than {REPLICAS_MAX} replicas are listed; delete the rows of those that ended"
+    ))
+}
+
 /// How many are read at once where all are looked at.
 const PAGE: usize = 500;
 
@@ -236,6 +246,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError>;
+
+    /// The same for a key in doubt: whatever is under way at it is settled first.
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        self.load(id).await
+    }
 
     /// Replaces `old` by `new` if the version in the store is still `old.version` (0: no row).
     /// `new.version` is `old.version + 1`.
@@ -275,7 +290,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<SessionRow>, StoreError>;
 
     /// Shows every key with at least one live place, in any order: one look at the table, where pages in the order of
-    /// keys may take one each. What changes meanwhile may be left out.
+    /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
+    /// the table cannot be read, all the others are shown before the error.
     async fn each_live(
         &self,
         table: &TableName,
@@ -307,15 +323,12 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Announces this replica. In an exclusive store it replaces all earlier ones.
+    /// Announces this replica, which is its first heartbeat. In an exclusive store it replaces all earlier ones.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
 
-    /// Lists replicas in the order of their ids, from the first above `after`, `limit` at most.
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError>;
+    /// All replicas, in the order of their ids. An error where there are more than [`REPLICAS_MAX`]: a replica that
+    /// is missing from the list counts as down, so a part of the list is never given.
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError>;
 
     /// What was asked of it so far, where it counts that.
     fn counts(&self) -> StoreCounts {
@@ -358,6 +371,11 @@ pub trait Store: Send + Sync + 'static {
     /// Whether what was asked was consented to; `None` while it is not answered.
     async fn has_consent(&self, _question: &Question) -> Result<Option<bool>, StoreError> {
         Ok(None)
+    }
+
+    /// How far ahead of the clock it takes timestamps, in microseconds; `None`: as far as they fit (I3).
+    fn ahead_us_max(&self) -> Option<u64> {
+        None
     }
 
     /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).

@@ -42,6 +42,18 @@ fn a_command_reads_and_writes_under_its_lock() {
 }
 
 #[test]
+fn a_value_that_is_refused_leaves_the_key_free() {
+    let world = World::new();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // More than limits.value_bytes_max, less than a message may have.
+    std::fs::write(file.path(), vec![b'x'; 1024 * 1024 + 1]).unwrap();
+    let put = world.run(&["put", "k", "--file", file.path().to_str().unwrap()]);
+    assert_eq!(put.status.code(), Some(64), "{put:?}");
+    assert_eq!(world.queue("k"), (0, 0));
+    world.text(&["put", "--try", "k", "v"]);
+}
+
+#[test]
 fn under_a_lock_that_is_over_nothing_is_written() {
     let world = World::new();
     let lock_ref = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);

@@ -2,7 +2,7 @@
 //! comes to hold the key.
 
 use fermata::lock::{
-    Command, Evidence, Fence, Outcome, Refusal, ReplicaId, Seq, State, Tag, decide,
+    Command, CoreLimits, Evidence, Fence, Outcome, ReplicaId, Seq, State, Tag, decide,
 };
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -85,19 +85,26 @@ proptest! {
     }
 
     #[test]
-    fn what_is_refused_for_want_of_a_fence_changes_nothing(before in steps(40)) {
+    fn a_queue_drains_from_its_head_even_where_no_fence_can_be_taken(
+        before in steps(40),
+        evicted in any::<bool>(),
+    ) {
         let start = start::fresh();
-        let (state, _) = reached(&start, &before);
-        for evicted in [true, false] {
-            let Some((_, command)) = end(&state, 0, evicted) else {
-                break;
-            };
-            let far_behind = decide(&state, &[command], 0, &start.limits);
-            if state.entries.len() > 1 {
-                let refused = matches!(far_behind.outcomes[..], [Outcome::Refused(Refusal::Fence(_))]);
-                prop_assert!(refused, "{:?}", far_behind.outcomes);
-                prop_assert_eq!(far_behind.state, state.clone());
-            }
+        let (mut state, _) = reached(&start, &before);
+        let stuck = CoreLimits {
+            clock_off: true,
+            ..start.limits.clone()
+        };
+        while let Some((_, command)) = end(&state, 0, evicted) {
+            let after = decide(&state, &[command], start.now_us, &stuck);
+            prop_assert_eq!(after.state.entries.len() + 1, state.entries.len());
+            prop_assert_eq!(after.state.grant, Fence::NONE);
+            prop_assert_eq!(after.state.fence, state.fence);
+            state = after.state;
+            // Whoever is next holds the key once there is a fence again.
+            let later = state.fence.0 + 1_000;
+            let granted = decide(&state, &[], later, &start.limits).state;
+            prop_assert_eq!(granted.grant, if state.entries.is_empty() { Fence::NONE } else { Fence(later) });
         }
     }
 }

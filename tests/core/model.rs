@@ -86,8 +86,13 @@ impl Model {
         self.log.iter().filter(|r| r.end.is_none())
     }
 
-    fn holder(&self) -> Option<Seq> {
+    fn head(&self) -> Option<Seq> {
         self.live().next().map(|r| r.entry.seq)
+    }
+
+    /// The head, unless no fence could be taken for it so far.
+    fn holder(&self) -> Option<Seq> {
+        self.head().filter(|_| self.grant > 0)
     }
 
     /// The state that the core must have arrived at.
@@ -95,8 +100,8 @@ impl Model {
         State {
             version: self.version,
             next: self.next(),
-            head: self.holder().unwrap_or(self.next()),
-            grant: Fence(self.holder().map_or(0, |_| self.grant)),
+            head: self.head().unwrap_or(self.next()),
+            grant: Fence(self.grant),
             fence: Fence(self.slot.first),
             width: self.slot.width,
             unsynced: self.unsynced,
@@ -126,10 +131,29 @@ impl Model {
                 Err(refusal) => (Outcome::Refused(refusal), false),
             };
             changed |= effect.1;
+            if effect.1 {
+                self.grant_head(now_us);
+            }
             effects.push(effect);
+        }
+        if commands.is_empty() {
+            changed = self.grant_head(now_us);
         }
         self.version += u64::from(changed);
         effects
+    }
+
+    /// The head comes to be the holder as soon as a fence can be taken.
+    fn grant_head(&mut self, now_us: u64) -> bool {
+        if self.head().is_none() || self.grant > 0 {
+            return false;
+        }
+        let Ok(slot) = self.slot_after(self.limits.width_min, now_us, None) else {
+            return false;
+        };
+        self.slot = slot;
+        self.grant = slot.first;
+        true
     }
 
     fn step(
@@ -159,7 +183,7 @@ impl Model {
                     true => End::Released,
                     false => End::Otherwise(EndReason::Foreign),
                 };
-                self.end(*seq, end, now_us)?;
+                self.end(*seq, end);
                 if was_holder && (!clean || *open_write) {
                     self.unsynced = true;
                 } else if was_holder && *synced {
@@ -173,7 +197,7 @@ impl Model {
                 }
                 let reason = self.proven(*seq, evidence).ok_or(Refusal::EvidenceGone)?;
                 let was_holder = self.holder() == Some(*seq);
-                self.end(*seq, End::Otherwise(reason), now_us)?;
+                self.end(*seq, End::Otherwise(reason));
                 self.unsynced |= was_holder;
                 Ok((Outcome::Evicted { was_holder }, true))
             }
@@ -242,7 +266,7 @@ impl Model {
         if seq.0 == i64::MAX as u64 {
             return Err(Refusal::SeqUsedUp);
         }
-        if self.holder().is_none() {
+        if self.head().is_none() {
             self.slot = self.slot_after(self.limits.width_min, now_us, create.past)?;
             self.grant = self.slot.first;
         }
@@ -342,10 +366,9 @@ impl Model {
         }
     }
 
-    fn end(&mut self, seq: Seq, end: End, now_us: u64) -> Result<(), Refusal> {
-        if self.holder() == Some(seq) && self.live().count() > 1 {
-            self.slot = self.slot_after(self.limits.width_min, now_us, None)?;
-            self.grant = self.slot.first;
+    fn end(&mut self, seq: Seq, end: End) {
+        if self.head() == Some(seq) {
+            self.grant = 0;
         }
         if let End::Otherwise(reason) = &end {
             self.ends.push(EndedPlace {
@@ -356,7 +379,6 @@ impl Model {
         }
         let at = (seq.0 - self.first_seq) as usize;
         self.log[at].end = Some(end);
-        Ok(())
     }
 
     fn slot_after(&self, width: u32, now_us: u64, past: Option<u64>) -> Result<Slot, Refusal> {
@@ -368,9 +390,13 @@ impl Model {
         }
         let ahead_us = (first - u128::from(now_us)) as u64;
         match self.limits.ahead_us_max {
-            Some(limit_us) if ahead_us > limit_us => Err(Refusal::Fence(FenceError::TooFarAhead {
-                ahead_us,
-                limit_us,
+            Some(limit_us) if ahead_us > limit_us => Err(Refusal::Fence(match past {
+                Some(past_us) if above_past > unused => FenceError::PastTooFarAhead {
+                    past_us,
+                    ahead_us: past_us.saturating_sub(now_us),
+                    limit_us,
+                },
+                _ => FenceError::TooFarAhead { ahead_us, limit_us },
             })),
             _ => Ok(Slot {
                 first: first as u64,

@@ -18,6 +18,7 @@ fn limits(ahead_us_max: Option<u64>) -> CoreLimits {
         ended_max: 2,
         places_max: 4,
         ahead_us_max,
+        clock_off: false,
     }
 }
 

@@ -58,7 +58,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
     until("it is over", || async { a.ready().is_err() }).await;
     way.slow(Duration::from_millis(500));
     way.mute(false);
-    let rows = || async { other_way.list_replicas(None, 9).await.unwrap() };
+    let rows = || async { other_way.list_replicas().await.unwrap() };
     // Its new row is there, and its first look at the rows is not answered.
     until("it begins anew", || async { rows().await.len() == 3 }).await;
     a.stop();

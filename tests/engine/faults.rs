@@ -121,6 +121,24 @@ async fn one_call_has_one_place_whatever_became_of_its_change() {
 }
 
 #[tokio::test]
+async fn a_load_that_contradicts_what_is_known_of_its_version_is_not_adopted() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.put(&held, "v").await.unwrap();
+    let before = world.state("k").await;
+    world.store.forget_log();
+    // After an unknown outcome the key is read again.
+    world.store.fail_swaps([Fault::UnknownLost]);
+    world.store.tear_loads(1);
+    world.create("k").await;
+    let log = world.store.log();
+    assert_eq!(log.swaps.len(), 2);
+    for swap in &log.swaps {
+        assert_eq!((swap.grant, swap.fence), (before.grant, before.fence));
+    }
+}
+
+#[tokio::test]
 async fn a_release_of_unknown_outcome_is_resolved_and_counts_once() {
     for first in outcomes() {
         for second in outcomes() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fermata::lock::{Command, CoreLimits, Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::lock::{Command, CoreLimits, Key, KeyId, SessionId, State, TableName};
 use fermata::lock::{Fence, decide};
 use fermata::store::embedded::EmbeddedStore;
 use fermata::store::{
@@ -55,6 +55,8 @@ struct Plan {
     writes: VecDeque<Fault>,
     reads: VecDeque<Fault>,
     loads: VecDeque<Fault>,
+    /// How many loads show rows that are not of one state.
+    torn_loads: usize,
     sessions: VecDeque<Fault>,
     random: Option<(Rng, u64)>,
 }
@@ -144,6 +146,11 @@ impl FaultyStore {
         self.plan().loads.extend(faults);
     }
 
+    /// So many loads show a fence that was taken back, unless the key is settled first.
+    pub fn tear_loads(&self, count: usize) {
+        self.plan().torn_loads = count;
+    }
+
     pub fn fail_sessions(&self, faults: impl IntoIterator<Item = Fault>) {
         self.plan().sessions.extend(faults);
     }
@@ -230,6 +237,19 @@ impl Store for FaultyStore {
         let fault = self.plan().loads.pop_front();
         let fault = fault.unwrap_or_else(|| self.plan().random(false));
         read_fault(fault).await?;
+        let mut loaded = self.real()?.load(id).await?;
+        let mut plan = self.plan();
+        if plan.torn_loads > 0
+            && let Some(state) = &mut loaded
+        {
+            plan.torn_loads -= 1;
+            state.fence.0 -= 1_000;
+            state.grant.0 -= 1_000;
+        }
+        Ok(loaded)
+    }
+
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
         self.real()?.load(id).await
     }
 
@@ -359,11 +379,7 @@ impl Store for FaultyStore {
         self.real()?.announce_replica(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.real()?.list_replicas(after, limit).await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.real()?.list_replicas().await
     }
 }

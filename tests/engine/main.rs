@@ -8,18 +8,23 @@
 )]
 
 mod beliefs;
+mod clock_off;
 mod drops;
 mod faults;
 mod faulty;
 #[path = "../support/history/mod.rs"]
 mod history;
+mod keep_alive;
 mod latest;
 mod logs;
 mod lost_memory;
 mod manual_clock;
+mod membership;
 mod memory;
 mod moves;
+mod outage;
 mod recorded;
+mod release_put;
 mod replicas;
 #[path = "../support/rng.rs"]
 mod rng;

@@ -37,6 +37,7 @@ fn refused(error: &EngineError) -> Outcome {
         EngineError::SupersededDuringWrite => Outcome::Unknown(Told::Superseded),
         EngineError::Unavailable(_)
         | EngineError::WriteUnknown(_)
+        | EngineError::ReleasingDuringWrite
         | EngineError::CutOff
         | EngineError::Stopping => Outcome::Unknown(Told::Nothing),
         EngineError::UnknownTable(_)
@@ -47,6 +48,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
+        | EngineError::ClockOff(_)
         | EngineError::KeyUsedUp(_)
         | EngineError::Elsewhere { .. } => Outcome::Refused(Told::Nothing),
     }

@@ -13,7 +13,8 @@ use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, Listed, Question, REPLICAS_MAX, ReplicaRow, SessionRow, SessionSwap, Store, StoreError,
+    Swap, Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -50,8 +51,12 @@ pub struct Way {
     shared: Arc<Shared>,
     /// Nothing comes through: reads and writes.
     cut: Mutex<bool>,
-    /// Only beats do not come through.
+    /// Only heartbeats do not come through. What announces a replica does, but is not answered.
     mute: Mutex<bool>,
+    /// How many heartbeats get no answer at all.
+    hanging: Mutex<u32>,
+    /// States of keys cannot be read through it.
+    blind: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
     /// How long a state, or the rows of the replicas, take to come back.
@@ -66,11 +71,39 @@ pub struct Way {
     shown: Mutex<Option<Instant>>,
     /// Sessions whose rows were read, in turn.
     read: Mutex<Vec<SessionId>>,
+    clock: Arc<dyn Clock>,
+    /// By how much the clock of the store is ahead of that of the replica.
+    clock_ahead_us: Mutex<i64>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
 }
 
 impl Way {
+    fn to(shared: &Arc<Shared>, clock: &Arc<dyn Clock>) -> Arc<Way> {
+        Arc::new(Way {
+            shared: Arc::clone(shared),
+            clock: Arc::clone(clock),
+            clock_ahead_us: Mutex::default(),
+            cut: Mutex::default(),
+            mute: Mutex::default(),
+            hanging: Mutex::default(),
+            blind: Mutex::default(),
+            stuck: Mutex::default(),
+            slow: Mutex::default(),
+            slow_writes: Mutex::default(),
+            deaf: Mutex::default(),
+            rival: Mutex::default(),
+            shown: Mutex::default(),
+            read: Mutex::default(),
+            unheard: Mutex::default(),
+        })
+    }
+
+    /// Another one to the same store.
+    pub fn beside(&self) -> Arc<Way> {
+        Way::to(&self.shared, &self.clock)
+    }
+
     fn open(&self) -> Result<&Shared, StoreError> {
         match *self.cut.lock().unwrap() {
             true => Err(StoreError::Unavailable("cut off".to_owned())),
@@ -84,6 +117,32 @@ impl Way {
 
     pub fn mute(&self, mute: bool) {
         *self.mute.lock().unwrap() = mute;
+    }
+
+    /// The next heartbeat gets no answer, those after it do.
+    pub fn hang_one_heartbeat(&self) {
+        *self.hanging.lock().unwrap() = 1;
+    }
+
+    fn hangs(&self) -> bool {
+        let mut hanging = self.hanging.lock().unwrap();
+        let hangs = *hanging > 0;
+        *hanging = hanging.saturating_sub(1);
+        hangs
+    }
+
+    /// Lists so many replicas that there are too many.
+    pub fn list_too_many(&self) {
+        let mut rows = self.shared.rows.lock().unwrap();
+        for number in 0..=REPLICAS_MAX as u128 {
+            let id = ReplicaId(Uuid::from_u128(number));
+            let row = rows.replicas.values().next().unwrap().clone();
+            rows.replicas.insert(id, ReplicaRow { id, ..row });
+        }
+    }
+
+    pub fn blind(&self, blind: bool) {
+        *self.blind.lock().unwrap() = blind;
     }
 
     pub fn stick(&self, id: KeyId) {
@@ -124,6 +183,23 @@ impl Way {
         }
     }
 
+    /// The clock of the store shows that much more than the replica's.
+    pub fn clock_ahead(&self, seconds: i64) {
+        *self.clock_ahead_us.lock().unwrap() = seconds * 1_000_000;
+    }
+
+    /// Writes a value past all replicas, with a timestamp of its own.
+    pub async fn write_past(&self, id: &KeyId, cell: Cell) {
+        let written = self.shared.store.write_data(id, cell).await;
+        assert!(matches!(written, Written::Done));
+    }
+
+    /// Whether anybody waits for the answer to a question.
+    pub fn is_asked(&self) -> bool {
+        let rows = self.shared.rows.lock().unwrap();
+        rows.questions.iter().any(|(_, answer)| answer.is_none())
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -156,6 +232,9 @@ impl Store for Way {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        if *self.blind.lock().unwrap() {
+            return Err(StoreError::Unavailable("blind".to_owned()));
+        }
         let loaded = self.open()?.store.load(id).await;
         self.be_slow().await;
         *self.shown.lock().unwrap() = Some(Instant::now());
@@ -233,21 +312,19 @@ impl Store for Way {
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
         let rows = &self.open()?.rows;
         rows.lock().unwrap().replicas.insert(row.id, row.clone());
-        Ok(())
+        match *self.mute.lock().unwrap() {
+            true => Err(StoreError::Unavailable("no answer".to_owned())),
+            false => Ok(()),
+        }
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
         let listed = {
             let rows = self.open()?.rows.lock().unwrap();
-            let above = rows
-                .replicas
-                .values()
-                .filter(|row| after.is_none_or(|after| row.id > after));
-            above.take(limit).cloned().collect()
+            if rows.replicas.len() > REPLICAS_MAX {
+                return Err(StoreError::Damaged("too many".to_owned()));
+            }
+            rows.replicas.values().cloned().collect()
         };
         self.be_slow().await;
         Ok(listed)
@@ -257,6 +334,9 @@ impl Store for Way {
         if *self.mute.lock().unwrap() {
             return Err(StoreError::Unavailable("mute".to_owned()));
         }
+        if self.hangs() {
+            return std::future::pending().await;
+        }
         let mut rows = self.open()?.rows.lock().unwrap();
         if let Some(row) = rows.replicas.get_mut(&id)
             && row.beat < beat
@@ -264,6 +344,12 @@ impl Store for Way {
             row.beat = beat;
             row.stopped = stopped;
         }
+        Ok(())
+    }
+
+    async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
+        let mut rows = self.open()?.rows.lock().unwrap();
+        rows.replicas.remove(&id);
         Ok(())
     }
 
@@ -301,6 +387,17 @@ impl Store for Way {
         let rows = self.open()?.rows.lock().unwrap();
         let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
         Ok(asked.and_then(|(_, answer)| *answer))
+    }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        // Two days, as Cassandra.
+        Some(2 * 24 * 3_600 * 1_000_000)
+    }
+
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+        self.open()?;
+        let ahead_us = *self.clock_ahead_us.lock().unwrap();
+        Ok(Some(self.clock.wall_us().saturating_add_signed(ahead_us)))
     }
 }
 
@@ -406,30 +503,12 @@ impl Service {
             history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
-            let way = Arc::new(Way {
-                shared: Arc::clone(&shared),
-                cut: Mutex::default(),
-                mute: Mutex::default(),
-                stuck: Mutex::default(),
-                slow: Mutex::default(),
-                slow_writes: Mutex::default(),
-                deaf: Mutex::default(),
-                rival: Mutex::default(),
-                shown: Mutex::default(),
-                read: Mutex::default(),
-                unheard: Mutex::default(),
-            });
+            let way = Way::to(&shared, &clock);
             let address = format!("replica-{number}");
             let engine = fermata::engine::Engine::start(EngineOptions {
-                store: Arc::clone(&way) as Arc<dyn Store>,
                 clock: Arc::clone(&clock),
-                ids: Arc::new(SystemIds),
-                peers: Arc::new(Wired(Arc::clone(&service.wires))),
-                tables: Vec::new(),
-                limits: Limits::default(),
-                address: "test".to_owned(),
-                peer_address: address.clone(),
                 replica_ttl,
+                ..service.options(&way, &address)
             })
             .await
             .unwrap();
@@ -440,6 +519,21 @@ impl Service {
             service.replicas.push(Replica { engine, way });
         }
         service
+    }
+
+    /// Those of one more replica, by the system's clock.
+    pub fn options(&self, way: &Arc<Way>, address: &str) -> EngineOptions {
+        EngineOptions {
+            store: Arc::clone(way) as Arc<dyn Store>,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(SystemIds),
+            peers: Arc::new(Wired(Arc::clone(&self.wires))),
+            tables: Vec::new(),
+            limits: Limits::default(),
+            address: "test".to_owned(),
+            peer_address: address.to_owned(),
+            replica_ttl: TTL,
+        }
     }
 
     /// Two replicas, and the engine of each.

@@ -120,6 +120,7 @@ impl Setup {
                 ended_max: 16,
                 places_max: 16,
                 ahead_us_max: None,
+                clock_off: false,
             },
             steps_max: None,
         }

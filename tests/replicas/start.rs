@@ -1,8 +1,8 @@
 //! A replica may be started before its cluster, and before its tables.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fermata::proto::CreateLockRefRequest;
+use fermata::proto::{CreateLockRefRequest, OpenSessionRequest, RenewSessionRequest};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
@@ -12,7 +12,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use super::calls::seconds;
 use super::replica::{PATIENCE, Replica, Setup};
+use super::support::{self, Signal};
 use super::world::World;
 
 async fn health(replica: &Replica, service: &str) -> ServingStatus {
@@ -88,6 +90,74 @@ async fn a_replica_waits_for_cassandra_and_becomes_ready_when_it_comes() {
         }
     });
     becomes_ready(&replica).await;
+}
+
+/// A node that hangs until this is dropped.
+struct Hanging(usize);
+
+impl Hanging {
+    fn node(number: usize) -> Hanging {
+        block_in_place(|| support::signal(number, Signal::SIGSTOP)).unwrap();
+        Hanging(number)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        block_in_place(|| support::signal(self.0, Signal::SIGCONT)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_starts_while_any_one_node_hangs() {
+    let Some(world) = World::of(0).await else {
+        return;
+    };
+    for node in 1..=3 {
+        let hanging = Hanging::node(node);
+        let begun = Instant::now();
+        let replica = Replica::start(world.setup());
+        becomes_ready(&replica).await;
+        println!("node {node} hangs: ready after {:.1?}", begun.elapsed());
+        drop(hanging);
+        block_in_place(|| world.wait_for_nodes());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_a_killed_replica_goes_on_at_another_one_while_a_node_hangs() {
+    let Some(mut world) = World::of(2).await else {
+        return;
+    };
+    let open = OpenSessionRequest {
+        ttl: Some(seconds(Duration::from_secs(300))),
+        ..Default::default()
+    };
+    for node in 1..=3 {
+        let opened = world.replicas[0].client().open_session(open.clone()).await;
+        let renew = RenewSessionRequest {
+            session: opened.unwrap().into_inner().session,
+        };
+        let hanging = Hanging::node(node);
+        block_in_place(|| world.replicas[0].kill());
+        let killed = Instant::now();
+        let mut client = world.replicas[1].client();
+        while let Err(status) = client.renew_session(renew.clone()).await {
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            assert!(killed.elapsed() < PATIENCE, "{status:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+        println!(
+            "node {node} hangs: taken over after {:.1?}",
+            killed.elapsed()
+        );
+        drop(hanging);
+        block_in_place(|| {
+            world.wait_for_nodes();
+            world.replicas[0].start_again();
+            world.replicas[0].serving();
+        });
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::lock::{Key, KeyId, SessionId, State, TableName};
 use fermata::store::{
     Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
 };
@@ -125,12 +125,8 @@ impl<S: Store> Store for Levered<S> {
         self.store.announce_replica(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
         self.pass().await?;
-        self.store.list_replicas(after, limit).await
+        self.store.list_replicas().await
     }
 }

@@ -137,6 +137,26 @@ async fn a_keep_alive_that_makes_no_sense_ends_its_stream() {
 }
 
 #[tokio::test]
+async fn a_lease_of_which_nothing_can_be_said_ends_no_stream() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let live = open(&mut client, 5_000).await;
+    world.store.send_replace(Mode::Fails);
+    // Of a key that the store would have to be asked about.
+    let unknown = "default/unknown#1.k3vt9p2q".to_owned();
+    let asks = stream::iter([alive(&live), alive(&unknown), alive(&live)]);
+    let answers = client.keep_alive(asks).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+    let told: Vec<_> = answers
+        .iter()
+        .map(|a| (&a.session, a.ttl.is_some()))
+        .collect();
+    assert_eq!(told, [(&live, true), (&unknown, false), (&live, true)]);
+    assert_eq!(answers[1].valid_for, Some(prost_types::Duration::default()));
+    assert_eq!(answers[1].reason(), EndReason::Unspecified);
+}
+
+#[tokio::test]
 async fn streams_end_cleanly_a_little_before_their_deadline() {
     let world = World::new().await;
     let mut client = world.client().await;

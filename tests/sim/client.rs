@@ -100,27 +100,36 @@ pub fn client(world: &World, node: Node, clock: &Arc<HostClock>, rng: &mut Rng) 
     };
     let replicas = world.replicas.len();
     let first = rng.below(replicas as u64) as usize;
-    let channels = (0..replicas).map(|n| {
+    let connectors = (0..replicas).map(|n| {
         let address = addresses((first + n) % replicas)[0].clone();
-        let channel = channel(world, node, &address, &options);
-        (address, channel)
+        let connect = connector(world, node, &address, &options);
+        (address, connect)
     });
     let clock = Arc::clone(clock);
-    Client::from_channels_and_clock(channels.collect::<Vec<_>>(), options.clone(), clock).unwrap()
+    Client::from_connectors_and_clock(connectors, options.clone(), clock).unwrap()
 }
 
-fn channel(world: &World, node: Node, address: &str, options: &ClientOptions) -> Channel {
-    let dial = dial(&world.net, node);
-    let connector = tower::service_fn(move |uri| {
-        let opened = dial(uri);
-        async move { Ok::<_, std::io::Error>(TokioIo::new(opened.await?)) }
-    });
-    Endpoint::from_shared(format!("http://{address}"))
+/// Makes connections to a replica.
+fn connector(
+    world: &World,
+    node: Node,
+    address: &str,
+    options: &ClientOptions,
+) -> impl Fn() -> Channel + Send + Sync + use<> {
+    let net = world.net.clone();
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
         .connect_timeout(options.connect_timeout)
         .http2_keep_alive_interval(options.ping_interval)
-        .keep_alive_timeout(options.ping_interval)
-        .connect_with_connector_lazy(connector)
+        .keep_alive_timeout(options.ping_interval);
+    move || {
+        let dial = dial(&net, node);
+        let connector = tower::service_fn(move |uri| {
+            let opened = dial(uri);
+            async move { Ok::<_, std::io::Error>(TokioIo::new(opened.await?)) }
+        });
+        endpoint.connect_with_connector_lazy(connector)
+    }
 }
 
 struct Caller {

@@ -58,6 +58,7 @@ pub struct HostClock {
     /// What it shows at the beginning.
     booted: Duration,
     wall_off_us: AtomicI64,
+    wall_off_at_first_us: i64,
     /// Closed while the host is stopped.
     pub awake: Gate,
 }
@@ -72,11 +73,15 @@ fn scaled(span: Duration, by: i64, of: i64) -> Duration {
 impl HostClock {
     /// Up to 1 % too fast or too slow.
     pub fn new(log: &Arc<Log>, rng: &mut Rng) -> Arc<HostClock> {
+        let off_ppm = rng.below(20_001) as i64 - 10_000;
+        let booted = Duration::from_secs(rng.below(1_000_000));
+        let wall_off_us = rng.below(4_000_000) as i64 - 2_000_000;
         Arc::new(HostClock {
             log: Arc::clone(log),
-            off_ppm: rng.below(20_001) as i64 - 10_000,
-            booted: Duration::from_secs(rng.below(1_000_000)),
-            wall_off_us: AtomicI64::new(rng.below(4_000_000) as i64 - 2_000_000),
+            off_ppm,
+            booted,
+            wall_off_us: AtomicI64::new(wall_off_us),
+            wall_off_at_first_us: wall_off_us,
             awake: Gate::default(),
         })
     }
@@ -89,6 +94,12 @@ impl HostClock {
     /// The wall clock is set to something else.
     pub fn jump(&self, by_us: i64) {
         self.wall_off_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+
+    /// The wall clock is set to what it would show without any jump.
+    pub fn set_right(&self) {
+        let off = self.wall_off_at_first_us;
+        self.wall_off_us.store(off, Ordering::Relaxed);
     }
 
     fn elapsed(&self) -> Duration {

@@ -79,7 +79,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
             world.clients[client].kill(world, rng.below(2) == 0);
             later(world, span, move |world| world.clients[client].start(world));
         }
-        14 | 15 => wall_jump(world, replica, rng),
+        14 | 15 => wall_jump(world, replica, rng, span),
         16..18 => storm(world, rng, span),
         18 => {
             let key = world.key(rng);
@@ -210,7 +210,8 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
 }
 
 /// Seconds to hours, forward or back.
-fn wall_jump(world: &Arc<World>, replica: usize, rng: &mut Rng) {
+/// A wall clock that is far off makes its replica grant nothing, so it is set right again.
+fn wall_jump(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
     let seconds = [5, 90, 7_200, 20_000][rng.below(4) as usize];
     let by_us = rng.below(2 * seconds * 1_000_000) as i64 - seconds as i64 * 1_000_000;
     let name = &world.replicas[replica].name;
@@ -219,6 +220,11 @@ fn wall_jump(world: &Arc<World>, replica: usize, rng: &mut Rng) {
         format_args!("its wall clock jumps by {} s", by_us / 1_000_000),
     );
     world.replicas[replica].clock.jump(by_us);
+    later(world, span, move |world| {
+        let replica = &world.replicas[replica];
+        world.log.note(&replica.name, "its wall clock is set right");
+        replica.clock.set_right();
+    });
 }
 
 /// Many operations on the store go wrong, of one replica or of all.
@@ -269,6 +275,7 @@ pub fn heal(world: &Arc<World>) {
     }
     for (host, replica) in world.replicas.iter().enumerate() {
         replica.clock.awake.open();
+        replica.clock.set_right();
         world.change_weather(host, |weather| *weather = Default::default());
         replica.revive(world);
     }

@@ -10,7 +10,7 @@ use fermata::limits::Limits;
 use fermata::rpc::call_layer::CallLayer;
 use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, Secret};
 use fermata::rpc::stopping::Stopping;
-use fermata::server::Server;
+use fermata::server::{Server, http2_of_peers};
 use futures_util::StreamExt as _;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -138,7 +138,7 @@ impl ReplicaHost {
             .with_grace(Duration::from_secs(2));
         let (end_streams, stopping) = Stopping::pair();
         let service = PeerRpc::new(engine.clone(), stopping.clone(), ids).guarded(&peers);
-        let between = tonic::transport::Server::builder()
+        let between = http2_of_peers(&Limits::default())
             .layer(CallLayer::new(&Limits::default(), stopping))
             .add_service(service)
             .serve_with_incoming(others);

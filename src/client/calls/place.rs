@@ -8,9 +8,11 @@ use uuid::Uuid;
 use super::{from_wire, promised, to_wire};
 use crate::client::answer::{Acquired, Created, Mutation, Standing};
 use crate::client::connect::{Answer, Client};
+use crate::client::connections::LongCallPermit;
 use crate::client::error::{CreateError, ReleaseError, WaitError};
 use crate::client::fault::{Fault, ServerError};
 use crate::client::request::LockRequest;
+use crate::client::sent_write::SentWrite;
 use crate::proto;
 
 impl Client {
@@ -54,23 +56,23 @@ impl Client {
         })
     }
 
-    /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it. One attempt, at
-    /// most `wait` and a little longer.
+    /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it so long. One attempt.
     pub(in crate::client) async fn acquire_once(
         &self,
         lock_ref: &str,
-        wait: Duration,
+        wait: Option<(Duration, LongCallPermit)>,
         timeout: Duration,
     ) -> Result<Acquired, Status> {
+        let (wait, permit) = wait.unzip();
         let message = proto::AcquireLockRequest {
             lock_ref: lock_ref.to_owned(),
-            wait: to_wire(wait),
+            wait: wait.and_then(to_wire),
             read_value: false,
             give_up: false,
         };
         let answer = self
-            .once(timeout, |attempt| {
-                let request = attempt.request(message.clone());
+            .once_on(permit, timeout, |attempt| {
+                let request = attempt.request(message);
                 async move { attempt.locks().acquire_lock(request).await }
             })
             .await?;
@@ -95,8 +97,8 @@ impl Client {
         acquired(answer).map_err(WaitError::Other)
     }
 
-    /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it
-    /// had been released before.
+    /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it had been
+    /// released before, other than by an attempt of this call; then `put` was not written.
     pub async fn release_lock(
         &self,
         lock_ref: &str,
@@ -104,10 +106,13 @@ impl Client {
         call_no: impl FnMut() -> u64,
     ) -> Result<bool, ReleaseError> {
         let timeout = self.options().timeout;
-        let released = self.release_raw(lock_ref, put.as_ref(), call_no, timeout);
-        match released.await {
-            Ok(already_released) => Ok(already_released),
-            Err(status) => Err(Fault::new(&status).into()),
+        let sent = SentWrite::default();
+        let released = self.release_raw(lock_ref, put.as_ref(), &sent, call_no, timeout);
+        let released = released.await;
+        let in_doubt = put.is_some() && sent.is_in_doubt();
+        match released {
+            Ok(already_released) => Ok(already_released && !in_doubt),
+            Err(status) => Err(ReleaseError::of(Fault::new(&status), in_doubt)),
         }
     }
 
@@ -115,6 +120,7 @@ impl Client {
         &self,
         lock_ref: &str,
         put: Option<&Mutation>,
+        sent: &SentWrite,
         mut call_no: impl FnMut() -> u64,
         total: Duration,
     ) -> Result<bool, Status> {
@@ -126,20 +132,13 @@ impl Client {
                     put: put.map(Mutation::to_wire),
                     call_no: if put.is_some() { call_no } else { 0 },
                 });
-                async move { attempt.locks().release_lock(request).await }
+                async move {
+                    let mut locks = attempt.locks();
+                    sent.attempt(locks.release_lock(request)).await
+                }
             })
             .await?;
         Ok(answer.message.already_released)
-    }
-
-    /// Gives a place back for nobody to wait for. Tried for a TTL; after that it has ended by itself.
-    pub(in crate::client) fn release_in_background(&self, lock_ref: String, ttl: Duration) {
-        let client = self.clone();
-        Client::in_background(async move {
-            if let Err(status) = client.release_raw(&lock_ref, None, || 0, ttl).await {
-                tracing::debug!(code = ?status.code(), "a place is left to expire");
-            }
-        });
     }
 }
 

@@ -7,6 +7,7 @@ use crate::client::answer::{Mutation, Value};
 use crate::client::connect::Client;
 use crate::client::error::{CallError, CriticalError};
 use crate::client::fault::Fault;
+use crate::client::sent_write::SentWrite;
 use crate::client::validity::Validity;
 use crate::proto;
 
@@ -50,10 +51,11 @@ impl Client {
         mutation: Mutation,
         call_no: impl FnMut() -> u64,
     ) -> Result<(), CriticalError> {
-        let answer = self.critical_write_raw(lock_ref, &mutation, call_no).await;
-        match answer {
+        let sent = SentWrite::default();
+        let answer = self.critical_write_raw(lock_ref, &mutation, &sent, call_no);
+        match answer.await {
             Ok(_) => Ok(()),
-            Err(status) => Err(Fault::new(&status).into()),
+            Err(status) => Err(CriticalError::of(Fault::new(&status), sent.is_in_doubt())),
         }
     }
 
@@ -61,6 +63,7 @@ impl Client {
         &self,
         lock_ref: &str,
         mutation: &Mutation,
+        sent: &SentWrite,
         mut call_no: impl FnMut() -> u64,
     ) -> Result<Validity, Status> {
         match mutation {
@@ -72,7 +75,10 @@ impl Client {
                             value: value.clone(),
                             call_no: call_no(),
                         });
-                        async move { attempt.locks().critical_put(request).await }
+                        async move {
+                            let mut locks = attempt.locks();
+                            sent.attempt(locks.critical_put(request)).await
+                        }
                     })
                     .await?;
                 Ok(promised(&answer, answer.message.valid_for))
@@ -84,7 +90,10 @@ impl Client {
                             lock_ref: lock_ref.to_owned(),
                             call_no: call_no(),
                         });
-                        async move { attempt.locks().critical_delete(request).await }
+                        async move {
+                            let mut locks = attempt.locks();
+                            sent.attempt(locks.critical_delete(request)).await
+                        }
                     })
                     .await?;
                 Ok(promised(&answer, answer.message.valid_for))

@@ -40,12 +40,18 @@ pub struct State {
     pub queue: VecDeque<(String, String)>,
     /// How the places that are over ended.
     pub over: BTreeMap<String, (&'static str, String)>,
+    /// What every release that carries a put is refused with.
+    pub refuses_puts: Option<Status>,
     pub grant: u64,
     pub next: u64,
     pub value: Option<bytes::Bytes>,
     pub ttl: Duration,
     /// How long a holder is thought to hold.
     pub turn: Option<Duration>,
+    /// How many KeepAlive streams were opened.
+    pub streams: usize,
+    /// How many of them are open.
+    pub streams_open: usize,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
 }
@@ -187,6 +193,24 @@ impl Fake {
     }
 }
 
+/// A KeepAlive stream that counts as open.
+struct OpenStream(Fake);
+
+impl OpenStream {
+    fn new(fake: &Fake) -> OpenStream {
+        let mut state = fake.state();
+        state.streams += 1;
+        state.streams_open += 1;
+        OpenStream(fake.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.state().streams_open -= 1;
+    }
+}
+
 impl State {
     fn standing(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
         let place = bare(lock_ref);
@@ -304,6 +328,12 @@ impl LockService for Fake {
         let lock_ref = request.lock_ref.clone();
         let answered = self.act("acquire", format!("{wait:?}"), |_| Ok(())).await;
         answered?;
+        let refused = self.state().always.get("long acquire").cloned();
+        if let Some(Act::Refuse(status)) = refused
+            && !wait.is_zero()
+        {
+            return Err(status);
+        }
         let turn = async {
             loop {
                 let changed = self.changed.notified();
@@ -329,6 +359,9 @@ impl LockService for Fake {
         let call = format!("{} call_no={}", request.lock_ref, request.call_no);
         self.act("release", call, |state| {
             let place = bare(&request.lock_ref).to_owned();
+            if let (Some(refusal), Some(_)) = (&state.refuses_puts, &request.put) {
+                return Err(refusal.clone());
+            }
             match state.over.get(&place) {
                 Some(("RELEASED", _)) => {
                     return Ok(ReleaseLockResponse {
@@ -493,6 +526,7 @@ impl LockService for Fake {
         &self,
         request: Request<Streaming<KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        let open = OpenStream::new(self);
         let fake = self.clone();
         let answers = request.into_inner().then(move |asked| {
             let fake = fake.clone();
@@ -519,6 +553,9 @@ impl LockService for Fake {
         });
         let breaks = Arc::clone(&self.breaks);
         let answers = answers.take_until(async move { breaks.notified().await });
+        let answers = answers.inspect(move |_| {
+            let _ = &open;
+        });
         Ok(Response::new(Box::pin(answers)))
     }
 

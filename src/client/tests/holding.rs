@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::fake::Act;
+use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::client::{
     CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionRequest,
@@ -168,6 +168,11 @@ async fn one_session_keeps_many_locks_and_takes_them_with_it() {
     assert!(!guard.is_valid());
 }
 
+async fn opened(world: &World) -> Session {
+    let opening = world.client.open_session(SessionRequest::new());
+    opening.await.unwrap()
+}
+
 /// In a session that ends half a second after its connection.
 async fn graceful(world: &World) -> (Session, LockGuard) {
     let request = SessionRequest::new().disconnect_grace(GRACE);
@@ -262,4 +267,109 @@ async fn a_session_is_closed_with_its_last_lock() {
     drop(guard);
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.fake.count("close_session"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_leases_of_a_client_are_kept_alive_over_one_stream() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..5 {
+        sessions.push(opened(&world).await);
+    }
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert_eq!(world.fake.state().streams, 1);
+    assert!(guard.is_valid());
+    for session in &sessions {
+        assert!(session.valid_until().is_some());
+    }
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_over_ends_no_other_on_the_stream() {
+    let world = World::new();
+    let (over, other) = (opened(&world).await, opened(&world).await);
+    let id = over.id().to_owned();
+    tokio::time::sleep(secs(1)).await;
+    world.fake.end(&id, "FORCED", "it was ended by ops");
+    assert_eq!(over.lost().await.reason, LostReason::Forced);
+    tokio::time::sleep(secs(100)).await;
+    assert!(other.valid_until().is_some());
+    assert_eq!(world.fake.state().streams, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_stream_does_not_take_is_renewed_by_calls_and_leaves_the_stream_to_others()
+{
+    let world = World::new();
+    let (first, second) = (opened(&world).await, opened(&world).await);
+    let refused = Act::Refuse(refusal(Code::InvalidArgument, "MALFORMED", "no session"));
+    world.fake.next("keep_alive", refused);
+    tokio::time::sleep(secs(100)).await;
+    assert!(first.valid_until().is_some() && second.valid_until().is_some());
+    assert_eq!(world.fake.state().streams, 2);
+    // Once each; from then on only the one that was refused.
+    let calls = |session: &Session| {
+        let named = |call: &&String| call.ends_with(session.id());
+        world.fake.calls("renew").iter().filter(named).count()
+    };
+    let by_calls = [calls(&first), calls(&second)];
+    assert!(by_calls.contains(&1), "{by_calls:?}");
+    assert!(by_calls.iter().any(|calls| *calls > 5), "{by_calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_on_the_stream_costs_no_other_lease() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(opened(&world).await);
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(secs(20)).await;
+        world.fake.next("keep_alive", Act::Hang);
+    }
+    tokio::time::sleep(secs(60)).await;
+    for session in &sessions {
+        assert!(session.valid_until().is_some());
+    }
+    assert_eq!(world.fake.state().streams, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_within_its_grace() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        let request = SessionRequest::new().disconnect_grace(GRACE);
+        sessions.push(world.client.open_session(request).await.unwrap());
+    }
+    tokio::time::sleep(secs(2)).await;
+    for _ in 0..5 {
+        world.fake.state().calls.clear();
+        world.fake.break_streams();
+        tokio::time::sleep(GRACE / 2).await;
+        for session in &sessions {
+            let heard = format!("keep_alive {}", session.id());
+            assert!(world.fake.state().calls.contains(&heard));
+        }
+        tokio::time::sleep(secs(1)).await;
+    }
+    assert_eq!(world.fake.state().streams, 6);
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_ends_with_the_last_lease() {
+    let world = World::new();
+    let session = opened(&world).await;
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(world.fake.state().streams_open, 1);
+    session.close().await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.state().streams_open, 0);
+    let _another = opened(&world).await;
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(world.fake.state().streams_open, 1);
 }

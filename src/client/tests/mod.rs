@@ -6,12 +6,13 @@ mod repeats;
 mod waiting;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::{Endpoint, Server, Uri};
+use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 use super::clock::fake::FakeClock;
 use super::{Client, ClientOptions};
@@ -23,6 +24,8 @@ struct World {
     fake: Fake,
     client: Client,
     clock: Arc<FakeClock>,
+    /// How many connections the client made.
+    opened: Arc<AtomicUsize>,
 }
 
 impl World {
@@ -31,6 +34,20 @@ impl World {
     }
 
     fn with(options: ClientOptions) -> World {
+        World::with_streams(options, None)
+    }
+
+    /// The server takes so many streams on one connection.
+    fn with_streams(options: ClientOptions, streams_max: Option<u32>) -> World {
+        World::build(options, streams_max, false)
+    }
+
+    /// The client knows a second endpoint, where nobody listens.
+    fn with_nobody() -> World {
+        World::build(ClientOptions::default(), None, true)
+    }
+
+    fn build(options: ClientOptions, streams_max: Option<u32>, nobody_too: bool) -> World {
         let fake = Fake::default();
         let (connections, incoming) = mpsc::unbounded_channel::<tokio::io::DuplexStream>();
         let incoming = tokio_stream::StreamExt::map(
@@ -38,10 +55,14 @@ impl World {
             Ok::<_, std::io::Error>,
         );
         let server = Server::builder()
+            .max_concurrent_streams(streams_max)
             .add_service(LockServiceServer::new(fake.clone()))
             .serve_with_incoming(incoming);
         tokio::spawn(server);
+        let opened = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&opened);
         let connect = tower::service_fn(move |_: Uri| {
+            count.fetch_add(1, Ordering::Relaxed);
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             let sent = connections.send(theirs);
             async move {
@@ -49,13 +70,27 @@ impl World {
                 Ok::<_, std::io::Error>(TokioIo::new(ours))
             }
         });
-        let channel = Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect);
+        let channel = move || {
+            Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect.clone())
+        };
+        let refuse = tower::service_fn(|_: Uri| async {
+            Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
+        });
+        let nobody =
+            move || Endpoint::from_static("http://nobody:1").connect_with_connector_lazy(refuse);
         let clock = Arc::new(FakeClock::new());
-        let client = Client::from_channel_and_clock(channel, options, Arc::clone(&clock) as _);
+        let mut replicas: Vec<(String, Box<dyn Fn() -> Channel + Send + Sync>)> =
+            vec![("fake".to_owned(), Box::new(channel))];
+        if nobody_too {
+            replicas.push(("nobody".to_owned(), Box::new(nobody)));
+        }
+        let client =
+            Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();
         World {
             fake,
             client,
             clock,
+            opened,
         }
     }
 }

@@ -1,10 +1,14 @@
 //! What is repeated, and what a repeat must not do twice.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::client::{CreateError, CriticalError, LockError, Mutation, ReleaseError};
+use crate::client::{
+    CreateError, CriticalError, LockError, Mutation, ReleaseError, SessionRequest,
+};
 
 fn unavailable() -> Act {
     Act::Refuse(Status::unavailable("no majority"))
@@ -164,4 +168,144 @@ async fn a_dropped_guard_is_released_in_the_background() {
     while !world.fake.state().queue.is_empty() {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_in_the_background_is_given_back_for_as_long_as_its_session_lives() {
+    let world = World::new();
+    let session = world.client.open_session(SessionRequest::new());
+    let session = session.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    world.fake.next("release", Act::Refuse(limit));
+    world.fake.always("release", unavailable());
+    drop(guard);
+    tokio::time::sleep(secs(300)).await;
+    assert_eq!(world.fake.state().queue.len(), 1);
+    world.fake.state().always.clear();
+    tokio::time::sleep(secs(10)).await;
+    assert!(world.fake.state().queue.is_empty());
+    assert!(session.valid_until().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_another_after_an_attempt_that_never_left_is_no_write() {
+    let world = World::with_nobody();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.end(&guard.lock_ref(), "RELEASED", "");
+    // The first attempt goes where nobody listens.
+    world.client.leave(0);
+    let released = guard.release_with(Mutation::Put("v".into())).await;
+    assert_eq!(world.fake.count("release"), 1);
+    assert!(
+        matches!(released, Err(ReleaseError::Lost(_))),
+        "{released:?}"
+    );
+}
+
+/// The answer to the first attempt of a write is lost, and before the second one another replica takes over, where
+/// another one that has the lockRef writes.
+async fn taken_over_meanwhile(world: &World) {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    world.fake.take_over();
+    world.fake.state().value = Some("another's".into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_of_unknown_outcome_is_not_repeated_under_a_new_grant() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.next("put", Act::LoseAnswer);
+    let (put, ()) = tokio::join!(guard.put("mine"), taken_over_meanwhile(&world));
+    assert!(
+        matches!(put, Err(CriticalError::WriteUnknown(_))),
+        "{put:?}"
+    );
+    assert_eq!(guard.get().await.unwrap().unwrap(), "another's");
+    guard.put("mine").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_with_a_put_of_unknown_outcome_does_not_repeat_it_under_a_new_grant() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.next("release", unavailable());
+    let releasing = guard.release_with(Mutation::Put("mine".into()));
+    let (released, ()) = tokio::join!(releasing, taken_over_meanwhile(&world));
+    assert!(
+        matches!(released, Err(ReleaseError::WriteUnknown(_))),
+        "{released:?}"
+    );
+    assert_eq!(world.fake.state().value.as_deref(), Some(&b"another's"[..]));
+    while !world.fake.state().queue.is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_not_said_to_have_been_refused_after_an_attempt_that_may_have_been_done() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    world.fake.next("put", Act::Refuse(limit.clone()));
+    let refused = guard.put("v").await;
+    assert!(
+        matches!(refused, Err(CriticalError::Limit(_))),
+        "{refused:?}"
+    );
+    world.fake.next("put", Act::LoseAnswer);
+    world.fake.next("put", Act::Refuse(limit));
+    let unknown = guard.put("v").await;
+    assert!(
+        matches!(unknown, Err(CriticalError::WriteUnknown(_))),
+        "{unknown:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_in_the_background_ends_with_its_session() {
+    let world = World::new();
+    let session = world.client.open_session(SessionRequest::new());
+    let session = session.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    world.fake.always("release", unavailable());
+    drop(guard);
+    tokio::time::sleep(secs(60)).await;
+    session.close().await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    let asked = world.fake.count("release");
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(world.fake.count("release"), asked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_put_is_refused_gives_the_lock_back_before_it_says_so() {
+    let large = refusal(Code::InvalidArgument, "TOO_LARGE", "the value is too large");
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    let full = Status::unavailable("the disk is full");
+    for status in [large, limit, full] {
+        let world = World::new();
+        let guard = world.client.lock("k").await.unwrap();
+        world.fake.state().refuses_puts = Some(status.clone());
+        let refused = guard.release_with(Mutation::Put("v".into())).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(status.message()), "{error}");
+        assert!(world.fake.state().queue.is_empty(), "{error}");
+        assert_eq!(world.fake.state().value, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_answers_is_not_waited_for_long_after_its_put_was_given_up() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("release", Act::Hang);
+    let start = tokio::time::Instant::now();
+    let released = guard.release_with(Mutation::Put("v".into())).await;
+    assert!(
+        matches!(released, Err(ReleaseError::Unavailable(_))),
+        "{released:?}"
+    );
+    let most = world.client.options().timeout + secs(3);
+    assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }

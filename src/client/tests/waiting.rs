@@ -1,12 +1,13 @@
 //! Waits: in slices, over broken connections, with news on the way.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use tonic::Status;
 
 use super::fake::Act;
 use super::{World, secs};
-use crate::client::{LockError, LockRequest, LostReason, WaitError};
+use crate::client::{ClientOptions, LockError, LockRequest, LostReason, WaitError};
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_resumed_at_the_same_place() {
@@ -147,4 +148,112 @@ async fn a_dropped_place_leaves_the_queue() {
     while world.fake.state().queue.len() > 1 {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_take_no_stream_from_the_holder() {
+    let world = World::with_streams(ClientOptions::default(), Some(8));
+    let guard = world.client.lock("k").await.unwrap();
+    for _ in 0..20 {
+        let client = world.client.clone();
+        tokio::spawn(async move { client.lock("k").await });
+    }
+    tokio::time::sleep(secs(60)).await;
+    assert!(guard.is_valid(), "{:?}", guard.state());
+    guard.put("still there").await.unwrap();
+    guard.release().await.unwrap();
+}
+
+fn room_for(waits_per_connection: usize, wait_connections_max: usize) -> ClientOptions {
+    ClientOptions {
+        waits_per_connection,
+        wait_connections_max,
+        ..ClientOptions::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_connections_are_made_as_the_waits_need() {
+    let world = World::with_streams(room_for(8, 64), Some(8));
+    let holder = world.fake.occupy();
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let client = world.client.clone();
+        waits.push(tokio::spawn(async move {
+            client.lock("k").await.unwrap().release().await
+        }));
+    }
+    tokio::time::sleep(secs(1)).await;
+    // All wait at once: three connections of eight streams, and the one for calls.
+    assert_eq!(world.fake.calls("acquire"), vec!["acquire 15s"; 20]);
+    assert_eq!(world.opened.load(Ordering::Relaxed), 4);
+    world.fake.end(&holder, "RELEASED", "");
+    for wait in waits {
+        wait.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_finds_no_stream_asks_now_and_then_until_its_turn_comes() {
+    let world = World::with(room_for(1, 1));
+    let holder = world.fake.occupy();
+    world.fake.next("acquire", Act::Hang);
+    let first = world.client.place("k").await.unwrap();
+    let first_ref = first.lock_ref().to_owned();
+    let client = world.client.clone();
+    let hanging = tokio::spawn(async move {
+        let mut first = first;
+        first.wait(None).await.map(drop)
+    });
+    tokio::time::sleep(secs(1)).await;
+    let waiting = tokio::spawn(async move { client.lock("k").await });
+    tokio::time::sleep(secs(12)).await;
+    // A third of its TTL after it was created; and not with a wait.
+    assert_eq!(world.fake.calls("acquire"), ["acquire 15s", "acquire 0ns"]);
+    world.fake.end(&holder, "RELEASED", "");
+    world.fake.end(&first_ref, "RELEASED", "");
+    let guard = waiting.await.unwrap().unwrap();
+    guard.put("its turn").await.unwrap();
+    assert!(hanging.await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_without_a_stream_ends_when_its_time_is_up() {
+    let world = World::with(room_for(1, 1));
+    world.fake.occupy();
+    let client = world.client.clone();
+    let waiting = tokio::spawn(async move { client.lock("k").await });
+    tokio::time::sleep(secs(1)).await;
+    let start = tokio::time::Instant::now();
+    let request = LockRequest::new("k").wait(secs(5));
+    let error = world.client.lock(request).await.unwrap_err();
+    assert_eq!(error, LockError::Wait(WaitError::TimedOut { position: 2 }));
+    assert!((secs(5)..secs(6)).contains(&start.elapsed()));
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_lives_where_calls_come_through_and_waits_do_not() {
+    let world = World::new();
+    let holder = world.fake.occupy();
+    // As a server that takes no further connection.
+    world.fake.always(
+        "long acquire",
+        Act::Refuse(Status::unavailable("no connection")),
+    );
+    let waiting = tokio::spawn({
+        let client = world.client.clone();
+        async move { client.lock("k").await }
+    });
+    tokio::time::sleep(secs(120)).await;
+    assert!(!waiting.is_finished());
+    // Not in a busy loop, either.
+    assert!(
+        world.fake.count("acquire") < 400,
+        "{}",
+        world.fake.count("acquire")
+    );
+    world.fake.end(&holder, "RELEASED", "");
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.is_valid());
 }

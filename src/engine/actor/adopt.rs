@@ -44,7 +44,7 @@ impl Actor {
                 if run.inner.shared {
                     self.lose_place(entry.seq, &new);
                 }
-                if run.inner.store.is_exclusive() && new.head != entry.seq {
+                if run.inner.store.is_exclusive() && !new.is_holder(entry.seq) {
                     // Opening the store proved the old home down: serve its waiters.
                     self.pending.push_back(Intent::TakeOver {
                         seq: entry.seq,

@@ -63,7 +63,7 @@ impl Asked {
     pub fn note(&mut self, new: &State) {
         self.places.retain(|seq, ask| {
             let same = |entry: &Arc<Entry>| entry.home == ask.home && entry.epoch == ask.epoch;
-            let stays = *seq != new.head && new.entry(*seq).is_some_and(same);
+            let stays = !new.is_holder(*seq) && new.entry(*seq).is_some_and(same);
             if !stays {
                 for reply in ask.replies.drain(..) {
                     let _ = reply.send(Ok(false));
@@ -84,7 +84,10 @@ impl Actor {
         reply: Reply<bool>,
     ) {
         let entry = self.state.as_ref().and_then(|state| state.entry(seq));
-        let waits = self.state.as_ref().is_some_and(|state| state.head != seq);
+        let waits = self
+            .state
+            .as_ref()
+            .is_some_and(|state| !state.is_holder(seq));
         let is_it = |entry: &Arc<Entry>| {
             let own = matches!(entry.liveness, Liveness::Own { .. });
             own && entry.home == home && entry.epoch == epoch

@@ -9,6 +9,7 @@ use super::super::api::{EngineError, Watched};
 use super::super::leases::{LeaseKey, NoLease, OpenCall, Room};
 use super::ceding::changing_home;
 use super::critical::{Critical, CriticalKind};
+use super::holding::Holding;
 use super::intent::{EvictReply, Intent};
 use super::msg::{Held, HeldReply, Life, Msg, PlaceRef, Reply, Wake, WatchHandle};
 use super::others::session_closed;
@@ -40,7 +41,7 @@ impl Actor {
             };
             if must_look {
                 self.stale = true;
-                return self.backlog.push_back(msg);
+                return self.put_off(run, msg);
             }
         }
         match msg {
@@ -329,6 +330,9 @@ impl Actor {
             limit: waits_max as u64,
         };
         if position == 0 {
+            if !reply.is_closed() {
+                self.came_for(place.seq);
+            }
             self.let_ins.retain(|l| !l.reply.is_closed());
             if self.let_ins.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
@@ -379,7 +383,7 @@ impl Actor {
             return drop(reply.send(Err(full)));
         }
         match self.live(run, place) {
-            Ok(_) => self.push_release(place, reply),
+            Ok(_) => self.push_release(place, false, reply),
             Err(EngineError::Over(Over::Released)) => drop(reply.send(Ok(true))),
             // A release of it through another replica, repeated here.
             Err(EngineError::Over(Over::Ended(EndReason::Foreign))) => drop(reply.send(Ok(true))),
@@ -388,7 +392,7 @@ impl Actor {
     }
 
     /// From here on nothing more is taken of this lockRef (I11).
-    pub(super) fn push_release(&mut self, place: PlaceRef, reply: Reply<bool>) {
+    pub(super) fn push_release(&mut self, place: PlaceRef, wrote: bool, reply: Reply<bool>) {
         if let Some(holding) = &mut self.holding
             && holding.seq == place.seq
         {
@@ -396,9 +400,15 @@ impl Actor {
             // What was accepted before and is not begun must not land once the release is decided.
             self.fail_put_off(&EngineError::Releasing);
         }
-        self.pending.push_back(Intent::Release { place, reply });
+        self.pending.push_back(Intent::Release {
+            place,
+            wrote,
+            reply,
+        });
     }
 
+    /// May be a repeated call: what an earlier try of it wrote is not known here once it is over otherwise than by a
+    /// clean release.
     fn release_with_put(
         &mut self,
         run: &mut Run,
@@ -409,9 +419,22 @@ impl Actor {
     ) {
         let state = self.state.as_ref();
         let over = state.map(|s| s.lookup(place.seq, place.tag));
-        if over == Some(Lookup::Over(Over::Released)) {
+        match over {
             // A repeated call: what it carries was written before the release, once (design §8).
-            return drop(reply.send(Ok(true)));
+            Some(Lookup::Over(Over::Released)) => return drop(reply.send(Ok(true))),
+            Some(Lookup::Over(over)) => {
+                return drop(reply.send(Err(EngineError::OverDuringWrite(over))));
+            }
+            Some(Lookup::Live(_) | Lookup::NeverIssued) | None => {}
+        }
+        let current = |h: &&Holding| Some(h.grant) == place.grant;
+        let holding = self.holding.as_ref().filter(current);
+        if holding.is_some_and(|h| h.releasing && h.has_written_last(call_no)) {
+            // The same call: its put was acknowledged, so it hears what becomes of its release.
+            return match self.has_room(run) {
+                Ok(()) => self.push_release(place, true, reply),
+                Err(full) => drop(reply.send(Err(full))),
+            };
         }
         let kind = CriticalKind::Release(mutation, reply);
         self.critical(run, place, call_no, kind);
@@ -480,13 +503,15 @@ impl Actor {
     /// A place has been the holder for one TTL: evict it if nobody was told (I5).
     fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
         let waits = |l: &LetIn| l.seq == seq && !l.reply.is_closed();
-        let is_waited_for = self.let_ins.iter().any(waits);
+        let watched = |w: &watch::Sender<Watched>| w.receiver_count() > 0;
+        let is_waited_for =
+            self.let_ins.iter().any(waits) || self.watches.get(&seq).is_some_and(watched);
         if let Some(holding) = &mut self.holding
             && holding.seq == seq
             && holding.grant == grant
             && !holding.claimed
         {
-            if is_waited_for {
+            if is_waited_for || !holding.claim_watched {
                 // Somebody came and could not be let in yet: from now on, one TTL more.
                 holding.claim_watched = false;
                 return;

@@ -41,7 +41,7 @@ impl Actor {
             let _ = reply.send(GivesUp::NotNow);
             return;
         };
-        let holds = state.head == seq;
+        let holds = state.is_holder(seq);
         let in_force = if holds { state.fence } else { Fence::NONE };
         if entry.home != run.inner.replica || entry.epoch != epoch || fence != in_force {
             let _ = reply.send(GivesUp::NotNow);
@@ -138,7 +138,7 @@ impl Actor {
         self.pending.push_back(Intent::TakeOver {
             seq,
             from_home: entry.home,
-            from_fence: if state.head == seq {
+            from_fence: if state.is_holder(seq) {
                 state.fence
             } else {
                 Fence::NONE

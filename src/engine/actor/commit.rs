@@ -10,8 +10,9 @@ use super::super::activity::Cause;
 use super::super::api::EngineError;
 use super::super::inner::{Counters, Inner};
 use super::intent::{EvictReply, Intent};
+use super::outcome::no_fence;
 use super::{Actor, Run};
-use crate::lock::{Evidence, KeyId, Outcome, State, decide};
+use crate::lock::{CoreLimits, Evidence, KeyId, Outcome, State, decide, why_not_granted};
 use crate::store::{StoreError, Swap};
 
 /// More conflicts in a row make no longer pauses than this many (some 100 ms): each means that the key got on.
@@ -19,8 +20,14 @@ const CONFLICTS_COUNTED_MAX: u32 = 5;
 
 /// What came of the operation under way.
 pub(super) enum StoreDone {
-    /// A load, and when it was begun; where the key has no row, also the timestamp of a value it may have (I2).
-    Loaded(Duration, Result<(Option<State>, Option<u64>), StoreError>),
+    Loaded {
+        /// When it was begun.
+        begun: Duration,
+        /// Whether the key was settled first.
+        settles: bool,
+        /// The state; where the key has no row, the timestamp of a value it may have (I2).
+        loaded: Result<(Option<State>, Option<u64>), StoreError>,
+    },
     /// A compare-and-swap.
     Swapped {
         swap: Swap,
@@ -33,10 +40,14 @@ pub(super) enum StoreDone {
     },
 }
 
-async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
+async fn load(inner: Arc<Inner>, id: Arc<KeyId>, settles: bool) -> StoreDone {
     let begun = inner.clock.boot();
     let loaded = async {
-        match inner.store.load(&id).await? {
+        let state = match settles {
+            true => inner.store.load_settled(&id).await?,
+            false => inner.store.load(&id).await?,
+        };
+        match state {
             Some(state) => Ok((Some(state), None)),
             None => {
                 let cell = inner.store.read_data(&id).await?;
@@ -44,7 +55,11 @@ async fn load(inner: Arc<Inner>, id: Arc<KeyId>) -> StoreDone {
             }
         }
     };
-    StoreDone::Loaded(begun, loaded.await)
+    StoreDone::Loaded {
+        begun,
+        settles,
+        loaded: loaded.await,
+    }
 }
 
 impl Actor {
@@ -58,21 +73,18 @@ impl Actor {
             if self.stale || !self.backlog.is_empty() || !self.pending.is_empty() {
                 self.awaiting = self.backlog.len();
                 let inner = Arc::clone(&run.inner);
-                run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id))));
+                run.store_op = Some(Box::pin(load(inner, Arc::clone(&self.id), self.disputed)));
             }
             return false;
         };
-        if self.pending.is_empty() {
+        let (now_us, core) = (run.inner.clock.wall_us(), run.inner.core());
+        let may_grant = state.awaits_grant() && self.may_grant(&state, now_us, &core);
+        if self.pending.is_empty() && !may_grant {
             self.others.sent_at = None;
             return false;
         }
         let (batch, commands) = self.next_batch(&state, run.inner.replica);
-        let decision = decide(
-            &state,
-            &commands,
-            run.inner.clock.wall_us(),
-            &run.inner.core,
-        );
+        let decision = decide(&state, &commands, now_us, &core);
         let mut outcomes = decision.outcomes.into_iter();
         let batch: Vec<_> = batch
             .into_iter()
@@ -108,15 +120,34 @@ impl Actor {
         false
     }
 
+    /// Whether the head of the queue, which has no grant, can get one now; else tells who asks for it why not.
+    fn may_grant(&mut self, state: &State, now_us: u64, core: &CoreLimits) -> bool {
+        match why_not_granted(state, now_us, core) {
+            Some(error) => {
+                self.fail_let_ins(state.head, &no_fence(error));
+                false
+            }
+            None => true,
+        }
+    }
+
     /// Takes in what came of the operation under way.
     pub(super) fn store_done(&mut self, run: &mut Run, done: StoreDone) {
         match done {
-            StoreDone::Loaded(begun, Ok((state, past))) => {
+            StoreDone::Loaded {
+                begun,
+                settles,
+                loaded: Ok((state, past)),
+            } => {
+                let state = state.unwrap_or_default();
                 self.tries = 0;
+                if self.contradicts(run, &state) && !settles {
+                    return;
+                }
                 self.stale = false;
+                self.disputed = false;
                 let cause = std::mem::replace(&mut self.looks_for, Cause::Call);
                 self.past = past;
-                let state = state.unwrap_or_default();
                 let known = self.state.as_ref().map(|s| s.version);
                 // A look beside a call may have shown more.
                 if known.is_none_or(|known| known <= state.version) {
@@ -134,7 +165,9 @@ impl Actor {
                     self.take(run, msg, at < awaiting);
                 }
             }
-            StoreDone::Loaded(_, Err(error)) => {
+            StoreDone::Loaded {
+                loaded: Err(error), ..
+            } => {
                 self.fail_callers(&error);
                 self.pause(run);
             }
@@ -156,6 +189,23 @@ impl Actor {
                 self.swapped(run, swap, (old, new), batch, commands);
             }
         }
+    }
+
+    /// Whether a read shows another state than is known of its version. One of both never was, or the store lost what it
+    /// had acknowledged: the key is settled before anything is done by either (I4).
+    pub(super) fn contradicts(&mut self, run: &Run, read: &State) -> bool {
+        let version = read.version;
+        let known = self.state.as_deref();
+        if !known.is_some_and(|known| known.version == version && known != read) {
+            return false;
+        }
+        let complaint = &run.inner.complaints.contradiction;
+        if let Some(times) = complaint.met(run.inner.clock.boot(), "") {
+            tracing::error!(key = %self.id, version, times, "a read shows another state than is known of this version; settling the key");
+        }
+        self.stale = true;
+        self.disputed = true;
+        true
     }
 
     fn swapped(
@@ -193,6 +243,8 @@ impl Actor {
                 if current.version > known {
                     self.latest.met(Some(known), &current);
                     self.adopt(run, current, Cause::Call);
+                } else {
+                    self.contradicts(run, &current);
                 }
                 self.tell_untold(run);
                 self.make_way(run);
@@ -285,11 +337,23 @@ impl Actor {
                     reply: Some(reply), ..
                 } => drop(reply.send(Err(failed()))),
                 // Its caller hears of it and may ask again; the place goes on being released.
-                Intent::Release { place, reply } => {
-                    drop(reply.send(Err(failed())));
+                Intent::Release {
+                    place,
+                    wrote,
+                    reply,
+                } => {
+                    let error = match wrote {
+                        true => failed().with_write(),
+                        false => failed(),
+                    };
+                    drop(reply.send(Err(error)));
                     if !self.is_releasing(place) {
                         let (reply, _) = oneshot::channel();
-                        self.pending.push_back(Intent::Release { place, reply });
+                        self.pending.push_back(Intent::Release {
+                            place,
+                            wrote,
+                            reply,
+                        });
                     }
                 }
                 Intent::Evict {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::api::{EngineError, Mutation, Value};
 use super::ceding::changing_home;
-use super::holding::Holding;
+use super::holding::{Holding, LastPut};
 use super::intent::Intent;
 use super::latest::Read;
 use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
@@ -80,19 +80,33 @@ impl Actor {
         call_no: u64,
         kind: CriticalKind,
     ) {
-        match self.accept(run, place, call_no) {
+        let is_release = matches!(kind, CriticalKind::Release(..));
+        match self.accept(run, place, call_no, is_release) {
             Ok(life) => {
                 if let Some(holding) = &mut self.holding {
-                    holding.last_put |= matches!(kind, CriticalKind::Release(..));
+                    holding.last_put = match is_release {
+                        true => LastPut::UnderWay(call_no),
+                        false => LastPut::None,
+                    };
                 }
                 let call = Critical { place, life, kind };
                 self.begin(run, call);
+            }
+            // The one under way may be an earlier try of it.
+            Err(EngineError::Releasing) if is_release => {
+                kind.fail(EngineError::Releasing.with_write());
             }
             Err(error) => kind.fail(error),
         }
     }
 
-    fn accept(&mut self, run: &Run, place: PlaceRef, call_no: u64) -> Result<Life, EngineError> {
+    fn accept(
+        &mut self,
+        run: &Run,
+        place: PlaceRef,
+        call_no: u64,
+        is_release: bool,
+    ) -> Result<Life, EngineError> {
         let (position, _, life) = self.live(run, place)?;
         let grant = place.grant.ok_or(EngineError::NoGrant)?;
         if position > 0 {
@@ -102,7 +116,7 @@ impl Actor {
         let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
             return Err(EngineError::GrantSuperseded);
         };
-        if holding.releasing || holding.last_put {
+        if holding.releasing || matches!(holding.last_put, LastPut::UnderWay(_)) {
             return Err(EngineError::Releasing);
         }
         let calls_max = run.inner.limits.critical_calls_per_lock_ref_max;
@@ -113,7 +127,9 @@ impl Actor {
             });
         }
         if call_no > 0 {
-            if call_no <= holding.last_call_no {
+            // A release whose put failed, and that nothing followed, may come again as it was.
+            let is_again = is_release && holding.last_put == LastPut::Failed(call_no);
+            if call_no <= holding.last_call_no && !is_again {
                 return Err(EngineError::CallNoNotAbove {
                     given: call_no,
                     last: holding.last_call_no,
@@ -240,7 +256,7 @@ impl Actor {
         holding.calls = holding.calls.saturating_sub(put_off.len());
         for call in put_off {
             if matches!(call.kind, CriticalKind::Release(..)) {
-                holding.last_put = false;
+                holding.end_last_put(false);
             }
             call.fail(error.clone());
         }
@@ -312,10 +328,9 @@ impl Actor {
             // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
             // this write shows is up to that.
             let is_unknown = !matches!(written, Written::NotStarted(_));
-            let error = match self.why_over(place.seq, place.tag) {
-                EngineError::Over(over) if is_unknown => EngineError::OverDuringWrite(over),
-                EngineError::GrantSuperseded if is_unknown => EngineError::SupersededDuringWrite,
-                other => other,
+            let error = match (self.why_over(place.seq, place.tag), is_unknown) {
+                (error, true) => error.with_write(),
+                (error, false) => error,
             };
             return match reply {
                 WriteReply::Write(reply) => drop(reply.send(Err(error))),
@@ -343,10 +358,13 @@ impl Actor {
                 let answer = result.map(|()| Accepted { value: (), life });
                 drop(reply.send(answer));
             }
-            (WriteReply::Release(reply), Ok(())) => self.push_release(place, reply),
+            (WriteReply::Release(reply), Ok(())) => {
+                holding.end_last_put(true);
+                self.push_release(place, true, reply);
+            }
             (WriteReply::Release(reply), Err(error)) => {
                 // Not released: the caller may repeat it.
-                holding.last_put = false;
+                holding.end_last_put(false);
                 drop(reply.send(Err(error)));
             }
         }

@@ -32,6 +32,19 @@ pub(super) enum Unclaimed {
     InDoubt,
 }
 
+/// How far the put of a release has come. The numbers are those of their calls; 0 for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LastPut {
+    /// There is none.
+    None,
+    /// It is not acknowledged yet: nothing more is taken unless it fails.
+    UnderWay(u64),
+    /// It was acknowledged.
+    Written(u64),
+    /// It failed, and nothing was accepted since: the same call may come again.
+    Failed(u64),
+}
+
 /// What the home of a holder remembers of its fence.
 pub(super) struct Holding {
     pub seq: Seq,
@@ -54,8 +67,8 @@ pub(super) struct Holding {
     pub claim_watched: bool,
     /// A release was accepted: nothing more is taken, and nothing more is begun.
     pub releasing: bool,
-    /// A release was accepted whose put is not acknowledged yet: nothing more is taken unless it fails.
-    pub last_put: bool,
+    /// How far the put of a release has come.
+    pub last_put: LastPut,
     /// An Extend is asked for.
     pub extending: bool,
     /// The highest timestamp seen in the data that this fence did not give out (I2).
@@ -93,7 +106,7 @@ impl Holding {
             unclaimed: Unclaimed::No,
             claim_watched: false,
             releasing: false,
-            last_put: false,
+            last_put: LastPut::None,
             extending: false,
             past: None,
             last_call_no: 0,
@@ -112,6 +125,21 @@ impl Holding {
     /// Whether nobody may be let in any more.
     pub fn is_unclaimed(&self) -> bool {
         self.unclaimed != Unclaimed::No
+    }
+
+    /// Whether the put of the release with this number was acknowledged.
+    pub fn has_written_last(&self, call_no: u64) -> bool {
+        call_no > 0 && self.last_put == LastPut::Written(call_no)
+    }
+
+    /// The put of the release that is under way was acknowledged, or failed.
+    pub fn end_last_put(&mut self, written: bool) {
+        if let LastPut::UnderWay(call_no) = self.last_put {
+            self.last_put = match written {
+                true => LastPut::Written(call_no),
+                false => LastPut::Failed(call_no),
+            };
+        }
     }
 
     /// The last timestamp that this fence gave out.

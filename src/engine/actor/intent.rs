@@ -42,6 +42,8 @@ pub(super) enum Intent {
     },
     Release {
         place: PlaceRef,
+        /// A put that it carried was acknowledged: whoever hears that it failed hears of that.
+        wrote: bool,
         reply: Reply<bool>,
     },
     Evict {

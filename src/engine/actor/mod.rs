@@ -15,11 +15,13 @@
 //! - `sync`: letting a holder in (I7)
 //! - `others`: what other replicas have to do with the key (I8, I10)
 //! - `ceding`: places of this home that other replicas ask for (I10)
+//! - `arrival`: what a call says by coming, whatever becomes of it
 //! - `asked`: places of a silent home that callers here ask for
 //! - `tell`: what other replicas are told of it
 //! - `rest`: what is left of it while there is nothing to do
 
 mod adopt;
+mod arrival;
 mod asked;
 mod calls;
 mod ceding;
@@ -91,6 +93,8 @@ pub(super) struct Actor {
     state: Option<Arc<State>>,
     /// What is known of the store may be out of date: read it again before anything else.
     stale: bool,
+    /// A read showed another state than is known of its version: the next one settles the key.
+    disputed: bool,
     /// What made it look again; of a look that nothing but a call asks for, [`Cause::Call`].
     looks_for: Cause,
     /// The latest thing that was done at the store was to read the state.
@@ -143,6 +147,7 @@ impl Actor {
             id,
             state: None,
             stale: false,
+            disputed: false,
             looks_for: Cause::Call,
             backlog: VecDeque::new(),
             awaiting: 0,
@@ -245,7 +250,7 @@ impl Actor {
                             taken += 1;
                         }
                     }
-                    Some(msg) => self.backlog.push_back(msg),
+                    Some(msg) => self.put_off(&run, msg),
                     // The map keeps the sender of a running actor; it is gone only if the map is.
                     None => return,
                 },

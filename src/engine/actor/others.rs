@@ -48,6 +48,8 @@ pub(super) struct Others {
     pub(super) behind: bool,
     /// A place of this home waits.
     pub(super) waits: bool,
+    /// It does so while the head of the queue has no grant.
+    pub(super) ungranted: bool,
     /// Places of others: the epoch they have, and since when it was seen.
     pub(super) seen: BTreeMap<Seq, (u32, Heard)>,
     /// Places of this home that others were promised.
@@ -110,6 +112,7 @@ impl Actor {
         let first_of_others = new.entries.iter().position(|entry| !mine(entry));
         self.others.has_own_place = last_of_mine.is_some();
         self.others.waits = last_of_mine.is_some_and(|at| at > 0);
+        self.others.ungranted = last_of_mine.is_some() && new.awaits_grant();
         self.others.behind = match (last_of_mine, first_of_others) {
             (Some(last), Some(first)) => first < last,
             (None, _) | (_, None) => false,
@@ -133,7 +136,7 @@ impl Actor {
         let swept = self.others.swept_until > Duration::ZERO;
         let watched = || self.watches.values().any(|w| w.receiver_count() > 0);
         let asked = !self.asked.is_empty();
-        let urgent = self.others.behind || swept || asked;
+        let urgent = self.others.behind || self.others.ungranted || swept || asked;
         if !urgent && !(run.inner.shared && (self.others.waits || watched())) {
             run.poll = None;
             return;
@@ -348,11 +351,12 @@ impl Actor {
         let Some(entry) = state.entries.get(at) else {
             return Err(EngineError::NeverIssued);
         };
+        let holds = state.is_holder(place.seq);
         Ok(Whereabouts {
             home: entry.home,
             epoch: entry.epoch,
-            fence: if at == 0 { state.fence } else { Fence::NONE },
-            needs_consent: at == 0 || matches!(entry.liveness, Liveness::Own { .. }),
+            fence: if holds { state.fence } else { Fence::NONE },
+            needs_consent: holds || matches!(entry.liveness, Liveness::Own { .. }),
             version: state.version,
         })
     }
@@ -417,6 +421,9 @@ impl Actor {
         if state.version > known {
             self.latest.met(Some(known), &state);
             self.adopt(run, state, Cause::Call);
+        } else if self.contradicts(run, &state) {
+            let why = "the state of the key is in doubt".to_owned();
+            return Err(EngineError::Unavailable(why));
         }
         self.others.looked_at = self.others.looked_at.max(at);
         Ok(())

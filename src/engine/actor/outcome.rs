@@ -3,7 +3,7 @@
 use super::super::api::{EngineError, ForceReleased, describe_over};
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
-use crate::lock::{EndReason, Evidence, LockRef, Outcome, Over, Refusal, Seq, Tag};
+use crate::lock::{EndReason, Evidence, FenceError, LockRef, Outcome, Over, Refusal, Seq, Tag};
 
 impl Actor {
     /// Answers a batch whose outcomes stand.
@@ -22,13 +22,16 @@ impl Actor {
                     }
                     other => drop(reply.send(Err(unexpected(other)))),
                 },
-                Intent::Release { reply, .. } => {
+                Intent::Release { reply, wrote, .. } => {
                     let answer = match outcome {
                         Some(Outcome::Released(_)) => Ok(false),
                         Some(Outcome::Gone(Over::Released)) => Ok(true),
-                        // Released through another replica.
-                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) => Ok(true),
-                        other => Err(unexpected(other)),
+                        // Released through another replica. (The next holder may have read before a put of this one.)
+                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) if !wrote => Ok(true),
+                        other => Err(match wrote {
+                            true => unexpected(other).with_write(),
+                            false => unexpected(other),
+                        }),
                     };
                     drop(reply.send(answer));
                 }
@@ -126,6 +129,16 @@ impl Actor {
     }
 }
 
+/// What a caller hears where no fence could be taken.
+pub(super) fn no_fence(error: FenceError) -> EngineError {
+    match error {
+        FenceError::ClockOff => EngineError::ClockOff(error),
+        FenceError::UsedUp
+        | FenceError::TooFarAhead { .. }
+        | FenceError::PastTooFarAhead { .. } => EngineError::KeyUsedUp(error.to_string()),
+    }
+}
+
 /// What a caller hears of an outcome that is no success.
 pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
     match outcome {
@@ -138,7 +151,7 @@ pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
             Refusal::SeqUsedUp => {
                 EngineError::KeyUsedUp("the numbers of this key are used up".to_owned())
             }
-            Refusal::Fence(error) => EngineError::KeyUsedUp(error.to_string()),
+            Refusal::Fence(error) => no_fence(error),
             Refusal::RequestMismatch { field } => EngineError::RequestMismatch { field },
             Refusal::NeverIssued => EngineError::NeverIssued,
             Refusal::EvidenceGone | Refusal::Overtaken | Refusal::IsHolder | Refusal::NotHolder => {

@@ -64,6 +64,7 @@ impl Actor {
             id: _,
             state: _,
             stale: _,
+            disputed,
             looks_for: _,
             just_read: _,
             backlog,
@@ -91,6 +92,7 @@ impl Actor {
             && turns.is_none()
             && *tries == 0
             && *conflicts == 0
+            && !*disputed
             && others.are_at_rest()
             && asked.is_empty()
     }
@@ -103,6 +105,7 @@ impl Others {
             has_own_place: _,
             behind: _,
             waits: _,
+            ungranted,
             seen,
             ceded,
             consents,
@@ -115,6 +118,7 @@ impl Others {
             untold,
         } = self;
         seen.is_empty()
+            && !ungranted
             && ceded.is_empty()
             && consents.is_empty()
             && sent_at.is_none()

@@ -16,6 +16,7 @@ fn limits() -> CoreLimits {
         ended_max: 2,
         places_max: 3,
         ahead_us_max: Some(10_000),
+        clock_off: false,
     }
 }
 
@@ -302,7 +303,9 @@ fn data_too_far_ahead_of_the_clock_is_refused_and_nothing_is_changed() {
     assert_eq!(state, KeyState::default());
     assert!(matches!(
         outcomes[0],
-        Outcome::Refused(Refusal::Fence(crate::lock::FenceError::TooFarAhead { .. }))
+        Outcome::Refused(Refusal::Fence(
+            crate::lock::FenceError::PastTooFarAhead { .. }
+        ))
     ));
 }
 

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use tonic::Status;
+
 use super::{About, Call, Edge};
-use crate::engine::{Engine, EngineError, LeaseId, Renewed, SessionCall};
+use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::SessionId;
 use crate::proto::peer::Method;
 use crate::proto::{
@@ -107,6 +109,17 @@ impl KeepAlive {
             LeaseId::LockRef(_) => None,
         }
     }
+
+    /// The answer of a lease that is over; with no reason: of one of which nothing can be said now.
+    pub fn nothing_safe(&self, reason: EndReason) -> KeepAliveResponse {
+        KeepAliveResponse {
+            session: self.ask.session.clone(),
+            valid_for: Some(prost_types::Duration::default()),
+            ttl: None,
+            reason: reason.into(),
+            disconnect_grace: None,
+        }
+    }
 }
 
 impl Call for KeepAlive {
@@ -128,8 +141,22 @@ impl Call for KeepAlive {
     }
 
     async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
-        let renewed = engine.renew_on_stream(&self.lease).await;
-        told(self.ask.session.clone(), renewed)
+        let renewed = engine.renew_on_stream(&self.lease).await?;
+        Ok(KeepAliveResponse {
+            session: self.ask.session.clone(),
+            valid_for: Some(answer::duration(renewed.valid_for)),
+            ttl: Some(answer::duration(renewed.ttl)),
+            reason: EndReason::Unspecified.into(),
+            disconnect_grace: renewed.disconnect_grace.map(answer::duration),
+        })
+    }
+
+    /// Wherever it was found out that the lease is over, that is an answer.
+    fn failed(&self, error: EngineError) -> Result<KeepAliveResponse, Status> {
+        match how_over(&error) {
+            Some(reason) => Ok(self.nothing_safe(reason)),
+            None => Err(status::of_engine(&error)),
+        }
     }
 }
 
@@ -163,56 +190,48 @@ impl Call for CloseSession {
     }
 }
 
-/// A session that is over is an answer; what says nothing about this session is an error.
-fn told(
-    session: String,
-    renewed: Result<Renewed, EngineError>,
-) -> Result<KeepAliveResponse, EngineError> {
-    let over = |reason: EndReason| KeepAliveResponse {
-        session: session.clone(),
-        valid_for: Some(prost_types::Duration::default()),
-        ttl: None,
-        reason: reason.into(),
-        disconnect_grace: None,
-    };
-    match renewed {
-        Ok(renewed) => Ok(KeepAliveResponse {
-            session,
-            valid_for: Some(answer::duration(renewed.valid_for)),
-            ttl: Some(answer::duration(renewed.ttl)),
-            reason: EndReason::Unspecified.into(),
-            disconnect_grace: renewed.disconnect_grace.map(answer::duration),
-        }),
-        Err(EngineError::SessionOver) => Ok(over(EndReason::SessionClosed)),
-        Err(EngineError::Over(how) | EngineError::OverDuringWrite(how)) => {
-            Ok(over(status::end_reason(&how)))
-        }
+/// How a lease ended, where that is what an error says; `None` where it says nothing about the lease.
+fn how_over(error: &EngineError) -> Option<EndReason> {
+    match error {
+        EngineError::SessionOver => Some(EndReason::SessionClosed),
+        EngineError::Over(how) | EngineError::OverDuringWrite(how) => Some(status::end_reason(how)),
         // Of another life of its key: whatever ended it is not kept, and the others must go on.
-        Err(EngineError::NeverIssued) => Ok(over(EndReason::NoLongerKept)),
+        EngineError::NeverIssued => Some(EndReason::NoLongerKept),
         // Its holder gives it back already.
-        Err(EngineError::Releasing) => Ok(over(EndReason::Released)),
-        Err(
-            error @ (EngineError::UnknownTable(_)
-            | EngineError::GrantSuperseded
-            | EngineError::SupersededDuringWrite
-            | EngineError::NoGrant
-            | EngineError::CallNoNotAbove { .. }
-            | EngineError::RequestMismatch { .. }
-            | EngineError::Exhausted { .. }
-            | EngineError::KeyUsedUp(_)
-            | EngineError::Unavailable(_)
-            | EngineError::WriteUnknown(_)
-            | EngineError::CutOff
-            | EngineError::Elsewhere { .. }
-            | EngineError::Stopping),
-        ) => Err(error),
+        EngineError::Releasing | EngineError::ReleasingDuringWrite => Some(EndReason::Released),
+        EngineError::UnknownTable(_)
+        | EngineError::GrantSuperseded
+        | EngineError::SupersededDuringWrite
+        | EngineError::NoGrant
+        | EngineError::CallNoNotAbove { .. }
+        | EngineError::RequestMismatch { .. }
+        | EngineError::Exhausted { .. }
+        | EngineError::KeyUsedUp(_)
+        | EngineError::Unavailable(_)
+        | EngineError::ClockOff(_)
+        | EngineError::WriteUnknown(_)
+        | EngineError::CutOff
+        | EngineError::Elsewhere { .. }
+        | EngineError::Stopping => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
     use crate::lock::Over;
+
+    fn sign() -> KeepAlive {
+        let session = SessionId(Uuid::from_u128(7));
+        KeepAlive {
+            ask: KeepAliveRequest {
+                session: session.to_string(),
+            },
+            lease: LeaseId::Session(session),
+        }
+    }
 
     #[test]
     fn a_session_that_is_over_is_an_answer_and_ends_no_stream() {
@@ -224,17 +243,18 @@ mod tests {
                 EndReason::Expired,
             ),
         ] {
-            let answer = told("s".to_owned(), Err(error)).unwrap();
+            let sign = sign();
+            let answer = sign.failed(error).unwrap();
             assert_eq!(answer.reason(), reason);
             assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
-            assert_eq!((answer.session.as_str(), answer.ttl), ("s", None));
+            assert_eq!((answer.session, answer.ttl), (sign.ask.session, None));
         }
     }
 
     #[test]
     fn a_store_that_cannot_be_reached_does_not_make_a_session_look_over() {
         let lost = EngineError::Unavailable("no majority".to_owned());
-        let error = told("s".to_owned(), Err(lost.clone())).unwrap_err();
-        assert_eq!(error, lost);
+        let status = sign().failed(lost).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
     }
 }

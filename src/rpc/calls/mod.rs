@@ -122,6 +122,11 @@ pub trait Call: Sized + Send + Sync + 'static {
     /// The request as another replica is to see it.
     fn ask(&self) -> Cow<'_, Self::Ask>;
 
+    /// What its caller hears where the engine did not do it, here or on the way to wherever it is done.
+    fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
+        Err(status::of_engine(&error))
+    }
+
     /// Makes it on the engine of this replica.
     fn here(
         &self,

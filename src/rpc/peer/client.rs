@@ -31,10 +31,10 @@ use crate::proto::{ReplicaActivity, WatchLockRequest};
 use crate::rpc::calls::{Call, Edge};
 use crate::rpc::route::There;
 
-/// A replica that is cut off or paused is noticed after this …
-const PING_EVERY: Duration = Duration::from_secs(1);
+/// A replica that is cut off or paused is noticed by the others, whoever called, after this …
+pub const PING_EVERY: Duration = Duration::from_secs(1);
 /// … and this.
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
+pub const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a replica that could not be reached is not tried again.
 const AVOID: Duration = Duration::from_secs(2);
 /// How long after that the connections to one that nobody asked for are dropped.

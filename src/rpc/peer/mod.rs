@@ -9,7 +9,7 @@ mod secret;
 mod service;
 mod tls;
 
-pub use client::PeerClient;
+pub use client::{PING_EVERY, PING_TIMEOUT, PeerClient};
 pub use connect::{Dial, Wire};
 pub use secret::{Secret, SecretError};
 pub use service::{PeerRpc, STREAMS_MAX};

@@ -123,10 +123,20 @@ impl PeerRpc {
         let made = async { Ok(call.here(&self.engine).await) };
         match by_or(call.answer_by(edge), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
+            // Whoever asks may be able to, and takes the lockRef over for that. (Not in the middle of a section.)
+            Ok(Err(error @ EngineError::ClockOff(_))) if !call.is_write() => {
+                Outcome::Unable(Unable {
+                    nothing_done: true,
+                    why: error.to_string(),
+                })
+            }
             Ok(Err(error)) => match not_here(&error) {
                 Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
                 Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
-                None => Outcome::Refusal(refusal(&status::of_engine(&error))),
+                None => match call.failed(error) {
+                    Ok(answer) => Outcome::Answer(answer.encode_to_vec().into()),
+                    Err(status) => Outcome::Refusal(refusal(&status)),
+                },
             },
             Err(late) => Outcome::Refusal(refusal(&late)),
         }
@@ -158,11 +168,13 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
         | EngineError::Releasing
+        | EngineError::ReleasingDuringWrite
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::WriteUnknown(_)
+        | EngineError::ClockOff(_)
         | EngineError::Unavailable(_) => None,
     }
 }

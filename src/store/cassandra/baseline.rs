@@ -8,6 +8,8 @@
 
 pub use super::fault::Fault;
 
+use bytes::Bytes;
+
 use super::driver::{Driver, Statement, Use};
 use super::options::{CassandraOptions, Keyspace};
 use super::value::{Row, Value};
@@ -161,7 +163,8 @@ impl Music {
     pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
         let rows = self.driver.execute(&self.get, &[Value::text(key)]).await;
         let row = rows?.into_iter().next();
-        row.map_or(Ok(None), |mut row| row.blob("value").map_err(unreadable))
+        let value = row.map_or(Ok(None), |mut row| row.blob("value"));
+        Ok(value.map_err(unreadable)?.map(Vec::from))
     }
 
     /// Writes the value of a key at QUORUM, with a timestamp that no earlier lockRef can have.
@@ -174,7 +177,7 @@ impl Music {
     ) -> Result<(), Fault> {
         let values = [
             Value::text(key),
-            Value::Blob(value.to_vec()),
+            Value::Blob(Bytes::copy_from_slice(value)),
             Value::BigInt(timestamp(lock_ref, now_ms)?),
         ];
         self.driver.execute(&self.put, &values).await.map(drop)

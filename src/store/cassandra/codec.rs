@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
+use super::digest;
 use super::skip::{self, Run};
 use super::value::{Row, Value, present};
 use crate::lock::{
@@ -13,8 +14,8 @@ use crate::lock::{
 use crate::store::StoreError;
 use crate::store::ends::End;
 
-/// The format of every row so far.
-const FORMAT: i8 = 1;
+/// The format of the rows. (Of 1 there was no digest.)
+const FORMAT: i8 = 2;
 /// The format of the ends.
 const ENDS_FORMAT: u8 = 1;
 const MODE_OVER: i8 = 0;
@@ -50,6 +51,7 @@ pub(super) fn shared(state: &State) -> Result<Vec<Value>, StoreError> {
         Value::BigInt(bigint(state.fence.0)?),
         Value::Int(state.width.cast_signed()),
         Value::Boolean(state.unsynced),
+        Value::BigInt(digest::of(state).cast_signed()),
     ])
 }
 
@@ -71,8 +73,8 @@ pub(super) fn above() -> Vec<Value> {
 pub(super) fn below(ended: &Ended, runs: &[Run]) -> Vec<Value> {
     let mut row = bare(SEQ_BELOW);
     if let [.., ends, skip] = row.as_mut_slice() {
-        *ends = Value::Blob(encode_ends(ended));
-        *skip = Value::Blob(skip::encode(runs));
+        *ends = Value::Blob(encode_ends(ended).into());
+        *skip = Value::Blob(skip::encode(runs).into());
     }
     row
 }
@@ -118,6 +120,8 @@ pub(super) struct First {
     pub(super) state: State,
     /// Which seqs are ignored, whatever stands there.
     pub(super) runs: Vec<Run>,
+    /// The digest of the state with its places.
+    digest: u64,
 }
 
 impl First {
@@ -142,6 +146,7 @@ impl First {
         let ended = decode_ends(&present(row.blob("ended")?, "ended")?)?;
         let runs = present(row.blob("skip")?, "skip")?;
         let runs = skip::decode(&runs).ok_or_else(|| damaged("its skip cannot be read"))?;
+        let digest = present(row.bigint("digest")?, "digest")?.cast_unsigned();
         if version == 0 {
             return Err(damaged("its version is 0"));
         }
@@ -162,11 +167,22 @@ impl First {
                 ended,
             },
             runs,
+            digest,
         })
     }
 
-    /// Puts the places in, given newest first; checks that every seq from head to next is accounted for.
+    /// Puts the places in, given newest first; checks that all of it is of one state.
     pub(super) fn with_places(self, rows: Vec<Row>) -> Result<State, StoreError> {
+        let digest = self.digest;
+        let state = self.joined(rows)?;
+        match digest::of(&state) == digest {
+            true => Ok(state),
+            false => Err(damaged("its rows are not of one state, by their digest")),
+        }
+    }
+
+    /// The same by what the rows say alone: checks that every seq from head to next is accounted for.
+    pub(super) fn joined(self, rows: Vec<Row>) -> Result<State, StoreError> {
         let mut state = self.state;
         let mut due = state.next.0;
         for mut row in rows {

@@ -5,6 +5,7 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod reach;
 mod suspects;
 mod values;
 
@@ -27,13 +28,13 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
-use scylla::value::{CqlValue, MaybeUnset};
 
 use self::counted::Counted;
 pub(super) use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::reach::Silent;
 use self::suspects::Suspects;
-use self::values::{bound, rows};
+use self::values::rows;
 use super::fault::{ConnectFault, Fault};
 use super::options::{CassandraOptions, Majority};
 use super::tls;
@@ -72,6 +73,27 @@ pub(super) struct Statement {
     usage: Use,
 }
 
+/// Some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TokenRange {
+    /// Above this one.
+    pub above: i64,
+    /// Up to this one, itself included.
+    pub up_to: i64,
+}
+
+/// Those that these tokens of nodes cut all into.
+fn ranges_between(nodes: impl Iterator<Item = i64>) -> Vec<TokenRange> {
+    let mut ends: Vec<i64> = nodes.chain([i64::MIN, i64::MAX]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let between = ends.windows(2).map(|two| TokenRange {
+        above: two[0],
+        up_to: two[1],
+    });
+    between.collect()
+}
+
 /// Where a listing goes on.
 #[derive(Clone, Debug)]
 pub(super) struct NextPage(PagingState);
@@ -88,7 +110,23 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    /// Connects to all nodes, and waits for those that hang: who changes the schema must do so by the same node as
+    /// everybody else.
     pub(super) async fn connect(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
+        Driver::connect_by(options, &options.contact_points, Arc::default()).await
+    }
+
+    /// Connects without nodes that do not answer, until they do.
+    pub(super) async fn connect_soon(options: &CassandraOptions) -> Result<Driver, ConnectFault> {
+        let (contact_points, silent) = Silent::greet(&options.contact_points).await;
+        Driver::connect_by(options, &contact_points, silent).await
+    }
+
+    async fn connect_by(
+        options: &CassandraOptions,
+        contact_points: &[String],
+        silent: Arc<Silent>,
+    ) -> Result<Driver, ConnectFault> {
         let mut policy = DefaultPolicy::builder().token_aware(true);
         if let Some(datacenter) = &options.datacenter {
             policy = policy
@@ -113,7 +151,8 @@ impl Driver {
             })))
             .build();
         let mut builder = SessionBuilder::new()
-            .known_nodes(&options.contact_points)
+            .known_nodes(contact_points)
+            .host_filter(Arc::clone(&silent) as _)
             .default_execution_profile_handle(profile.into_handle())
             .pool_size(PoolSize::PerHost(options.connections_per_node))
             .connection_timeout(options.connect_timeout)
@@ -133,14 +172,23 @@ impl Driver {
             .build()
             .await
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
+        let session = Arc::new(session);
+        silent.take_in(&session);
         Ok(Driver {
-            session: Arc::new(session),
+            session,
             majority: options.majority,
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
         })
+    }
+
+    /// The ranges of tokens that have the same nodes each.
+    pub(super) fn ranges(&self) -> Vec<TokenRange> {
+        let state = self.session.get_cluster_state();
+        let ring = state.replica_locator().ring().iter();
+        ranges_between(ring.map(|(token, _)| token.value()))
     }
 
     /// The statements that were executed so far.
@@ -193,16 +241,15 @@ impl Driver {
         statement: &Statement,
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
-        let values: Vec<_> = values.iter().map(bound).collect();
         self.counted.one(statement.usage);
         let answer = match statement.usage {
-            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, &values).await?,
+            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, values).await?,
             Use::Read | Use::AnyRead => {
-                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault)?
             }
             Use::Write => {
-                let answer = self.session.execute_unpaged(&statement.prepared, &values);
+                let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault_of_repeated)?
             }
         };
@@ -217,14 +264,13 @@ impl Driver {
         page_rows: i32,
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
-        let values: Vec<_> = values.iter().map(bound).collect();
         self.counted.one(statement.usage);
         let mut prepared = statement.prepared.clone();
         prepared.set_page_size(page_rows.max(1));
         let from = from.map_or_else(PagingState::start, |next| next.0);
         let (answer, next) = self
             .session
-            .execute_single_page(&prepared, &values, from)
+            .execute_single_page(&prepared, values, from)
             .await
             .map_err(fault)?;
         let next = match next {
@@ -266,7 +312,7 @@ impl Driver {
     async fn coordinated(
         &self,
         prepared: &PreparedStatement,
-        values: &Vec<MaybeUnset<CqlValue>>,
+        values: &[Value],
     ) -> Result<QueryResult, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         for (node, shard) in self.coordinators(prepared, values)? {
@@ -305,10 +351,10 @@ impl Driver {
     fn coordinators(
         &self,
         prepared: &PreparedStatement,
-        values: &Vec<MaybeUnset<CqlValue>>,
+        values: &[Value],
     ) -> Result<Vec<(Arc<Node>, Shard)>, Fault> {
         let no_token = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
-        let token = prepared.calculate_token(values);
+        let token = prepared.calculate_token(&values);
         let token = token.map_err(|error| no_token(&error))?;
         let (Some(token), Some(table)) = (token, prepared.get_table_spec()) else {
             return Err(no_token(&"the statement names no partition"));
@@ -340,4 +386,20 @@ fn only(
     shard: Option<Shard>,
 ) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
     SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_tokens_once() {
+        let ends = |nodes: &[i64]| -> Vec<(i64, i64)> {
+            let ranges = ranges_between(nodes.iter().copied());
+            ranges.iter().map(|one| (one.above, one.up_to)).collect()
+        };
+        assert_eq!(ends(&[]), [(i64::MIN, i64::MAX)]);
+        assert_eq!(ends(&[7, -7, 7]), [(i64::MIN, -7), (-7, 7), (7, i64::MAX)]);
+        assert_eq!(ends(&[i64::MAX, i64::MIN]), [(i64::MIN, i64::MAX)]);
+    }
 }

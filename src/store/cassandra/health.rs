@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use super::driver::{Driver, KnownNode, Setting, Use};
+use super::driver::{Driver, KnownNode, Setting};
 use super::options::{CassandraOptions, Keyspace, Majority};
 use super::replication::{Copies, Datacenters, example, fitting, told};
-use super::schema::{GC_GRACE_S, Schema, SchemaError, VERSION, version};
-use super::statements::single_table;
-use super::value::Value;
+use super::schema::{Schema, SchemaError, VERSION, version};
+use super::tables::{self, Difference};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +69,23 @@ pub async fn check(
     apply: &str,
 ) -> Result<Vec<Finding>, SchemaError> {
     let driver = Driver::connect(options).await?;
+    look(&driver, options, schema, apply).await
+}
+
+/// The same, by a connection that there is already.
+pub(super) async fn look(
+    driver: &Driver,
+    options: &CassandraOptions,
+    schema: &Schema,
+    apply: &str,
+) -> Result<Vec<Finding>, SchemaError> {
     let mut findings = Vec::new();
     let datacenters = driver.datacenters();
     findings.extend(judge_preference(
         options.datacenter.as_deref(),
         &datacenters,
     ));
-    match Copies::of(&driver, &schema.keyspace).await? {
+    match Copies::of(driver, &schema.keyspace).await? {
         None => findings.push(wrong(
             format!("there is no keyspace {}", schema.keyspace),
             format!("{apply} --replication {}", example(&datacenters)),
@@ -88,7 +97,7 @@ pub async fn check(
                 &schema.keyspace,
                 &datacenters,
             ));
-            match version(&driver, &schema.keyspace).await? {
+            match version(driver, &schema.keyspace).await? {
                 Some(VERSION) => {}
                 Some(found) => findings.push(wrong(
                     format!("the schema has version {found}; this program works with {VERSION}"),
@@ -99,7 +108,7 @@ pub async fn check(
                 )),
                 None => findings.push(wrong("the schema has no version", apply)),
             }
-            findings.extend(tables(&driver, schema, apply).await?);
+            findings.extend(judge_tables(driver, schema, apply).await?);
         }
     }
     let nodes = driver.nodes("paxos_variant").await;
@@ -180,45 +189,27 @@ fn judge_copies(
 }
 
 /// The tables that must be there, with the settings that matter.
-async fn tables(
+async fn judge_tables(
     driver: &Driver,
     schema: &Schema,
     apply: &str,
 ) -> Result<Vec<Finding>, SchemaError> {
-    let text =
-        "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?";
-    let statement = driver.prepare(Use::Read, text).await?;
-    let values = [Value::text(schema.keyspace.as_str())];
-    let mut found = Vec::new();
-    for mut row in driver.execute(&statement, &values).await? {
-        let refused = |error: crate::store::StoreError| SchemaError::Refused(error.to_string());
-        let name = row.text("table_name").map_err(refused)?.unwrap_or_default();
-        found.push((name, row.int("gc_grace_seconds").map_err(refused)?));
-    }
+    let found = tables::found(driver, &schema.keyspace).await?;
     let mut findings = Vec::new();
-    let mut wanted = vec![
-        ("sessions".to_owned(), true),
-        ("replicas".to_owned(), false),
-        ("questions".to_owned(), false),
-    ];
-    for table in &schema.tables {
-        wanted.push((format!("lock_{table}"), true));
-        wanted.push((format!("data_{table}"), false));
-    }
-    for (name, by_transactions) in wanted {
-        match found.iter().find(|(other, _)| *other == name) {
-            None => findings.push(wrong(format!("there is no table {name}"), apply)),
-            Some((_, Some(grace))) if by_transactions && *grace < GC_GRACE_S => {
-                findings.push(wrong(
-                    format!("{name} has gc_grace_seconds = {grace}"),
-                    format!(
-                        "what transactions remember may come back: ALTER TABLE {} WITH \
-                         gc_grace_seconds = {GC_GRACE_S}",
-                        single_table(&schema.keyspace, &name)
-                    ),
-                ));
-            }
-            Some(_) => {}
+    for (name, kind) in tables::all(schema) {
+        let Some(table) = found.iter().find(|one| one.table == name) else {
+            findings.push(wrong(format!("there is no table {name}"), apply));
+            continue;
+        };
+        for Difference {
+            is, why, is_unsafe, ..
+        } in kind.differences(table)
+        {
+            let what = format!("{name} has {is}: {why}");
+            findings.push(match is_unsafe {
+                true => wrong(what, apply),
+                false => advice(what, apply),
+            });
         }
     }
     Ok(findings)

@@ -6,34 +6,33 @@
 use super::driver::{Driver, Use};
 use super::fault::Fault;
 use super::options::Keyspace;
-use super::schema::{PART, SchemaError, VERSION, columns, version};
+use super::schema::{PART, Schema, SchemaError, VERSION, columns, version};
 use super::statements::{Ask, single_table};
 use super::value::Value;
 
 /// The columns that came with version 2, in the table of sessions.
 const SESSIONS_2: [(&str, &str); 1] = [("disconnect_grace", "int")];
-/// The same, in the table of replicas. (Its table of questions is made like any other.)
-const REPLICAS_2: [(&str, &str); 4] = [
-    ("peer_address", "text"),
-    ("ttl", "int"),
-    ("beat", "bigint"),
-    ("stopped", "boolean"),
-];
+/// And in the tables of locks.
+const LOCKS_2: [(&str, &str); 1] = [("digest", "bigint static")];
+/// The table in which replicas were listed before version 3. One that runs and writes heartbeats there ends itself
+/// without it.
+const REPLICAS_UNTIL_2: &str = "replicas";
 /// How often the note of the version is tried, while others write theirs.
 const TRIES_MAX: usize = 8;
 
 /// Adds what tables of earlier versions lack, once all tables are there, and notes the version.
 pub(super) async fn finish(
     driver: &Driver,
-    keyspace: &Keyspace,
+    schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
+    let keyspace = &schema.keyspace;
     for _ in 0..TRIES_MAX {
         let found = version(driver, keyspace).await?;
         match found {
             // Columns join within a version until it is released.
             Some(VERSION) => {
-                return add_columns_2(driver, keyspace, say).await;
+                return add_columns_2(driver, schema, say).await;
             }
             Some(found) if found > VERSION => {
                 let keyspace = keyspace.clone();
@@ -42,7 +41,8 @@ pub(super) async fn finish(
             // Where none is noted, the tables may be those that an earlier program began to make.
             Some(_) | None => {}
         }
-        add_columns_2(driver, keyspace, say).await?;
+        add_columns_2(driver, schema, say).await?;
+        drop_table(driver, keyspace, REPLICAS_UNTIL_2, say).await?;
         note(driver, keyspace, found).await?;
     }
     Err(SchemaError::Unreachable(format!(
@@ -50,14 +50,36 @@ pub(super) async fn finish(
     )))
 }
 
-/// Adds what tables of version 1, or of the first days of version 2, lack.
-async fn add_columns_2(
+/// Drops a table that no version needs any more, if it is there.
+async fn drop_table(
     driver: &Driver,
     keyspace: &Keyspace,
+    table: &str,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
-    add_columns(driver, keyspace, "sessions", &SESSIONS_2, say).await?;
-    add_columns(driver, keyspace, "replicas", &REPLICAS_2, say).await
+    if columns(driver, keyspace, table).await?.is_empty() {
+        return Ok(());
+    }
+    let table = single_table(keyspace, table);
+    say(&format!("{table}: dropped"));
+    driver
+        .change_schema(&format!("DROP TABLE IF EXISTS {table}"))
+        .await?;
+    Ok(driver.agree_on_schema().await?)
+}
+
+/// Adds what tables of earlier versions, or of the first days of this one, lack.
+async fn add_columns_2(
+    driver: &Driver,
+    schema: &Schema,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), SchemaError> {
+    let keyspace = &schema.keyspace;
+    for table in &schema.tables {
+        let table = format!("lock_{table}");
+        add_columns(driver, keyspace, &table, &LOCKS_2, say).await?;
+    }
+    add_columns(driver, keyspace, "sessions", &SESSIONS_2, say).await
 }
 
 /// Adds those columns of a table that it does not have, and waits until all nodes know them.

@@ -3,28 +3,30 @@
 //! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
 //! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL of the
 //! service, `baseline` that of what it is measured against; `driver` all there is of the driver; `codec` and
-//! `change` turn states into rows, `load` rows into states. No rules of the lock live here.
+//! `change` turn states into rows, `rows` reads and swaps them. No rules of the lock live here.
 
 pub mod baseline;
 mod change;
 mod codec;
+mod digest;
 mod driver;
 mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod health;
-mod load;
 mod memory;
 mod migration;
 mod options;
 mod questions;
 mod replicas;
 mod replication;
+mod rows;
 mod scan;
 pub mod schema;
 mod sessions;
 mod skip;
 mod statements;
+mod tables;
 mod tls;
 mod value;
 
@@ -32,16 +34,18 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
-use self::change::Change;
-use self::driver::{Driver, Statement};
+use self::driver::{Driver, NextPage, Statement};
 use self::fault::{ConnectFault, Fault};
+use self::health::Finding;
 use self::memory::Memory;
 pub use self::options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
 };
+use self::rows::{Asks, Rows};
+use self::scan::Unreadable;
+use self::schema::{Schema, SchemaError};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
@@ -110,19 +114,21 @@ pub struct CassandraStore {
     keyspace: Keyspace,
     page_rows: u16,
     memory: Memory,
+    unreadable: Unreadable,
     statements: Mutex<HashMap<Ask, Statement>>,
 }
 
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
-        let driver = Driver::connect(&options).await?;
+        let driver = Driver::connect_soon(&options).await?;
         let keyspace = options.keyspace.clone();
         let store = CassandraStore {
             driver,
             keyspace: options.keyspace,
             page_rows: options.page_rows,
             memory: Memory::default(),
+            unreadable: Unreadable::default(),
             statements: Mutex::new(HashMap::new()),
         };
         match schema::version(&store.driver, &keyspace).await {
@@ -148,6 +154,17 @@ impl CassandraStore {
                 Err(OpenError::Unreachable(what))
             }
         }
+    }
+
+    /// Whether the cluster and the tables are as they must be, by the connection of this store; see
+    /// [`health::check`].
+    pub async fn check(
+        &self,
+        options: &CassandraOptions,
+        schema: &Schema,
+        apply: &str,
+    ) -> Result<Vec<Finding>, SchemaError> {
+        health::look(&self.driver, options, schema, apply).await
     }
 
     /// The prepared statement of what is asked.
@@ -178,39 +195,42 @@ impl CassandraStore {
 
     /// Asks for a lightweight transaction; whether its condition held.
     async fn ask_if(&self, ask: Ask, values: &[Value]) -> Result<bool, Fault> {
-        let rows = self.ask(ask, values).await?;
-        let applied = rows
-            .into_iter()
-            .next()
-            .map(|mut row| row.boolean("[applied]"));
-        match applied {
-            Some(Ok(Some(applied))) => Ok(applied),
-            _ => Err(Fault::Unknown(
-                "the answer to a transaction does not say whether it was applied".to_owned(),
-            )),
-        }
+        rows::applied(self.ask(ask, values).await?)
     }
 
-    async fn swap(&self, id: &KeyId, old: &State, new: &State) -> Result<bool, Fault> {
-        let change = Change::between(old, new);
-        let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
-        let shape = change.shape();
-        let values = change.values(id.key.as_str(), shape);
-        self.ask_if(Ask::Swap(id.table.clone(), shape), &values)
-            .await
-    }
-
-    /// The state that a swap met instead of the one it named.
-    async fn met(&self, id: &KeyId, named: u64) -> Result<Option<State>, StoreError> {
-        let found = self.state(id).await?;
-        if found.as_ref().map_or(0, |state| state.version) != named {
-            return Ok(found);
+    /// The rows of a key.
+    fn rows<'a>(&'a self, id: &'a KeyId) -> Rows<'a, CassandraStore> {
+        Rows {
+            asks: self,
+            memory: &self.memory,
+            page_rows: self.page_rows,
+            id,
         }
-        // A majority does not show yet what the transaction saw.
-        self.memory.doubt(id, named);
-        self.state(id).await
     }
 }
+
+impl Asks for CassandraStore {
+    type More = NextPage;
+
+    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+        CassandraStore::ask(self, ask, values).await
+    }
+
+    async fn page(
+        &self,
+        ask: Ask,
+        values: &[Value],
+        page_rows: i32,
+        from: Option<NextPage>,
+    ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
+        let statement = self.statement(ask).await?;
+        self.driver.page(&statement, values, page_rows, from).await
+    }
+}
+
+/// Two days: ScyllaDB refuses timestamps from three days ahead of its clock on, and what is written further ahead than
+/// this cannot be overwritten by anybody else for as long (I3).
+const AHEAD_US_MAX: u64 = 2 * 24 * 3_600 * 1_000_000;
 
 #[async_trait]
 impl Store for CassandraStore {
@@ -234,32 +254,17 @@ impl Store for CassandraStore {
     }
 
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        self.state(id).await
+        self.rows(id).state().await
+    }
+
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        self.rows(id).settled().await
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
         debug_assert_eq!(new.version, old.version + 1, "one version a change");
         debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        let open = self.memory.open(id, old.version);
-        match self.swap(id, old, new).await {
-            Ok(true) => {
-                open.close();
-                self.memory.saw(id, new.version, new.head.0);
-                Swap::Applied
-            }
-            Ok(false) => {
-                open.close();
-                match self.met(id, old.version).await {
-                    Ok(state) => Swap::Conflict(state),
-                    Err(error) => Swap::NotStarted(error),
-                }
-            }
-            Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
-            Err(fault) => {
-                open.close();
-                Swap::NotStarted(fault.into())
-            }
-        }
+        self.rows(id).swap(old, new).await
     }
 
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
@@ -275,7 +280,7 @@ impl Store for CassandraStore {
         };
         let timestamp = codec::number(present(row.bigint("written")?, "written")?)?;
         Ok(Some(Cell {
-            value: (!deleted).then(|| Bytes::from(value)),
+            value: (!deleted).then_some(value),
             timestamp,
         }))
     }
@@ -286,10 +291,11 @@ impl Store for CassandraStore {
             Err(error) => return Written::NotStarted(error),
         };
         // A deleted value is a live marker: no purged tombstone can bring the old value back.
+        let is_deleted = cell.value.is_none();
         let values = [
             Value::text(id.key.as_str()),
-            Value::Blob(cell.value.as_deref().unwrap_or_default().to_vec()),
-            Value::Boolean(cell.value.is_none()),
+            Value::Blob(cell.value.unwrap_or_default()),
+            Value::Boolean(is_deleted),
             Value::BigInt(timestamp),
         ];
         match self.ask(Ask::WriteData(id.table.clone()), &values).await {
@@ -354,13 +360,10 @@ impl Store for CassandraStore {
         self.announce(row).await
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.replicas(after, limit).await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.replicas().await
     }
+
     async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
         self.write_beat(id, beat, stopped).await
     }
@@ -387,6 +390,10 @@ impl Store for CassandraStore {
 
     async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
         self.read_consent(question).await
+    }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        Some(AHEAD_US_MAX)
     }
 
     async fn clock_us(&self) -> Result<Option<u64>, StoreError> {

@@ -1,34 +1,38 @@
-//! Replicas and their signs of life, and the clock of the cluster.
+//! Replicas and their heartbeats, and the clock of the cluster.
+//!
+//! All rows stand in one partition, which is read by its key: what every replica must read in order to go on then
+//! needs a majority of the nodes of that partition, and not of every range of tokens.
 //!
 //! A row has one writer at a time, and every write of it carries its timestamp: none is the time of a clock,
 //! so that no coordinator's clock can put an earlier beat over a later one.
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
-use super::scan::Smallest;
 use super::statements::Ask;
 use super::value::{Row, Value, present};
 use crate::lock::ReplicaId;
-use crate::store::{ReplicaRow, StoreError};
+use crate::store::{REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
 
-/// The timestamp of what announces a replica: below that of its first beat, which is 1.
-const ANNOUNCED_AT: i64 = 0;
+/// The partition of all replicas.
+const PART: &str = "replicas";
 /// The timestamp of what forgets one: above that of a beat a millisecond for 30,000 years. (ScyllaDB refuses
 /// timestamps that are days ahead of its clock.)
 const FORGOTTEN_AT: i64 = 1 << 50;
 
 impl CassandraStore {
     pub(super) async fn announce(&self, row: &ReplicaRow) -> Result<(), StoreError> {
+        let beat = bigint(row.beat)?;
         let values = [
+            Value::text(PART),
             Value::Uuid(row.id.0),
             Value::text(&row.address),
             Value::text(&row.peer_address),
             Value::text(&row.version),
             Value::Timestamp(row.started_at_ms),
             Value::Int(row.ttl_ms.cast_signed()),
-            Value::BigInt(0),
-            Value::Boolean(false),
-            Value::BigInt(ANNOUNCED_AT),
+            Value::BigInt(beat),
+            Value::Boolean(row.stopped),
+            Value::BigInt(beat),
         ];
         self.ask(Ask::Announce, &values).await?;
         Ok(())
@@ -45,6 +49,7 @@ impl CassandraStore {
             Value::BigInt(beat),
             Value::BigInt(beat),
             Value::Boolean(stopped),
+            Value::text(PART),
             Value::Uuid(id.0),
         ];
         self.ask(Ask::Beat, &values).await?;
@@ -52,27 +57,38 @@ impl CassandraStore {
     }
 
     pub(super) async fn delete_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
-        let values = [Value::BigInt(FORGOTTEN_AT), Value::Uuid(id.0)];
+        let values = [
+            Value::BigInt(FORGOTTEN_AT),
+            Value::text(PART),
+            Value::Uuid(id.0),
+        ];
         self.ask(Ask::ForgetReplica, &values).await?;
         Ok(())
     }
 
-    pub(super) async fn replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        let mut page = Smallest::new(limit);
-        self.scan(Ask::Replicas, |row| {
-            if let Some(replica) = decode(row)?
-                && after.is_none_or(|after| replica.id > after)
-            {
-                page.offer(replica.id, replica);
+    pub(super) async fn replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        let statement = self.statement(Ask::Replicas).await?;
+        let values = [Value::text(PART)];
+        let page_rows = i32::from(self.page_rows);
+        let mut replicas = Vec::new();
+        let mut next = None;
+        loop {
+            let page = self.driver.page(&statement, &values, page_rows, next);
+            let (rows, more) = page.await?;
+            for row in rows {
+                replicas.extend(decode(row)?);
             }
-            Ok(())
-        })
-        .await?;
-        Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
+            if replicas.len() > REPLICAS_MAX {
+                return Err(too_many_replicas());
+            }
+            match more {
+                Some(more) => next = Some(more),
+                None => break,
+            }
+        }
+        // Cassandra orders ids of some versions by the time in them.
+        replicas.sort_unstable_by_key(|replica: &ReplicaRow| replica.id);
+        Ok(replicas)
     }
 
     /// The time by the clock of one node: each time another one is asked.

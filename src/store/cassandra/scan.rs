@@ -2,12 +2,19 @@
 //! look at all of them; only the page itself is kept in memory.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::CassandraStore;
+use super::driver::TokenRange;
+use super::rows::Asks;
 use super::statements::Ask;
-use super::value::{Row, present};
-use crate::lock::{Key, KeyId, TableName};
+use super::value::{Row, Value, present};
+use crate::lock::{Key, KeyId, State, TableName};
 use crate::store::{Listed, StoreError};
+
+/// How often it is said that a row cannot be read.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// The `limit` smallest keys that were offered.
 pub(super) struct Smallest<K, T> {
@@ -35,25 +42,110 @@ impl<K: Ord, T> Smallest<K, T> {
     }
 }
 
+/// All tokens. The lowest one is none of them.
+pub(super) const ALL: TokenRange = TokenRange {
+    above: i64::MIN,
+    up_to: i64::MAX,
+};
+/// Rows that could not be read, and when that was said last.
+#[derive(Debug, Default)]
+pub(super) struct Unreadable {
+    said: Mutex<Option<Instant>>,
+}
+
+impl Unreadable {
+    /// A row is left out for this. Listings are made all the time: said once a minute.
+    fn note(&self, what: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
+            *said = Some(Instant::now());
+            tracing::warn!(what, "a row cannot be read; it is left out of listings");
+        }
+    }
+}
+
+/// One page of what is in the rows of a listing, and where it goes on. A row that cannot be read hides no others.
+pub(super) async fn readable<A: Asks, T>(
+    asks: &A,
+    unreadable: &Unreadable,
+    (ask, page_rows): (Ask, i32),
+    range: TokenRange,
+    from: Option<A::More>,
+    decode: impl Fn(Row) -> Result<Option<T>, StoreError>,
+) -> Result<(Vec<T>, Option<A::More>), StoreError> {
+    let values = [Value::BigInt(range.above), Value::BigInt(range.up_to)];
+    let (rows, more) = asks.page(ask, &values, page_rows, from).await?;
+    let mut items = Vec::new();
+    for row in rows {
+        match decode(row) {
+            Ok(item) => items.extend(item),
+            Err(StoreError::Damaged(what)) => unreadable.note(&what),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((items, more))
+}
+
 impl CassandraStore {
-    /// Looks at every row that is asked for.
-    pub(super) async fn scan(
+    /// Reads all at once; where that fails, what each set of nodes keeps by itself, so that one without a majority hides
+    /// only what it keeps. What was read before the failure is read again.
+    pub(super) async fn each_range<F>(
+        &self,
+        read: impl Fn(TokenRange) -> F,
+    ) -> Result<(), StoreError>
+    where
+        F: Future<Output = Result<(), StoreError>>,
+    {
+        if read(ALL).await.is_ok() {
+            return Ok(());
+        }
+        let ranges = self.driver.ranges();
+        let (mut failed, mut last) = (0, None);
+        for range in &ranges {
+            if let Err(error) = read(*range).await {
+                failed += 1;
+                last = Some(error);
+            }
+        }
+        match last {
+            None => Ok(()),
+            Some(last) => Err(StoreError::Unavailable(format!(
+                "{failed} of {} ranges of tokens: {last}",
+                ranges.len()
+            ))),
+        }
+    }
+
+    /// Looks at everything in a listing that can be read.
+    pub(super) async fn scan_readable<T: Send>(
         &self,
         ask: Ask,
-        mut look: impl FnMut(Row) -> Result<(), StoreError> + Send,
+        range: TokenRange,
+        decode: impl Fn(Row) -> Result<Option<T>, StoreError> + Send + Sync,
+        mut look: impl FnMut(T) + Send,
     ) -> Result<(), StoreError> {
-        let statement = self.statement(ask).await?;
-        let page_rows = i32::from(self.page_rows);
+        let page = (ask, i32::from(self.page_rows));
         let mut next = None;
         loop {
-            let (rows, more) = self.driver.page(&statement, &[], page_rows, next).await?;
-            for row in rows {
-                look(row)?;
-            }
+            let (items, more) =
+                readable(self, &self.unreadable, page.clone(), range, next, &decode).await?;
+            items.into_iter().for_each(&mut look);
             match more {
                 Some(more) => next = Some(more),
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// The state of a key that is listed; none where it cannot be read.
+    async fn listed(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+        match self.rows(id).state().await {
+            Ok(state) => Ok(state.filter(|state| !state.entries.is_empty())),
+            Err(StoreError::Damaged(what)) => {
+                self.unreadable.note(&what);
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -70,13 +162,10 @@ impl CassandraStore {
         while listed.len() < limit {
             let wanted = limit - listed.len();
             let mut keys = Smallest::new(wanted);
-            self.scan(Ask::Keys(table.clone()), |row| {
-                if let Some(key) = live_key(table, row)?
-                    && from.as_ref().is_none_or(|from| key > *from)
-                {
-                    keys.offer(key, ());
-                }
-                Ok(())
+            let is_after = |key: &Key| from.as_ref().is_none_or(|from| key > from);
+            let decode = |row| Ok(live_key(table, row)?.filter(is_after));
+            self.scan_readable(Ask::Keys(table.clone()), ALL, decode, |key| {
+                keys.offer(key, ())
             })
             .await?;
             let keys = keys.into_items();
@@ -87,11 +176,8 @@ impl CassandraStore {
                     table: table.clone(),
                     key,
                 };
-                match self.state(&id).await? {
-                    Some(state) if !state.entries.is_empty() => {
-                        listed.push(Listed { key: id.key, state });
-                    }
-                    _ => {}
+                if let Some(state) = self.listed(&id).await? {
+                    listed.push(Listed { key: id.key, state });
                 }
             }
             if last {
@@ -107,29 +193,29 @@ impl CassandraStore {
         table: &TableName,
         look: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
-        let statement = self.statement(Ask::Keys(table.clone())).await?;
-        let page_rows = i32::from(self.page_rows);
+        self.each_range(|range| self.live_in(table, range, look))
+            .await
+    }
+
+    async fn live_in(
+        &self,
+        table: &TableName,
+        range: TokenRange,
+        look: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        let page = (Ask::Keys(table.clone()), i32::from(self.page_rows));
+        let decode = |row| live_key(table, row);
         let mut next = None;
         loop {
-            let (rows, more) = self.driver.page(&statement, &[], page_rows, next).await?;
-            for row in rows {
-                let Some(key) = live_key(table, row)? else {
-                    continue;
-                };
+            let listed = readable(self, &self.unreadable, page.clone(), range, next, decode);
+            let (keys, more) = listed.await?;
+            for key in keys {
                 let id = KeyId {
                     table: table.clone(),
                     key,
                 };
-                match self.state(&id).await {
-                    Ok(Some(state)) if !state.entries.is_empty() => {
-                        look(Listed { key: id.key, state });
-                    }
-                    Ok(_) => {}
-                    // One key that cannot be read does not hide the others.
-                    Err(error @ StoreError::Damaged(_)) => {
-                        tracing::warn!(key = %id, %error, "a key cannot be read");
-                    }
-                    Err(error) => return Err(error),
+                if let Some(state) = self.listed(&id).await? {
+                    look(Listed { key: id.key, state });
                 }
             }
             match more {
@@ -148,12 +234,69 @@ fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> 
     let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| {
         StoreError::Damaged(format!("the table {table} holds no key of ours: {error}"))
     })?;
+    if head < 0 {
+        return Err(StoreError::Damaged(format!("the head of {key} is {head}")));
+    }
     Ok((head < next).then_some(key))
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+    use crate::store::cassandra::fault::Fault;
+    use crate::store::cassandra::value::Value;
+
+    /// A cluster that has these keys, each with its head and next.
+    struct Has(Vec<[Option<Value>; 3]>);
+
+    impl Asks for Has {
+        type More = ();
+
+        async fn ask(&self, _: Ask, _: &[Value]) -> Result<Vec<Row>, Fault> {
+            panic!("nothing is asked but pages");
+        }
+
+        async fn page(
+            &self,
+            _: Ask,
+            _: &[Value],
+            _: i32,
+            _: Option<()>,
+        ) -> Result<(Vec<Row>, Option<()>), Fault> {
+            let columns = ["key", "head", "next"].map(str::to_owned);
+            let rows = self.0.iter().map(|values| Row {
+                columns: columns.clone().into(),
+                values: values.to_vec(),
+            });
+            Ok((rows.collect(), None))
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_half_known_hides_no_others() {
+        let row = |key: &str, head, next| {
+            let number = |n: Option<i64>| n.map(Value::BigInt);
+            [Some(Value::text(key)), number(head), number(next)]
+        };
+        let has = Has(vec![
+            row("a", Some(1), Some(2)),
+            row("half", None, Some(2)),
+            row("below", Some(-1), Some(2)),
+            row("no\nkey", Some(1), Some(2)),
+            row("idle", Some(2), Some(2)),
+            row("b", Some(1), Some(3)),
+        ]);
+        let table = TableName::default_table();
+        let decode = |row| live_key(&table, row);
+        let ask = (Ask::Keys(table.clone()), 10);
+        let unreadable = Unreadable::default();
+        let page = readable(&has, &unreadable, ask, ALL, None, decode).now_or_never();
+        let (keys, _) = page.unwrap().unwrap();
+        let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+        assert_eq!(keys, ["a", "b"]);
+    }
 
     #[test]
     fn the_smallest_are_kept_in_order() {

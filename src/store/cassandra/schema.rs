@@ -6,13 +6,14 @@ use super::migration;
 use super::options::{CassandraOptions, Keyspace};
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
-use super::statements::{Ask, QUESTION_TTL_S, data_table, lock_table, single_table};
+use super::statements::{Ask, REPLICA_TABLE, data_table, lock_table, single_table};
+use super::tables::{self, Kind};
 use super::value::Value;
 use crate::lock::TableName;
 use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 2;
+pub const VERSION: i32 = 3;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
@@ -48,22 +49,27 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"ttl\" int,\n  \
              \"disconnect_grace\" int,\n  \"replica\" uuid,\n  \"epoch\" int,\n  \"open\" boolean,\n  \"identity\" text,\n  \"owner\" text,\n  \
-             \"created_at\" timestamp\n) WITH gc_grace_seconds = {GC_GRACE_S}",
-            one("sessions")
+             \"created_at\" timestamp\n) WITH {}",
+            one("sessions"),
+            Kind::Sessions.options()
         ));
+        // All in one partition, so what is left of deleted rows is kept for hours and not for days. A row that a node
+        // brings back after that is one without heartbeats: its replica counts as down again, and it is deleted again.
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"id\" uuid PRIMARY KEY,\n  \"address\" text,\n  \
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"address\" text,\n  \
              \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean\n)",
-            one("replicas")
+             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean,\n  \
+             PRIMARY KEY (\"part\", \"id\")\n) WITH {}",
+            one(REPLICA_TABLE),
+            Kind::Replicas.options()
         ));
-        // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"id\" uuid,\n  \
              \"table_name\" text,\n  \"key\" text,\n  \"seq\" bigint,\n  \"fence\" bigint,\n  \
              \"epoch\" int,\n  \"session\" uuid,\n  \"consented\" boolean,\n  \
-             PRIMARY KEY (\"home\", \"id\")\n) WITH gc_grace_seconds = {QUESTION_TTL_S}",
-            one("questions")
+             PRIMARY KEY (\"home\", \"id\")\n) WITH {}",
+            one("questions"),
+            Kind::Questions.options()
         ));
         for table in &self.tables {
             statements.push(format!(
@@ -73,14 +79,16 @@ impl Schema {
                  \"ended\" blob,\n  \"skip\" blob,\n  \"format\" tinyint static,\n  \
                  \"version\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \
                  \"grant\" bigint static,\n  \"fence\" bigint static,\n  \"width\" int static,\n  \
-                 \"unsynced\" boolean static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
-                 (\"seq\" ASC) AND gc_grace_seconds = {GC_GRACE_S}",
-                lock_table(keyspace, table)
+                 \"unsynced\" boolean static,\n  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
+                 (\"seq\" ASC) AND {}",
+                lock_table(keyspace, table),
+                Kind::Locks.options()
             ));
             statements.push(format!(
                 "CREATE TABLE IF NOT EXISTS {} (\n  \"key\" text PRIMARY KEY,\n  \"value\" blob,\n  \
-                 \"deleted\" boolean\n)",
-                data_table(keyspace, table)
+                 \"deleted\" boolean\n) WITH {}",
+                data_table(keyspace, table),
+                Kind::Data.options()
             ));
         }
         statements
@@ -173,7 +181,8 @@ pub async fn apply(
         }
     }
     driver.agree_on_schema().await?;
-    migration::finish(&driver, &schema.keyspace, say).await
+    tables::set(&driver, schema, say).await?;
+    migration::finish(&driver, schema, say).await
 }
 
 /// Says what the cluster would only refuse, in words that tell what to do.
@@ -228,7 +237,7 @@ pub(super) async fn columns(
     Ok(columns)
 }
 
-fn unreadable(error: StoreError) -> Fault {
+pub(super) fn unreadable(error: StoreError) -> Fault {
     Fault::Refused(error.to_string())
 }
 

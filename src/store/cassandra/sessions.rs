@@ -2,7 +2,7 @@
 
 use super::CassandraStore;
 use super::fault::Fault;
-use super::scan::Smallest;
+use super::scan::{ALL, Smallest};
 use super::statements::Ask;
 use super::value::{Row, Value, present};
 use crate::lock::{ReplicaId, SessionId};
@@ -44,12 +44,11 @@ impl CassandraStore {
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError> {
         let mut page = Smallest::new(limit);
-        self.scan(Ask::Sessions, |row| {
-            let session = decode_session(row)?;
+        let decode = |row| decode_session(row).map(Some);
+        self.scan_readable(Ask::Sessions, ALL, decode, |session| {
             if after.is_none_or(|after| session.id > after) {
                 page.offer(session.id, session);
             }
-            Ok(())
         })
         .await?;
         Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
@@ -59,8 +58,9 @@ impl CassandraStore {
         &self,
         look: &(dyn Fn(SessionRow) + Sync),
     ) -> Result<(), StoreError> {
-        let show = |row| decode_session(row).map(look);
-        self.scan(Ask::Sessions, show).await
+        let decode = |row| decode_session(row).map(Some);
+        self.each_range(|range| self.scan_readable(Ask::Sessions, range, decode, look))
+            .await
     }
 }
 

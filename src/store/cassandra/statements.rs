@@ -24,8 +24,8 @@ pub(super) const ROW_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns that all rows of a key share, in the order in which they are bound.
-pub(super) const SHARED_COLUMNS: [&str; 8] = [
-    "format", "version", "next", "head", "grant", "fence", "width", "unsynced",
+pub(super) const SHARED_COLUMNS: [&str; 9] = [
+    "format", "version", "next", "head", "grant", "fence", "width", "unsynced", "digest",
 ];
 
 /// The columns of a session, its id last.
@@ -41,8 +41,9 @@ pub(super) const SESSION_COLUMNS: [&str; 9] = [
     "id",
 ];
 
-/// The columns of a replica, its id first.
-pub(super) const REPLICA_COLUMNS: [&str; 8] = [
+/// The columns of a replica, its key first: all replicas stand in one partition.
+pub(super) const REPLICA_COLUMNS: [&str; 9] = [
+    "part",
     "id",
     "address",
     "peer_address",
@@ -52,6 +53,9 @@ pub(super) const REPLICA_COLUMNS: [&str; 8] = [
     "beat",
     "stopped",
 ];
+
+/// The table of the replicas.
+pub(super) const REPLICA_TABLE: &str = "membership";
 
 /// The columns of a question, in the order in which they are bound: who is asked, and what.
 pub(super) const QUESTION_COLUMNS: [&str; 8] = [
@@ -106,7 +110,7 @@ pub(super) enum Ask {
     FirstSettled(TableName),
     /// The rows of a key from a seq on, the newest first.
     Places(TableName),
-    /// Of every key: what its rows share.
+    /// Of every key in a range of tokens: what its rows share.
     Keys(TableName),
     /// The value of a key.
     ReadData(TableName),
@@ -197,7 +201,7 @@ impl Ask {
     /// Its text.
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
-        let replicas = single_table(keyspace, "replicas");
+        let replicas = single_table(keyspace, REPLICA_TABLE);
         let questions = single_table(keyspace, "questions");
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
@@ -213,7 +217,8 @@ impl Ask {
                 lock_table(keyspace, table)
             ),
             Ask::Keys(table) => format!(
-                "SELECT DISTINCT \"key\", \"head\", \"next\" FROM {}",
+                "SELECT DISTINCT \"key\", \"head\", \"next\" FROM {} \
+                 WHERE token(\"key\") > ? AND token(\"key\") <= ?",
                 lock_table(keyspace, table)
             ),
             Ask::ReadData(table) => format!(
@@ -240,22 +245,30 @@ impl Ask {
             Ask::ForgetSession => {
                 format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")
             }
-            Ask::Sessions => format!("SELECT {} FROM {sessions}", quoted(&SESSION_COLUMNS)),
-            // The timestamps of a replica's row are all given: a beat's number is its own, so that no clock
-            // orders beats, and what announces it is below them all, what forgets it above.
+            Ask::Sessions => format!(
+                "SELECT {} FROM {sessions} WHERE token(\"id\") > ? AND token(\"id\") <= ?",
+                quoted(&SESSION_COLUMNS)
+            ),
+            // The timestamps of a replica's row are all given: that of a heartbeat is its number, so that no clock
+            // orders them, and the one that announces it is the first. What forgets it is above them all.
             Ask::Announce => format!(
                 "INSERT INTO {replicas} ({}) VALUES ({}) USING TIMESTAMP ?",
                 quoted(&REPLICA_COLUMNS),
                 marks(REPLICA_COLUMNS.len())
             ),
             Ask::Beat => format!(
-                "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"id\" = ?",
-                assigned(&REPLICA_COLUMNS[6..])
+                "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"part\" = ? AND \"id\" = ?",
+                assigned(&REPLICA_COLUMNS[7..])
             ),
             Ask::ForgetReplica => {
-                format!("DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"id\" = ?")
+                format!(
+                    "DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"part\" = ? AND \"id\" = ?"
+                )
             }
-            Ask::Replicas => format!("SELECT {} FROM {replicas}", quoted(&REPLICA_COLUMNS)),
+            Ask::Replicas => format!(
+                "SELECT {} FROM {replicas} WHERE \"part\" = ?",
+                quoted(&REPLICA_COLUMNS[1..])
+            ),
             // Without `consented`, which is for the one who is asked to write.
             Ask::PutQuestion => format!(
                 "INSERT INTO {questions} ({}) VALUES ({}) USING TTL {QUESTION_TTL_S}",

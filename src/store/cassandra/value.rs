@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::store::StoreError;
@@ -12,7 +13,7 @@ pub(super) enum Value {
     /// Bound: the cell stays as it is. (A null would write a tombstone.)
     Unset,
     Text(String),
-    Blob(Vec<u8>),
+    Blob(Bytes),
     BigInt(i64),
     Int(i32),
     TinyInt(i8),
@@ -79,7 +80,7 @@ impl Row {
 
     columns_of! {
         text: Text -> String,
-        blob: Blob -> Vec<u8>,
+        blob: Blob -> Bytes,
         bigint: BigInt -> i64,
         int: Int -> i32,
         tinyint: TinyInt -> i8,

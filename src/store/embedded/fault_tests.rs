@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::faults::{Faults, ReadFault, SyncFault};
 use super::*;
-use crate::lock::{Command, CoreLimits, Create, Liveness, Mode, decide};
+use crate::lock::{Command, CoreLimits, Create, Liveness, Mode, ReplicaId, decide};
 
 struct World {
     store: EmbeddedStore,

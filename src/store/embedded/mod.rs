@@ -44,7 +44,7 @@ pub use self::open_error::OpenError;
 use self::work::{SwapRows, Work};
 use self::writer::{Done, Message, QUEUE_JOBS_MAX, Writer};
 use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
-use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use crate::lock::{Key, KeyId, SessionId, State, TableName};
 
 /// How many reads may be under way, each on a thread of its own; more wait.
 const READS_MAX: usize = 16;
@@ -293,13 +293,8 @@ impl Store for EmbeddedStore {
         applied(self.submit(Work::Announce(row.clone())).await)
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.read(move |snapshot| read::replicas(snapshot, after, limit))
-            .await
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        self.read(read::replicas).await
     }
 }
 

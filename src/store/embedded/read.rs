@@ -111,15 +111,10 @@ pub(super) fn sessions(
     })
 }
 
-pub(super) fn replicas(
-    snapshot: &ReadTransaction,
-    after: Option<ReplicaId>,
-    limit: usize,
-) -> Result<Vec<ReplicaRow>, Fault> {
+/// One at most: each that is announced replaces those before it.
+pub(super) fn replicas(snapshot: &ReadTransaction) -> Result<Vec<ReplicaRow>, Fault> {
     let rows = snapshot.open_table(REPLICAS)?;
-    by_id(&rows, after.map(|id| id.0), limit, |id, row| {
-        decode_replica(ReplicaId(id), row)
-    })
+    by_id(&rows, None, 1, |id, row| decode_replica(ReplicaId(id), row))
 }
 
 /// Rows in the order of their ids, from the first above `after`.

@@ -65,6 +65,7 @@ impl Setup {
                     ended_max: 8,
                     places_max: 8,
                     ahead_us_max: None,
+                    clock_off: false,
                 },
                 calls_max: 8,
                 waits_per_lock_ref_max: 4,

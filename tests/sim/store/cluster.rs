@@ -1,6 +1,6 @@
 //! What the store holds, and what an operation does to it at the moment at which it takes effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
@@ -27,6 +27,7 @@ pub struct Rows {
     data: BTreeMap<KeyId, [Option<Cell>; COPIES]>,
     sessions: BTreeMap<SessionId, SessionRow>,
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
+    forgotten: BTreeSet<ReplicaId>,
     questions: Vec<Asked>,
 }
 
@@ -184,16 +185,16 @@ impl Rows {
         above.take(limit).cloned().collect()
     }
 
+    /// A plain write whose timestamp is the beat, as [`Rows::beat`].
     pub fn announce(&mut self, row: &ReplicaRow) {
-        self.replicas.insert(row.id, row.clone());
+        let present = self.replicas.get(&row.id);
+        if !self.forgotten.contains(&row.id) && present.is_none_or(|one| one.beat < row.beat) {
+            self.replicas.insert(row.id, row.clone());
+        }
     }
 
-    pub fn list_replicas(&self, after: Option<ReplicaId>, limit: usize) -> Vec<ReplicaRow> {
-        let above = self
-            .replicas
-            .values()
-            .filter(|row| after.is_none_or(|a| row.id > a));
-        above.take(limit).cloned().collect()
+    pub fn list_replicas(&self) -> Vec<ReplicaRow> {
+        self.replicas.values().cloned().collect()
     }
 
     /// A plain write whose timestamp is the beat: the highest one stands.
@@ -206,8 +207,10 @@ impl Rows {
         }
     }
 
+    /// For good: what comes late does not bring it back.
     pub fn forget_replica(&mut self, id: ReplicaId) {
         self.replicas.remove(&id);
+        self.forgotten.insert(id);
     }
 
     pub fn ask(&mut self, question: &Question) {

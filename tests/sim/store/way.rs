@@ -361,12 +361,8 @@ impl Store for Way {
         Ok(self.operation(what, effect).await?)
     }
 
-    async fn list_replicas(
-        &self,
-        after: Option<ReplicaId>,
-        limit: usize,
-    ) -> Result<Vec<ReplicaRow>, StoreError> {
-        let list = move |rows: &mut Rows| rows.list_replicas(after, limit);
+    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
+        let list = |rows: &mut Rows| rows.list_replicas();
         self.rows("list replicas".to_owned(), list).await
     }
 

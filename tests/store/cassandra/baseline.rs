@@ -196,7 +196,7 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
         assert!(said.contains(part), "{said}");
     }
     let store = world.store().await;
-    assert_eq!(store.list_replicas(None, 9).await.unwrap(), []);
+    assert_eq!(store.list_replicas().await.unwrap(), []);
 
     let told = bench(&world, &more).await;
     let report = report(&told);
@@ -205,7 +205,7 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
     assert_eq!(turns(&report), [(4, 1, "fermata"), (4, 1, "music")]);
     assert!(report["comparisons"][0]["ratio"]["median"].as_f64() > Some(0.0));
 
-    let replicas = store.list_replicas(None, 9).await.unwrap();
+    let replicas = store.list_replicas().await.unwrap();
     let [replica] = replicas.as_slice() else {
         panic!("{replicas:?}")
     };

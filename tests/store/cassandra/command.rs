@@ -4,6 +4,7 @@ use std::process::Output;
 
 use tokio::process::Command;
 
+use super::raw::Raw;
 use super::{MAKING, World};
 
 /// `fermata schema` with these words, and none of the settings of whoever runs the tests.
@@ -75,6 +76,34 @@ async fn two_who_make_the_tables_at_once_both_succeed_and_the_check_is_good() {
     assert!(found.contains("there is no table lock_orders"), "{found}");
     let remedy = format!("{} --table orders\n", world.remedy());
     assert!(found.contains(&remedy), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn options_of_tables_that_were_made_otherwise_are_found_and_set() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    raw.run(
+        "ALTER TABLE \"@KEYSPACE@\".\"lock_default\" WITH read_repair = 'NONE' AND gc_grace_seconds = 60; \
+         ALTER TABLE \"@KEYSPACE@\".\"data_default\" WITH speculative_retry = '99p'",
+    )
+    .await;
+    let (code, found, _) = world.command(&["check"]).await;
+    assert_eq!(code, Some(78), "{found}");
+    for said in [
+        "wrong: lock_default has gc_grace_seconds = 60: ",
+        "wrong: lock_default has read_repair = 'NONE': ",
+        "advice: data_default has speculative_retry = '99p': ",
+    ] {
+        assert!(found.contains(said), "{found}");
+    }
+    world.apply(&["default"]).await.unwrap();
+    let (code, found, _) = world.command(&["check"]).await;
+    assert_eq!(code, Some(0), "{found}");
+    for option in ["gc_grace_seconds", "read_repair", "speculative_retry"] {
+        assert!(!found.contains(option), "{found}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -175,11 +175,70 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
     changes.healed().await;
 }
 
+/// How often a key was read, and the longest time in which it was not.
+#[derive(Clone, Copy, Debug)]
+struct Stood {
+    still: Duration,
+    loads: u32,
+}
+
+/// Reads a key again and again for so long.
+async fn reads(store: &CassandraStore, key: KeyId, span: Duration) -> Stood {
+    let begun = Instant::now();
+    let mut last = begun;
+    let mut stood = Stood {
+        still: Duration::ZERO,
+        loads: 0,
+    };
+    while begun.elapsed() < span {
+        if store.load(&key).await.is_ok() {
+            stood.loads += 1;
+            stood.still = stood.still.max(last.elapsed());
+            last = Instant::now();
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    stood.still = stood.still.max(last.elapsed());
+    stood
+}
+
+/// Two of three nodes have all that a majority needs: a key that is read by way of the third as well is held up for as long
+/// as its reads wait before they ask another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hangs_makes_no_key_stand_still_for_as_long_as_it_does() {
+    let Some(world) = World::make_alone(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let keys: Vec<KeyId> = (0..24).map(|n| id(&format!("k{n}"))).collect();
+    for key in &keys {
+        let old = State::default();
+        apply(&store, key, &old, &with_place(&old, 1)).await;
+    }
+    let all = |span| {
+        let all = keys.iter().map(|key| reads(&store, key.clone(), span));
+        futures_util::future::join_all(all)
+    };
+    let mut before = all(Duration::from_secs(10)).await;
+    let paused = Paused::node(3);
+    let mut stood = all(HANGS).await;
+    drop(paused);
+    for (name, stood) in [("before", &mut before), ("hung", &mut stood)] {
+        stood.sort_by_key(|key| key.still);
+        let still: Vec<_> = stood.iter().map(|key| key.still).collect();
+        let loads: u32 = stood.iter().map(|key| key.loads).sum();
+        println!("{name}: {loads} loads; each key stood still for {still:.1?}");
+    }
+    let still = stood.last().unwrap().still;
+    assert!(still < HANGS / 2, "a key stood still for {still:.1?}");
+    block_in_place(|| world.cluster.wait_until_up(&|_| {})).unwrap();
+}
+
 /// A node that is paused until this is dropped.
-struct Paused(usize);
+pub struct Paused(usize);
 
 impl Paused {
-    fn node(number: usize) -> Paused {
+    pub fn node(number: usize) -> Paused {
         block_in_place(|| support::signal(number, support::Signal::SIGSTOP)).unwrap();
         Paused(number)
     }

@@ -5,6 +5,7 @@ mod baseline;
 mod command;
 mod faults;
 mod hanging;
+mod membership;
 mod migration;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;

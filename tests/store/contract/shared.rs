@@ -16,7 +16,7 @@ pub async fn beats_never_go_back(store: Arc<dyn Store>) {
     }
     let announced = replica_row(3);
     let seen = async |beat, stopped| {
-        let listed = store.list_replicas(None, 10).await.unwrap();
+        let listed = store.list_replicas().await.unwrap();
         let expected = ReplicaRow {
             beat,
             stopped,
@@ -52,7 +52,7 @@ pub async fn a_forgotten_replica_does_not_come_back(store: Arc<dyn Store>) {
     store.announce_replica(&gone).await.unwrap();
     // Nor is there one that was never announced.
     store.beat(replica(4), 1, false).await.unwrap();
-    let listed = store.list_replicas(None, 10).await.unwrap();
+    let listed = store.list_replicas().await.unwrap();
     let left: Vec<_> = listed.iter().map(|row| row.id).collect();
     assert_eq!(left, [other.id]);
 }

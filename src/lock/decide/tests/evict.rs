@@ -1,5 +1,5 @@
 use super::*;
-use crate::lock::{FenceError, SessionId};
+use crate::lock::SessionId;
 
 const SESSION: SessionId = SessionId(Uuid::from_u128(0x5e55));
 
@@ -168,20 +168,4 @@ fn an_evict_with_another_tag_or_of_a_place_to_come_is_refused() {
     };
     refused(&queue(&[A]), wrong_tag, Refusal::NeverIssued);
     refused(&queue(&[A]), evict(2, forced()), Refusal::NeverIssued);
-}
-
-#[test]
-fn an_evict_that_can_get_no_fence_for_the_next_holder_is_refused() {
-    let far_ahead = CoreLimits {
-        ahead_us_max: Some(0),
-        ..limits()
-    };
-    let state = queue(&[A, B]);
-    let decision = decide(&state, &[evict(1, forced())], NOW, &far_ahead);
-    let why = FenceError::TooFarAhead {
-        ahead_us: 16,
-        limit_us: 0,
-    };
-    assert_eq!(decision.outcomes, [Outcome::Refused(Refusal::Fence(why))]);
-    assert_eq!(decision.state, state);
 }

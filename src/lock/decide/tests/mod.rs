@@ -7,6 +7,7 @@ mod evict;
 mod extend;
 mod release;
 mod take_over;
+mod ungranted;
 
 use uuid::Uuid;
 

@@ -200,18 +200,21 @@ fn nobody_that_was_never_let_in_clears_unsynced() {
 }
 
 #[test]
-fn a_foreign_release_that_can_get_no_fence_for_the_next_holder_changes_nothing() {
+fn where_the_fences_are_used_up_a_holder_goes_and_nobody_follows_it() {
     let last_slot = State {
         grant: Fence(Fence::MAX - 16),
         fence: Fence(Fence::MAX - 16),
         ..queue(&[A, B])
     };
-    let why = Refusal::Fence(FenceError::UsedUp);
-    refused(&last_slot, release(1, C, None), why.clone());
-    refused(&last_slot, release(1, A, Some(last_slot.grant)), why);
-    let (state, outcome) = one(&last_slot, release(2, C, None));
-    assert_eq!(outcome, released(false, true));
-    let (state, outcome) = one(&state, release(1, A, Some(last_slot.grant)));
+    let (state, outcome) = one(&last_slot, release(1, C, None));
+    assert_eq!(outcome, released(true, false));
+    assert!(state.awaits_grant() && state.unsynced);
+    let (state, outcome) = one(&last_slot, release(1, A, Some(last_slot.grant)));
     assert_eq!(outcome, released(true, true));
+    assert!(state.awaits_grant() && !state.unsynced);
+    let why = why_not_granted(&state, LATER, &limits());
+    assert_eq!(why, Some(FenceError::UsedUp));
+    let (state, outcome) = one(&state, release(2, C, None));
+    assert_eq!(outcome, released(false, true));
     assert_eq!(state.entries.len(), 0);
 }

@@ -1,31 +1,41 @@
 //! Values and rows, as the driver has them and as this room does.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use scylla::cluster::metadata::ColumnType;
 use scylla::response::query_result::QueryResult;
-use scylla::value::{CqlTimestamp, CqlValue, MaybeUnset};
+use scylla::serialize::SerializationError;
+use scylla::serialize::value::SerializeValue;
+use scylla::serialize::writers::{CellWriter, WrittenCellProof};
+use scylla::value::{CqlTimestamp, CqlValue, Unset};
 
 use crate::store::cassandra::fault::Fault;
 use crate::store::cassandra::value::{Row, Value};
 
-pub(super) fn bound(value: &Value) -> MaybeUnset<CqlValue> {
-    MaybeUnset::Set(match value {
-        Value::Unset => return MaybeUnset::Unset,
-        Value::Text(text) => CqlValue::Text(text.clone()),
-        Value::Blob(bytes) => CqlValue::Blob(bytes.clone()),
-        Value::BigInt(number) => CqlValue::BigInt(*number),
-        Value::Int(number) => CqlValue::Int(*number),
-        Value::TinyInt(number) => CqlValue::TinyInt(*number),
-        Value::Boolean(truth) => CqlValue::Boolean(*truth),
-        Value::Uuid(id) => CqlValue::Uuid(*id),
-        Value::Timestamp(ms) => CqlValue::Timestamp(CqlTimestamp(*ms)),
-        Value::Map(pairs) => CqlValue::Map(
-            pairs
-                .iter()
-                .map(|(one, other)| (CqlValue::Text(one.clone()), CqlValue::Text(other.clone())))
-                .collect(),
-        ),
-    })
+/// Written from where it lies: a value of a MiB is not copied on its way into the request.
+impl SerializeValue for Value {
+    fn serialize<'b>(
+        &self,
+        kind: &ColumnType<'_>,
+        writer: CellWriter<'b>,
+    ) -> Result<WrittenCellProof<'b>, SerializationError> {
+        match self {
+            Value::Unset => Unset.serialize(kind, writer),
+            Value::Text(text) => text.serialize(kind, writer),
+            Value::Blob(bytes) => bytes.serialize(kind, writer),
+            Value::BigInt(number) => number.serialize(kind, writer),
+            Value::Int(number) => number.serialize(kind, writer),
+            Value::TinyInt(number) => number.serialize(kind, writer),
+            Value::Boolean(truth) => truth.serialize(kind, writer),
+            Value::Uuid(id) => id.serialize(kind, writer),
+            Value::Timestamp(ms) => CqlTimestamp(*ms).serialize(kind, writer),
+            Value::Map(pairs) => {
+                let pairs = pairs.iter().map(|(one, other)| (one, other));
+                pairs.collect::<BTreeMap<_, _>>().serialize(kind, writer)
+            }
+        }
+    }
 }
 
 pub(super) fn rows(answer: QueryResult) -> Result<Vec<Row>, Fault> {
@@ -63,7 +73,7 @@ pub(super) fn rows(answer: QueryResult) -> Result<Vec<Row>, Fault> {
 fn read(value: CqlValue) -> Result<Value, Fault> {
     Ok(match value {
         CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
-        CqlValue::Blob(bytes) => Value::Blob(bytes),
+        CqlValue::Blob(bytes) => Value::Blob(bytes.into()),
         CqlValue::BigInt(number) => Value::BigInt(number),
         CqlValue::Int(number) => Value::Int(number),
         CqlValue::TinyInt(number) => Value::TinyInt(number),
@@ -86,4 +96,24 @@ fn read(value: CqlValue) -> Result<Value, Fault> {
             ));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use scylla::cluster::metadata::NativeType;
+
+    use super::*;
+
+    #[test]
+    fn a_large_value_is_written_from_where_it_lies() {
+        let large = Bytes::from(vec![7; 1 << 20]);
+        let value = Value::Blob(large.clone());
+        let mut request = Vec::new();
+        let kind = ColumnType::Native(NativeType::Blob);
+        value
+            .serialize(&kind, CellWriter::new(&mut request))
+            .unwrap();
+        assert_eq!(request.split_off(4), large);
+    }
 }

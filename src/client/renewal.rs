@@ -1,0 +1,209 @@
+//! The renewals of one lease: one each third of the TTL, or each quarter of the disconnect_grace; over the client's
+//! KeepAlive stream, or where that fails as calls of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::calls::from_wire;
+use super::clock::{Moment, sleep_until};
+use super::connect::Client;
+use super::error::SessionError;
+use super::keep_alive::{KeepAliveLink, Unrenewed};
+use super::lease::LeaseShared;
+use super::lost::Lost;
+use super::retry::Backoff;
+use super::validity::Validity;
+
+/// Signs of life in one TTL.
+const RENEWALS_PER_TTL: u32 = 3;
+/// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
+const ATTEMPTS_PER_TTL: u32 = 6;
+
+/// Signs of life in one disconnect_grace.
+const RENEWALS_PER_GRACE: u32 = 4;
+/// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
+const ATTEMPTS_PER_GRACE: u32 = 4;
+
+/// A stream that broke is opened again at once, but not sooner than this after the last sign of life; after twice that
+/// where it broke again before the next was due, and so on.
+const REOPENED_AFTER: Duration = Duration::from_millis(250);
+
+/// How often a sign of life is given, and what is tried for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    every: Duration,
+    attempt_max: Duration,
+    /// How many streams are tried, on one endpoint after the other.
+    streams: u32,
+    /// How long calls are tried after that.
+    calls_max: Duration,
+    /// The first one is given at once: no stream is open yet whose end would tell that this client went.
+    at_once: bool,
+}
+
+impl Pace {
+    fn of(ttl: Duration, disconnect_grace: Option<Duration>) -> Pace {
+        match disconnect_grace {
+            None => Pace {
+                every: ttl / RENEWALS_PER_TTL,
+                attempt_max: ttl / ATTEMPTS_PER_TTL,
+                streams: 1,
+                calls_max: ttl / RENEWALS_PER_TTL,
+                at_once: false,
+            },
+            // Calls do not tell that a stream is back.
+            Some(grace) => Pace {
+                every: grace / RENEWALS_PER_GRACE,
+                attempt_max: grace / ATTEMPTS_PER_GRACE,
+                streams: 2,
+                calls_max: grace / ATTEMPTS_PER_GRACE,
+                at_once: true,
+            },
+        }
+    }
+}
+
+/// What gives the signs of life of one lease.
+pub(super) struct Renewals {
+    client: Client,
+    session: String,
+    pace: Pace,
+    way: Way,
+    /// The number of the stream that the last answer came on.
+    heard_on: Option<u64>,
+    /// When the last sign of life was given.
+    sent_at: Moment,
+}
+
+/// How signs of life are given.
+enum Way {
+    /// None was needed yet: a short section needs none.
+    Untried,
+    /// Over the stream.
+    Stream(Arc<KeepAliveLink>),
+    /// As calls: the server has no such stream, or does not take this lease on it.
+    Calls,
+}
+
+impl Renewals {
+    pub(super) fn new(
+        client: &Client,
+        session: &str,
+        ttl: Duration,
+        disconnect_grace: Option<Duration>,
+    ) -> Renewals {
+        Renewals {
+            client: client.clone(),
+            session: session.to_owned(),
+            pace: Pace::of(ttl, disconnect_grace),
+            way: Way::Untried,
+            heard_on: None,
+            sent_at: client.now(),
+        }
+    }
+
+    /// Renews until the lease is over.
+    pub(super) async fn run(mut self, lease: &LeaseShared) -> Lost {
+        let pace = self.pace;
+        let client = self.client.clone();
+        let mut due = match pace.at_once {
+            true => client.now(),
+            false => client.now().after(pace.every),
+        };
+        let mut backoff = Backoff::new();
+        let mut reopened_after = REOPENED_AFTER;
+        loop {
+            tokio::select! {
+                biased;
+                () = sleep_until(client.clock(), due) => reopened_after = REOPENED_AFTER,
+                // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
+                () = self.broken() => {
+                    let soonest = self.sent_at.after(reopened_after.min(pace.every));
+                    reopened_after = reopened_after.saturating_mul(2);
+                    sleep_until(client.clock(), soonest).await;
+                }
+            }
+            let asked = client.now();
+            self.sent_at = asked;
+            match self.renew().await {
+                Ok(validity) => {
+                    lease.extend(validity);
+                    backoff.reset();
+                    due = asked.after(pace.every);
+                }
+                Err(SessionError::Over(lost)) => return lost,
+                // What was promised stands; until it ends it is worth trying.
+                Err(
+                    error @ (SessionError::Invalid(_)
+                    | SessionError::Limit(_)
+                    | SessionError::Denied(_)
+                    | SessionError::Unavailable(_)
+                    | SessionError::Other(_)),
+                ) => {
+                    tracing::debug!(%error, "a sign of life was not taken");
+                    due = client.now().after(backoff.next(None).min(pace.every));
+                }
+            }
+        }
+    }
+
+    /// Returns once the stream that the last answer came on has ended; never where there is none.
+    async fn broken(&mut self) {
+        match (&self.way, self.heard_on) {
+            (Way::Stream(link), Some(stream)) => link.ended(stream).await,
+            (Way::Stream(_), None) | (Way::Untried | Way::Calls, _) => std::future::pending().await,
+        }
+        self.heard_on = None;
+    }
+
+    /// One sign of life: over the stream, or where that fails as a call of its own.
+    async fn renew(&mut self) -> Result<Validity, SessionError> {
+        for tried in 1..=self.pace.streams {
+            match self.renew_on_stream().await {
+                Ok(Some(validity)) => return Ok(validity),
+                // Over, says the stream; the call says it in words.
+                Ok(None) => break,
+                Err(Unrenewed::Refused) => {
+                    self.way = Way::Calls;
+                    break;
+                }
+                Err(Unrenewed::Broken { endpoint }) => {
+                    self.heard_on = None;
+                    if tried < self.pace.streams {
+                        self.client.leave(endpoint);
+                    }
+                }
+            }
+        }
+        let calls_max = self.pace.calls_max;
+        let renewed = self.client.renew_within(&self.session, calls_max).await?;
+        Ok(renewed.validity)
+    }
+
+    /// `None` where the stream says that the session is over.
+    async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Unrenewed> {
+        let link = match &self.way {
+            Way::Stream(link) => Arc::clone(link),
+            Way::Untried => {
+                let link = self.client.keep_alive();
+                self.way = Way::Stream(Arc::clone(&link));
+                link
+            }
+            Way::Calls => return Err(Unrenewed::Refused),
+        };
+        let attempt_max = self.client.options().attempt_timeout;
+        let attempt_max = attempt_max.min(self.pace.attempt_max);
+        // Before anything leaves, the opening of the stream included.
+        let sent = self.client.now();
+        let renewal = link.renew(&self.session, Instant::now() + attempt_max);
+        let renewal = renewal.await?;
+        self.heard_on = Some(renewal.stream);
+        if renewal.answer.reason != 0 {
+            return Ok(None);
+        }
+        let valid_for = from_wire(renewal.answer.valid_for);
+        Ok(Some(Validity::promised(sent, valid_for)))
+    }
+}

@@ -1,0 +1,223 @@
+//! A digest of a whole state, stored beside it: by it each load notices rows that are not of one state.
+//!
+//! XXH3-64 of the fields in a fixed order: integers big-endian, what has no fixed length behind its length. It must
+//! come out the same in every version and on every platform: what changes it needs a format of its own.
+
+use std::hash::Hasher;
+
+use twox_hash::XxHash3_64;
+use uuid::Uuid;
+
+use crate::lock::{EndReason, EndedPlace, Entry, Liveness, Mode, State};
+
+struct Fields(XxHash3_64);
+
+impl Fields {
+    fn u8(&mut self, number: u8) {
+        self.0.write(&[number]);
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.0.write(&number.to_be_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.write(&number.to_be_bytes());
+    }
+
+    fn uuid(&mut self, id: Uuid) {
+        self.0.write(id.as_bytes());
+    }
+
+    fn count(&mut self, count: usize) {
+        self.u64(count as u64);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.count(text.len());
+        self.0.write(text.as_bytes());
+    }
+
+    fn entry(&mut self, entry: &Entry) {
+        let Entry {
+            seq,
+            mode,
+            request_id,
+            liveness,
+            epoch,
+            home,
+            identity,
+            owner,
+            created_at_ms,
+        } = entry;
+        self.u64(seq.0);
+        self.u8(match mode {
+            Mode::Exclusive => 1,
+        });
+        self.uuid(*request_id);
+        match liveness {
+            Liveness::Own { ttl_ms } => {
+                self.u8(1);
+                self.u32(*ttl_ms);
+            }
+            Liveness::Session(session) => {
+                self.u8(2);
+                self.uuid(session.0);
+            }
+        }
+        self.u32(*epoch);
+        self.uuid(home.0);
+        self.text(identity);
+        self.text(owner);
+        self.u64(created_at_ms.cast_unsigned());
+    }
+
+    fn ended(&mut self, place: &EndedPlace) {
+        let EndedPlace { seq, tag, reason } = place;
+        self.u64(seq.0);
+        self.u64(tag.bits());
+        match reason {
+            EndReason::Expired => self.u8(1),
+            EndReason::SessionClosed => self.u8(2),
+            EndReason::Unclaimed => self.u8(3),
+            EndReason::Forced { by, why } => {
+                self.u8(4);
+                self.text(by);
+                self.text(why);
+            }
+            EndReason::Foreign => self.u8(5),
+        }
+    }
+}
+
+/// The digest of everything in a state.
+pub(super) fn of(state: &State) -> u64 {
+    // Named one by one: what a state gains must be covered.
+    let State {
+        version,
+        next,
+        head,
+        grant,
+        fence,
+        width,
+        unsynced,
+        entries,
+        ended,
+    } = state;
+    let mut fields = Fields(XxHash3_64::new());
+    fields.u64(*version);
+    fields.u64(next.0);
+    fields.u64(head.0);
+    fields.u64(grant.0);
+    fields.u64(fence.0);
+    fields.u32(*width);
+    fields.u8(u8::from(*unsynced));
+    fields.count(entries.len());
+    for entry in entries {
+        fields.entry(entry);
+    }
+    fields.u64(ended.complete_from.0);
+    fields.count(ended.places.len());
+    for place in &ended.places {
+        fields.ended(place);
+    }
+    fields.0.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::lock::{Ended, Fence, ReplicaId, Seq, SessionId, Tag};
+    use crate::store::chance::any_state;
+
+    fn state() -> State {
+        let entry = |seq, liveness| {
+            Arc::new(Entry {
+                seq: Seq(seq),
+                mode: Mode::Exclusive,
+                request_id: Uuid::from_u128(11),
+                liveness,
+                epoch: 2,
+                home: ReplicaId(Uuid::from_u128(12)),
+                identity: "who".into(),
+                owner: "wörker".into(),
+                created_at_ms: -1,
+            })
+        };
+        let reasons = [
+            EndReason::Expired,
+            EndReason::SessionClosed,
+            EndReason::Unclaimed,
+            EndReason::Forced {
+                by: "a".into(),
+                why: "b".into(),
+            },
+            EndReason::Foreign,
+        ];
+        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedPlace {
+            seq: Seq(seq),
+            tag: Tag::of(Uuid::from_u128(seq.into())),
+            reason,
+        });
+        State {
+            version: 7,
+            next: Seq(9),
+            head: Seq(6),
+            grant: Fence(8_000),
+            fence: Fence(9_000),
+            width: 16,
+            unsynced: true,
+            entries: [
+                entry(6, Liveness::Own { ttl_ms: 5_000 }),
+                entry(8, Liveness::Session(SessionId(Uuid::from_u128(13)))),
+            ]
+            .into(),
+            ended: Ended {
+                places: ends.collect(),
+                complete_from: Seq(1),
+            },
+        }
+    }
+
+    /// Stored digests must still be right: if this fails, the format of the rows has to change.
+    #[test]
+    fn the_digest_of_a_state_stays_what_it_is() {
+        assert_eq!(of(&state()), 14_314_762_220_409_144_723);
+        assert_eq!(of(&State::default()), 17_030_021_440_839_301_229);
+    }
+
+    #[test]
+    fn each_part_of_a_state_is_covered() {
+        let changes: [fn(&mut State); 13] = [
+            |s| s.version += 1,
+            |s| s.next.0 += 1,
+            |s| s.head.0 += 1,
+            |s| s.grant.0 += 1,
+            |s| s.fence.0 -= 1_000,
+            |s| s.width += 1,
+            |s| s.unsynced = false,
+            |s| drop(s.entries.pop_back()),
+            |s| Arc::make_mut(&mut s.entries[0]).home = ReplicaId(Uuid::from_u128(1)),
+            |s| Arc::make_mut(&mut s.entries[0]).epoch += 1,
+            |s| Arc::make_mut(&mut s.entries[0]).liveness = Liveness::Own { ttl_ms: 1 },
+            |s| drop(s.ended.places.pop_front()),
+            |s| s.ended.complete_from.0 += 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut changed = state();
+            change(&mut changed);
+            assert_ne!(of(&changed), of(&state()), "{number}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_states_that_differ_have_different_digests(one in any_state(), other in any_state()) {
+            prop_assert_eq!(of(&one) == of(&other), one == other);
+        }
+    }
+}

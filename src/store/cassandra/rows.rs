@@ -1,0 +1,247 @@
+//! Reading and swapping the state of a key: the row below all places, and the places from the head on.
+//!
+//! In a read the two, and every page of the second, must be of one version and give the digest that is stored with
+//! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is under way
+//! is settled by a read at SERIAL. Only what is still torn after that is damaged.
+
+use super::change::Change;
+use super::codec::{First, SEQ_BELOW, bigint};
+use super::fault::Fault;
+use super::memory::Memory;
+use super::statements::Ask;
+use super::value::{Row, Value};
+use crate::lock::{KeyId, State};
+use crate::store::{StoreError, Swap};
+
+/// How often a load is made again before it is given up: a key that changes faster than it can be read.
+const TRIES_MAX: usize = 64;
+
+/// The rows of a key from some seq on, newest first.
+struct Places {
+    rows: Vec<Row>,
+    /// The version that all of them were read at; `None` if they were not of one.
+    version: Option<i64>,
+}
+
+/// What one read of a key showed.
+enum Read {
+    /// No row.
+    Nothing,
+    /// All of one state, and a committed one.
+    State(State),
+    /// It changed meanwhile; what its first row showed.
+    Changing { head: u64, next: u64 },
+}
+
+/// Whoever answers statements: the cluster, or a model of one.
+pub(super) trait Asks: Sync {
+    /// Where a read of several pages goes on.
+    type More: Send;
+
+    /// Asks what has one page for an answer.
+    fn ask(
+        &self,
+        ask: Ask,
+        values: &[Value],
+    ) -> impl Future<Output = Result<Vec<Row>, Fault>> + Send;
+
+    /// Asks for one page, and where the next one begins.
+    fn page(
+        &self,
+        ask: Ask,
+        values: &[Value],
+        page_rows: i32,
+        from: Option<Self::More>,
+    ) -> impl Future<Output = Result<(Vec<Row>, Option<Self::More>), Fault>> + Send;
+}
+
+/// The rows of one key.
+pub(super) struct Rows<'a, A> {
+    pub(super) asks: &'a A,
+    pub(super) memory: &'a Memory,
+    pub(super) page_rows: u16,
+    pub(super) id: &'a KeyId,
+}
+
+impl<A: Asks> Rows<'_, A> {
+    /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6); and so it
+    /// is where what was read is not of one state: after that it is.
+    pub(super) async fn state(&self) -> Result<Option<State>, StoreError> {
+        self.state_after(self.memory.before(self.id).in_doubt).await
+    }
+
+    /// The same, after what is under way was settled.
+    pub(super) async fn settled(&self) -> Result<Option<State>, StoreError> {
+        self.state_after(true).await
+    }
+
+    async fn state_after(&self, mut settles: bool) -> Result<Option<State>, StoreError> {
+        let mut guess = self.memory.before(self.id).head;
+        let mut page_rows = i32::from(self.page_rows);
+        for _ in 0..TRIES_MAX {
+            match self.read(settles, guess, page_rows).await {
+                Ok(Read::Nothing) => return Ok(None),
+                Ok(Read::State(state)) => {
+                    self.memory.saw(self.id, state.version, state.head.0);
+                    return Ok(Some(state));
+                }
+                Ok(Read::Changing { head, next }) => {
+                    // Again, and the places, with the row above them, in one page that is not full: it is of one version.
+                    guess = Some(head);
+                    page_rows = i32::try_from(next - head + 2)
+                        .unwrap_or(i32::MAX)
+                        .max(page_rows);
+                }
+                Err(StoreError::Damaged(what)) if !settles => {
+                    tracing::debug!(key = %self.id, what, "a read is torn; settling it");
+                    settles = true;
+                }
+                Err(error) => return Err(naming(self.id, error)),
+            }
+        }
+        Err(StoreError::Unavailable(format!(
+            "{} changed during each of {TRIES_MAX} reads",
+            self.id
+        )))
+    }
+
+    /// One read of all rows, the first of them at SERIAL or not. With a head to begin at, both parts at once.
+    async fn read(
+        &self,
+        settles: bool,
+        guess: Option<u64>,
+        page_rows: i32,
+    ) -> Result<Read, StoreError> {
+        let places = async {
+            match guess {
+                // What was settled shows in reads that begin after that.
+                Some(head) if !settles => self.places(head, page_rows).await.map(Some),
+                Some(_) | None => Ok(None),
+            }
+        };
+        let (first, places) = tokio::join!(self.first(settles), places);
+        let Some(first) = first? else {
+            return Ok(Read::Nothing);
+        };
+        let (head, next) = (first.state.head.0, first.state.next.0);
+        let places = match places? {
+            _ if head == next => return first.with_places(Vec::new()).map(Read::State),
+            Some(places) => places,
+            None => self.places(head, page_rows).await?,
+        };
+        match places.version == Some(bigint(first.state.version)?) {
+            true => first.with_places(places.rows).map(Read::State),
+            false => Ok(Read::Changing { head, next }),
+        }
+    }
+
+    /// Replaces a state, if it is still the one in the store.
+    pub(super) async fn swap(&self, old: &State, new: &State) -> Swap {
+        let open = self.memory.open(self.id, old.version);
+        match self.ask_swap(old, new).await {
+            Ok(true) => {
+                open.close();
+                self.memory.saw(self.id, new.version, new.head.0);
+                Swap::Applied
+            }
+            Ok(false) => {
+                open.close();
+                match self.met(old.version).await {
+                    Ok(state) => Swap::Conflict(state),
+                    Err(error) => Swap::NotStarted(error),
+                }
+            }
+            Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
+            Err(fault) => {
+                open.close();
+                Swap::NotStarted(fault.into())
+            }
+        }
+    }
+
+    async fn ask_swap(&self, old: &State, new: &State) -> Result<bool, Fault> {
+        let change = Change::between(old, new);
+        let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
+        let shape = change.shape();
+        let values = change.values(self.id.key.as_str(), shape);
+        let ask = Ask::Swap(self.id.table.clone(), shape);
+        applied(self.asks.ask(ask, &values).await?)
+    }
+
+    /// The state that a swap met instead of the one it named.
+    async fn met(&self, named: u64) -> Result<Option<State>, StoreError> {
+        let found = self.state().await?;
+        if found.as_ref().map_or(0, |state| state.version) != named {
+            return Ok(found);
+        }
+        // A majority does not show yet what the transaction saw.
+        self.memory.doubt(self.id, named);
+        self.state().await
+    }
+
+    async fn first(&self, settles: bool) -> Result<Option<First>, StoreError> {
+        let ask = match settles {
+            true => Ask::FirstSettled(self.id.table.clone()),
+            false => Ask::First(self.id.table.clone()),
+        };
+        let values = [Value::text(self.id.key.as_str()), Value::BigInt(SEQ_BELOW)];
+        let rows = self.asks.ask(ask, &values).await?;
+        rows.into_iter().next().map(First::decode).transpose()
+    }
+
+    async fn places(&self, head: u64, page_rows: i32) -> Result<Places, StoreError> {
+        let values = [
+            Value::text(self.id.key.as_str()),
+            Value::BigInt(bigint(head)?),
+        ];
+        let mut places = Places {
+            rows: Vec::new(),
+            version: None,
+        };
+        let mut next = None;
+        loop {
+            let ask = Ask::Places(self.id.table.clone());
+            let (rows, more) = self.asks.page(ask, &values, page_rows, next).await?;
+            if rows.is_empty() {
+                // Of a version that it does not tell: what was there may have been deleted since the page before.
+                places.version = None;
+            }
+            for mut row in rows {
+                let version = row.bigint("version")?;
+                if places.rows.is_empty() {
+                    places.version = version;
+                } else if places.version != version {
+                    places.version = None;
+                }
+                places.rows.push(row);
+            }
+            match more {
+                Some(_) if places.version.is_none() => return Ok(places),
+                Some(more) => next = Some(more),
+                None => return Ok(places),
+            }
+        }
+    }
+}
+
+/// Whether the condition of a lightweight transaction held, by the answer to it.
+pub(super) fn applied(rows: Vec<Row>) -> Result<bool, Fault> {
+    let row = rows.into_iter().next();
+    match row.map(|mut row| row.boolean("[applied]")) {
+        Some(Ok(Some(applied))) => Ok(applied),
+        _ => Err(Fault::Unknown(
+            "the answer to a transaction does not say whether it was applied".to_owned(),
+        )),
+    }
+}
+
+/// Says which key something damaged belongs to.
+fn naming(id: &KeyId, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged(what) => StoreError::Damaged(format!("the lock of {id}: {what}")),
+        other @ (StoreError::Closed(_) | StoreError::Unavailable(_)) => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

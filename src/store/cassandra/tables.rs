@@ -1,0 +1,239 @@
+//! The options of the tables, beside their columns: what they are made with, and by what those that are there are judged.
+
+use super::driver::{Driver, Use};
+use super::fault::Fault;
+use super::options::Keyspace;
+use super::schema::{GC_GRACE_S, Schema, SchemaError, columns, unreadable};
+use super::statements::{QUESTION_TTL_S, REPLICA_TABLE, single_table};
+use super::value::Value;
+use crate::store::StoreError;
+
+/// After so long without an answer of a node a coordinator asks another one as well. As shipped it is what 99 of 100
+/// reads of the table take, which grows with each read that waits for a node that hangs.
+///
+/// More than a read across sites takes (80 ms as measured), so that it is not sent in vain, and less than the 200 ms after
+/// which the driver asks another coordinator.
+const SPECULATIVE_RETRY_MS: u32 = 100;
+/// A table that has no more than this is left as it is.
+const SPECULATIVE_RETRY_MS_MAX: u32 = 500;
+
+/// A kind of table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Locks,
+    Data,
+    Sessions,
+    Replicas,
+    Questions,
+}
+
+/// An option of a table that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// As the table has it.
+    pub is: String,
+    /// As it should be, as CQL.
+    pub wanted: String,
+    /// What comes of it.
+    pub why: &'static str,
+    /// Locks would not be safe with it.
+    pub is_unsafe: bool,
+}
+
+/// The options that a table has; `None` for those that the cluster does not know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    pub table: String,
+    gc_grace_seconds: Option<i32>,
+    speculative_retry: Option<String>,
+    read_repair: Option<String>,
+}
+
+impl Kind {
+    /// How long Cassandra keeps what says that something was deleted, where that matters.
+    fn gc_grace_s(self) -> Option<u64> {
+        match self {
+            Kind::Locks | Kind::Sessions => Some(GC_GRACE_S.unsigned_abs().into()),
+            // All in one partition: what is left of deleted rows is kept for hours and not for days.
+            Kind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
+            // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
+            Kind::Questions => Some(QUESTION_TTL_S),
+            Kind::Data => None,
+        }
+    }
+
+    /// What a table is made with, as CQL behind `WITH`.
+    ///
+    /// `read_repair` stays at BLOCKING, which is what Cassandra makes and ScyllaDB, which has no such option, does.
+    pub fn options(self) -> String {
+        let grace = self.gc_grace_s();
+        let grace = grace.map(|seconds| format!("gc_grace_seconds = {seconds} AND "));
+        format!("{}{}", grace.unwrap_or_default(), speculative_retry())
+    }
+
+    /// What is not as it should be.
+    pub fn differences(self, found: &Found) -> Vec<Difference> {
+        let mut differences = Vec::new();
+        if let (Kind::Locks | Kind::Sessions, Some(grace)) = (self, found.gc_grace_seconds)
+            && grace < GC_GRACE_S
+        {
+            differences.push(Difference {
+                is: format!("gc_grace_seconds = {grace}"),
+                wanted: format!("gc_grace_seconds = {GC_GRACE_S}"),
+                why: "what transactions remember may come back",
+                is_unsafe: true,
+            });
+        }
+        if let Some(repair) = &found.read_repair
+            && repair != "BLOCKING"
+        {
+            differences.push(Difference {
+                is: format!("read_repair = '{repair}'"),
+                wanted: "read_repair = 'BLOCKING'".to_owned(),
+                why: "what one read showed the next one may not show",
+                is_unsafe: true,
+            });
+        }
+        if let Some(retry) = &found.speculative_retry
+            && !is_soon(retry)
+        {
+            differences.push(Difference {
+                is: format!("speculative_retry = '{retry}'"),
+                wanted: speculative_retry(),
+                why: "while a node hangs, keys that it has a copy of stand still",
+                is_unsafe: false,
+            });
+        }
+        differences
+    }
+}
+
+fn speculative_retry() -> String {
+    format!("speculative_retry = '{SPECULATIVE_RETRY_MS}ms'")
+}
+
+/// Whether another node is asked soon, whatever reads of the table took. (`100.00ms` is how ScyllaDB tells it.)
+fn is_soon(retry: &str) -> bool {
+    let retry = retry.to_ascii_lowercase();
+    let ms = retry.strip_suffix("ms").map(str::parse::<f64>);
+    retry == "always" || matches!(ms, Some(Ok(ms)) if ms <= f64::from(SPECULATIVE_RETRY_MS_MAX))
+}
+
+/// The tables of a schema that have options of ours, by their names.
+pub(super) fn all(schema: &Schema) -> Vec<(String, Kind)> {
+    let mut all = vec![
+        ("sessions".to_owned(), Kind::Sessions),
+        (REPLICA_TABLE.to_owned(), Kind::Replicas),
+        ("questions".to_owned(), Kind::Questions),
+    ];
+    for table in &schema.tables {
+        all.push((format!("lock_{table}"), Kind::Locks));
+        all.push((format!("data_{table}"), Kind::Data));
+    }
+    all
+}
+
+/// The tables that there are, with their options.
+pub(super) async fn found(driver: &Driver, keyspace: &Keyspace) -> Result<Vec<Found>, Fault> {
+    let system = Keyspace::parse("system_schema").map_err(|e| Fault::Refused(e.to_string()))?;
+    let known = columns(driver, &system, "tables").await?;
+    let mut wanted = vec!["table_name"];
+    let options = ["gc_grace_seconds", "speculative_retry", "read_repair"];
+    let is_known = |option: &&str| known.iter().any(|name| name == option);
+    wanted.extend(options.into_iter().filter(is_known));
+    let text = format!(
+        "SELECT {} FROM system_schema.tables WHERE keyspace_name = ?",
+        wanted.join(", ")
+    );
+    let statement = driver.prepare(Use::Read, &text).await?;
+    let values = [Value::text(keyspace.as_str())];
+    let rows = driver.execute(&statement, &values).await?;
+    let decoded = rows.into_iter().map(|mut row| {
+        Ok(Found {
+            table: row.text("table_name")?.unwrap_or_default(),
+            gc_grace_seconds: row.int("gc_grace_seconds")?,
+            speculative_retry: row.text("speculative_retry")?,
+            read_repair: row.text("read_repair")?,
+        })
+    });
+    let decoded: Result<_, StoreError> = decoded.collect();
+    decoded.map_err(unreadable)
+}
+
+/// Sets the options of tables that were made with others.
+pub(super) async fn set(
+    driver: &Driver,
+    schema: &Schema,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<(), SchemaError> {
+    let found = found(driver, &schema.keyspace).await?;
+    for (name, kind) in all(schema) {
+        let Some(table) = found.iter().find(|one| one.table == name) else {
+            continue;
+        };
+        let wanted: Vec<String> = kind
+            .differences(table)
+            .into_iter()
+            .map(|difference| difference.wanted)
+            .collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let (table, wanted) = (single_table(&schema.keyspace, &name), wanted.join(" AND "));
+        say(&format!("{table}: {wanted}"));
+        let text = format!("ALTER TABLE {table} WITH {wanted}");
+        driver.change_schema(&text).await?;
+        driver.agree_on_schema().await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differ(kind: Kind, grace: i32, retry: &str, repair: Option<&str>) -> Vec<(String, bool)> {
+        let found = Found {
+            table: "t".to_owned(),
+            gc_grace_seconds: Some(grace),
+            speculative_retry: Some(retry.to_owned()),
+            read_repair: repair.map(str::to_owned),
+        };
+        let differences = kind.differences(&found).into_iter();
+        differences.map(|d| (d.wanted, d.is_unsafe)).collect()
+    }
+
+    #[test]
+    fn tables_as_they_are_made_are_good_on_both_kinds_of_clusters() {
+        assert_eq!(differ(Kind::Locks, 10_800, "100ms", Some("BLOCKING")), []);
+        assert_eq!(differ(Kind::Locks, 864_000, "100.00ms", None), []);
+        assert_eq!(differ(Kind::Data, 864_000, "ALWAYS", Some("BLOCKING")), []);
+        assert_eq!(differ(Kind::Questions, 20, "50ms", None), []);
+    }
+
+    #[test]
+    fn what_makes_locks_unsafe_is_told_from_what_makes_them_slow() {
+        let slow = ("speculative_retry = '100ms'".to_owned(), false);
+        for retry in ["99p", "99PERCENTILE", "NONE", "2000ms", "99.0PERCENTILE"] {
+            let found = differ(Kind::Replicas, 864_000, retry, Some("BLOCKING"));
+            assert_eq!(found, std::slice::from_ref(&slow), "{retry}");
+        }
+        let found = differ(Kind::Sessions, 60, "100ms", Some("NONE"));
+        let wanted = ["gc_grace_seconds = 10800", "read_repair = 'BLOCKING'"];
+        assert_eq!(found, wanted.map(|wanted| (wanted.to_owned(), true)));
+    }
+
+    #[test]
+    fn every_table_is_made_with_options_that_are_good() {
+        let of = |kind: Kind| kind.options();
+        let retry = "speculative_retry = '100ms'";
+        assert_eq!(of(Kind::Data), retry);
+        for kind in [Kind::Locks, Kind::Sessions, Kind::Replicas] {
+            assert_eq!(of(kind), format!("gc_grace_seconds = 10800 AND {retry}"));
+        }
+        assert_eq!(
+            of(Kind::Questions),
+            format!("gc_grace_seconds = 20 AND {retry}")
+        );
+    }
+}

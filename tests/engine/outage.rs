@@ -1,0 +1,166 @@
+//! Clients that go on asking while the store does not answer: they are there, whatever they are told (I5, I9).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata::engine::{Acquired, EngineError, Standing};
+use fermata::lock::LockRef;
+
+use super::faulty::Fault;
+use super::manual_clock::ManualClock;
+use super::recorded::Engine;
+use super::shared::{Service, some_id};
+use super::world::{World, call, call_of, session_call, soon};
+
+/// No replica is down in the time of a test.
+const REPLICA_TTL: Duration = Duration::from_secs(600);
+const TTL_MS: u32 = 20_000;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a call comes to, while time passes.
+pub async fn meanwhile<T>(clock: &ManualClock, call: impl Future<Output = T>) -> T {
+    let passing = async {
+        loop {
+            clock.advance(SECOND / 10).await;
+            // The store works in time of its own.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = soon(call) => answer,
+        () = passing => unreachable!(),
+    }
+}
+
+/// One call for the lock, and a little time after it.
+async fn asks(
+    engine: &Engine,
+    clock: &ManualClock,
+    place: &LockRef,
+) -> Result<Acquired, EngineError> {
+    let answer = meanwhile(clock, engine.acquire(place, Duration::ZERO, false)).await;
+    clock.advance(SECOND).await;
+    answer
+}
+
+/// For longer than two TTLs the replica gets no state and no heartbeat through, and one asks for its lock.
+async fn asks_through_an_outage(service: &Service, clock: &ManualClock, place: &LockRef) {
+    let (engine, way) = (service.engine(0), &service.replicas[0].way);
+    way.blind(true);
+    way.mute(true);
+    let mut failed = 0;
+    for _ in 0..45 {
+        match asks(engine, clock, place).await {
+            Err(EngineError::Unavailable(_)) => failed += 1,
+            Ok(acquired) => assert!(matches!(acquired.standing, Standing::Waiting { .. })),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(failed > 30, "{failed}");
+    way.blind(false);
+    way.mute(false);
+}
+
+/// The holder before it goes, and its turn has come.
+async fn gets_its_turn(service: &Service, clock: &ManualClock, before: &LockRef, place: &LockRef) {
+    let engine = service.engine(0);
+    let forced = engine.force_release(before, "ops", "its turn is over");
+    meanwhile(clock, forced).await.unwrap();
+    for _ in 0..10 {
+        match asks(engine, clock, place).await {
+            Ok(acquired) if matches!(acquired.standing, Standing::Held { .. }) => return,
+            Ok(_) | Err(EngineError::Unavailable(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("it never got its turn");
+}
+
+async fn service(replicas: usize) -> (Service, Arc<ManualClock>) {
+    let clock = ManualClock::new();
+    let service = Service::at(Arc::clone(&clock) as _, &vec![REPLICA_TTL; replicas]).await;
+    // What was believed by this clock is judged by the tests themselves.
+    service.history.leave_unchecked();
+    (service, clock)
+}
+
+#[tokio::test]
+async fn a_waiter_that_goes_on_asking_outlives_an_outage_of_the_store() {
+    let (service, clock) = service(1).await;
+    let engine = service.engine(0);
+    let held = soon(engine.create(call("k", 600_000))).await.unwrap();
+    let waiting = soon(engine.create(call("k", TTL_MS))).await.unwrap();
+    asks_through_an_outage(&service, &clock, &waiting.lock_ref).await;
+    gets_its_turn(&service, &clock, &held.lock_ref, &waiting.lock_ref).await;
+}
+
+#[tokio::test]
+async fn calls_that_fail_for_want_of_the_store_keep_a_session_alive_wherever_that_is_kept() {
+    for keeper in [0, 1] {
+        let (service, clock) = service(2).await;
+        let engine = service.engine(0);
+        let opened = soon(
+            service
+                .engine(keeper)
+                .open_session(session_call(some_id(), TTL_MS)),
+        );
+        let (session, _) = opened.await.unwrap();
+        // Both must have seen each other's rows.
+        clock.advance(2 * SECOND).await;
+        let held = soon(engine.create(call("k", 600_000))).await.unwrap();
+        let waiting = soon(engine.create(call_of(session, "k"))).await.unwrap();
+        asks_through_an_outage(&service, &clock, &waiting.lock_ref).await;
+        gets_its_turn(&service, &clock, &held.lock_ref, &waiting.lock_ref).await;
+    }
+}
+
+#[tokio::test]
+async fn a_head_whose_claims_fail_for_want_of_the_store_is_not_evicted_as_unclaimed() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let (held, head) = (world.create("k").await, world.create("k").await);
+    world.put(&held.lock_ref, "v").await.unwrap();
+    world.force(&held.lock_ref, "why").await;
+    // It cannot be let in before the value was synced.
+    world
+        .store
+        .fail_reads([Fault::NotStarted, Fault::NotStarted]);
+    for _ in 0..2 {
+        let asked = asks(&world.engine, &clock, &head.lock_ref).await;
+        assert!(
+            matches!(asked, Err(EngineError::Unavailable(_))),
+            "{asked:?}"
+        );
+        // Of 30 s.
+        clock.advance(18 * SECOND).await;
+    }
+    let held = soon(world.acquire(&head.lock_ref)).await;
+    assert_eq!(world.get(&held).await, Ok(Some("v".to_owned())));
+}
+
+#[tokio::test]
+async fn a_head_that_is_not_asked_for_any_more_goes_one_ttl_after_the_last_call() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(600_000).await;
+    let (held, head) = (world.create("k").await, world.create_in(session, "k").await);
+    world.force(&held.lock_ref, "why").await;
+    world.store.fail_reads([Fault::NotStarted]);
+    let asked = asks(&world.engine, &clock, &head).await;
+    assert!(
+        matches!(asked, Err(EngineError::Unavailable(_))),
+        "{asked:?}"
+    );
+    let is_live = || async { world.state("k").await.entry(head.seq).is_some() };
+    clock.advance(590 * SECOND).await;
+    assert!(is_live().await);
+    world
+        .engine
+        .renew(&fermata::engine::LeaseId::Session(session))
+        .await
+        .unwrap();
+    clock.advance(20 * SECOND).await;
+    super::world::until("it is over", || async { !is_live().await }).await;
+}

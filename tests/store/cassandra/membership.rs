@@ -1,0 +1,102 @@
+//! The rows of the replicas, which every replica reads in order to go on, and sweeps: what each needs of the nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fermata::lock::{State, TableName};
+use fermata::store::cassandra::schema::{self, Replication, Schema};
+use fermata::store::cassandra::{CassandraOptions, CassandraStore};
+use fermata::store::{Listed, REPLICAS_MAX, Store, StoreError};
+use futures_util::StreamExt;
+use tokio::task::block_in_place;
+
+use super::World;
+use super::hanging::Paused;
+use crate::world::{apply, id, replica_row, with_place};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_an_error() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let options = CassandraOptions {
+        page_rows: 500,
+        ..world.options()
+    };
+    let store = CassandraStore::open(options).await.unwrap();
+    let announce = async |numbers: std::ops::Range<u128>| {
+        futures_util::stream::iter(numbers)
+            .for_each_concurrent(64, |number| {
+                let store = &store;
+                async move { store.announce_replica(&replica_row(number)).await.unwrap() }
+            })
+            .await;
+    };
+    let most = REPLICAS_MAX as u128;
+    announce(0..most).await;
+    let listed = store.list_replicas().await.unwrap();
+    assert_eq!(listed.len(), REPLICAS_MAX);
+    assert!(listed.is_sorted_by_key(|row| row.id));
+    announce(most..most + 1).await;
+    let listed = store.list_replicas().await;
+    assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
+}
+
+/// Where each row has one copy, and one of three nodes is paused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_ranges_keep() {
+    const KEYS: u64 = 30;
+    let Some(world) = World::of_places(super::WORLDS).await else {
+        return;
+    };
+    let table = TableName::default_table();
+    let options = CassandraOptions {
+        request_timeout: Duration::from_millis(1_500),
+        ..world.options()
+    };
+    let schema = Schema {
+        replication: Some(Replication::Simple(1)),
+        ..world.schema(&["default"])
+    };
+    schema::apply(&options, &schema, &|_| {}).await.unwrap();
+    let store = CassandraStore::open(options).await.unwrap();
+    store.announce_replica(&replica_row(3)).await.unwrap();
+    for number in 0..KEYS {
+        let (new, made) = (State::default(), with_place(&State::default(), 1));
+        apply(&store, &id(&format!("k{number}")), &new, &made).await;
+    }
+    let swept = async || {
+        let shown = Mutex::new(BTreeSet::new());
+        let look = |one: Listed| {
+            shown.lock().unwrap().insert(one.key);
+        };
+        let swept = store.each_live(&table, &look).await;
+        (swept, shown.into_inner().unwrap())
+    };
+    let (whole, all) = swept().await;
+    assert!(whole.is_ok() && all.len() as u64 == KEYS, "{whole:?}");
+    assert_eq!(store.list_replicas().await.unwrap().len(), 1);
+
+    let (mut hidden, mut unlisted) = (Vec::new(), 0);
+    for node in 1..=3 {
+        let paused = Paused::node(node);
+        unlisted += usize::from(store.list_replicas().await.is_err());
+        let (swept, shown) = swept().await;
+        assert!(swept.is_err());
+        println!(
+            "node {node} is paused: {} keys are shown: {swept:?}",
+            shown.len()
+        );
+        hidden.extend(all.difference(&shown).cloned());
+        drop(paused);
+        block_in_place(|| world.cluster.wait_until_up(&|_| {})).unwrap();
+    }
+    assert_eq!(
+        unlisted, 1,
+        "only the node that keeps the replicas is needed for them"
+    );
+    // Each key only by the node that keeps it.
+    hidden.sort();
+    assert_eq!(hidden, all.into_iter().collect::<Vec<_>>());
+}
