@@ -11,12 +11,12 @@ use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 
 impl Machine {
     /// A wait has lasted as long as it may.
-    pub(super) fn wait_over(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
+    pub(super) fn wait_ended(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         if let Some(at) = self.backlog.iter().position(|queued| queued.id == call) {
             self.backlog.remove(at);
             return fail(call, super::KeyError::ChangingHome, out);
         }
-        let is_given_away = matches!(self.role, Role::HandingOver(..));
+        let is_given_away = matches!(self.role, Role::HandingEnded(..));
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -156,7 +156,7 @@ impl Machine {
     /// Whether somebody is answered, or news are told, only while this machine stays as it is.
     pub fn has_listeners(&self) -> bool {
         match &self.role {
-            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+            Role::Serving(serving) | Role::HandingEnded(serving, _) => {
                 !serving.asks.is_empty() || !serving.watchers.is_empty()
             }
             Role::Unread | Role::Taking(_) => !self.backlog.is_empty(),
@@ -165,7 +165,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Nobody is told HELD for this entry any more, if it is the holder. What is to be evicted.
+    /// Nobody is answered HELD for this entry any more, if it is the holder. What is to be evicted.
     fn begin_eviction(
         &mut self,
         seq: Seq,
@@ -180,7 +180,7 @@ impl Serving {
         Some((EntryRef { seq, tag, grant }, reason, only_under))
     }
 
-    /// The client of an entry was there, and could not be told HELD: its claim is waited for from now on (I5).
+    /// The client of an entry was there, and could not be answered HELD: its claim is waited for from now on (I5).
     pub fn wait_for_claim_anew(&mut self, cx: &Context<'_>, seq: Seq) {
         let Some(entry) = self.state.holder().filter(|entry| entry.seq == seq) else {
             return;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::key::{Decider, Home, KeyState, NewEntry};
 use crate::lock::{
-    CoreLimits, Fence, FenceError, Liveness, LockRef, Over, ReplicaId, Seq, SessionId, Tag,
+    CoreLimits, EndedAs, Fence, FenceError, Liveness, LockRef, ReplicaId, Seq, SessionId, Tag,
 };
 use crate::session::Observed;
 
@@ -57,7 +57,7 @@ pub struct KeyLimits {
     pub calls_max: usize,
     /// How many waits and watches one lockRef may have at once.
     pub waits_per_lock_ref_max: usize,
-    /// How many reads and writes of one lockRef may be under way at once.
+    /// How many reads and writes of one lockRef may be in flight at once.
     pub critical_calls_max: usize,
     /// A longer value is not kept in memory, in bytes; with 0 none is.
     pub known_value_bytes_max: usize,
@@ -96,7 +96,7 @@ pub enum Call {
         /// Read the value too, if it holds the key at once.
         read_value: bool,
     },
-    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitOver`].
+    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitEnded`].
     Acquire {
         /// Which.
         entry: EntryRef,
@@ -180,7 +180,7 @@ pub enum Event {
     /// Nobody waits for the answer of this call any longer. What it began goes on.
     CallGone(CallId),
     /// A wait has lasted as long as it may: WAITING is the answer now.
-    WaitOver(CallId),
+    WaitEnded(CallId),
     /// HELD was not heard by anybody.
     AnswerLost {
         /// The grant that it told.
@@ -204,7 +204,7 @@ pub enum Event {
         /// Its outcome.
         outcome: WriteOutcome,
     },
-    /// The pause that [`Effect::Pause`] asked for is over.
+    /// The pause that [`Effect::Pause`] asked for has ended.
     Resume(PauseOf),
     /// The moment that [`super::Machine::due`] named has come.
     Due,
@@ -376,7 +376,7 @@ pub enum KeyError {
     /// This key never gave out such an entry.
     NeverIssued,
     /// The entry has ended.
-    Ended(Over),
+    Ended(EndedAs),
     /// The grant in the lockRef is not the one in force.
     GrantSuperseded,
     /// The lockRef carries no grant, or its entry does not hold the key.
@@ -430,7 +430,7 @@ pub enum EntryStatus {
         grant: Fence,
     },
     /// It ended.
-    Ended(Over),
+    Ended(EndedAs),
     /// Another replica tells from now on.
     Elsewhere(Home),
 }
@@ -482,7 +482,7 @@ pub enum Effect {
     },
     /// The client of an entry that lives by this session is there.
     RenewSession(SessionId),
-    /// From now on this key wants to hear of the session's end; at once, if it ended before.
+    /// From now on this key wants to learn of the session's end; at once, if it ended before.
     Attach {
         /// The session.
         session: SessionId,
@@ -515,7 +515,7 @@ pub enum Report {
         /// Which.
         entry: EntryRef,
         /// How.
-        end: Over,
+        end: EndedAs,
         /// It held the key.
         was_holder: bool,
     },

@@ -13,7 +13,7 @@ use super::{Machine, Role};
 use crate::key::{Command, KeyState, Outcome, decide};
 use crate::lock::ReplicaId;
 
-/// A hand-over under way.
+/// A hand-over in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct HandOver {
     to: ReplicaId,
@@ -46,7 +46,7 @@ impl Machine {
             return out.push(Effect::Answer { call, answer });
         }
         self.role = match std::mem::replace(&mut self.role, Role::Unread) {
-            Role::Serving(serving) => Role::HandingOver(
+            Role::Serving(serving) => Role::HandingEnded(
                 serving,
                 HandOver {
                     to,
@@ -60,7 +60,7 @@ impl Machine {
 
     /// Brings to its end what was begun, and then commits the hand-over.
     pub(super) fn commit_hand_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
-        let Role::HandingOver(serving, hand_over) = &mut self.role else {
+        let Role::HandingEnded(serving, hand_over) = &mut self.role else {
             return false;
         };
         let state = Arc::clone(&serving.state);
@@ -76,10 +76,10 @@ impl Machine {
             return false;
         }
         let holder = serving.holder.as_ref();
-        let told = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
+        let answered = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
         let command = Command::HandOver {
             to: hand_over.to,
-            holder: told.map(|holder| holder.writes_of_holder()),
+            holder: answered.map(|holder| holder.writes_of_holder()),
         };
         let decision = decide(&state, &[command], cx.decider());
         if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {
@@ -101,7 +101,7 @@ impl Machine {
         outcome: SwapOutcome,
         out: &mut Vec<Effect>,
     ) {
-        let Role::HandingOver(_, hand_over) = &self.role else {
+        let Role::HandingEnded(_, hand_over) = &self.role else {
             return;
         };
         if hand_over.stage == Stage::Draining {
@@ -123,7 +123,7 @@ impl Machine {
     /// Whether the row shows that the hand-over took effect.
     pub(super) fn was_handed_over(&self, state: &KeyState) -> bool {
         match &self.role {
-            Role::HandingOver(serving, hand_over) => {
+            Role::HandingEnded(serving, hand_over) => {
                 // It may have gone on from there.
                 matches!(hand_over.stage, Stage::Sent(_)) && state.term() > serving.home.term
             }
@@ -133,7 +133,7 @@ impl Machine {
 
     /// The row shows a later version of this home: no hand-over that was sent can apply any more.
     pub(super) fn hand_over_missed(&mut self) {
-        if let Role::HandingOver(_, hand_over) = &mut self.role {
+        if let Role::HandingEnded(_, hand_over) = &mut self.role {
             hand_over.stage = Stage::Draining;
         }
     }
@@ -141,7 +141,7 @@ impl Machine {
     /// This replica is the home no longer.
     pub(super) fn handed_over(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let Some(home) = state.home else { return };
-        if let Role::HandingOver(serving, hand_over) = &mut self.role
+        if let Role::HandingEnded(serving, hand_over) = &mut self.role
             && home.replica == hand_over.to
             && home.term == serving.home.term.saturating_add(1)
         {
@@ -156,7 +156,7 @@ impl Machine {
     /// Serves the key again, since nothing was sent that could give it away.
     fn keep_key(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let role = std::mem::replace(&mut self.role, Role::Unread);
-        let Role::HandingOver(serving, hand_over) = role else {
+        let Role::HandingEnded(serving, hand_over) = role else {
             self.role = role;
             return;
         };
@@ -169,7 +169,7 @@ impl Machine {
 }
 
 impl HandOver {
-    /// Those who asked for it, who hear that it came otherwise.
+    /// Those who asked for it, who learn that it came otherwise.
     pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
         for call in self.calls {
             fail(call, why.clone(), out);
@@ -178,7 +178,7 @@ impl HandOver {
 }
 
 impl Serving {
-    /// Whether no read and no write of the value is under way whose caller waits.
+    /// Whether no read and no write of the value is in flight whose caller waits.
     fn is_drained(&self) -> bool {
         self.ios.is_empty()
     }

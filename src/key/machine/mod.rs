@@ -3,13 +3,13 @@
 //! ```text
 //!             load shows another home: calls are answered with it
 //!            ┌──────┐
-//!   Unread ──┴──────► Taking ──────► Serving ──────► HandingOver ──► Unread
+//!   Unread ──┴──────► Taking ──────► Serving ──────► HandingEnded ──► Unread
 //!      ▲     no home, or one that      │ ▲  a hand-over that was refused │
 //!      │     is gone (H3, H6)          │ └───────────────────────────────┘
 //!      └───────────────────────────────┘ deposed
 //! ```
 //!
-//! At most one operation on the row is under way ([`Turn`]); what comes in meanwhile is collected and decided together
+//! At most one operation on the row is in flight ([`Turn`]); what comes in meanwhile is collected and decided together
 //! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
 //! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
 //!
@@ -56,7 +56,7 @@ enum Role {
     /// It is the home.
     Serving(Box<Serving>),
     /// It is giving the key to another replica: nothing is answered until that is settled (H4).
-    HandingOver(Box<Serving>, HandOver),
+    HandingEnded(Box<Serving>, HandOver),
 }
 
 /// The operation on the row.
@@ -68,7 +68,7 @@ enum Turn {
     InDoubt,
     /// The row is being read.
     Reading,
-    /// A compare-and-swap is under way.
+    /// A compare-and-swap is in flight.
     Swapping(Box<Swapping>),
     /// The store failed a moment ago; with `in_doubt` as in that.
     Paused {
@@ -122,7 +122,7 @@ impl Machine {
         match event {
             Event::Call { id, call } => self.call(cx, id, call, out),
             Event::CallGone(call) => self.call_gone(cx, call),
-            Event::WaitOver(call) => self.wait_over(cx, call, out),
+            Event::WaitEnded(call) => self.wait_ended(cx, call, out),
             Event::AnswerLost { grant } => self.answer_lost(cx, grant),
             Event::Loaded(loaded) => self.loaded(cx, loaded, out),
             Event::Swapped(outcome) => self.swapped(cx, outcome, out),
@@ -138,12 +138,12 @@ impl Machine {
     /// When [`Event::Due`] is wanted, unless something else comes before.
     pub fn due(&self) -> Option<Observed> {
         match &self.role {
-            Role::Serving(serving) | Role::HandingOver(serving, _) => serving.due(),
+            Role::Serving(serving) | Role::HandingEnded(serving, _) => serving.due(),
             Role::Unread | Role::Taking(_) => None,
         }
     }
 
-    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is under way, and no
+    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is in flight, and no
     /// entry is live here.
     pub fn is_forgettable(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is under way.
+    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is in flight.
     fn pause(&mut self, in_doubt: bool, out: &mut Vec<Effect>) {
         let tries = self.tries;
         self.tries = tries.saturating_add(1);
@@ -176,7 +176,7 @@ impl Machine {
     /// What this replica knows as the home, also while it gives the key away.
     fn serving_mut(&mut self) -> Option<&mut Serving> {
         match &mut self.role {
-            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(serving),
+            Role::Serving(serving) | Role::HandingEnded(serving, _) => Some(serving),
             Role::Unread | Role::Taking(_) => None,
         }
     }
@@ -211,7 +211,7 @@ impl Machine {
                 }
                 (Turn::Free, Role::Taking(_)) => self.commit_take_over(cx, out),
                 (Turn::Free, Role::Serving(_)) => self.commit(cx, out),
-                (Turn::Free, Role::HandingOver(..)) => self.commit_hand_over(cx, out),
+                (Turn::Free, Role::HandingEnded(..)) => self.commit_hand_over(cx, out),
             };
             if !goes_on {
                 return;

@@ -37,7 +37,7 @@ impl Machine {
                 self.tries = 0;
                 match &self.role {
                     Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
-                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
+                    Role::Serving(_) | Role::HandingEnded(..) => self.reread(cx, loaded.state, out),
                 }
             }
             Err(why) => {
@@ -74,7 +74,7 @@ impl Machine {
     fn has_taken(&self, home: Home) -> bool {
         match &self.role {
             Role::Taking(taking) => taking.state.term().saturating_add(1) == home.term,
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => false,
         }
     }
 
@@ -83,7 +83,7 @@ impl Machine {
     fn is_in_doubt_on(&self, state: &KeyState) -> bool {
         match &self.role {
             Role::Taking(taking) => taking.in_doubt && taking.state.version == state.version,
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => false,
         }
     }
 
@@ -247,7 +247,7 @@ impl Machine {
     ) {
         let (from, kept) = match &self.role {
             Role::Taking(taking) => (taking.state.home, taking.state.kept),
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => (None, state.kept),
+            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => (None, state.kept),
         };
         out.push(Effect::Report(Report::TookOver { from }));
         let serving = Serving::begin(cx, home, state, kept, out);
@@ -259,13 +259,13 @@ impl Machine {
     }
 }
 
-/// What a caller hears of a refusal.
+/// What a caller learns of a refusal.
 pub(super) fn refused(refusal: &Refusal) -> KeyError {
     match refusal {
         Refusal::NotHome(Some(home)) => KeyError::Elsewhere(*home),
         Refusal::NotHome(None) | Refusal::OtherGrant => KeyError::ChangingHome,
         Refusal::QueueFull { entries_max } => KeyError::Exhausted {
-            what: "places_per_key_max",
+            what: "entries_per_key_max",
             limit: *entries_max,
         },
         Refusal::SeqUsedUp => KeyError::SeqUsedUp,
