@@ -93,10 +93,10 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
         Action::Resume { node } => cassandra::signal(node, Signal::SIGCONT)?,
         Action::Start { node } => cassandra::start_node(node)?,
         Action::Nodetool { node, words } => {
-            let told = cassandra::nodetool(node, &words)?;
-            print!("{}", String::from_utf8_lossy(&told.stdout));
-            eprint!("{}", String::from_utf8_lossy(&told.stderr));
-            if !told.status.success() {
+            let output = cassandra::nodetool(node, &words)?;
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            if !output.status.success() {
                 return Ok(ExitCode::FAILURE);
             }
         }
@@ -128,8 +128,8 @@ fn detach(nodes: u8) -> Result<ExitCode, ClusterError> {
         .stderr(Stdio::piped());
     std::os::unix::process::CommandExt::process_group(&mut holder, 0);
     let mut holder = holder.spawn().map_err(io)?;
-    let told = holder.stderr.take().map(BufReader::new);
-    for line in told.into_iter().flat_map(BufReader::lines) {
+    let output = holder.stderr.take().map(BufReader::new);
+    for line in output.into_iter().flat_map(BufReader::lines) {
         let line = line.map_err(io)?;
         if line == HELD {
             say("`cargo run --example cassandra -- down` ends them");

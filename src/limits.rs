@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock::{CoreLimits, Key};
 
-/// The limits in force. What is over one of them is refused with an error that names it.
+/// The limits in force. What is above one of them is refused with an error that names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -23,8 +23,8 @@ pub struct Limits {
     pub owner_bytes_max: usize,
     /// The longest reason of a ForceRelease, in bytes.
     pub reason_bytes_max: usize,
-    /// How many live places a key may have, the holder included.
-    pub places_per_key_max: usize,
+    /// How many live entries a key may have, the holder included.
+    pub entries_per_key_max: usize,
     /// How many ends other than clean releases a key remembers.
     pub ended_per_key_max: usize,
     /// How many lockRefs may live by one session.
@@ -35,11 +35,11 @@ pub struct Limits {
     pub active_keys_max: usize,
     /// How many calls may queue up for one key on this replica.
     pub calls_per_key_max: usize,
-    /// How many critical calls of one lockRef may be under way at once.
+    /// How many critical calls of one lockRef may be in flight at once.
     pub critical_calls_per_lock_ref_max: usize,
     /// How many calls may wait for, or watch, one lockRef at once.
     pub waits_per_lock_ref_max: usize,
-    /// How many streams (calls under way) one connection may have.
+    /// How many streams (calls in flight) one connection may have.
     pub streams_per_connection_max: u32,
     /// How many connections may be open at once.
     pub connections_max: usize,
@@ -68,7 +68,7 @@ impl Default for Limits {
             message_bytes_max: 1024 * 1024 + 64 * 1024,
             owner_bytes_max: 128,
             reason_bytes_max: 256,
-            places_per_key_max: 10_000,
+            entries_per_key_max: 10_000,
             ended_per_key_max: 64,
             lock_refs_per_session_max: 10_000,
             sessions_max: 100_000,
@@ -90,19 +90,19 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How many beats of a replica that shares its store go into the shortest TTL that it keeps: one that is late, or
-    /// lost, must not cost a lease.
-    pub const BEATS_PER_TTL: u32 = 5;
-    /// Such beats are not closer than this, in milliseconds.
-    pub const BEATS_APART_MIN_MS: u32 = 200;
-    /// So this is the shortest TTL that they can vouch for, in milliseconds.
-    pub const SHARED_TTL_MIN_MS: u32 = Self::BEATS_PER_TTL * Self::BEATS_APART_MIN_MS;
+    /// How many heartbeats of a replica that shares its store go into the shortest TTL that it keeps: one that is late,
+    /// or lost, must not cost a lease.
+    pub const HEARTBEATS_PER_TTL: u32 = 5;
+    /// Such heartbeats are not closer than this, in milliseconds.
+    pub const HEARTBEATS_APART_MIN_MS: u32 = 200;
+    /// So this is the shortest TTL that they can keep valid, in milliseconds.
+    pub const SHARED_TTL_MIN_MS: u32 = Self::HEARTBEATS_PER_TTL * Self::HEARTBEATS_APART_MIN_MS;
 
     /// The part that the core takes.
     pub fn core(&self) -> CoreLimits {
         CoreLimits {
             ended_max: self.ended_per_key_max,
-            places_max: self.places_per_key_max,
+            entries_max: self.entries_per_key_max,
             ..CoreLimits::default()
         }
     }
@@ -123,11 +123,11 @@ impl Limits {
             return Ok(());
         }
         Err(format!(
-            "limits.ttl_min_ms must be at least {} where replicas share the store (store.kind = \"cassandra\"): their \
-             signs of life come every {} ms at the fastest, and a TTL needs {} of them",
+            "limits.ttl_min_ms must be at least {} where replicas share the store (store.kind = \"cassandra\"): a \
+             replica sends a heartbeat every {} ms at most, and a TTL must span {} of them",
             Self::SHARED_TTL_MIN_MS,
-            Self::BEATS_APART_MIN_MS,
-            Self::BEATS_PER_TTL,
+            Self::HEARTBEATS_APART_MIN_MS,
+            Self::HEARTBEATS_PER_TTL,
         ))
     }
 
@@ -170,7 +170,7 @@ impl Limits {
         for (name, value) in [
             ("owner_bytes_max", self.owner_bytes_max),
             ("reason_bytes_max", self.reason_bytes_max),
-            ("places_per_key_max", self.places_per_key_max),
+            ("entries_per_key_max", self.entries_per_key_max),
             ("ended_per_key_max", self.ended_per_key_max),
             ("lock_refs_per_session_max", self.lock_refs_per_session_max),
             ("sessions_max", self.sessions_max),

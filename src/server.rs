@@ -2,7 +2,7 @@
 //! them, on listeners of its own, the service between replicas.
 //!
 //! Stopping takes these steps: no more connections, health says NOT_SERVING, the engine ends its waits and
-//! settles what is under way, open streams end, and what is left after a grace period is cut off.
+//! settles what is in flight, open streams end, and what is left after a grace period is cut off.
 
 mod connection;
 mod handshake;
@@ -38,7 +38,7 @@ pub use crate::rpc::peer::{PeerClient, PeerTls, PeerTlsError, PeerTlsFiles, Secr
 use crate::rpc::stopping::Stopping;
 use health::Health;
 
-/// How long calls under way may take once the server stops, unless configured.
+/// How long calls in flight may take once the server stops, unless configured.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// A client that vanished is noticed after this …
@@ -78,7 +78,7 @@ pub enum ServeError {
 /// How a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// Everything under way was answered.
+    /// Everything in flight was answered.
     Clean,
     /// Calls or connections that outlived the grace period were cut off.
     CutOff,
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// How long calls under way may take once the server stops.
+    /// How long calls in flight may take once the server stops.
     #[must_use]
     pub fn with_grace(self, grace: Duration) -> Self {
         Server { grace, ..self }
@@ -190,7 +190,7 @@ impl Server {
                 Ok(Stopped::Clean)
             }
             Err(_elapsed) => {
-                tracing::warn!("calls that outlived the grace period are cut off");
+                tracing::warn!("cutting off calls that outlived the grace period");
                 cut_off.now();
                 // Without an answer the connections end when this future is dropped.
                 let _ = timeout(CUT_OFF, serving).await;
@@ -266,8 +266,8 @@ impl Server {
     }
 }
 
-/// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that came
-/// through it keeps a lock alive until then.
+/// An HTTP/2 server for other replicas. It notices one that hangs as soon as that one would notice it: a watch that
+/// came through it keeps a lock alive until then.
 pub fn http2_of_peers(limits: &Limits) -> tonic::transport::Server {
     http2(limits, peer::STREAMS_MAX)
         .http2_keepalive_interval(Some(peer::PING_EVERY))

@@ -1,7 +1,7 @@
 //! Logging: what `tracing` events and spans look like, and which are written.
 //!
 //! Logs go to stderr; stdout belongs to what a command answers. No value, and nothing that lets its
-//! reader act as a holder, may stand in an event.
+//! reader act as a holder, may be in an event.
 
 use std::io::{self, IsTerminal};
 

@@ -125,7 +125,7 @@ fn pick(rng: &mut Rng, bound: usize) -> usize {
 }
 
 impl Faults {
-    /// Waits for the next one; no more come once it is over.
+    /// Waits for the next one; no more come once it has ended.
     async fn next(&self, rng: &mut Rng) -> bool {
         let pause = between(rng, PAUSE_MS);
         if self.timeline.elapsed() + pause >= self.until {
@@ -252,7 +252,7 @@ impl Faults {
                 let lock_ref = one.create(ask).await?;
                 one.acquire(&lock_ref).await
             };
-            // A place that is lost meanwhile, or whose turn does not come, is gone without a word as well.
+            // An entry that is lost meanwhile, or whose turn does not come, is gone without a word as well.
             if let Ok(Ok(_)) = timeout(GONE_PATIENCE, turn).await {
                 let begun = self.timeline.begins(Kind::HolderGone, &key);
                 sleep(GONE_TTL).await;

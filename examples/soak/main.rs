@@ -125,7 +125,7 @@ fn soak(words: &Words) -> Result<Report, Failure> {
             Cluster::up(NODES, &say)?
         }
     };
-    let asked = run::Asked {
+    let asked = run::SoakOptions {
         span: Duration::from_secs(60) * words.minutes,
         seed,
         replicas: words.replicas.into(),

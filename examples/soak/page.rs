@@ -43,7 +43,7 @@ pub fn html(report: &Report) -> Result<String, Failure> {
     for broken in &report.violations {
         let _ = writeln!(page, "<pre>{}</pre>", escaped(broken));
     }
-    page.push_str("<h2>Over time</h2>\n<p>Shaded: while a fault was under way.</p>\n");
+    page.push_str("<h2>Over time</h2>\n<p>Shaded: while a fault was active.</p>\n");
     page.push_str(&plots::svg(report)?);
     page.push_str(
         "\n<h2>Faults</h2>\n<table>\n<tr><th>fault</th><th class=\"n\">times</th>\
@@ -76,7 +76,7 @@ pub fn html(report: &Report) -> Result<String, Failure> {
     page.push_str("</table>\n</details>\n");
     page.push_str(
         "<h2>When no turn came for longest</h2>\n<table>\n\
-         <tr><th class=\"n\">from</th><th class=\"n\">for</th><th>under way</th></tr>\n",
+         <tr><th class=\"n\">from</th><th class=\"n\">for</th><th>active</th></tr>\n",
     );
     for standstill in report.standstills() {
         let _ = writeln!(

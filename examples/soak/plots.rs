@@ -134,7 +134,7 @@ fn memory_of(report: &Report, number: usize) -> Points {
     points.collect()
 }
 
-/// One plot of a quantity, with a shade wherever a fault was under way.
+/// One plot of a quantity, with a shade wherever a fault was active.
 fn plot(
     area: &Area<'_>,
     name: &str,

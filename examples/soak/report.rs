@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::faults::Kind;
 use super::machine;
-use super::run::Asked;
+use super::run::SoakOptions;
 use super::timeline::{Sample, Span, clock};
 
 /// How many violations are kept.
@@ -42,7 +42,7 @@ pub struct Report {
     pub unknown: usize,
     /// Tries that were made again.
     pub repeats: usize,
-    /// Places that ended before their section did, and were asked for again.
+    /// Entries that ended before their section did, and were asked for again.
     pub lost: usize,
     /// The longest wait for a turn after the last fault of a round.
     pub longest_after: Duration,
@@ -55,7 +55,7 @@ pub struct Report {
 pub struct Standstill {
     pub from: Duration,
     pub lasted: Duration,
-    /// What was under way in it.
+    /// What was active in it.
     pub faults: Vec<String>,
 }
 
@@ -65,12 +65,12 @@ pub struct OfKind {
     pub count: usize,
     /// The longest of them.
     pub lasted: Duration,
-    /// The longest wait of anybody who waited while one was under way.
+    /// The longest wait of anybody who waited while one was active.
     pub waited: Duration,
 }
 
 impl Report {
-    pub fn new(asked: &Asked, began: String, replicas: usize) -> Report {
+    pub fn new(asked: &SoakOptions, began: String, replicas: usize) -> Report {
         Report {
             began,
             facts: machine::facts(),
@@ -135,16 +135,17 @@ impl Report {
             spans.extend([begun].into_iter().chain(held).zip(ends));
         }
         spans.sort_by_key(|(from, to)| std::cmp::Reverse(to.saturating_sub(*from)));
-        let told = spans.into_iter().take(STANDSTILLS_MAX);
-        told.map(|(from, to)| {
-            let during = self.faults.iter().filter(|s| s.from < to && s.to > from);
-            Standstill {
-                from,
-                lasted: to.saturating_sub(from),
-                faults: during.map(Span::words).collect(),
-            }
-        })
-        .collect()
+        let longest = spans.into_iter().take(STANDSTILLS_MAX);
+        longest
+            .map(|(from, to)| {
+                let during = self.faults.iter().filter(|s| s.from < to && s.to > from);
+                Standstill {
+                    from,
+                    lasted: to.saturating_sub(from),
+                    faults: during.map(Span::words).collect(),
+                }
+            })
+            .collect()
     }
 
     /// Everything in one number each, with what it is called.
@@ -168,7 +169,7 @@ impl Report {
                 ),
             ),
             ("grants", self.sections.to_string()),
-            ("places lost", self.lost.to_string()),
+            ("entries lost", self.lost.to_string()),
             (
                 "waits for a turn",
                 format!(
@@ -229,7 +230,7 @@ impl Report {
                 of_kind.waited.as_secs_f64()
             );
         }
-        let _ = writeln!(text, "\n{:<8}{:>8}  UNDER WAY", "NO TURN", "FROM");
+        let _ = writeln!(text, "\n{:<8}{:>8}  Active", "NO TURN", "FROM");
         for standstill in self.standstills() {
             let _ = writeln!(
                 text,

@@ -22,12 +22,12 @@ const ROUND: Duration = Duration::from_secs(300);
 /// How often the replicas are looked at.
 const SAMPLE: Duration = Duration::from_secs(2);
 /// How often it is said how far it is, in samples.
-const TELL_EVERY: u32 = 15;
+const REPORT_EVERY: u32 = 15;
 /// How many faults the seed is good for at once: those of replicas, of nodes, of clients.
 const SORTS: usize = 3;
 
 /// What is asked for.
-pub struct Asked {
+pub struct SoakOptions {
     pub span: Duration,
     pub seed: u64,
     pub replicas: usize,
@@ -37,7 +37,7 @@ pub struct Asked {
     pub may_cut: bool,
 }
 
-pub async fn run(asked: &Asked, cluster: Cluster) -> Result<Report, Failure> {
+pub async fn run(asked: &SoakOptions, cluster: Cluster) -> Result<Report, Failure> {
     let began = machine::date();
     let world = World::with(cluster, asked.replicas, asked.logs.clone()).await?;
     let timeline = Timeline::new();
@@ -82,31 +82,31 @@ async fn round(
     let begun = timeline.elapsed();
     let counters = Counters::start_named(&name, clients.clone());
     let [replicas, nodes, gone] = rngs;
-    let mut under_way: Vec<JoinHandle<Result<(), Failure>>> = vec![
+    let mut active: Vec<JoinHandle<Result<(), Failure>>> = vec![
         tokio::spawn(faults.clone().of_replicas(replicas)),
         tokio::spawn(faults.clone().of_nodes(nodes)),
     ];
     let gone = tokio::spawn(faults.clone().of_clients(gone, clients, name));
-    under_way.push(tokio::spawn(async move { Ok(gone.await?) }));
+    active.push(tokio::spawn(async move { Ok(gone.await?) }));
     let mut ticks = interval(SAMPLE);
-    let mut told = 0_u32;
-    while under_way.iter().any(|task| !task.is_finished()) {
+    let mut reports = 0_u32;
+    while active.iter().any(|task| !task.is_finished()) {
         ticks.tick().await;
         timeline.sample(world.memory());
         for misdeed in world.misdeeds() {
             report.broken(format!("round {number}: {misdeed}"));
         }
-        told += 1;
-        if told.is_multiple_of(TELL_EVERY) {
+        reports += 1;
+        if reports.is_multiple_of(REPORT_EVERY) {
             let so_far = report.waited.len() + counters.finished();
             timeline.tell(&format!(
                 "of {}: {so_far} sections; {}",
                 clock(span),
-                timeline.under_way()
+                timeline.active()
             ));
         }
     }
-    for task in under_way {
+    for task in active {
         match task.await.map_err(Failure::from).flatten() {
             Ok(()) => {}
             // The nodes are not what is tried here.

@@ -53,7 +53,7 @@ pub struct Timeline {
 struct Noted {
     spans: Vec<Span>,
     samples: Vec<Sample>,
-    under_way: Vec<String>,
+    active: Vec<String>,
 }
 
 impl Timeline {
@@ -82,7 +82,7 @@ impl Timeline {
     pub fn begins(&self, kind: Kind, on: &str) -> Beginning {
         let words = words(kind, on);
         self.tell(&words);
-        self.noted().under_way.push(words.clone());
+        self.noted().active.push(words.clone());
         Beginning {
             kind,
             on: on.to_owned(),
@@ -91,13 +91,13 @@ impl Timeline {
         }
     }
 
-    /// It is over, and everything is as before.
+    /// It has ended, and everything is as before.
     pub fn ends(&self, beginning: Beginning) {
         let to = self.elapsed();
         let took = to.saturating_sub(beginning.from);
         self.tell(&format!("{}, over after {took:.1?}", beginning.words));
         let mut noted = self.noted();
-        noted.under_way.retain(|words| *words != beginning.words);
+        noted.active.retain(|words| *words != beginning.words);
         noted.spans.push(Span {
             kind: beginning.kind,
             on: beginning.on,
@@ -123,8 +123,8 @@ impl Timeline {
     }
 
     /// What is wrong now.
-    pub fn under_way(&self) -> String {
-        match &*self.noted().under_way {
+    pub fn active(&self) -> String {
+        match &*self.noted().active {
             [] => "no fault".to_owned(),
             these => these.join("; "),
         }
@@ -139,7 +139,7 @@ impl Timeline {
     }
 }
 
-/// A fault that is under way.
+/// A fault that is active.
 pub struct Beginning {
     kind: Kind,
     on: String,

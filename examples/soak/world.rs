@@ -14,7 +14,7 @@ use super::shared::history::Recorder;
 use super::shared::replica::{Replica, Setup};
 use super::shared::sprayed::Sprayed;
 
-/// What a log says where a part of a replica died.
+/// What a log says where a part of a replica crashed.
 const PANICS: [&str; 2] = ["panicked at", "ended unexpectedly"];
 /// How many such lines are kept.
 const PANICS_MAX: usize = 20;
@@ -133,11 +133,11 @@ impl World {
     /// The lines of the replicas' logs that tell of a panic.
     pub fn panics(&self) -> Vec<String> {
         let logs = (0..self.replicas()).map(|number| self.replica(number).log());
-        let told = |line: &&str| PANICS.iter().any(|words| line.contains(words));
+        let panicked = |line: &&str| PANICS.iter().any(|words| line.contains(words));
         let mut panics: Vec<String> = logs
             .flat_map(|log| {
                 log.lines()
-                    .filter(told)
+                    .filter(panicked)
                     .map(str::to_owned)
                     .collect::<Vec<_>>()
             })

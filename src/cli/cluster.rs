@@ -23,7 +23,7 @@ pub struct SettingsFile {
     pub config: Option<PathBuf>,
 }
 
-/// The flags that are settings of Cassandra. Each can also stand in the file or in the environment.
+/// The flags that are settings of Cassandra. Each can also be in the file or in the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Settings for Cassandra")]
 pub struct ClusterFlags {

@@ -66,7 +66,7 @@ impl From<CreateError> for Failure {
         let code = match error {
             CreateError::Invalid(_) => exit::USAGE,
             CreateError::NotFound(_) => exit::NO_INPUT,
-            CreateError::SessionOver(_) => exit::LOCK_LOST,
+            CreateError::SessionEnded(_) => exit::LOCK_LOST,
             CreateError::Limit(_) => exit::TEMPORARY,
             CreateError::Denied(_) => exit::DENIED,
             CreateError::Unavailable(_) | CreateError::Other(_) => exit::UNAVAILABLE,
@@ -78,7 +78,7 @@ impl From<CreateError> for Failure {
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Failure {
         let code = match error {
-            SessionError::Over(_) => exit::LOCK_LOST,
+            SessionError::Ended(_) => exit::LOCK_LOST,
             SessionError::Invalid(_) => exit::USAGE,
             SessionError::Limit(_) => exit::TEMPORARY,
             SessionError::Denied(_) => exit::DENIED,
@@ -144,7 +144,7 @@ impl From<CallError> for Failure {
     fn from(error: CallError) -> Failure {
         let code = match error {
             CallError::Invalid(_) => exit::USAGE,
-            CallError::NotFound(_) | CallError::Over(_) => exit::NO_INPUT,
+            CallError::NotFound(_) | CallError::Ended(_) => exit::NO_INPUT,
             CallError::Limit(_) => exit::TEMPORARY,
             CallError::Denied(_) => exit::DENIED,
             CallError::Unavailable(_) | CallError::Other(_) => exit::UNAVAILABLE,

@@ -30,7 +30,7 @@ const RELEASE_LOST_MAX: Duration = Duration::from_secs(1);
 /// Run a command while holding the lock on a key
 ///
 /// Waits for the lock, runs the command, and releases the lock when the command ends. While it waits it
-/// shows its place in the queue on stderr; Ctrl-C gives the place up.
+/// shows its position in the queue on stderr; Ctrl-C releases the entry.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = HELP, after_help = "More, with examples and exit statuses: fermata lock --help")]
 pub struct Args {
@@ -68,7 +68,7 @@ Signals:
   command shares terminal and process group, so Ctrl-C and Ctrl-\\ reach it by
   themselves and are not sent a second time. (So in the foreground of a
   terminal `kill -INT` on fermata does nothing; use `kill -TERM`.) Ctrl-Z stops
-  both, signs of life too: a command that is stopped for longer than the TTL is
+  both, renewals too: a command that is stopped for longer than the TTL is
   ended when it goes on.
 
 When the lock is lost:
@@ -91,7 +91,7 @@ Exit status:
   124  the wait timed out (--wait)
   126  the command cannot be run
   127  there is no such command
-  128+n  ended by signal n while waiting; the place in the queue is given up
+  128+n  ended by signal n while waiting; the queue entry is released
 
 Examples:
   fermata lock orders-42 -- ./charge.sh 42
@@ -143,7 +143,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             return Err(failure);
         }
     };
-    let mut holding = Holding {
+    let mut holding = LockedCommand {
         client,
         guard,
         running,
@@ -195,7 +195,7 @@ struct Stopping {
 }
 
 /// A command that runs under a lock.
-struct Holding {
+struct LockedCommand {
     client: Client,
     guard: LockGuard,
     running: Running,
@@ -204,7 +204,7 @@ struct Holding {
     key: String,
 }
 
-impl Holding {
+impl LockedCommand {
     /// Waits for the end of the command; stops it when the lock is lost.
     async fn until_ended(&mut self) -> Result<Ended, Failure> {
         let mut stopping: Option<Stopping> = None;
@@ -240,7 +240,7 @@ impl Holding {
         }
     }
 
-    /// How long one sign of life is good for.
+    /// How long one renewal is good for.
     fn valid_for_most(&self) -> Duration {
         let ttl = self.guard.ttl();
         self.guard
@@ -278,7 +278,7 @@ impl Holding {
             // Then `lost` says so, with the reason.
             return None;
         };
-        // With every sign of life answered this much is always left.
+        // With every renewal answered this much is always left.
         let lead = self.grace.min(self.valid_for_most() / 3);
         let now = self.client.clock().now();
         if now.until(valid_until) > lead {

@@ -27,11 +27,11 @@ use signals::{Signals, end_at_once};
 
 /// Run the lock service
 ///
-/// Serves gRPC until SIGTERM, SIGINT or SIGHUP. Without any setting it listens on 127.0.0.1:7450 and keeps its
-/// data in one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are
-/// made by `fermata schema apply`, and a replica waits until the cluster is there. Every setting can also stand in a file (--config) or in an environment
-/// variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what is
-/// in force.
+/// Serves gRPC until SIGTERM, SIGINT or SIGHUP. Without any setting it listens on 127.0.0.1:7450 and keeps its data in
+/// one directory. With --store cassandra any number of replicas keep it in one cluster; the tables are made by `fermata
+/// schema apply`, and a replica waits until the cluster is there. Every setting can also be in a file (--config) or in
+/// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
+/// is in force.
 ///
 /// The first signal ends what is open in an orderly way, for --shutdown-grace at most; a second one ends
 /// it at once.
@@ -155,7 +155,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
         let stopped = serving.await?;
         // Last of all: from then on others may have what this replica had.
         if timeout(grace, started.engine.hand_over()).await.is_err() {
-            tracing::warn!("the other replicas were not told that this one is gone");
+            tracing::warn!("the other replicas were not notified that this one stopped");
         }
         if let Some(store) = started.embedded {
             store.shutdown().await;

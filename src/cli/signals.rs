@@ -26,13 +26,13 @@ pub struct Signals {
 impl Signals {
     /// Starts to hear. Must be called inside a Tokio runtime.
     pub fn new() -> io::Result<Signals> {
-        let (tell, heard) = mpsc::channel(HEARD.len());
+        let (notify, heard) = mpsc::channel(HEARD.len());
         for number in HEARD {
             let mut stream = signal(SignalKind::from_raw(number as i32))?;
-            let tell = tell.clone();
+            let notify = notify.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
-                    if tell.send(number).await.is_err() {
+                    if notify.send(number).await.is_err() {
                         return;
                     }
                 }

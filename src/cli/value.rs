@@ -10,7 +10,7 @@ use super::exit;
 use super::failure::Failure;
 use super::lock::LOCK_REF_VARIABLE;
 use super::remote::variable;
-use crate::client::{Client, Standing};
+use crate::client::{Client, LockStatus};
 use crate::lock::LockRef;
 
 /// Reads a value from where it was said to be.
@@ -70,9 +70,9 @@ pub fn lock_ref(
 /// The lockRef with its present grant: it may have been taken over since it was handed on.
 pub async fn granted(client: &Client, lock_ref: &str) -> Result<(String, u64), Failure> {
     let acquired = client.acquire_lock(lock_ref).await?;
-    match acquired.standing {
-        Standing::Held { fencing_token } => Ok((acquired.lock_ref, fencing_token)),
-        Standing::Waiting { position } => Err(Failure::new(
+    match acquired.status {
+        LockStatus::Held { fencing_token } => Ok((acquired.lock_ref, fencing_token)),
+        LockStatus::Waiting { position } => Err(Failure::new(
             exit::TEMPORARY,
             format!("this lockRef does not hold its key yet ({position} ahead)"),
         )),

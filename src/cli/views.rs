@@ -16,22 +16,22 @@ fn state(number: i32) -> &'static str {
         .as_str_name()
 }
 
-/// One place.
-pub fn place(place: &proto::Place) -> Value {
-    let mode = proto::LockMode::try_from(place.mode).unwrap_or(proto::LockMode::Unspecified);
+/// One entry.
+pub fn entry(entry: &proto::QueueEntry) -> Value {
+    let mode = proto::LockMode::try_from(entry.mode).unwrap_or(proto::LockMode::Unspecified);
     json!({
-        "lock_ref": place.lock_ref,
-        "seq": place.seq,
-        "state": state(place.state),
+        "lock_ref": entry.lock_ref,
+        "seq": entry.seq,
+        "state": state(entry.state),
         "mode": mode.as_str_name(),
-        "fencing_token": place.fencing_token,
-        "session": place.session,
-        "ttl": text_of(place.ttl),
-        "lease_left": text_of(place.lease_left),
-        "create_time": text_of(place.create_time),
-        "owner": place.owner,
-        "identity": place.identity,
-        "home": place.home,
+        "fencing_token": entry.fencing_token,
+        "session": entry.session,
+        "ttl": text_of(entry.ttl),
+        "lease_left": text_of(entry.lease_left),
+        "create_time": text_of(entry.create_time),
+        "owner": entry.owner,
+        "identity": entry.identity,
+        "home": entry.home,
     })
 }
 
@@ -43,7 +43,7 @@ pub fn locks(locks: &[proto::LockSummary]) -> Value {
             json!({
                 "table": lock.table,
                 "key": lock.key,
-                "holder": lock.holder.as_ref().map(place),
+                "holder": lock.holder.as_ref().map(entry),
                 "waiters": lock.waiters,
             })
         })
@@ -53,12 +53,12 @@ pub fn locks(locks: &[proto::LockSummary]) -> Value {
 
 /// DescribeLockResponse, all pages in one.
 pub fn described(lock: &proto::DescribeLockResponse) -> Value {
-    let ended: Vec<Value> = lock.ended.iter().map(ended_place).collect();
+    let ended: Vec<Value> = lock.ended.iter().map(ended_entry).collect();
     json!({
         "table": lock.table,
         "key": lock.key,
-        "holders": lock.holders.iter().map(place).collect::<Vec<_>>(),
-        "waiters": lock.waiters.iter().map(place).collect::<Vec<_>>(),
+        "holders": lock.holders.iter().map(entry).collect::<Vec<_>>(),
+        "waiters": lock.waiters.iter().map(entry).collect::<Vec<_>>(),
         "waiter_count": lock.waiter_count,
         "unsynced": lock.unsynced,
         "last_fencing_token": lock.last_fencing_token,
@@ -66,7 +66,7 @@ pub fn described(lock: &proto::DescribeLockResponse) -> Value {
     })
 }
 
-fn ended_place(ended: &proto::EndedPlace) -> Value {
+fn ended_entry(ended: &proto::EndedEntry) -> Value {
     let reason = proto::EndReason::try_from(ended.reason).unwrap_or(proto::EndReason::Unspecified);
     json!({
         "lock_ref": ended.lock_ref,
@@ -82,8 +82,8 @@ pub fn activity(replicas: &[proto::ReplicaActivity]) -> Value {
     json!({ "replicas": replicas.iter().map(replica_activity).collect::<Vec<_>>() })
 }
 
-fn replica_activity(told: &proto::ReplicaActivity) -> Value {
-    let replica = told.replica.as_ref().map(|info| {
+fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
+    let replica = activity.replica.as_ref().map(|info| {
         json!({
             "replica": info.replica,
             "address": info.address,
@@ -92,7 +92,7 @@ fn replica_activity(told: &proto::ReplicaActivity) -> Value {
             "answering": info.answering,
         })
     });
-    let grants = told.grants.map(|grants| {
+    let grants = activity.grants.map(|grants| {
         json!({
             "at_once": grants.at_once,
             "after_change": grants.after_change,
@@ -101,7 +101,7 @@ fn replica_activity(told: &proto::ReplicaActivity) -> Value {
             "after_call": grants.after_call,
         })
     });
-    let store = told.store.map(|store| {
+    let store = activity.store.map(|store| {
         json!({
             "reads": store.reads,
             "writes": store.writes,
@@ -110,7 +110,7 @@ fn replica_activity(told: &proto::ReplicaActivity) -> Value {
             "conflicts": store.conflicts,
         })
     });
-    let keys = told.busiest_keys.iter().map(|key| {
+    let keys = activity.busiest_keys.iter().map(|key| {
         json!({
             "table": key.table,
             "key": key.key,
@@ -121,14 +121,14 @@ fn replica_activity(told: &proto::ReplicaActivity) -> Value {
     });
     json!({
         "replica": replica,
-        "answered": told.answered,
-        "sessions": told.sessions,
-        "keys": told.keys,
+        "answered": activity.answered,
+        "sessions": activity.sessions,
+        "keys": activity.keys,
         "grants": grants,
-        "last_minute": told.last_minute.as_ref().map(turns),
+        "last_minute": activity.last_minute.as_ref().map(turns),
         "store": store,
         "busiest_keys": keys.collect::<Vec<_>>(),
-        "resident_bytes": told.resident_bytes,
+        "resident_bytes": activity.resident_bytes,
     })
 }
 
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_keeps_the_names_of_the_contract() {
-        let shown = place(&proto::Place {
+    fn an_entry_keeps_the_names_of_the_contract() {
+        let shown = entry(&proto::QueueEntry {
             lock_ref: "default/a#1.00000000".to_owned(),
             seq: 1,
             state: proto::LockState::Held.into(),
@@ -212,7 +212,7 @@ mod tests {
                 seconds: 0,
                 nanos: 0,
             }),
-            ..proto::Place::default()
+            ..proto::QueueEntry::default()
         });
         assert_eq!(shown["state"], json!("LOCK_STATE_HELD"));
         assert_eq!(shown["ttl"], json!("1.500s"));

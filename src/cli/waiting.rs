@@ -1,4 +1,4 @@
-//! Waiting for a lock on the command line: it shows how it goes, and a signal gives the place up.
+//! Waiting for a lock on the command line: it shows how it goes, and a signal releases the entry.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
@@ -12,11 +12,11 @@ use super::exit;
 use super::failure::Failure;
 use super::signals::{Signals, ends_a_wait};
 use crate::client::{
-    Client, LockGuard, LockRequest, Moment, Place, Progress, SessionRequest, WaitError,
+    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
 };
 use crate::config::Span;
 
-/// How long giving a place up may hold up the end of the process.
+/// How long releasing an entry may hold up the end of the process.
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
 /// How often the progress is looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -35,12 +35,12 @@ pub struct Taking {
     #[arg(long, value_name = "SPAN")]
     pub wait: Option<Span>,
 
-    /// The lock lives this long without a sign of life from here (they are sent each third of it)
+    /// The lock lives this long without a renewal from here (they are sent each third of it)
     /// [default: the server's, 30s]
     #[arg(long, value_name = "SPAN")]
     pub ttl: Option<Span>,
 
-    /// If this process dies the next one has the lock after this, not only after the TTL: 100ms to the
+    /// If this process crashes the next one has the lock after this, not only after the TTL: 100ms to the
     /// TTL. In return the lock counts as lost once no server answered for 0.9 of it
     #[arg(long, value_name = "SPAN")]
     pub disconnect_grace: Option<Span>,
@@ -61,10 +61,10 @@ impl Taking {
         }
     }
 
-    /// Takes a place; in a session of its own where it shall live by its connection.
-    async fn place(&self, client: &Client, request: LockRequest) -> Result<Place, Failure> {
+    /// Takes an entry; in a session of its own where it shall live by its connection.
+    async fn enqueue(&self, client: &Client, request: LockRequest) -> Result<QueueEntry, Failure> {
         let Some(grace) = self.disconnect_grace else {
-            return Ok(client.place(request).await?);
+            return Ok(client.enqueue(request).await?);
         };
         let mut opening = SessionRequest::new()
             .disconnect_grace(grace.duration())
@@ -73,7 +73,7 @@ impl Taking {
             opening = opening.ttl(ttl.duration());
         }
         let session = client.open_session(opening).await?;
-        Ok(session.place(request).await?)
+        Ok(session.enqueue(request).await?)
     }
 
     fn owner(&self) -> String {
@@ -87,7 +87,7 @@ impl Taking {
         self.wait.map(Span::duration)
     }
 
-    /// Takes the lock, or gives its place in the queue up.
+    /// Takes the lock, or gives its entry in the queue up.
     pub async fn lock(
         &self,
         client: &Client,
@@ -98,14 +98,14 @@ impl Taking {
         let request = self.request(table, key);
         let limit = self.limit();
         let end = limit.map(|limit| client.clock().now().after(limit));
-        let mut place = take_place(self.place(client, request), signals).await?;
+        let mut entry = take_entry(self.enqueue(client, request), signals).await?;
         let limit = end.map(|end| client.clock().now().until(end));
-        let waited = wait(client, &mut place, key, limit, signals).await;
+        let waited = wait(client, &mut entry, key, limit, signals).await;
         let failure = match waited {
             Ok(guard) => return Ok(guard),
             Err(Unlocked::Signal(signal)) => Failure::signal(
                 signal,
-                format!("{signal} while waiting for {key}; the place in the queue is given up"),
+                format!("{signal} while waiting for {key}; the queue entry is released"),
             ),
             Err(Unlocked::Wait(WaitError::TimedOut { position })) if self.once => Failure::new(
                 exit::TEMPORARY,
@@ -117,16 +117,16 @@ impl Taking {
             ),
             Err(Unlocked::Wait(error)) => Failure::from(error),
         };
-        give_up(place, signals).await;
+        give_up(entry, signals).await;
         Err(failure)
     }
 }
 
-/// Takes a place. A signal meanwhile gives it back as soon as the server has said which one it is.
-async fn take_place(
-    creating: impl Future<Output = Result<Place, Failure>>,
+/// Takes an entry. A signal meanwhile gives it back as soon as the server has said which one it is.
+async fn take_entry(
+    creating: impl Future<Output = Result<QueueEntry, Failure>>,
     signals: &mut Signals,
-) -> Result<Place, Failure> {
+) -> Result<QueueEntry, Failure> {
     tokio::pin!(creating);
     loop {
         let signal = tokio::select! {
@@ -134,22 +134,22 @@ async fn take_place(
             signal = signals.next() => signal,
         };
         if ends_a_wait(signal) {
-            if let Ok(Ok(place)) = timeout(GIVE_UP_MAX, &mut creating).await {
-                give_up(place, signals).await;
+            if let Ok(Ok(entry)) = timeout(GIVE_UP_MAX, &mut creating).await {
+                give_up(entry, signals).await;
             }
             return Err(Failure::signal(signal, signal.to_string()));
         }
     }
 }
 
-/// Gives a place up, but not for long: a second signal, or a server that does not answer, leaves it to its
+/// Releases an entry, but not for long: a second signal, or a server that does not answer, leaves it to its
 /// TTL.
-async fn give_up(place: Place, signals: &mut Signals) {
+async fn give_up(entry: QueueEntry, signals: &mut Signals) {
     let impatient = async { while !ends_a_wait(signals.next().await) {} };
     tokio::select! {
-        given_up = timeout(GIVE_UP_MAX, place.give_up()) => {
+        given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
             if !matches!(given_up, Ok(Ok(_))) {
-                eprintln!("fermata: the place in the queue could not be given up; it expires by itself");
+                eprintln!("fermata: the queue entry could not be released; it expires by itself");
             }
         }
         () = impatient => {}
@@ -164,18 +164,18 @@ enum Unlocked {
 
 async fn wait(
     client: &Client,
-    place: &mut Place,
+    entry: &mut QueueEntry,
     key: &str,
     limit: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Unlocked> {
-    let told: Mutex<Option<Progress>> = Mutex::new(None);
+    let reported: Mutex<Option<Progress>> = Mutex::new(None);
     let shown = limit != Some(Duration::ZERO);
     let mut line = Line::new(key, client.clock().now());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let waiting = place.wait_with(limit, |progress| {
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+    let waiting = entry.wait_with(limit, |progress| {
+        *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
     });
     tokio::pin!(waiting);
     loop {
@@ -186,9 +186,9 @@ async fn wait(
                 return Err(Unlocked::Signal(signal));
             },
             _ = tick.tick() => {
-                let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(told) = told && shown {
-                    line.show(told, client.clock().now());
+                let reported = *reported.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(reported) = reported && shown {
+                    line.show(reported, client.clock().now());
                 }
             }
         }
@@ -229,8 +229,8 @@ impl Line {
         }
     }
 
-    fn show(&mut self, told: Progress, now: Moment) {
-        let text = words(&self.key, told, self.start.until(now));
+    fn show(&mut self, reported: Progress, now: Moment) {
+        let text = words(&self.key, reported, self.start.until(now));
         if let Some(bar) = &self.bar {
             bar.set_message(text);
             bar.tick();
@@ -238,9 +238,9 @@ impl Line {
         }
         let due = self
             .said
-            .is_none_or(|(said, at)| said != told.position || at.until(now) >= LINE_EVERY);
+            .is_none_or(|(said, at)| said != reported.position || at.until(now) >= LINE_EVERY);
         if due {
-            self.said = Some((told.position, now));
+            self.said = Some((reported.position, now));
             eprintln!("fermata: {text}");
         }
     }
@@ -248,15 +248,15 @@ impl Line {
 
 /// What is told while a wait has taken `waited`. An estimate counts down from when it was told, and is
 /// left out once it has run out.
-fn words(key: &str, told: Progress, waited: Duration) -> String {
-    let ahead = match told.position {
+fn words(key: &str, reported: Progress, waited: Duration) -> String {
+    let ahead = match reported.position {
         0 => "next in the queue".to_owned(),
         position => format!("{position} ahead in the queue"),
     };
-    let since_told = waited.saturating_sub(told.waited);
-    let left = told
-        .estimate
-        .map_or(0, |estimate| estimate.saturating_sub(since_told).as_secs());
+    let since_reported = waited.saturating_sub(reported.waited);
+    let left = reported.estimate.map_or(0, |estimate| {
+        estimate.saturating_sub(since_reported).as_secs()
+    });
     let waited = waited.as_secs();
     match left {
         0 => format!("waiting for {key}: {ahead}, {waited} s"),
@@ -272,7 +272,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn told(position: u32, estimate: Option<Duration>, waited_ms: u64) -> Progress {
+    fn reported(position: u32, estimate: Option<Duration>, waited_ms: u64) -> Progress {
         Progress {
             position,
             estimate,
@@ -281,26 +281,26 @@ mod tests {
     }
 
     #[test]
-    fn the_line_tells_the_place_and_the_time() {
+    fn the_line_tells_the_entry_and_the_time() {
         assert_eq!(
-            words("orders-42", told(2, None, 0), ms(12_900)),
+            words("orders-42", reported(2, None, 0), ms(12_900)),
             "waiting for orders-42: 2 ahead in the queue, 12 s"
         );
         assert_eq!(
-            words("a", told(0, None, 0), ms(0)),
+            words("a", reported(0, None, 0), ms(0)),
             "waiting for a: next in the queue, 0 s"
         );
     }
 
     #[test]
     fn the_line_counts_the_estimate_down_from_when_it_was_told() {
-        let told = told(2, Some(ms(16_500)), 10_000);
+        let reported = reported(2, Some(ms(16_500)), 10_000);
         assert_eq!(
-            words("a", told, ms(12_400)),
+            words("a", reported, ms(12_400)),
             "waiting for a: 2 ahead in the queue, about 14 s to go, 12 s so far"
         );
         assert_eq!(
-            words("a", told, ms(60_000)),
+            words("a", reported, ms(60_000)),
             "waiting for a: 2 ahead in the queue, 60 s"
         );
     }

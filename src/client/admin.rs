@@ -72,7 +72,7 @@ impl Client {
         key: &str,
         limit: usize,
     ) -> Result<proto::DescribeLockResponse, CallError> {
-        let mut waiters: Vec<proto::Place> = Vec::new();
+        let mut waiters: Vec<proto::QueueEntry> = Vec::new();
         let mut page_token = String::new();
         loop {
             let answer = self

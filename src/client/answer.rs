@@ -8,9 +8,9 @@ use super::clock::Moment;
 use super::validity::Validity;
 use crate::proto;
 
-/// Where a lockRef stands.
+/// The status of a lockRef.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum LockStatus {
     /// It holds its key.
     Held {
         /// Strictly greater for each later holder of the key.
@@ -65,8 +65,8 @@ impl std::fmt::Debug for Mutation {
 pub struct Created {
     /// All that later calls need; with its grant when held.
     pub lock_ref: String,
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its status.
+    pub status: LockStatus,
     /// What keeps it alive.
     pub session: String,
     /// The TTL in force.
@@ -81,8 +81,8 @@ pub struct Created {
 pub struct Acquired {
     /// The lockRef to use from now on; with its grant when held.
     pub lock_ref: String,
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its status.
+    pub status: LockStatus,
     /// Until when the lockRef is safe from expiry.
     pub valid_until: Moment,
     pub(super) validity: Validity,

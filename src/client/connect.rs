@@ -256,10 +256,10 @@ impl Client {
         F: FnOnce(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let told = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
+        let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
         let (at, attempt) = match permit {
-            None => self.attempt(told),
-            Some(permit) => self.long_attempt(told, permit),
+            None => self.attempt(answered),
+            Some(permit) => self.long_attempt(answered, permit),
         };
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {

@@ -54,8 +54,8 @@ mod tests {
             ("", ""),
         ] {
             match Client::connect([bad]) {
-                Err(ConnectError::InvalidEndpoint { why: told, .. }) => {
-                    assert!(told.contains(why), "{bad}: {told}");
+                Err(ConnectError::InvalidEndpoint { why: answered, .. }) => {
+                    assert!(answered.contains(why), "{bad}: {answered}");
                 }
                 other => panic!("{bad}: {other:?}"),
             }

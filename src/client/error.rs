@@ -22,7 +22,7 @@ pub enum ConnectError {
     NoRuntime,
 }
 
-/// Why no place in the queue was taken.
+/// Why no entry in the queue was taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// The request is malformed. Correct it.
@@ -31,16 +31,16 @@ pub enum CreateError {
     /// There is no such table. Correct its name, or configure it.
     #[error("{0}")]
     NotFound(#[source] ServerError),
-    /// The session is over. Open another one.
-    #[error("the session is over: {0}")]
-    SessionOver(#[source] Lost),
+    /// The session has ended. Open another one.
+    #[error("the session has ended: {0}")]
+    SessionEnded(#[source] Lost),
     /// A limit is reached. Come again later.
     #[error("a limit is reached: {0}")]
     Limit(#[source] ServerError),
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
-    /// No server could do it in time. If one did it after all, the place is given back in the background.
+    /// No server could do it in time. If one did it after all, the entry is released in the background.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
     /// The server failed. Its words are all there is.
@@ -51,7 +51,7 @@ pub enum CreateError {
 impl From<Fault> for CreateError {
     fn from(fault: Fault) -> CreateError {
         match fault {
-            Fault::Over(lost) => CreateError::SessionOver(lost),
+            Fault::Ended(lost) => CreateError::SessionEnded(lost),
             Fault::Invalid(error) => CreateError::Invalid(error),
             Fault::NotFound(error) => CreateError::NotFound(error),
             Fault::Limit(error) => CreateError::Limit(error),
@@ -62,19 +62,19 @@ impl From<Fault> for CreateError {
     }
 }
 
-/// Why a place in the queue did not become a lock.
+/// Why an entry in the queue did not become a lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// The time to wait is up. The place is still there: wait on, or give it up.
+    /// The time to wait is up. The entry is still there: wait on, or give it up.
     #[error("the wait timed out with {position} ahead in the queue")]
     TimedOut {
         /// How many were ahead at the end.
         position: u32,
     },
-    /// The place is over. Take another one.
-    #[error("the place in the queue is over: {0}")]
+    /// The entry has ended. Take another one.
+    #[error("the entry in the queue has ended: {0}")]
     Lost(#[source] Lost),
-    /// No server answered for a whole TTL, so the place has likely expired.
+    /// No server answered for a whole TTL, so the entry has likely expired.
     #[error("no server could be reached: {0}")]
     Unavailable(#[source] ServerError),
     /// Not allowed, or not known.
@@ -90,12 +90,12 @@ pub enum WaitError {
 
 impl From<Fault> for WaitError {
     fn from(fault: Fault) -> WaitError {
-        match fault.over() {
+        match fault.ended() {
             Ok(lost) => WaitError::Lost(lost),
             Err(Fault::Limit(error)) => WaitError::Limit(error),
             Err(Fault::Denied(error)) => WaitError::Denied(error),
             Err(Fault::Unavailable(error)) => WaitError::Unavailable(error),
-            Err(Fault::Over(lost)) => WaitError::Lost(lost),
+            Err(Fault::Ended(lost)) => WaitError::Lost(lost),
             Err(
                 Fault::Superseded(error)
                 | Fault::Invalid(error)
@@ -109,10 +109,10 @@ impl From<Fault> for WaitError {
 /// Why there is no lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// No place in the queue was taken.
+    /// No entry in the queue was taken.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// The place in the queue did not become a lock. It is given back.
+    /// The entry in the queue did not become a lock. It is given back.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
@@ -168,8 +168,8 @@ impl CriticalError {
 
 impl From<Fault> for CriticalError {
     fn from(fault: Fault) -> CriticalError {
-        match fault.over() {
-            Ok(lost) | Err(Fault::Over(lost)) => CriticalError::Lost(lost),
+        match fault.ended() {
+            Ok(lost) | Err(Fault::Ended(lost)) => CriticalError::Lost(lost),
             Err(Fault::Superseded(error)) => CriticalError::Superseded(error),
             Err(Fault::Invalid(error)) => CriticalError::Invalid(error),
             Err(Fault::Limit(error)) => CriticalError::Limit(error),
@@ -184,7 +184,7 @@ impl From<Fault> for CriticalError {
 /// then it did not. The lock was given back without it, or is tried to be in the background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// It was over before, other than by this release: what was done under it may have been overtaken. Where the
+    /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the
     /// reason is RELEASED somebody else released it before the carried write, which was not written.
     #[error("the lock was lost before it was released: {0}")]
     Lost(#[source] Lost),
@@ -225,8 +225,8 @@ impl ReleaseError {
 
 impl From<Fault> for ReleaseError {
     fn from(fault: Fault) -> ReleaseError {
-        match fault.over() {
-            Ok(lost) | Err(Fault::Over(lost)) => ReleaseError::Lost(lost),
+        match fault.ended() {
+            Ok(lost) | Err(Fault::Ended(lost)) => ReleaseError::Lost(lost),
             Err(Fault::Invalid(error)) => ReleaseError::Invalid(error),
             Err(Fault::Denied(error)) => ReleaseError::Denied(error),
             Err(Fault::Unavailable(error)) => ReleaseError::Unavailable(error),
@@ -243,9 +243,9 @@ impl From<Fault> for ReleaseError {
 /// Why a session could not be opened, renewed or closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The session is over. Open another one.
-    #[error("the session is over: {0}")]
-    Over(#[source] Lost),
+    /// The session has ended. Open another one.
+    #[error("the session has ended: {0}")]
+    Ended(#[source] Lost),
     /// The request is malformed. Correct it.
     #[error("the request is malformed: {0}")]
     Invalid(#[source] ServerError),
@@ -265,8 +265,8 @@ pub enum SessionError {
 
 impl From<Fault> for SessionError {
     fn from(fault: Fault) -> SessionError {
-        match fault.over() {
-            Ok(lost) | Err(Fault::Over(lost)) => SessionError::Over(lost),
+        match fault.ended() {
+            Ok(lost) | Err(Fault::Ended(lost)) => SessionError::Ended(lost),
             Err(Fault::Invalid(error)) => SessionError::Invalid(error),
             Err(Fault::Limit(error)) => SessionError::Limit(error),
             Err(Fault::Denied(error)) => SessionError::Denied(error),
@@ -287,9 +287,9 @@ pub enum CallError {
     /// There is no such table or lockRef.
     #[error("{0}")]
     NotFound(#[source] ServerError),
-    /// The lockRef that was named is over already.
-    #[error("it is over already: {0}")]
-    Over(#[source] Lost),
+    /// The lockRef that was named has already ended.
+    #[error("it has already ended: {0}")]
+    Ended(#[source] Lost),
     /// A limit is reached. Come again later.
     #[error("a limit is reached: {0}")]
     Limit(#[source] ServerError),
@@ -307,7 +307,7 @@ pub enum CallError {
 impl From<Fault> for CallError {
     fn from(fault: Fault) -> CallError {
         match fault {
-            Fault::Over(lost) => CallError::Over(lost),
+            Fault::Ended(lost) => CallError::Ended(lost),
             Fault::Invalid(error) => CallError::Invalid(error),
             Fault::NotFound(error) => CallError::NotFound(error),
             Fault::Limit(error) => CallError::Limit(error),

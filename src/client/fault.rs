@@ -94,8 +94,8 @@ impl std::error::Error for ServerError {}
 /// What a failed call means for a lockRef, before an operation makes its own error of it.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// The lockRef or the session is over.
-    Over(Lost),
+    /// The lockRef or the session has ended.
+    Ended(Lost),
     /// The lockRef has a newer grant.
     Superseded(ServerError),
     /// The request is malformed.
@@ -123,7 +123,7 @@ impl Fault {
                 Fault::Superseded(error)
             }
             Code::FailedPrecondition => match end_reason(&error.reason) {
-                Some(reason) => Fault::Over(Lost::new(reason, error.message)),
+                Some(reason) => Fault::Ended(Lost::new(reason, error.message)),
                 None => Fault::Other(error),
             },
             Code::InvalidArgument | Code::OutOfRange => Fault::Invalid(error),
@@ -147,9 +147,9 @@ impl Fault {
     }
 
     /// The end of the lockRef or session that was named, if that is what it says.
-    pub(super) fn over(self) -> Result<Lost, Fault> {
+    pub(super) fn ended(self) -> Result<Lost, Fault> {
         match self {
-            Fault::Over(lost) => Ok(lost),
+            Fault::Ended(lost) => Ok(lost),
             Fault::NotFound(error) => Ok(Lost::new(LostReason::NeverIssued, error.to_string())),
             Fault::Superseded(_)
             | Fault::Invalid(_)

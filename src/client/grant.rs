@@ -14,7 +14,7 @@ pub(super) struct Grant {
     pub(super) take_overs: u32,
 }
 
-/// The grant of one place, as it changes.
+/// The grant of one entry, as it changes.
 pub(super) struct Grants {
     grant: watch::Sender<Grant>,
     /// The number of the last critical call.

@@ -11,15 +11,15 @@ use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
 use super::fault::Fault;
-use super::holding::Holding;
+use super::held_lock::HeldLock;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
 use super::sent_write::SentWrite;
 use super::session::Session;
 
-/// The reason of a lockRef whose release is under way (`google.rpc.ErrorInfo`).
+/// The reason of a lockRef whose release is in flight (`google.rpc.ErrorInfo`).
 const RELEASING: &str = "RELEASING";
-/// Between two looks at a release that is under way.
+/// Between two reads at a release that is in flight.
 const RELEASING_PAUSE: Duration = Duration::from_millis(50);
 /// How long a lock whose last write failed is tried to be given back without it, before that failure is told.
 const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const RELEASE_AFTER_PUT_MAX: Duration = Duration::from_secs(2);
 /// [`LockGuard::release`] says what came of it.
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
-    holding: Arc<Holding>,
+    held_lock: Arc<HeldLock>,
     monitor: JoinHandle<()>,
     /// Whether dropping it must release the lock.
     held: bool,
@@ -39,7 +39,7 @@ pub struct LockGuard {
     session: Option<Session>,
 }
 
-/// How a guard stands.
+/// The status of a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardState {
     /// The lock is held.
@@ -59,10 +59,10 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         self.monitor.abort();
         if self.held {
-            let lock_ref = self.holding.grants.present().lock_ref;
-            let ttl = self.holding.lease.ttl();
+            let lock_ref = self.held_lock.grants.present().lock_ref;
+            let ttl = self.held_lock.lease.ttl();
             let session = self.session.as_ref().map(Session::watch);
-            self.holding
+            self.held_lock
                 .client
                 .release_in_background(lock_ref, ttl, session);
         }
@@ -87,11 +87,11 @@ impl LockGuard {
         fencing_token: u64,
     ) -> LockGuard {
         let own_lease = session.is_none();
-        let holding = Holding::new(client, lease, own_lease, lock_ref, fencing_token);
-        let holding = Arc::new(holding);
-        let monitor = tokio::spawn(Arc::clone(&holding).monitor());
+        let held_lock = HeldLock::new(client, lease, own_lease, lock_ref, fencing_token);
+        let held_lock = Arc::new(held_lock);
+        let monitor = tokio::spawn(Arc::clone(&held_lock).monitor());
         LockGuard {
-            holding,
+            held_lock,
             monitor,
             held: true,
             session,
@@ -100,34 +100,34 @@ impl LockGuard {
 
     /// The lockRef with its present grant: hand it to other processes that read or write under this lock.
     pub fn lock_ref(&self) -> String {
-        self.holding.grants.present().lock_ref
+        self.held_lock.grants.present().lock_ref
     }
 
     /// The fencing token: strictly greater for each later holder of the key. Ask for it each time: it
     /// grows when another replica takes the lock over.
     pub fn fencing_token(&self) -> u64 {
-        self.holding.grants.present().fencing_token
+        self.held_lock.grants.present().fencing_token
     }
 
     /// Returns when another replica took the lock over, with the new fencing token. The lock is still
     /// this holder's.
     pub async fn taken_over(&self) -> u64 {
-        let mut changes = self.holding.grants.changes();
+        let mut changes = self.held_lock.grants.changes();
         match changes.changed().await {
             Ok(()) => changes.borrow().fencing_token,
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// How the guard stands now.
+    /// The status of the guard now.
     pub fn state(&self) -> GuardState {
-        if let Some(lost) = self.holding.lost() {
+        if let Some(lost) = self.held_lock.lost() {
             return GuardState::Lost(lost);
         }
-        match self.holding.lease.state() {
-            LeaseState::Over(lost) => GuardState::Lost(lost),
+        match self.held_lock.lease.state() {
+            LeaseState::Ended(lost) => GuardState::Lost(lost),
             LeaseState::Live(validity) => {
-                let grant = self.holding.grants.present();
+                let grant = self.held_lock.grants.present();
                 GuardState::Held {
                     fencing_token: grant.fencing_token,
                     valid_until: validity.until(),
@@ -137,7 +137,7 @@ impl LockGuard {
         }
     }
 
-    /// Whether nobody else can have the lock now (short of an end by force). It may be over when the next
+    /// Whether nobody else can have the lock now (short of an end by force). It may have ended when the next
     /// line runs: for effects on other systems use the fencing token.
     pub fn is_valid(&self) -> bool {
         matches!(self.state(), GuardState::Held { .. })
@@ -154,36 +154,36 @@ impl LockGuard {
 
     /// What is left of the validity; zero once the lock is lost.
     pub fn valid_for(&self) -> Duration {
-        let now = self.holding.client.now();
+        let now = self.held_lock.client.now();
         self.valid_until()
             .map_or(Duration::ZERO, |until| now.until(until))
     }
 
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
-        self.holding.lease.ttl()
+        self.held_lock.lease.ttl()
     }
 
     /// How long the lock lives on once the connection is closed, where its session asked for that.
     pub fn disconnect_grace(&self) -> Option<Duration> {
-        self.holding.lease.disconnect_grace()
+        self.held_lock.lease.disconnect_grace()
     }
 
     /// Returns when the lock is lost, before anyone else can have it (unless it was ended by force).
     /// What it protects must stop then.
     pub async fn lost(&self) -> Lost {
-        self.holding.watch_now();
-        self.holding.over().await
+        self.held_lock.watch_now();
+        self.held_lock.ended().await
     }
 
     /// Reads the value of the key: what the last acknowledged write of any holder left.
     pub async fn get(&self) -> Result<Value, CriticalError> {
-        let holding = &self.holding;
+        let held_lock = &self.held_lock;
         let read = async |lock_ref: String| {
-            let call_no = || holding.grants.next_call_no();
-            holding.client.critical_get_raw(&lock_ref, call_no).await
+            let call_no = || held_lock.grants.next_call_no();
+            held_lock.client.critical_get_raw(&lock_ref, call_no).await
         };
-        holding.critical(&SentWrite::default(), read).await
+        held_lock.critical(&SentWrite::default(), read).await
     }
 
     /// Writes the value of the key. `Ok` means that it is durable and every later holder reads it.
@@ -197,15 +197,15 @@ impl LockGuard {
     }
 
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
-        let holding = &self.holding;
+        let held_lock = &self.held_lock;
         let sent = SentWrite::default();
         let write = async |lock_ref: String| {
-            let call_no = || holding.grants.next_call_no();
-            let client = &holding.client;
+            let call_no = || held_lock.grants.next_call_no();
+            let client = &held_lock.client;
             let written = client.critical_write_raw(&lock_ref, &mutation, &sent, call_no);
             Ok(((), written.await?))
         };
-        holding.critical(&sent, write).await
+        held_lock.critical(&sent, write).await
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
@@ -230,35 +230,38 @@ impl LockGuard {
 
     /// One last try, so that the lock is not held for its TTL if the process ends now. Dropping the guard goes on trying.
     async fn release_without_put(&mut self) {
-        let lock_ref = self.holding.grants.present().lock_ref;
-        let client = &self.holding.client;
+        let lock_ref = self.held_lock.grants.present().lock_ref;
+        let client = &self.held_lock.client;
         let sent = SentWrite::default();
         let releasing = client.release_raw(&lock_ref, None, &sent, || 0, RELEASE_AFTER_PUT_MAX);
         match tokio::time::timeout(RELEASE_AFTER_PUT_MAX, releasing).await {
             Ok(Ok(_)) => self.held = false,
-            Ok(Err(status)) if Fault::new(&status).over().is_ok() => self.held = false,
+            Ok(Err(status)) if Fault::new(&status).ended().is_ok() => self.held = false,
             Ok(Err(status)) => tracing::debug!(code = ?status.code(), "not released yet"),
             Err(_) => tracing::debug!("not released yet"),
         }
     }
 
     async fn end(&mut self, put: Option<Mutation>) -> Result<(), ReleaseError> {
-        let holding = Arc::clone(&self.holding);
-        let _turn = holding.turn.lock().await;
+        let held_lock = Arc::clone(&self.held_lock);
+        let _turn = held_lock.turn.lock().await;
         // The watch would take this release for a loss.
         self.monitor.abort();
-        if let Some(lost) = holding.lost_now() {
+        if let Some(lost) = held_lock.lost_now() {
             // Dropped with `held`: the server is told in the background, for those who wait behind.
             return Err(ReleaseError::Lost(lost));
         }
-        let end = holding.client.now().after(holding.client.options().timeout);
+        let end = held_lock
+            .client
+            .now()
+            .after(held_lock.client.options().timeout);
         let mut regranted = false;
         let sent = SentWrite::default();
         loop {
-            let timeout = holding.client.now().until(end);
-            let call_no = || holding.grants.next_call_no();
-            let lock_ref = holding.grants.present().lock_ref;
-            let released = holding
+            let timeout = held_lock.client.now().until(end);
+            let call_no = || held_lock.grants.next_call_no();
+            let lock_ref = held_lock.grants.present().lock_ref;
+            let released = held_lock
                 .client
                 .release_raw(&lock_ref, put.as_ref(), &sent, call_no, timeout)
                 .await;
@@ -275,7 +278,7 @@ impl LockGuard {
                 }
                 Err(status) => Fault::new(&status),
             };
-            match fault.over() {
+            match fault.ended() {
                 Ok(lost) => {
                     self.held = false;
                     return Err(ReleaseError::Lost(lost));
@@ -283,13 +286,13 @@ impl LockGuard {
                 // Not repeated where it may have been done: another one may have written under the new grant.
                 Err(Fault::Superseded(error)) if !regranted && !in_doubt => {
                     regranted = true;
-                    if holding.regrant().await.is_err() {
+                    if held_lock.regrant().await.is_err() {
                         return Err(ReleaseError::Other(error));
                     }
                 }
                 // An attempt before this one is still at it; its outcome is what counts.
                 Err(Fault::Other(error))
-                    if error.reason == RELEASING && holding.client.now() < end =>
+                    if error.reason == RELEASING && held_lock.client.now() < end =>
                 {
                     tokio::time::sleep(RELEASING_PAUSE).await;
                 }

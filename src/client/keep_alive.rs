@@ -19,7 +19,7 @@ use super::connect::Client;
 use super::retry::{Verdict, judge};
 use crate::proto::{KeepAliveRequest, KeepAliveResponse};
 
-/// How many renewals may be under way, as many as a server takes; further ones wait for their turn.
+/// How many renewals may be in flight, as many as a server takes; further ones wait for their turn.
 const RENEWALS_MAX: usize = 256;
 
 /// Why a renewal has no answer.
@@ -179,7 +179,7 @@ impl Keeper {
         }
     }
 
-    /// When the first of the renewals under way is late.
+    /// When the first of the renewals in flight is late.
     fn answer_by(&self) -> Option<Instant> {
         self.unanswered.iter().map(|ask| ask.answer_by).min()
     }
@@ -199,7 +199,7 @@ impl Keeper {
                 self.stream.insert(opened)
             }
         };
-        // There is room for all that may be under way.
+        // There is room for all that may be in flight.
         let sent = stream.requests.try_send(message);
         self.unanswered.push_back(ask);
         if sent.is_err() {

@@ -14,13 +14,13 @@ use super::lost::Lost;
 use super::renewal::Renewals;
 use super::validity::Validity;
 
-/// Whether it lives. Once over it stays over: who was told so has acted on it.
+/// Whether it lives. Once ended it stays ended: who was told so has acted on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseState {
     /// Safe from expiry for as long as the validity lasts.
     Live(Validity),
     /// Over.
-    Over(Lost),
+    Ended(Lost),
 }
 
 /// The state, shared between the task and all guards that live by it.
@@ -34,17 +34,17 @@ impl LeaseShared {
     fn look(&self) -> LeaseState {
         let now = self.clock.now();
         self.state.send_if_modified(|state| match state {
-            LeaseState::Live(validity) if validity.is_over(now) => {
-                *state = LeaseState::Over(Lost::validity_ended());
+            LeaseState::Live(validity) if validity.has_ended(now) => {
+                *state = LeaseState::Ended(Lost::validity_ended());
                 true
             }
-            LeaseState::Live(_) | LeaseState::Over(_) => false,
+            LeaseState::Live(_) | LeaseState::Ended(_) => false,
         });
         self.state.borrow().clone()
     }
 
     pub(super) fn extend(&self, promised: Validity) {
-        if let LeaseState::Over(_) = self.look() {
+        if let LeaseState::Ended(_) = self.look() {
             return;
         }
         self.state.send_if_modified(|state| match state {
@@ -54,17 +54,17 @@ impl LeaseShared {
                 *validity = later;
                 changed
             }
-            LeaseState::Over(_) => false,
+            LeaseState::Ended(_) => false,
         });
     }
 
     fn end(&self, lost: Lost) {
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(_) => {
-                *state = LeaseState::Over(lost);
+                *state = LeaseState::Ended(lost);
                 true
             }
-            LeaseState::Over(_) => false,
+            LeaseState::Ended(_) => false,
         });
     }
 }
@@ -134,7 +134,7 @@ impl Lease {
         self.shared.extend(promised);
     }
 
-    /// Ends it, because somebody learned that it is over.
+    /// Ends it, because somebody learned that it has ended.
     pub(super) fn end(&self, lost: Lost) {
         self.shared.end(lost);
     }
@@ -144,11 +144,11 @@ impl Lease {
         LeaseWatch(self.shared.state.subscribe())
     }
 
-    /// Returns when it is over.
-    pub(super) async fn over(&self) -> Lost {
+    /// Returns when it has ended.
+    pub(super) async fn ended(&self) -> Lost {
         let mut changes = self.shared.state.subscribe();
         loop {
-            if let LeaseState::Over(lost) = self.shared.look() {
+            if let LeaseState::Ended(lost) = self.shared.look() {
                 return lost;
             }
             if changes.changed().await.is_err() {
@@ -158,14 +158,14 @@ impl Lease {
     }
 }
 
-/// What outlives a lease and hears of its end.
+/// What outlives a lease and learns of its end.
 pub(super) struct LeaseWatch(watch::Receiver<LeaseState>);
 
 /// How a lease stopped being kept alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LeaseEnd {
-    /// It is over.
-    Over,
+    /// It has ended.
+    Ended,
     /// Nobody keeps it alive any more: it will be, within a TTL.
     LeftAlone,
 }
@@ -173,15 +173,15 @@ pub(super) enum LeaseEnd {
 impl LeaseWatch {
     /// Returns when the lease ends.
     pub(super) async fn ended(mut self) -> LeaseEnd {
-        let is_over = |state: &LeaseState| matches!(state, LeaseState::Over(_));
-        match self.0.wait_for(is_over).await {
-            Ok(_) => LeaseEnd::Over,
+        let has_ended = |state: &LeaseState| matches!(state, LeaseState::Ended(_));
+        match self.0.wait_for(has_ended).await {
+            Ok(_) => LeaseEnd::Ended,
             Err(_dropped) => LeaseEnd::LeftAlone,
         }
     }
 }
 
-/// Runs until the lease is over, or the task is aborted.
+/// Runs until the lease has ended, or the task is aborted.
 async fn keep(renewals: Renewals, shared: Arc<LeaseShared>) {
     tokio::select! {
         // The end of the validity is looked at first: a renewal that comes with it comes too late.
@@ -191,7 +191,7 @@ async fn keep(renewals: Renewals, shared: Arc<LeaseShared>) {
     }
 }
 
-/// Returns once the lease is over, by its validity or otherwise.
+/// Returns once the lease has ended, by its validity or otherwise.
 async fn validity_end(shared: &LeaseShared) {
     while let LeaseState::Live(validity) = shared.look() {
         let now = shared.clock.now();

@@ -21,7 +21,7 @@ pub enum LostReason {
     ValidityEnded,
     /// Its session was closed, or expired.
     SessionClosed,
-    /// It was its turn, and nobody came for it.
+    /// It was its turn, and nobody claimed it.
     Unclaimed,
     /// An operator ended it.
     Forced,
@@ -29,7 +29,7 @@ pub enum LostReason {
     Foreign,
     /// It was released.
     Released,
-    /// It is over, and the server no longer keeps why.
+    /// It has ended, and the server no longer keeps why.
     NoLongerKept,
     /// The server does not know it: it was never issued, or the store was replaced.
     NeverIssued,

@@ -13,7 +13,7 @@
 //!
 //! let before = guard.get().await?;
 //! // What the lock protects must refuse a fencing token below the highest one it has seen: this
-//! // process may be stopped at any point and go on after the next holder was let in.
+//! // process may be stopped at any point and go on after the next holder was granted the lock.
 //! charge(42, guard.fencing_token()).await;
 //! guard.put("charged").await?;
 //! guard.release().await?;
@@ -30,7 +30,7 @@
 //! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
 //!
 //! What lives here: connecting and repeating calls ([`Client`]), liveness ([`Session`]), waiting
-//! ([`Place`]) and holding ([`LockGuard`]). What must not: anything of the server; only the contract and
+//! ([`QueueEntry`]) and holding ([`LockGuard`]). What must not: anything of the server; only the contract and
 //! the text of a lockRef are shared with it.
 
 mod admin;
@@ -40,16 +40,16 @@ mod clock;
 mod connect;
 mod connections;
 mod endpoint;
+mod entry;
 mod error;
 mod fault;
 mod grant;
 mod guard;
-mod holding;
+mod held_lock;
 mod keep_alive;
 mod lease;
 mod lost;
 mod options;
-mod place;
 mod progress;
 mod release;
 mod renewal;
@@ -63,10 +63,11 @@ mod validity;
 mod wait;
 mod watch;
 
-pub use answer::{Acquired, Created, Mutation, Renewed, Standing, Value};
+pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
 pub use clock::{BootClock, Clock, Moment};
 pub use connect::Client;
 pub(crate) use endpoint::parse_endpoint;
+pub use entry::QueueEntry;
 pub use error::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
     WaitError,
@@ -75,7 +76,6 @@ pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};
 pub use lost::{Lost, LostReason};
 pub use options::ClientOptions;
-pub use place::Place;
 pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
 pub use session::Session;

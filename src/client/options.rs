@@ -6,14 +6,14 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// How long one operation may take in all, its repeats included; a wait for a lock aside. 15 s: where a
-    /// replica dies, its locks go on at another one after the replica TTL (10 s by default), so that it takes
+    /// replica crashes, its locks go on at another one after the replica TTL (10 s by default), so that it takes
     /// more than that to see them go on. Where the service has another TTL, this should be half as much again.
     pub timeout: Duration,
     /// How long one attempt of it may take before it is repeated, on another endpoint if there is one. 5 s.
     pub attempt_timeout: Duration,
     /// How long making a connection may take. 3 s.
     pub connect_timeout: Duration,
-    /// A connection with calls under way is checked this often, and given up when it does not answer
+    /// A connection with calls in flight is checked this often, and given up when it does not answer
     /// for as long again. 5 s.
     pub ping_interval: Duration,
     /// A guard that is held for longer than this watches its lock on the server, to hear at once of an
@@ -26,8 +26,8 @@ pub struct ClientOptions {
     /// How many connections, to each replica, waits and watches may take; more than one only where they are full. 64.
     ///
     /// Where all of them are full, further waits queue in this process, first come, first served. Until it has a
-    /// stream, such a wait asks every third of its TTL, and every 10 s at the latest: so its place stays alive, and
-    /// may hear of its turn that much later. Watches get half of the streams at most; where those are taken an end by
+    /// stream, such a wait asks every third of its TTL, and every 10 s at the latest: so its entry stays alive, and
+    /// may learn of its turn that much later. Watches get half of the streams at most; where those are taken an end by
     /// force shows with the next call or renewal only. Calls and renewals of holders are not affected.
     pub wait_connections_max: usize,
 }

@@ -18,28 +18,28 @@ pub struct Progress {
 }
 
 /// Tells how a wait is going, to whom wants to know.
-pub(super) struct Telling<'a> {
+pub(super) struct ProgressReport<'a> {
     pub(super) on_progress: Option<&'a mut (dyn FnMut(Progress) + Send)>,
-    pub(super) told: Option<(u32, Option<Duration>)>,
+    pub(super) reported: Option<(u32, Option<Duration>)>,
     pub(super) start: Moment,
     pub(super) watcher: Watcher,
 }
 
-impl Telling<'_> {
+impl ProgressReport<'_> {
     /// Whether a watch beside a call that waits this long is worth its stream.
     pub(super) fn watches(&self, slice: Duration) -> bool {
         self.on_progress.is_some() && !slice.is_zero()
     }
 
     /// Without an estimate a position that was told before is nothing new.
-    pub(super) fn tell(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
-        let known = self.told.is_some_and(|(told, before)| {
-            told == position && (estimate.is_none() || estimate == before)
+    pub(super) fn notify(&mut self, position: u32, estimate: Option<Duration>, now: Moment) {
+        let known = self.reported.is_some_and(|(reported, before)| {
+            reported == position && (estimate.is_none() || estimate == before)
         });
         if let Some(on_progress) = &mut self.on_progress
             && !known
         {
-            self.told = Some((position, estimate));
+            self.reported = Some((position, estimate));
             on_progress(Progress {
                 position,
                 estimate,

@@ -1,4 +1,4 @@
-//! Giving a place, or a lock, back for nobody to wait for.
+//! Giving an entry, or a lock, back for nobody to wait for.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::retry::Backoff;
 use super::sent_write::SentWrite;
 
 impl Client {
-    /// Gives a place back in the background. Tried until the server says what became of it, or the place has ended by
+    /// Releases an entry in the background. Tried until the server says what became of it, or the entry has ended by
     /// itself: with its session, or outside of one after a TTL.
     pub(super) fn release_in_background(
         &self,
@@ -23,12 +23,12 @@ impl Client {
             tokio::select! {
                 biased;
                 () = client.release_until_answered(&lock_ref) => {}
-                () = client.expired(session, ttl) => tracing::debug!("a place was left to expire"),
+                () = client.expired(session, ttl) => tracing::debug!("an entry was left to expire"),
             }
         });
     }
 
-    /// Returns once the place of a lease has expired, unless its session was closed before.
+    /// Returns once the entry of a lease has expired, unless its session was closed before.
     async fn expired(&self, session: Option<LeaseWatch>, ttl: Duration) {
         let end = match session {
             Some(session) => session.ended().await,
@@ -49,9 +49,9 @@ impl Client {
                 return;
             };
             match Fault::new(&status) {
-                Fault::Over(_) | Fault::NotFound(_) => return,
+                Fault::Ended(_) | Fault::NotFound(_) => return,
                 Fault::Invalid(error) | Fault::Denied(error) | Fault::Superseded(error) => {
-                    tracing::debug!(%error, "a place is left to expire");
+                    tracing::debug!(%error, "an entry is left to expire");
                     return;
                 }
                 Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {

@@ -16,21 +16,21 @@ use super::lost::Lost;
 use super::retry::Backoff;
 use super::validity::Validity;
 
-/// Signs of life in one TTL.
+/// Renewals in one TTL.
 const RENEWALS_PER_TTL: u32 = 3;
 /// What an attempt may take of a TTL: several must fit between a renewal that fails and the end.
 const ATTEMPTS_PER_TTL: u32 = 6;
 
-/// Signs of life in one disconnect_grace.
+/// Renewals in one disconnect_grace.
 const RENEWALS_PER_GRACE: u32 = 4;
 /// What an attempt may take of a disconnect_grace: two fit between a renewal that fails and nine tenths of it.
 const ATTEMPTS_PER_GRACE: u32 = 4;
 
-/// A stream that broke is opened again at once, but not sooner than this after the last sign of life; after twice that
+/// A stream that broke is opened again at once, but not sooner than this after the last renewal; after twice that
 /// where it broke again before the next was due, and so on.
 const REOPENED_AFTER: Duration = Duration::from_millis(250);
 
-/// How often a sign of life is given, and what is tried for it.
+/// How often a renewal is sent, and what is tried for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     every: Duration,
@@ -65,20 +65,20 @@ impl Pace {
     }
 }
 
-/// What gives the signs of life of one lease.
+/// What sends the renewals of one lease.
 pub(super) struct Renewals {
     client: Client,
     session: String,
     pace: Pace,
-    way: Way,
+    path: RenewalPath,
     /// The number of the stream that the last answer came on.
     heard_on: Option<u64>,
-    /// When the last sign of life was given.
+    /// When the last renewal was sent.
     sent_at: Moment,
 }
 
-/// How signs of life are given.
-enum Way {
+/// How renewals are given.
+enum RenewalPath {
     /// None was needed yet: a short section needs none.
     Untried,
     /// Over the stream.
@@ -98,13 +98,13 @@ impl Renewals {
             client: client.clone(),
             session: session.to_owned(),
             pace: Pace::of(ttl, disconnect_grace),
-            way: Way::Untried,
+            path: RenewalPath::Untried,
             heard_on: None,
             sent_at: client.now(),
         }
     }
 
-    /// Renews until the lease is over.
+    /// Renews until the lease has ended.
     pub(super) async fn run(mut self, lease: &LeaseShared) -> Lost {
         let pace = self.pace;
         let client = self.client.clone();
@@ -118,7 +118,7 @@ impl Renewals {
             tokio::select! {
                 biased;
                 () = sleep_until(client.clock(), due) => reopened_after = REOPENED_AFTER,
-                // Its replica stopped, or went: another one is to hear of the session soon, and take it over.
+                // Its replica stopped, or went: another one is to learn of the session soon, and take it over.
                 () = self.broken() => {
                     let soonest = self.sent_at.after(reopened_after.min(pace.every));
                     reopened_after = reopened_after.saturating_mul(2);
@@ -133,7 +133,7 @@ impl Renewals {
                     backoff.reset();
                     due = asked.after(pace.every);
                 }
-                Err(SessionError::Over(lost)) => return lost,
+                Err(SessionError::Ended(lost)) => return lost,
                 // What was promised stands; until it ends it is worth trying.
                 Err(
                     error @ (SessionError::Invalid(_)
@@ -142,7 +142,7 @@ impl Renewals {
                     | SessionError::Unavailable(_)
                     | SessionError::Other(_)),
                 ) => {
-                    tracing::debug!(%error, "a sign of life was not taken");
+                    tracing::debug!(%error, "a renewal was not accepted");
                     due = client.now().after(backoff.next(None).min(pace.every));
                 }
             }
@@ -151,14 +151,16 @@ impl Renewals {
 
     /// Returns once the stream that the last answer came on has ended; never where there is none.
     async fn broken(&mut self) {
-        match (&self.way, self.heard_on) {
-            (Way::Stream(link), Some(stream)) => link.ended(stream).await,
-            (Way::Stream(_), None) | (Way::Untried | Way::Calls, _) => std::future::pending().await,
+        match (&self.path, self.heard_on) {
+            (RenewalPath::Stream(link), Some(stream)) => link.ended(stream).await,
+            (RenewalPath::Stream(_), None) | (RenewalPath::Untried | RenewalPath::Calls, _) => {
+                std::future::pending().await
+            }
         }
         self.heard_on = None;
     }
 
-    /// One sign of life: over the stream, or where that fails as a call of its own.
+    /// One renewal: over the stream, or where that fails as a call of its own.
     async fn renew(&mut self) -> Result<Validity, SessionError> {
         for tried in 1..=self.pace.streams {
             match self.renew_on_stream().await {
@@ -166,7 +168,7 @@ impl Renewals {
                 // Over, says the stream; the call says it in words.
                 Ok(None) => break,
                 Err(Unrenewed::Refused) => {
-                    self.way = Way::Calls;
+                    self.path = RenewalPath::Calls;
                     break;
                 }
                 Err(Unrenewed::Broken { endpoint }) => {
@@ -182,16 +184,16 @@ impl Renewals {
         Ok(renewed.validity)
     }
 
-    /// `None` where the stream says that the session is over.
+    /// `None` where the stream says that the session has ended.
     async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Unrenewed> {
-        let link = match &self.way {
-            Way::Stream(link) => Arc::clone(link),
-            Way::Untried => {
+        let link = match &self.path {
+            RenewalPath::Stream(link) => Arc::clone(link),
+            RenewalPath::Untried => {
                 let link = self.client.keep_alive();
-                self.way = Way::Stream(Arc::clone(&link));
+                self.path = RenewalPath::Stream(Arc::clone(&link));
                 link
             }
-            Way::Calls => return Err(Unrenewed::Refused),
+            RenewalPath::Calls => return Err(Unrenewed::Refused),
         };
         let attempt_max = self.client.options().attempt_timeout;
         let attempt_max = attempt_max.min(self.pace.attempt_max);

@@ -31,7 +31,7 @@ impl LockRequest {
         self
     }
 
-    /// How long the lock lives without a sign of life; the server's default (30 s) where not said. In a
+    /// How long the lock lives without a renewal; the server's default (30 s) where not said. In a
     /// session the session's TTL counts instead.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> LockRequest {
@@ -74,7 +74,7 @@ impl SessionRequest {
         SessionRequest::default()
     }
 
-    /// How long the session lives without a sign of life.
+    /// How long the session lives without a renewal.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> SessionRequest {
         self.ttl = Some(ttl);

@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    fn told(code: Code, reason: &str, write: Option<&str>) -> Status {
+    fn answered(code: Code, reason: &str, write: Option<&str>) -> Status {
         let metadata: HashMap<String, String> = write
             .map(|write| ("write".to_owned(), write.to_owned()))
             .into_iter()
@@ -96,16 +96,19 @@ mod tests {
             (broken, true),
             (Status::unavailable("of a proxy"), true),
             (Status::deadline_exceeded("no answer"), true),
-            (told(precondition, "GRANT_SUPERSEDED", None), false),
+            (answered(precondition, "GRANT_SUPERSEDED", None), false),
             (
-                told(precondition, "GRANT_SUPERSEDED", Some("unknown")),
+                answered(precondition, "GRANT_SUPERSEDED", Some("unknown")),
                 true,
             ),
-            (told(Code::ResourceExhausted, "LIMIT_REACHED", None), false),
-            (told(Code::Unavailable, "ELSEWHERE", None), false),
-            (told(Code::Unavailable, "STORE_UNAVAILABLE", None), true),
             (
-                told(Code::Unavailable, "OUTCOME_UNKNOWN", Some("unknown")),
+                answered(Code::ResourceExhausted, "LIMIT_REACHED", None),
+                false,
+            ),
+            (answered(Code::Unavailable, "ELSEWHERE", None), false),
+            (answered(Code::Unavailable, "STORE_UNAVAILABLE", None), true),
+            (
+                answered(Code::Unavailable, "OUTCOME_UNKNOWN", Some("unknown")),
                 true,
             ),
         ] {
@@ -117,7 +120,7 @@ mod tests {
     async fn what_is_in_doubt_stays_so_whatever_is_refused_later() {
         let sent = SentWrite::default();
         let attempt = |status: Status| sent.attempt(async { Err::<Response<()>, _>(status) });
-        let refusal = || told(Code::FailedPrecondition, "GRANT_SUPERSEDED", None);
+        let refusal = || answered(Code::FailedPrecondition, "GRANT_SUPERSEDED", None);
         let _refused = attempt(refusal()).await;
         assert!(!sent.is_in_doubt());
         let _lost = attempt(Status::unavailable("the answer was lost")).await;

@@ -1,15 +1,15 @@
-//! A session: one sign of life for many locks.
+//! A session: one renewal for many locks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Moment;
 use super::connect::Client;
+use super::entry::QueueEntry;
 use super::error::{CreateError, LockError, SessionError};
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
-use super::place::Place;
 use super::request::{LockRequest, SessionRequest};
 
 /// An open session, kept alive in the background. Cheap to clone.
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Session {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let LeaseState::Over(_) = self.lease.state() {
+        if let LeaseState::Ended(_) = self.lease.state() {
             return;
         }
         let client = self.client.clone();
@@ -80,27 +80,30 @@ impl Session {
         self.shared.lease.disconnect_grace()
     }
 
-    /// Until when it is safe from expiry; `None` once it is over.
+    /// Until when it is safe from expiry; `None` once it has ended.
     pub fn valid_until(&self) -> Option<Moment> {
         match self.shared.lease.state() {
             LeaseState::Live(validity) => Some(validity.until()),
-            LeaseState::Over(_) => None,
+            LeaseState::Ended(_) => None,
         }
     }
 
-    /// Returns when it is over, and with it all its locks.
+    /// Returns when it has ended, and with it all its locks.
     pub async fn lost(&self) -> Lost {
-        self.shared.lease.over().await
+        self.shared.lease.ended().await
     }
 
-    /// Takes a place in the queue of a key.
-    pub async fn place(&self, request: impl Into<LockRequest>) -> Result<Place, CreateError> {
-        Place::take(&self.shared.client, Some(self), request.into()).await
+    /// Adds an entry to the queue of a key.
+    pub async fn enqueue(
+        &self,
+        request: impl Into<LockRequest>,
+    ) -> Result<QueueEntry, CreateError> {
+        QueueEntry::take(&self.shared.client, Some(self), request.into()).await
     }
 
     /// Locks a key, waiting for it as the request says.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
-        Place::lock(&self.shared.client, Some(self), request.into()).await
+        QueueEntry::lock(&self.shared.client, Some(self), request.into()).await
     }
 
     /// Locks a key if that is possible at once.
@@ -108,10 +111,10 @@ impl Session {
         &self,
         request: impl Into<LockRequest>,
     ) -> Result<Option<LockGuard>, LockError> {
-        Place::try_lock(&self.shared.client, Some(self), request.into()).await
+        QueueEntry::try_lock(&self.shared.client, Some(self), request.into()).await
     }
 
-    /// Closes it and ends all its locks. True if it was over before.
+    /// Closes it and ends all its locks. True if it had ended before.
     pub async fn close(self) -> Result<bool, SessionError> {
         let id = self.id().to_owned();
         self.shared.lease.end(Lost::released_here());
@@ -122,7 +125,7 @@ impl Session {
         &self.shared.lease
     }
 
-    /// For what is to hear of its end, and not to keep it alive.
+    /// For what is to learn of its end, and not to keep it alive.
     pub(super) fn watch(&self) -> LeaseWatch {
         self.shared.lease.watch()
     }

@@ -39,7 +39,7 @@ impl Validity {
     }
 
     /// Whether it has ended. At the very moment of its end it has.
-    pub(super) fn is_over(self, now: Moment) -> bool {
+    pub(super) fn has_ended(self, now: Moment) -> bool {
         now >= self.until
     }
 
@@ -61,8 +61,8 @@ mod tests {
     fn a_promise_counts_from_the_sending_with_a_tenth_taken_off() {
         let validity = Validity::promised(at(5_000), Duration::from_secs(30));
         assert_eq!(validity.until(), at(32_000));
-        assert!(!validity.is_over(at(31_999)));
-        assert!(validity.is_over(at(32_000)));
+        assert!(!validity.has_ended(at(31_999)));
+        assert!(validity.has_ended(at(32_000)));
         assert_eq!(validity.left(at(31_000)), Duration::from_secs(1));
         assert_eq!(validity.left(at(40_000)), Duration::ZERO);
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn an_answer_that_took_longer_than_its_promise_is_worth_nothing() {
         let validity = Validity::promised(at(0), Duration::from_secs(10));
-        assert!(validity.is_over(at(9_500)));
+        assert!(validity.has_ended(at(9_500)));
     }
 
     #[test]
@@ -82,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_promised_is_over_at_once_and_forever_does_not_overflow() {
-        assert!(Validity::promised(at(7), Duration::ZERO).is_over(at(7)));
+    fn nothing_promised_has_ended_at_once_and_forever_does_not_overflow() {
+        assert!(Validity::promised(at(7), Duration::ZERO).has_ended(at(7)));
         let forever = Validity::promised(at(7), Duration::MAX);
-        assert!(!forever.is_over(at(u64::MAX / 2)));
+        assert!(!forever.has_ended(at(u64::MAX / 2)));
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for the turn of a place: in slices, so that a broken connection resumes the same place in the
+//! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
 //! queue.
 
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::answer::{Acquired, Renewed, Standing};
+use super::answer::{Acquired, LockStatus, Renewed};
 use super::clock::{Moment, sleep_until};
 use super::connections::LongCallPermit;
+use super::entry::QueueEntry;
 use super::error::{SessionError, WaitError};
 use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::lost::{Lost, LostReason};
-use super::place::Place;
-use super::progress::{Progress, Telling};
+use super::progress::{Progress, ProgressReport};
 use super::retry::{Backoff, Verdict, judge};
 use super::session::Session;
 use super::validity::Validity;
@@ -31,7 +31,7 @@ const PAUSES_PER_TTL: u32 = 8;
 
 /// How often a wait that has no stream asks in a TTL …
 const POLLS_PER_TTL: u32 = 3;
-/// … and at the latest after this: it may hear of its turn that late.
+/// … and at the latest after this: it may learn of its turn that late.
 const POLL_AFTER_MAX: Duration = Duration::from_secs(10);
 
 /// How the next call is made.
@@ -48,13 +48,13 @@ enum Entry {
 enum Broken {
     /// The call failed.
     Call(Status),
-    /// The place is over.
-    Over(Lost),
+    /// The entry has ended.
+    Ended(Lost),
 }
 
-impl Place {
+impl QueueEntry {
     /// Waits for the lock, at most `limit` (zero is one try; `None` is without end). After `TimedOut` the
-    /// place is still there. A wait that is dropped leaves the place where it was.
+    /// entry is still there. A wait that is dropped leaves the entry where it was.
     pub async fn wait(&mut self, limit: Option<Duration>) -> Result<LockGuard, WaitError> {
         let end = limit.map(|limit| self.client.now().after(limit));
         self.wait_until(end, None).await
@@ -78,38 +78,38 @@ impl Place {
         if !self.taken {
             return Err(WaitError::Lost(Lost::new(
                 LostReason::Released,
-                "this place has become a lock, or is over, already",
+                "this entry has become a lock, or has ended, already",
             )));
         }
         let client = self.client.clone();
-        let mut telling = Telling {
+        let mut report = ProgressReport {
             on_progress,
-            told: None,
+            reported: None,
             start: client.now(),
             watcher: Watcher::new(&client, &self.lock_ref),
         };
         let mut backoff = Backoff::new();
-        // The server heard of the place when it was created, or by the wait before this one.
-        let mut heard = telling.start;
+        // The server learned of the entry when it was created, or by the wait before this one.
+        let mut answered_at = report.start;
         // Where a call is cut off by the age of its connection, say, the next one is to be answered before that.
         let mut slice_max = WAIT_SLICE_MAX;
         // After a call that waited in vain the next one asks only: there may be no way for such to come through.
         let mut asks_only = false;
         loop {
-            let position = match self.standing {
-                Standing::Held { fencing_token } => return self.hold(fencing_token).await,
-                Standing::Waiting { position } => position,
+            let position = match self.status {
+                LockStatus::Held { fencing_token } => return self.hold(fencing_token).await,
+                LockStatus::Waiting { position } => position,
             };
-            telling.tell(position, None, client.now());
+            report.notify(position, None, client.now());
             let entry = match asks_only {
                 true => Ok(Entry::Asks),
-                false => self.enter(end, &mut telling, &mut heard).await,
+                false => self.enter(end, &mut report, &mut answered_at).await,
             };
             let asked = client.now();
             let (slice, acquired) = match entry {
                 Ok(Entry::Waits(permit)) => {
                     let slice = self.slice(asked, end).min(slice_max);
-                    let acquired = self.one_slice(slice, permit, &mut telling).await;
+                    let acquired = self.one_slice(slice, permit, &mut report).await;
                     asks_only = matches!(acquired, Err(Broken::Call(_)));
                     if asks_only {
                         let lasted = asked.until(client.now());
@@ -130,16 +130,16 @@ impl Place {
             let acquired = match acquired {
                 Ok(acquired) => acquired,
                 Err(Broken::Call(status)) => {
-                    self.bear(status, heard, end, &mut backoff).await?;
+                    self.bear(status, answered_at, end, &mut backoff).await?;
                     continue;
                 }
-                Err(Broken::Over(lost)) => return Err(self.lose(lost)),
+                Err(Broken::Ended(lost)) => return Err(self.lose(lost)),
             };
             self.note(acquired);
-            if let Standing::Held { .. } = self.standing {
+            if let LockStatus::Held { .. } = self.status {
                 continue;
             }
-            heard = asked;
+            answered_at = asked;
             let now = client.now();
             if end.is_some_and(|end| now >= end) {
                 return Err(WaitError::TimedOut {
@@ -157,12 +157,12 @@ impl Place {
         }
     }
 
-    /// Queues for a stream to wait on. Without one the place is asked about now and then, which keeps it alive.
+    /// Queues for a stream to wait on. Without one the entry is asked about now and then, which keeps it alive.
     async fn enter(
         &self,
         end: Option<Moment>,
-        telling: &mut Telling<'_>,
-        heard: &mut Moment,
+        report: &mut ProgressReport<'_>,
+        answered_at: &mut Moment,
     ) -> Result<Entry, Broken> {
         let clock = self.client.clock();
         let permit = self.client.connections().wait_permit();
@@ -177,7 +177,7 @@ impl Place {
             tokio::select! {
                 biased;
                 permit = &mut permit => return Ok(Entry::Waits(permit)),
-                lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
+                lost = session_ended(self.session.as_ref()) => return Err(Broken::Ended(lost)),
                 () = sleep_until(clock, pause_until) => {}
             }
             if end.is_some_and(|end| clock.now() >= end) {
@@ -189,12 +189,12 @@ impl Place {
                 polled = self.poll() => polled,
             };
             let acquired = acquired?;
-            let Standing::Waiting { position } = acquired.standing else {
+            let LockStatus::Waiting { position } = acquired.status else {
                 return Ok(Entry::Answered(acquired));
             };
-            *heard = asked;
+            *answered_at = asked;
             ask_at = asked;
-            telling.tell(position, None, clock.now());
+            report.notify(position, None, clock.now());
         }
     }
 
@@ -212,7 +212,7 @@ impl Place {
         asking.await.map_err(Broken::Call)
     }
 
-    /// How long a call may take that does not wait, and one that does beyond that: so that a connection that died in
+    /// How long a call may take that does not wait, and one that does beyond that: so that a connection that broke in
     /// silence is noticed within the TTL.
     fn attempt_max(&self) -> Duration {
         self.client.options().attempt_timeout.min(self.ttl / 4)
@@ -223,7 +223,7 @@ impl Place {
         &self,
         slice: Duration,
         permit: LongCallPermit,
-        telling: &mut Telling<'_>,
+        report: &mut ProgressReport<'_>,
     ) -> Result<Acquired, Broken> {
         let waits = Some((slice, permit));
         let waiting = self
@@ -234,14 +234,14 @@ impl Place {
             tokio::select! {
                 biased;
                 result = &mut waiting => return result.map_err(Broken::Call),
-                lost = session_over(self.session.as_ref()) => return Err(Broken::Over(lost)),
-                seen = telling.watcher.next(), if telling.watches(slice) => match seen {
+                lost = session_ended(self.session.as_ref()) => return Err(Broken::Ended(lost)),
+                seen = report.watcher.next(), if report.watches(slice) => match seen {
                     Seen::Waiting { position, estimate } => {
-                        telling.tell(position, estimate, self.client.now());
+                        report.notify(position, estimate, self.client.now());
                     }
                     // The wait will say so as well, with the grant.
                     Seen::Held { .. } | Seen::Superseded => {}
-                    Seen::Lost(lost) => return Err(Broken::Over(lost)),
+                    Seen::Lost(lost) => return Err(Broken::Ended(lost)),
                 },
             }
         }
@@ -255,7 +255,7 @@ impl Place {
 
     fn note(&mut self, acquired: Acquired) {
         self.lock_ref = acquired.lock_ref;
-        self.standing = acquired.standing;
+        self.status = acquired.status;
         self.validity = acquired.validity;
         if let Some(session) = &self.session {
             session.lease().extend(acquired.validity);
@@ -266,7 +266,7 @@ impl Place {
     async fn bear(
         &mut self,
         status: Status,
-        heard: Moment,
+        answered_at: Moment,
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
@@ -278,9 +278,9 @@ impl Place {
             return Err(error);
         };
         let now = self.client.now();
-        // Another replica may have it for longer than its TTL, and says so if it is over.
+        // Another replica may have it for longer than its TTL, and says so if it has ended.
         let unheard_max = self.ttl.max(self.client.options().timeout);
-        if heard.until(now) >= unheard_max {
+        if answered_at.until(now) >= unheard_max {
             return Err(Fault::new(&status).into());
         }
         if end.is_some_and(|end| now >= end) {
@@ -289,7 +289,7 @@ impl Place {
             });
         }
         tracing::debug!(code = ?status.code(), "a wait is resumed");
-        // It is to be heard of before its TTL is over.
+        // It is to be learned of before its TTL has passed.
         let pause_max = not_before
             .unwrap_or_default()
             .max(self.ttl / PAUSES_PER_TTL);
@@ -302,7 +302,7 @@ impl Place {
         WaitError::Lost(lost)
     }
 
-    /// Makes a guard of a place that is held.
+    /// Makes a guard of an entry that is held.
     async fn hold(&mut self, fencing_token: u64) -> Result<LockGuard, WaitError> {
         let validity = self.fresh_validity().await?;
         let lease = match &self.session {
@@ -339,7 +339,7 @@ impl Place {
         if let Some(session) = &self.session {
             match session.lease().state() {
                 LeaseState::Live(validity) => self.validity = self.validity.or_later(validity),
-                LeaseState::Over(lost) => return Err(self.lose(lost)),
+                LeaseState::Ended(lost) => return Err(self.lose(lost)),
             }
             span = session.disconnect_grace().unwrap_or(span);
         }
@@ -355,14 +355,14 @@ impl Place {
             Ok(renewed) => return Ok(self.validity.or_later(renewed.validity)),
             Err(error) => error,
         };
-        if let SessionError::Over(lost) = error {
+        if let SessionError::Ended(lost) = error {
             return Err(self.lose(lost));
         }
-        if !self.validity.is_over(self.client.now()) {
+        if !self.validity.has_ended(self.client.now()) {
             return Ok(self.validity);
         }
         Err(match error {
-            SessionError::Over(lost) => WaitError::Lost(lost),
+            SessionError::Ended(lost) => WaitError::Lost(lost),
             SessionError::Unavailable(error) => WaitError::Unavailable(error),
             SessionError::Limit(error) => WaitError::Limit(error),
             SessionError::Denied(error) => WaitError::Denied(error),
@@ -371,8 +371,8 @@ impl Place {
     }
 }
 
-/// Returns when the session is over; never without one.
-async fn session_over(session: Option<&Session>) -> Lost {
+/// Returns when the session has ended; never without one.
+async fn session_ended(session: Option<&Session>) -> Lost {
     match session {
         Some(session) => session.lost().await,
         None => std::future::pending().await,

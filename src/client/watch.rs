@@ -25,7 +25,7 @@ pub(super) enum Seen {
         lock_ref: String,
         fencing_token: u64,
     },
-    /// It is over.
+    /// It has ended.
     Lost(Lost),
     /// It was taken over and has a newer grant than the one that is watched.
     Superseded,
@@ -55,7 +55,7 @@ impl Watcher {
         }
     }
 
-    /// Asks for this one when the watch is opened next (the same place, with another grant).
+    /// Asks for this one when the watch is opened next (the same entry, with another grant).
     pub(super) fn follow(&mut self, lock_ref: &str) {
         lock_ref.clone_into(&mut self.lock_ref);
     }
@@ -78,7 +78,7 @@ impl Watcher {
             };
             self.stream = None;
             match Fault::new(&status) {
-                Fault::Over(lost) => return Seen::Lost(lost),
+                Fault::Ended(lost) => return Seen::Lost(lost),
                 Fault::NotFound(error) => {
                     return Seen::Lost(Lost::new(LostReason::NeverIssued, error.to_string()));
                 }

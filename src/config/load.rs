@@ -53,7 +53,7 @@ pub struct Problem {
     pub key: Option<String>,
     /// What is wrong, in words.
     pub what: String,
-    /// Where it was set, where that is one place.
+    /// Where it was set, where that is a single location.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
 }

@@ -18,7 +18,7 @@ pub struct PeersConfig {
     pub advertise: Option<String>,
     /// A file with the secret that all replicas of the service know.
     pub secret_file: Option<PathBuf>,
-    /// A replica without a sign of life for this long is down.
+    /// A replica without a heartbeat for this long is down.
     pub ttl: Span,
     /// Encryption, with certificates on both sides.
     pub tls: PeersTlsConfig,

@@ -331,8 +331,8 @@ fn calls_between_replicas_are_encrypted_in_whole_and_then_may_come_from_anywhere
         two.remove(left_out);
         let found = among_others(&two);
         assert_eq!(found.len(), 1, "{found:?}");
-        let told = format!("peers.tls.{name} is not set");
-        assert!(found[0].starts_with(&told), "{found:?}");
+        let answered = format!("peers.tls.{name} is not set");
+        assert!(found[0].starts_with(&answered), "{found:?}");
     }
     // Clients still come in without TLS.
     anywhere.push(("FERMATA_CFG_LISTEN", "10.0.0.1:7450"));
@@ -351,7 +351,7 @@ fn calls_between_replicas_are_encrypted_in_whole_and_then_may_come_from_anywhere
 }
 
 #[test]
-fn a_ttl_that_beats_cannot_vouch_for_is_refused_where_replicas_share_the_store() {
+fn a_ttl_that_heartbeats_cannot_keep_valid_is_refused_where_replicas_share_the_store() {
     let shortest = |ms: &str| among_others(&[("FERMATA_CFG_LIMITS__TTL_MIN_MS", ms)]);
     assert_eq!(shortest("1000"), [""; 0]);
     let found = shortest("999");
@@ -359,7 +359,7 @@ fn a_ttl_that_beats_cannot_vouch_for_is_refused_where_replicas_share_the_store()
     for words in ["limits.ttl_min_ms", "at least 1000", "store.kind"] {
         assert!(found[0].contains(words), "{found:?}");
     }
-    // One process alone needs no beats.
+    // One process alone needs no heartbeats.
     let alone = Config::load(&environment(&[("FERMATA_CFG_LIMITS__TTL_MIN_MS", "100")]));
     assert_eq!(alone.unwrap().limits.ttl_min_ms, 100);
 }

@@ -20,22 +20,22 @@ use crate::store::{ReplicaRow, StoreCounts};
 /// longest ago is forgotten.
 const KEYS_MAX: usize = 1_024;
 
-/// What showed a replica that a place of it holds its key now.
+/// What showed a replica that an entry of it holds its key now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The place was made when nobody was ahead of it.
+    /// The entry was made when nobody was ahead of it.
     AtOnce,
     /// A change that this replica made itself: most of all the release of the one ahead.
     Change,
-    /// A look at the store, because another replica said that there is something to see.
+    /// A read of the store, because another replica said that there is something to see.
     Hint,
-    /// A look at the store because it was time to look: the hint was lost, or there was none.
+    /// A read of the store because it was time to look: the hint was lost, or there was none.
     Poll,
-    /// A look at the store that a call asked for.
+    /// A read of the store that a call asked for.
     Call,
 }
 
-/// How many places of a replica came to hold their key, since its process started, by what showed it.
+/// How many entries of a replica came to hold their key, since its process started, by what showed it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     /// By [`Cause::AtOnce`].
@@ -71,7 +71,7 @@ pub struct BusyKey {
     pub last_minute: Turns,
     /// How many waited behind the holder when this replica looked last.
     pub waiters: usize,
-    /// The label of the latest holder that this replica let in.
+    /// The label of the latest holder that this replica granted the lock to.
     pub owner: Box<str>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Grant {
     pub cause: Cause,
     /// The label of the holder.
     pub owner: Box<str>,
-    /// From when its place was made.
+    /// From when its entry was made.
     pub waited: Duration,
     /// How many wait behind it.
     pub waiters: usize,
@@ -128,7 +128,7 @@ impl Activity {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place came to hold its key, at `now`, CLOCK_BOOTTIME.
+    /// An entry came to hold its key, at `now`, CLOCK_BOOTTIME.
     pub fn granted(&self, id: &Arc<KeyId>, now: Duration, grant: Grant) {
         let mut lately = self.lately();
         lately.grants.add(grant.cause);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(names(2), ["b", "a"]);
         activity.waiting(&id("b"), 7);
         assert_eq!(activity.busiest(s(101), 1)[0].waiters, 7);
-        // What is over for a minute is no longer busy; the grants stay counted.
+        // What has ended for a minute is no longer busy; the grants stay counted.
         assert_eq!(activity.busiest(s(200), 9), []);
         assert_eq!(activity.grants(s(200)).0, one_each);
     }

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use super::Engine;
 use super::activity::ReplicaActivity;
-use super::actor::{Msg, PlaceRef};
+use super::actor::{EntryRef, Msg};
 use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
 use super::inner::Inner;
-use super::leases::{LeaseKey, PlaceId};
+use super::leases::{EntryId, LeaseKey};
 use super::peers::Peer;
 use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, State, TableName};
 use crate::store::{ReplicaRow, StoreError};
 
 /// How many keys one call looks at, at most, to fill its page.
-const LOOKED_AT_MAX: usize = 10_000;
+const READ_AT_MAX: usize = 10_000;
 
 fn failed(error: StoreError) -> EngineError {
     EngineError::Unavailable(error.to_string())
 }
 
 impl Engine {
-    /// Lists keys with live places, `limit` at most, from the first above `after`. A page may be short,
+    /// Lists keys with live entries, `limit` at most, from the first above `after`. A page may be short,
     /// or empty, before the last one.
     pub async fn list_locks(
         &self,
@@ -38,7 +38,7 @@ impl Engine {
         let limit = limit.clamp(1, inner.limits.page_size_max);
         let mut after = after.cloned();
         let mut items = Vec::new();
-        let mut looked_at = 0;
+        let mut read_at = 0;
         loop {
             let listed = inner
                 .store
@@ -46,7 +46,7 @@ impl Engine {
                 .await
                 .map_err(failed)?;
             let last_page = listed.len() < limit;
-            looked_at += listed.len();
+            read_at += listed.len();
             for one in listed {
                 if items.len() == limit {
                     return Ok(Page { items, next: after });
@@ -65,7 +65,7 @@ impl Engine {
             if last_page {
                 return Ok(Page { items, next: None });
             }
-            if items.len() == limit || looked_at >= LOOKED_AT_MAX {
+            if items.len() == limit || read_at >= READ_AT_MAX {
                 return Ok(Page { items, next: after });
             }
         }
@@ -83,7 +83,7 @@ impl Engine {
         ))
     }
 
-    /// Ends a place whatever its holder thinks.
+    /// Ends an entry whatever its holder thinks.
     pub async fn force_release(
         &self,
         lock_ref: &LockRef,
@@ -92,9 +92,9 @@ impl Engine {
     ) -> Result<ForceReleased, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
+        let entry_ref = EntryRef::from(lock_ref);
         Self::ask(&inner, &id, |reply| Msg::Force {
-            place,
+            entry_ref,
             by: by.into(),
             why: why.into(),
             reply,
@@ -125,7 +125,7 @@ impl Engine {
                 let left = inner.leases.left(&LeaseKey::Session(row.id));
                 DescribedSession {
                     left: left.map(|l| l.left),
-                    lock_refs: inner.leases.places_of(row.id),
+                    lock_refs: inner.leases.entries_of(row.id),
                     row,
                 }
             })
@@ -187,7 +187,7 @@ fn described(inner: &Inner, id: KeyId, state: State) -> Described {
         .entries
         .iter()
         .map(|entry| match entry.liveness {
-            Liveness::Own { .. } => left(&LeaseKey::Place(PlaceId {
+            Liveness::Own { .. } => left(&LeaseKey::Entry(EntryId {
                 id: Arc::clone(&shared),
                 seq: entry.seq,
             })),

@@ -1,4 +1,4 @@
-//! The task that looks at the leases every tick and acts on what rang.
+//! The task that looks at the leases every tick and acts on what fired.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use super::leases::{Alarm, TICK};
 use super::sessions;
 
 /// How many alarms are taken at one look.
-const RING_MAX: usize = 10_000;
+const FIRE_MAX: usize = 10_000;
 
 /// Runs until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut stopping = inner.stopping.subscribe();
-    // What could not be handed over at the last look, because the key had its hands full.
+    // What could not be handed over at the last read, because the key had its hands full.
     let mut again: Vec<Alarm> = Vec::new();
     loop {
         tokio::select! {
@@ -21,9 +21,9 @@ pub(super) async fn run(inner: Arc<Inner>) {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             () = inner.clock.sleep(TICK) => {}
         }
-        let mut rang = std::mem::take(&mut again);
-        rang.extend(inner.leases.ring(RING_MAX));
-        for alarm in rang {
+        let mut fired = std::mem::take(&mut again);
+        fired.extend(inner.leases.fire(FIRE_MAX));
+        for alarm in fired {
             if let Some(failed) = act(&inner, alarm) {
                 again.push(failed);
             }
@@ -39,16 +39,16 @@ fn act(inner: &Arc<Inner>, alarm: Alarm) -> Option<Alarm> {
             tokio::spawn(sessions::end(Arc::clone(inner), *session));
             return None;
         }
-        Alarm::Place(place) => {
-            let msg = Msg::Expired { seq: place.seq };
-            inner.keys.send(inner, &place.id, msg)
+        Alarm::Entry(entry_id) => {
+            let msg = Msg::Expired { seq: entry_id.seq };
+            inner.keys.send(inner, &entry_id.id, msg)
         }
-        Alarm::Claim(place, grant) => {
+        Alarm::Claim(entry_id, grant) => {
             let msg = Msg::Claim {
-                seq: place.seq,
+                seq: entry_id.seq,
                 grant: *grant,
             };
-            inner.keys.send(inner, &place.id, msg)
+            inner.keys.send(inner, &entry_id.id, msg)
         }
     };
     match sent {

@@ -1,7 +1,7 @@
-//! What an actor says of a place, as the answer to a caller.
+//! What an actor says of an entry, as the answer to a caller.
 
 use super::actor::Held;
-use super::api::{Acquired, CreatedLockRef, LeaseId, Standing};
+use super::api::{Acquired, CreatedLockRef, LeaseId, LockStatus};
 use super::leases::LeaseKey;
 use crate::lock::{Fence, KeyId, LockRef, Seq, Tag};
 
@@ -17,42 +17,42 @@ fn lock_ref(id: &KeyId, seq: Seq, tag: Tag, grant: Option<Fence>) -> LockRef {
 
 /// The answer to CreateLockRef.
 pub(super) fn created(id: &KeyId, held: Held) -> CreatedLockRef {
-    let (seq, tag, grant, standing, lease, life, existed) = match held {
+    let (seq, tag, grant, status, lease, validity, existed) = match held {
         Held::Held {
             seq,
             tag,
             grant,
             value,
             lease,
-            life,
+            validity,
             existed,
         } => {
-            let standing = Standing::Held { grant, value };
-            (seq, tag, Some(grant), standing, lease, life, existed)
+            let status = LockStatus::Held { grant, value };
+            (seq, tag, Some(grant), status, lease, validity, existed)
         }
         Held::Waiting {
             seq,
             tag,
             position,
             lease,
-            life,
+            validity,
             existed,
-            wake: _,
+            waker: _,
         } => {
-            let standing = Standing::Waiting { position };
-            (seq, tag, None, standing, lease, life, existed)
+            let status = LockStatus::Waiting { position };
+            (seq, tag, None, status, lease, validity, existed)
         }
     };
     let lease = match lease {
         LeaseKey::Session(session) => LeaseId::Session(session),
-        LeaseKey::Place(_) => LeaseId::LockRef(lock_ref(id, seq, tag, None)),
+        LeaseKey::Entry(_) => LeaseId::LockRef(lock_ref(id, seq, tag, None)),
     };
     CreatedLockRef {
         lock_ref: lock_ref(id, seq, tag, grant),
-        standing,
+        status,
         lease,
-        ttl: life.ttl,
-        valid_for: life.valid_for,
+        ttl: validity.ttl,
+        valid_for: validity.valid_for,
         existed,
     }
 }
@@ -61,16 +61,21 @@ pub(super) fn created(id: &KeyId, held: Held) -> CreatedLockRef {
 pub(super) fn acquired(asked: &LockRef, held: Held) -> Acquired {
     match held {
         Held::Held {
-            grant, value, life, ..
+            grant,
+            value,
+            validity,
+            ..
         } => Acquired {
             lock_ref: asked.with_grant(grant),
-            standing: Standing::Held { grant, value },
-            valid_for: life.valid_for,
+            status: LockStatus::Held { grant, value },
+            valid_for: validity.valid_for,
         },
-        Held::Waiting { position, life, .. } => Acquired {
+        Held::Waiting {
+            position, validity, ..
+        } => Acquired {
             lock_ref: asked.without_grant(),
-            standing: Standing::Waiting { position },
-            valid_for: life.valid_for,
+            status: LockStatus::Waiting { position },
+            valid_for: validity.valid_for,
         },
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::lock::{Fence, FenceError, KeyId, LockRef, Mode, Over, ReplicaId, SessionId, State};
+use crate::lock::{EndedAs, Fence, FenceError, KeyId, LockRef, Mode, ReplicaId, SessionId, State};
 use crate::store::SessionRow;
 
-/// What keeps a place alive.
+/// What keeps an entry alive.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LeaseId {
     /// A session.
@@ -17,7 +17,7 @@ pub enum LeaseId {
     LockRef(LockRef),
 }
 
-/// What a new place shall live by.
+/// What a new entry shall live by.
 #[derive(Clone, Debug)]
 pub enum LiveBy {
     /// Its own TTL, in milliseconds.
@@ -33,7 +33,7 @@ pub struct CreateCall {
     pub id: KeyId,
     /// Names the call (I5).
     pub request_id: Uuid,
-    /// What the place shall live by.
+    /// What the entry shall live by.
     pub live_by: LiveBy,
     /// How it shall hold the key.
     pub mode: Mode,
@@ -41,7 +41,7 @@ pub struct CreateCall {
     pub owner: String,
     /// Who asks, as far as the server knows.
     pub identity: String,
-    /// Also read the value if the place holds the key at once.
+    /// Also read the value if the entry holds the key at once.
     pub read_value: bool,
 }
 
@@ -61,9 +61,9 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// Where a lockRef stands.
+/// The status of a lockRef.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum LockStatus {
     /// It holds its key.
     Held {
         /// The fencing token.
@@ -83,8 +83,8 @@ pub enum Standing {
 pub struct CreatedLockRef {
     /// With its grant when held.
     pub lock_ref: LockRef,
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its status.
+    pub status: LockStatus,
     /// What keeps it alive.
     pub lease: LeaseId,
     /// The TTL in force.
@@ -100,8 +100,8 @@ pub struct CreatedLockRef {
 pub struct Acquired {
     /// With its grant when held.
     pub lock_ref: LockRef,
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its status.
+    pub status: LockStatus,
     /// How long it is safe from expiry, from when the call came in or, after a wait, from the answer.
     pub valid_for: Duration,
 }
@@ -136,7 +136,7 @@ pub struct Done<T> {
 
 /// What a watcher of a lockRef is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Watched {
+pub enum WatchEvent {
     /// It waits.
     Waiting {
         /// How many are ahead.
@@ -149,8 +149,8 @@ pub enum Watched {
         /// The fencing token.
         grant: Fence,
     },
-    /// It is over.
-    Lost(Over),
+    /// It has ended.
+    Lost(EndedAs),
 }
 
 /// OpenSession.
@@ -186,7 +186,7 @@ pub struct Described {
     pub id: KeyId,
     /// Its committed state.
     pub state: State,
-    /// What is left of the leases of its places, by their order, where this replica keeps them.
+    /// What is left of the leases of its entries, by their order, where this replica keeps them.
     pub leases: Vec<Option<LeaseLeft>>,
 }
 
@@ -213,7 +213,7 @@ pub struct DescribedSession {
 /// What came of ForceRelease.
 #[derive(Clone, Copy, Debug)]
 pub struct ForceReleased {
-    /// It was over before.
+    /// It had ended before.
     pub already_released: bool,
     /// It held the key.
     pub was_holder: bool,
@@ -237,52 +237,52 @@ pub enum EngineError {
     /// This key never gave out such a lockRef (NOT_FOUND).
     #[error("this lockRef was never issued")]
     NeverIssued,
-    /// The lockRef is over. Create another one.
-    #[error("this lockRef is over: {}", describe_over(.0))]
-    Over(Over),
-    /// The lockRef is over, and what became of a write that was under way, or of an earlier try of this release, is not
-    /// known.
+    /// The lockRef has ended. Create another one.
+    #[error("this lockRef has ended: {}", describe_end(.0))]
+    Ended(EndedAs),
+    /// The lockRef has ended, and what became of a write that was in flight, or of an earlier try of this release, is
+    /// not known.
     #[error(
-        "this lockRef ended before its write was known to count: {}; whether the write shows is unknown",
-        describe_over(.0)
+        "this lockRef ended before its write was known to count: {}; whether the write took effect is unknown",
+        describe_end(.0)
     )]
-    OverDuringWrite(Over),
-    /// The grant was superseded, and what became of the write that was under way is not known.
+    EndedDuringWrite(EndedAs),
+    /// The grant was superseded, and what became of the write that was in flight is not known.
     #[error(
-        "another grant superseded this one while a write of it was under way; whether the write shows is \
-         unknown. AcquireLock gives the grant in force"
+        "another grant superseded this one while a write of it was in flight; whether the write took effect is \
+         unknown. AcquireLock returns the current grant"
     )]
     SupersededDuringWrite,
     /// The session is closed, has expired, or was never opened. Open another one.
     #[error("this session is closed or has expired (or was never opened)")]
-    SessionOver,
+    SessionEnded,
     /// The grant in the lockRef is an older one, since another replica took it over, or was never given.
     /// AcquireLock gives the one in force.
-    #[error("the grant in this lockRef is not the one in force; AcquireLock gives that one")]
+    #[error(
+        "the grant in this lockRef is not the current one; AcquireLock returns the current grant"
+    )]
     GrantSuperseded,
     /// A critical call needs the lockRef that AcquireLock (or a create that held at once) gave.
-    #[error(
-        "this lockRef has no grant; use the one that AcquireLock answered with when it said HELD"
-    )]
+    #[error("this lockRef carries no grant; use the lockRef that AcquireLock returned with HELD")]
     NoGrant,
     /// A ReleaseLock of this lockRef was accepted before.
-    #[error("a release of this lockRef is under way; nothing more is taken")]
+    #[error("this lockRef is being released; no further calls are accepted")]
     Releasing,
-    /// The same, told to a release that carries a put: whether that is the put of the one under way, or of an
+    /// The same, told to a release that carries a put: whether that is the put of the one in flight, or of an
     /// earlier try, cannot be told.
     #[error(
-        "a release of this lockRef is under way; whether the value that this one carries was written is unknown"
+        "a release of this lockRef is in flight; whether the value that this one carries was written is unknown"
     )]
     ReleasingDuringWrite,
     /// The number of a critical call must grow.
-    #[error("call_no {given} is not above {last}, the last one of this lockRef")]
+    #[error("call_no {given} is not greater than {last}, the last one of this lockRef")]
     CallNoNotAbove {
         /// What was given.
         given: u64,
         /// The last one accepted.
         last: u64,
     },
-    /// The request_id belongs to a place, or session, with another argument.
+    /// The request_id belongs to an entry, or session, with another argument.
     #[error("this request_id was used before with another {field}")]
     RequestMismatch {
         /// The argument that differs.
@@ -302,17 +302,18 @@ pub enum EngineError {
     /// The store could not do it, or its outcome is not known yet. Safe to repeat.
     #[error("{0}")]
     Unavailable(String),
-    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat elsewhere.
+    /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat
+    /// elsewhere.
     #[error("{0}")]
     ClockOff(FenceError),
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
-    #[error("whether the value was written is not known; write it again before reading ({0})")]
+    #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
-    /// This replica is over, and answers nothing any more. Repeat elsewhere.
-    #[error("this replica was cut off from the store and starts over")]
+    /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
+    #[error("this replica lost contact with the store and restarts under a new id")]
     CutOff,
     /// Another replica has what was asked for: ask there. Never told to a client.
-    #[error("replica {home} has this")]
+    #[error("replica {home} is the home")]
     Elsewhere {
         /// Which.
         home: ReplicaId,
@@ -329,16 +330,16 @@ impl EngineError {
     #[must_use]
     pub fn with_write(self) -> EngineError {
         match self {
-            EngineError::Over(over) => EngineError::OverDuringWrite(over),
+            EngineError::Ended(ended) => EngineError::EndedDuringWrite(ended),
             EngineError::GrantSuperseded => EngineError::SupersededDuringWrite,
             EngineError::Releasing => EngineError::ReleasingDuringWrite,
-            told @ (EngineError::OverDuringWrite(_)
+            answered @ (EngineError::EndedDuringWrite(_)
             | EngineError::SupersededDuringWrite
             | EngineError::ReleasingDuringWrite
-            | EngineError::WriteUnknown(_)) => told,
+            | EngineError::WriteUnknown(_)) => answered,
             other @ (EngineError::UnknownTable(_)
             | EngineError::NeverIssued
-            | EngineError::SessionOver
+            | EngineError::SessionEnded
             | EngineError::NoGrant
             | EngineError::CallNoNotAbove { .. }
             | EngineError::RequestMismatch { .. }
@@ -353,26 +354,30 @@ impl EngineError {
     }
 }
 
-/// How a place ended, in words.
-pub fn describe_over(over: &Over) -> String {
+/// How an entry ended, in words.
+pub fn describe_end(ended: &EndedAs) -> String {
     use crate::lock::EndReason;
-    match over {
-        Over::Released => "it was released".to_owned(),
-        Over::NoLongerKept => "so long ago that the reason is no longer kept".to_owned(),
-        Over::Ended(EndReason::Expired) => {
-            "it expired: nothing was heard from its client for its TTL".to_owned()
+    match ended {
+        EndedAs::Released => "it was released".to_owned(),
+        EndedAs::NoLongerKept => {
+            "it ended so long ago that the reason is no longer kept".to_owned()
         }
-        Over::Ended(EndReason::SessionClosed) => "its session was closed or has expired".to_owned(),
-        Over::Ended(EndReason::Unclaimed) => {
-            "it was its turn, but nobody came for it for its TTL".to_owned()
+        EndedAs::Lost(EndReason::Expired) => {
+            "it expired: its client sent no renewal for its TTL".to_owned()
         }
-        Over::Ended(EndReason::Forced { by, why }) if by.is_empty() => {
+        EndedAs::Lost(EndReason::SessionClosed) => {
+            "its session was closed or has expired".to_owned()
+        }
+        EndedAs::Lost(EndReason::Unclaimed) => {
+            "it was granted, but not claimed within its TTL".to_owned()
+        }
+        EndedAs::Lost(EndReason::Forced { by, why }) if by.is_empty() => {
             format!("it was ended by an operator: {why}")
         }
-        Over::Ended(EndReason::Forced { by, why }) => {
+        EndedAs::Lost(EndReason::Forced { by, why }) => {
             format!("it was ended by {by}: {why}")
         }
-        Over::Ended(EndReason::Foreign) => {
+        EndedAs::Lost(EndReason::Foreign) => {
             "it was released through a replica that was not its home".to_owned()
         }
     }

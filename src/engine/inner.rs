@@ -11,9 +11,9 @@ use uuid::Uuid;
 use super::activity::Activity;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::complaint::Complaint;
 use super::keys::Keys;
 use super::leases::Leases;
+use super::log_throttle::LogThrottle;
 use super::members::Members;
 use super::peers::Peers;
 use super::remote::RemoteSessions;
@@ -40,37 +40,37 @@ pub(super) struct Inner {
     pub keys: Keys,
     pub leases: Arc<Leases>,
     pub members: Members,
-    /// Sessions that other replicas keep, and that places of this one live by.
+    /// Sessions that other replicas keep, and that entries of this one live by.
     pub remote: RemoteSessions,
-    /// How many beats were sent.
-    pub beats: AtomicU64,
-    /// Wakes whoever beats: something with a short TTL lives here now.
-    pub beat_sooner: Notify,
+    /// How many heartbeats were sent.
+    pub heartbeats: AtomicU64,
+    /// Wakes whoever sends heartbeats: something with a short TTL lives here now.
+    pub heartbeat_sooner: Notify,
     /// Wakes whoever looks at the others: one of them may have been silent for long enough.
-    pub look_sooner: Notify,
-    /// Questions of other replicas that are worked at.
-    pub asked: Asked,
-    /// For each place that may be being evicted because its session is over.
+    pub read_sooner: Notify,
+    /// Hand-over requests of other replicas that are worked at.
+    pub open_hand_overs: OpenHandOvers,
+    /// For each entry that may be being evicted because its session has ended.
     pub evicts: Semaphore,
-    /// For each other home that may be being told of an end at the moment.
+    /// For each other home that may be being notified of an end at the moment.
     pub telling: Arc<Semaphore>,
     /// Whether this machine's clock agrees with the store's (I2).
     pub wall: WallCheck,
     /// True once the engine stops: waits end, no call is taken.
     pub stopping: watch::Sender<bool>,
-    /// True once this replica is over: nothing is answered any more (I10).
-    pub dead: watch::Sender<bool>,
+    /// True once this replica is fenced: nothing is answered any more (I10).
+    pub fenced: watch::Sender<bool>,
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
     /// What the store does to all keys alike must not fill the log.
-    pub complaints: Complaints,
+    pub log_throttles: LogThrottles,
 }
 
-/// Questions that are worked at.
+/// Hand-over requests that are worked at.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Mutex<HashSet<Uuid>>);
+pub(super) struct OpenHandOvers(Mutex<HashSet<Uuid>>);
 
-impl Asked {
+impl OpenHandOvers {
     /// True if nobody works at it yet.
     pub fn begin(&self, id: Uuid) -> bool {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,13 +85,13 @@ impl Asked {
 
 /// Faults that are met again and again for as long as a store is in trouble.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct LogThrottles {
     /// Of changes of keys.
-    pub unknown_outcome: Complaint,
+    pub unknown_outcome: LogThrottle,
     /// Of states that are not what is known of their version.
-    pub contradiction: Complaint,
+    pub contradiction: LogThrottle,
     /// Of sessions that are to be closed.
-    pub not_closed: Complaint,
+    pub not_closed: LogThrottle,
 }
 
 /// What the engine counted since the process started, as all replicas that it was.
@@ -132,20 +132,20 @@ impl Inner {
         if !self.shared {
             return Ok(());
         }
-        if self.leases.is_dead() {
-            self.die();
+        if self.leases.is_fenced() {
+            self.fence_self();
         }
-        match *self.dead.borrow() {
+        match *self.fenced.borrow() {
             true => Err(EngineError::CutOff),
             false => Ok(()),
         }
     }
 
-    /// This replica is over.
-    pub fn die(&self) {
+    /// This replica is fenced.
+    pub fn fence_self(&self) {
         let news = |flag: &mut bool| !std::mem::replace(flag, true);
         self.stopping.send_if_modified(news);
-        self.dead.send_if_modified(news);
+        self.fenced.send_if_modified(news);
     }
 
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::actor::{Actor, Msg, Rest};
+use super::actor::{Actor, IdleSnapshot, Msg};
 use super::api::EngineError;
 use super::inner::Inner;
 use crate::lock::KeyId;
@@ -23,7 +23,7 @@ enum Slot {
     /// No task runs; the actor waits for the next message.
     Parked(Box<Actor>),
     /// The same, and it has nothing on its hands.
-    Resting(Box<Rest>),
+    Idle(Box<IdleSnapshot>),
 }
 
 type Shard = HashMap<Arc<KeyId>, Slot>;
@@ -57,7 +57,7 @@ impl Keys {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message to the actor of a key, waking or making it. Where the replica is over its actors have ended,
+    /// Hands a message to the actor of a key, waking or making it. Where the replica is fenced its actors have ended,
     /// and none begins (I10).
     pub fn send(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
         inner.alive()?;
@@ -72,21 +72,21 @@ impl Keys {
                         limit: inner.limits.calls_per_key_max as u64,
                     });
                 }
-                // The replica is over since a moment, or its task died. A new actor reads the state again, and takes
-                // over what the dead one had let in (I10).
+                // The replica is fenced since a moment, or its task crashed. A new actor reads the state again, and
+                // takes over what the one that crashed had granted the lock to (I10).
                 Err(mpsc::error::TrySendError::Closed(back)) => {
                     inner.alive()?;
-                    tracing::error!(key = %id, "the task of a key ended unexpectedly; starting anew");
+                    tracing::error!(key = %id, "the task of a key ended unexpectedly; restarting it");
                     msg = back;
                     shard.remove(id);
                     self.count.fetch_sub(1, Ordering::Relaxed);
                 }
             },
-            Some(Slot::Parked(_) | Slot::Resting(_)) | None => {}
+            Some(Slot::Parked(_) | Slot::Idle(_)) | None => {}
         }
         let actor = match shard.remove(id) {
             Some(Slot::Parked(actor)) => actor,
-            Some(Slot::Resting(rest)) => rest.wake(&inner.limits),
+            Some(Slot::Idle(rest)) => rest.unpack(&inner.limits),
             Some(Slot::Running(_)) | None => {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= inner.limits.active_keys_max {
                     self.count.fetch_sub(1, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Keys {
         let (tx, rx) = mpsc::channel(calls_max);
         if let Err(refused) = tx.try_send(msg) {
             // Cannot be: the channel is new, empty, and holds at least one (Limits::check). If it ever
-            // is, the caller hears of it and the actor is kept.
+            // is, the caller learns of it and the actor is kept.
             tracing::error!(key = %id, "a new channel refused its first message: {refused}");
             shard.insert(Arc::clone(id), Slot::Parked(actor));
             return Err(EngineError::Unavailable("internal: no channel".to_owned()));
@@ -118,7 +118,7 @@ impl Keys {
     pub fn has(&self, id: &KeyId) -> bool {
         match self.shard(id).get(id) {
             Some(Slot::Running(tx)) => !tx.is_closed(),
-            Some(Slot::Parked(_) | Slot::Resting(_)) => true,
+            Some(Slot::Parked(_) | Slot::Idle(_)) => true,
             None => false,
         }
     }
@@ -130,11 +130,11 @@ impl Keys {
         id: &Arc<KeyId>,
         version: u64,
     ) -> Result<(), EngineError> {
-        self.tell(inner, id, Msg::Hint { version })
+        self.notify(inner, id, Msg::Hint { version })
     }
 
     /// Hands a message to the actor of a key, if there is one.
-    pub fn tell(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
+    pub fn notify(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
         let is_known = self.shard(id).contains_key(id);
         match is_known {
             true => self.send(inner, id, msg),
@@ -151,8 +151,8 @@ impl Keys {
             return Err(actor);
         }
         if actor.must_stay() {
-            let slot = match actor.rest() {
-                Ok(rest) => Slot::Resting(Box::new(rest)),
+            let slot = match actor.into_idle() {
+                Ok(rest) => Slot::Idle(Box::new(rest)),
                 Err(actor) => Slot::Parked(actor),
             };
             shard.insert(id, slot);

@@ -1,8 +1,8 @@
-//! The replicas of one service, as this one sees them: who beats, who is down, who should serve which key.
+//! The replicas of one service, as this one sees them: who sends heartbeats, who is down, who should serve which key.
 //!
-//! One observer, on its own clock (I9): a replica is down once it said so, or once no new beat of it was seen
-//! for a replica TTL: that which it announced, since it answers until 90 % of that are over, or the observer's own
-//! if that is longer. However long the rows could not be read, that counts as one interval between two looks at most:
+//! One observer, on its own clock (I9): a replica is down once it said so, or once no new heartbeat of it was seen
+//! for a replica TTL: that which it announced, since it answers until 90 % of that has passed, or the observer's own
+//! if that is longer. However long the rows could not be read, that counts as one interval between two reads at most:
 //! replicas that could not be seen may not have been able to write heartbeats either.
 
 use std::collections::BTreeMap;
@@ -13,35 +13,35 @@ use super::peers::{Peer, Presence};
 use crate::lock::{KeyId, ReplicaId};
 use crate::store::ReplicaRow;
 
-/// The longest interval between two good looks that counts in full: that of a look which took as long as one may, and
-/// the pause after it. Of a longer one, in which looks failed or the observer slept, so much counts. It is not left out,
-/// or nobody would ever be down where only some looks come through.
-const LOOKS_APART_MAX: Duration = Duration::from_millis(2_500);
-/// How many ids of places are kept of which no row was found.
+/// The longest interval between two good looks that counts in full: that of a read which took as long as one may, and
+/// the pause after it. Of a longer one, in which looks failed or the observer slept, so much counts. It is not left
+/// out, or nobody would ever be down where only some looks come through.
+const READS_APART_MAX: Duration = Duration::from_millis(2_500);
+/// How many ids of entries are kept of which no row was found.
 const UNKNOWN_MAX: usize = 10_000;
 
 /// A moment of the observer's: how much time it could see in so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Heard(Duration);
+pub(super) struct ObservedTime(Duration);
 
 struct Member {
     row: ReplicaRow,
-    /// When the present beat was first seen.
-    changed: Heard,
+    /// When the present heartbeat was first seen.
+    changed: ObservedTime,
 }
 
 #[derive(Default)]
 struct Table {
     members: BTreeMap<ReplicaId, Member>,
-    /// Ids met in places that no row was found of: since when, and the look that was the latest then.
-    unknown: BTreeMap<ReplicaId, (Heard, u64)>,
-    /// How many looks were begun.
-    looks: u64,
-    /// The latest look of which the answer is here.
+    /// Ids met in entries that no row was found of: since when, and the read that was the latest then.
+    unknown: BTreeMap<ReplicaId, (ObservedTime, u64)>,
+    /// How many reads were begun.
+    reads: u64,
+    /// The latest read of which the answer is here.
     seen: u64,
     /// When that was begun.
     last: Option<Duration>,
-    heard: Heard,
+    observed: ObservedTime,
 }
 
 /// The replicas of one service.
@@ -51,9 +51,9 @@ pub(super) struct Members {
     table: Mutex<Table>,
 }
 
-/// A look at the rows that was begun.
+/// A read of the rows that was begun.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct MembershipRead {
     number: u64,
     begun: Duration,
 }
@@ -77,32 +77,32 @@ impl Members {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look begins; `now` is CLOCK_BOOTTIME.
-    pub fn look(&self, now: Duration) -> Look {
+    /// A read begins; `now` is CLOCK_BOOTTIME.
+    pub fn begin_read(&self, now: Duration) -> MembershipRead {
         let mut table = self.table();
-        table.looks += 1;
-        Look {
-            number: table.looks,
+        table.reads += 1;
+        MembershipRead {
+            number: table.reads,
             begun: now,
         }
     }
 
-    /// What a look showed. One that was overtaken by a later one counts for nothing.
-    pub fn saw(&self, look: Look, now: Duration, rows: Vec<ReplicaRow>) {
+    /// What a read showed. One that was overtaken by a later one counts for nothing.
+    pub fn saw(&self, read: MembershipRead, now: Duration, rows: Vec<ReplicaRow>) {
         let mut table = self.table();
-        if look.number <= table.seen {
+        if read.number <= table.seen {
             return;
         }
-        table.seen = look.number;
-        // Silence ends where this look began; a change is counted from where its answer came.
-        table.heard = table.moment(look.begun);
-        table.last = Some(look.begun);
+        table.seen = read.number;
+        // Silence ends where this read began; a change is counted from where its answer came.
+        table.observed = table.moment(read.begun);
+        table.last = Some(read.begun);
         let came = table.moment(now);
         let mut before = std::mem::take(&mut table.members);
         for row in rows {
             let known = before.remove(&row.id);
             let changed = match known {
-                Some(known) if known.row.beat == row.beat => known.changed,
+                Some(known) if known.row.heartbeat == row.heartbeat => known.changed,
                 Some(_) | None => came,
             };
             table.unknown.remove(&row.id);
@@ -111,41 +111,41 @@ impl Members {
     }
 
     /// The present moment of this observer; `now` is CLOCK_BOOTTIME. What is first seen at it has been silent for no
-    /// longer than later looks count: the time since the latest one was begun is not counted again.
-    pub fn heard(&self, now: Duration) -> Heard {
+    /// longer than later reads count: the time since the latest one was begun is not counted again.
+    pub fn observed(&self, now: Duration) -> ObservedTime {
         self.table().moment(now)
     }
 
-    /// The time since the latest look was begun, of which nobody can say whether it was silent.
+    /// The time since the latest read was begun, of which nobody can say whether it was silent.
     pub fn unseen(&self, now: Duration) -> Duration {
         let last = self.table().last;
         last.map_or(Duration::ZERO, |last| now.saturating_sub(last))
     }
 
-    /// For how long nothing was heard of a replica, of what was seen since `since`.
-    pub fn silence(&self, id: ReplicaId, since: Heard) -> Duration {
+    /// For how long nothing was learned of a replica, of what was seen since `since`.
+    pub fn silence(&self, id: ReplicaId, since: ObservedTime) -> Duration {
         let mut table = self.table();
-        let heard = table.heard;
+        let observed = table.observed;
         let from = match table.members.get(&id) {
             Some(member) => member.changed.max(since),
             None => match table.missing_since(id) {
                 Some(missing) => missing.max(since),
-                None => heard,
+                None => observed,
             },
         };
-        heard.0.saturating_sub(from.0)
+        observed.0.saturating_sub(from.0)
     }
 
     /// What is known of a replica.
     pub fn presence(&self, id: ReplicaId) -> Presence {
         if id == self.me {
-            return Presence::Here;
+            return Presence::Local;
         }
         let mut table = self.table();
-        let heard = table.heard;
+        let observed = table.observed;
         match table.members.get(&id) {
             Some(member) if member.row.stopped => Presence::Down,
-            Some(member) if member.silent(heard) >= self.ttl_of(member) => Presence::Down,
+            Some(member) if member.silent(observed) >= self.ttl_of(member) => Presence::Down,
             Some(member) => Presence::Live(peer(&member.row)),
             // Replicas announce themselves before they serve, and are forgotten only when long down.
             None => match table.missing_since(id) {
@@ -158,19 +158,19 @@ impl Members {
     /// The replica that should serve a key: of the live ones that with the highest hash of both.
     pub fn affinity(&self, key: &KeyId) -> Presence {
         let table = self.table();
-        let heard = table.heard;
+        let observed = table.observed;
         let key = hash_of(key);
         let mut best = (rank(key, self.me), None);
         for member in table.members.values() {
-            // One that missed beats is not the first choice, long before it is down.
-            let silent = member.silent(heard) >= self.ttl_of(member) / 3;
+            // One that missed heartbeats is not the first choice, long before it is down.
+            let silent = member.silent(observed) >= self.ttl_of(member) / 3;
             if member.row.id == self.me || member.row.stopped || silent {
                 continue;
             }
             best = best.max_by_rank(rank(key, member.row.id), &member.row);
         }
         match best.1 {
-            None => Presence::Here,
+            None => Presence::Local,
             Some(row) => Presence::Live(peer(row)),
         }
     }
@@ -180,7 +180,7 @@ impl Members {
         let ids: Vec<ReplicaId> = self.table().members.keys().copied().collect();
         let live = ids.into_iter().filter_map(|id| match self.presence(id) {
             Presence::Live(peer) => Some(peer),
-            Presence::Here | Presence::Down | Presence::Unsure => None,
+            Presence::Local | Presence::Down | Presence::Unsure => None,
         });
         live.collect()
     }
@@ -188,38 +188,39 @@ impl Members {
     /// Replicas of which nothing was heard for this long, and twice what it takes to be down.
     pub fn silent_for(&self, span: Duration) -> Vec<ReplicaId> {
         let table = self.table();
-        let heard = table.heard;
-        let silent = |member: &&Member| member.silent(heard) >= span.max(self.ttl_of(member) * 2);
+        let observed = table.observed;
+        let silent =
+            |member: &&Member| member.silent(observed) >= span.max(self.ttl_of(member) * 2);
         let silent = table.members.values().filter(silent);
         silent.map(|member| member.row.id).collect()
     }
 }
 
 impl Member {
-    /// For how long no new beat was seen.
-    fn silent(&self, heard: Heard) -> Duration {
-        heard.0.saturating_sub(self.changed.0)
+    /// For how long no new heartbeat was seen.
+    fn silent(&self, observed: ObservedTime) -> Duration {
+        observed.0.saturating_sub(self.changed.0)
     }
 }
 
 impl Table {
     /// A moment after the latest look: as far as the next good look can count, if that begins then.
-    fn moment(&self, now: Duration) -> Heard {
+    fn moment(&self, now: Duration) -> ObservedTime {
         let since = self
             .last
             .map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        Heard(self.heard.0 + since.min(LOOKS_APART_MAX))
+        ObservedTime(self.observed.0 + since.min(READS_APART_MAX))
     }
 
     /// Since when it is known that a replica has no row; `None` while the rows were not read since its id was
     /// first met.
-    fn missing_since(&mut self, id: ReplicaId) -> Option<Heard> {
+    fn missing_since(&mut self, id: ReplicaId) -> Option<ObservedTime> {
         if self.unknown.len() >= UNKNOWN_MAX {
             self.unknown.clear();
         }
-        let met = (self.heard, self.looks);
-        let (since, look) = *self.unknown.entry(id).or_insert(met);
-        (self.seen > look).then_some(since)
+        let met = (self.observed, self.reads);
+        let (since, read) = *self.unknown.entry(id).or_insert(met);
+        (self.seen > read).then_some(since)
     }
 }
 
@@ -275,7 +276,7 @@ mod tests {
         ReplicaId(Uuid::from_u128(number))
     }
 
-    fn row(number: u128, beat: u64) -> ReplicaRow {
+    fn row(number: u128, heartbeat: u64) -> ReplicaRow {
         ReplicaRow {
             id: id(number),
             address: String::new(),
@@ -283,7 +284,7 @@ mod tests {
             version: String::new(),
             started_at_ms: 0,
             ttl_ms: 10_000,
-            beat,
+            heartbeat,
             stopped: false,
         }
     }
@@ -297,26 +298,26 @@ mod tests {
     }
 
     /// Looks each second from `from` on, `times` times.
-    fn looks(members: &Members, from: u64, times: u64, beat: impl Fn(u64) -> u64) {
-        looks_at(members, from, times, |n| row(2, beat(n)));
+    fn reads(members: &Members, from: u64, times: u64, heartbeat: impl Fn(u64) -> u64) {
+        reads_of(members, from, times, |n| row(2, heartbeat(n)));
     }
 
-    fn looks_at(members: &Members, from: u64, times: u64, row: impl Fn(u64) -> ReplicaRow) {
+    fn reads_of(members: &Members, from: u64, times: u64, row: impl Fn(u64) -> ReplicaRow) {
         for n in from..from + times {
-            let look = members.look(ms(n * 1_000));
-            members.saw(look, ms(n * 1_000), vec![row(n)]);
+            let read = members.begin_read(ms(n * 1_000));
+            members.saw(read, ms(n * 1_000), vec![row(n)]);
         }
     }
 
     #[test]
-    fn one_that_does_not_beat_for_the_ttl_is_down_and_not_before() {
+    fn one_that_sends_no_heartbeat_for_the_ttl_is_down_and_not_before() {
         let members = Members::new(id(1), TTL);
-        looks(&members, 0, 10, |_| 5);
+        reads(&members, 0, 10, |_| 5);
         assert!(is_live(&members, 2));
-        looks(&members, 10, 1, |_| 5);
+        reads(&members, 10, 1, |_| 5);
         assert_eq!(members.presence(id(2)), Presence::Down);
-        looks(&members, 11, 1, |_| 6);
-        assert!(is_live(&members, 2), "it beats again");
+        reads(&members, 11, 1, |_| 6);
+        assert!(is_live(&members, 2), "it sends heartbeats again");
     }
 
     #[test]
@@ -327,9 +328,9 @@ mod tests {
                 ttl_ms: announced * 1_000,
                 ..row(2, 5)
             };
-            looks_at(&members, 0, 30, silent);
+            reads_of(&members, 0, 30, silent);
             assert!(is_live(&members, 2), "{own} {announced}");
-            looks_at(&members, 30, 1, silent);
+            reads_of(&members, 30, 1, silent);
             assert_eq!(members.presence(id(2)), Presence::Down);
         }
     }
@@ -337,51 +338,51 @@ mod tests {
     #[test]
     fn time_in_which_nothing_could_be_read_counts_as_one_interval_at_most() {
         let members = Members::new(id(1), TTL);
-        looks(&members, 0, 3, |_| 5);
-        looks(&members, 60, 6, |_| 5);
+        reads(&members, 0, 3, |_| 5);
+        reads(&members, 60, 6, |_| 5);
         assert!(is_live(&members, 2));
-        assert_eq!(members.silence(id(2), Heard::default()), ms(9_500));
-        looks(&members, 66, 1, |_| 5);
+        assert_eq!(members.silence(id(2), ObservedTime::default()), ms(9_500));
+        reads(&members, 66, 1, |_| 5);
         assert_eq!(members.presence(id(2)), Presence::Down);
     }
 
     #[test]
-    fn a_slow_look_counts_its_silence_from_its_answer_and_to_its_begin() {
+    fn a_slow_read_counts_its_silence_from_its_answer_and_to_its_begin() {
         let members = Members::new(id(1), TTL);
-        let look = members.look(ms(0));
-        members.saw(look, ms(2_000), vec![row(2, 1)]);
-        let look = members.look(ms(2_400));
-        members.saw(look, ms(2_400), vec![row(2, 1)]);
-        assert_eq!(members.silence(id(2), Heard::default()), ms(400));
+        let read = members.begin_read(ms(0));
+        members.saw(read, ms(2_000), vec![row(2, 1)]);
+        let read = members.begin_read(ms(2_400));
+        members.saw(read, ms(2_400), vec![row(2, 1)]);
+        assert_eq!(members.silence(id(2), ObservedTime::default()), ms(400));
     }
 
     #[test]
-    fn an_unknown_one_is_down_only_after_a_look_that_was_begun_later() {
+    fn an_unknown_one_is_down_only_after_a_read_that_was_begun_later() {
         let members = Members::new(id(1), TTL);
-        let early = members.look(ms(0));
+        let early = members.begin_read(ms(0));
         assert_eq!(members.presence(id(9)), Presence::Unsure);
         members.saw(early, ms(1), vec![]);
         assert_eq!(members.presence(id(9)), Presence::Unsure);
-        let later = members.look(ms(2));
+        let later = members.begin_read(ms(2));
         members.saw(later, ms(3), vec![]);
         assert_eq!(members.presence(id(9)), Presence::Down);
     }
 
     #[test]
-    fn what_is_first_seen_between_two_looks_is_silent_from_then_on_only() {
+    fn what_is_first_seen_between_two_reads_is_silent_from_then_on_only() {
         let members = Members::new(id(1), TTL);
-        looks(&members, 0, 3, |_| 5);
-        let seen = members.heard(ms(2_900));
-        looks(&members, 3, 1, |_| 5);
+        reads(&members, 0, 3, |_| 5);
+        let seen = members.observed(ms(2_900));
+        reads(&members, 3, 1, |_| 5);
         assert_eq!(members.silence(id(2), seen), ms(100));
     }
 
     #[test]
     fn what_is_first_seen_while_looks_fail_is_silent_from_the_next_good_look_on() {
         let members = Members::new(id(1), TTL);
-        looks(&members, 0, 3, |_| 5);
-        let seen = members.heard(ms(60_000));
-        looks(&members, 61, 6, |_| 5);
+        reads(&members, 0, 3, |_| 5);
+        let seen = members.observed(ms(60_000));
+        reads(&members, 61, 6, |_| 5);
         assert_eq!(members.silence(id(2), seen), ms(5_000));
     }
 
@@ -389,9 +390,9 @@ mod tests {
     fn a_heartbeat_whose_answer_came_very_late_is_followed_by_no_more_than_the_ttl() {
         let members = Members::new(id(1), TTL);
         // The observer was suspended while it waited for the answer.
-        let look = members.look(ms(0));
-        members.saw(look, ms(60_000), vec![row(2, 5)]);
-        looks(&members, 61, 11, |_| 5);
+        let read = members.begin_read(ms(0));
+        members.saw(read, ms(60_000), vec![row(2, 5)]);
+        reads(&members, 61, 11, |_| 5);
         assert_eq!(members.presence(id(2)), Presence::Down);
     }
 
@@ -399,8 +400,8 @@ mod tests {
     fn a_replica_is_down_in_bounded_time_however_many_looks_fail_between_two_good_ones() {
         let members = Members::new(id(1), TTL);
         for n in 0..5 {
-            let look = members.look(ms(n * 5_000));
-            members.saw(look, ms(n * 5_000), vec![row(2, 5)]);
+            let read = members.begin_read(ms(n * 5_000));
+            members.saw(read, ms(n * 5_000), vec![row(2, 5)]);
         }
         assert_eq!(members.presence(id(2)), Presence::Down);
     }
@@ -408,12 +409,12 @@ mod tests {
     #[test]
     fn one_that_stopped_is_down_at_once() {
         let members = Members::new(id(1), TTL);
-        let look = members.look(ms(0));
+        let read = members.begin_read(ms(0));
         let stopped = ReplicaRow {
             stopped: true,
             ..row(2, 7)
         };
-        members.saw(look, ms(0), vec![stopped]);
+        members.saw(read, ms(0), vec![stopped]);
         assert_eq!(members.presence(id(2)), Presence::Down);
     }
 
@@ -422,8 +423,8 @@ mod tests {
         let rows = || (1..=3).map(|n| row(n, 1)).collect::<Vec<_>>();
         let all: Vec<Members> = (1..=3).map(|n| Members::new(id(n), TTL)).collect();
         for members in &all {
-            let look = members.look(ms(0));
-            members.saw(look, ms(0), rows());
+            let read = members.begin_read(ms(0));
+            members.saw(read, ms(0), rows());
         }
         let mut served = BTreeMap::<ReplicaId, u32>::new();
         for n in 0..3_000 {

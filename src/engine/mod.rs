@@ -1,7 +1,7 @@
-//! The engine: one actor a key, group commit, waiting, sync, leases (design §4, §6, §7).
+//! The engine: one actor a key, group commit, waiting, sync, leases.
 //!
-//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep what
-//! they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
+//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep
+//! what they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
 
 mod activity;
 mod actor;
@@ -9,13 +9,13 @@ mod admin;
 mod alarms;
 mod answer;
 mod api;
-mod beats;
-mod ceded;
 mod clock;
-mod complaint;
+mod handed_over;
+mod heartbeats;
 mod inner;
 mod keys;
 mod leases;
+mod log_throttle;
 mod members;
 mod peers;
 mod recover;
@@ -36,7 +36,7 @@ use uuid::Uuid;
 pub use activity::{BusyKey, Cause, Grants, ReplicaActivity, Turns};
 pub use api::*;
 pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
-pub use complaint::Complaint;
+pub use log_throttle::LogThrottle;
 pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
 pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
@@ -44,10 +44,10 @@ pub use watch::Watch;
 use crate::limits::Limits;
 use crate::lock::{Create, FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
-use actor::{Accepted, Held, Life, Msg, PlaceRef};
+use actor::{Accepted, EntryRef, Held, LeaseValidity, Msg};
 use answer::{acquired, created};
 use inner::Inner;
-use leases::{LeaseKey, NoLease, PlaceId};
+use leases::{EntryId, LeaseKey, NoLease};
 use start::Shared;
 
 /// What the engine has at the moment, and what it counted since the process started.
@@ -69,7 +69,7 @@ pub struct Counts {
 
 /// The engine of one replica. Cheap to clone.
 ///
-/// A replica that was cut off from its store for too long is dead for good (I10); then this goes on as a new
+/// A replica that was cut off from its store for too long is fenced for good (I10); then this goes on as a new
 /// replica, under a new id.
 #[derive(Clone)]
 pub struct Engine {
@@ -158,43 +158,46 @@ impl Engine {
         inner: &Arc<Inner>,
         id: &Arc<KeyId>,
         msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
-        told: impl Fn(EngineError) -> EngineError,
+        answered: impl Fn(EngineError) -> EngineError,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
         inner.keys.send(inner, id, msg(reply))?;
         let answer = answer.await;
-        // Looked at after the store's acknowledgement, and before anybody hears of it (I10).
-        inner.alive().map_err(&told)?;
-        answer.map_err(|_| told(actor::no_answer()))?
+        // Looked at after the store's acknowledgement, and before anybody learns of it (I10).
+        inner.alive().map_err(&answered)?;
+        answer.map_err(|_| answered(actor::no_answer()))?
     }
 
     /// What may be told of a lease, asked where it is kept.
-    async fn told(inner: &Arc<Inner>, life: Life) -> Result<Life, EngineError> {
-        let Some(session) = life.ask else {
-            return Ok(life);
+    async fn answered(
+        inner: &Arc<Inner>,
+        validity: LeaseValidity,
+    ) -> Result<LeaseValidity, EngineError> {
+        let Some(session) = validity.ask else {
+            return Ok(validity);
         };
         let renewed = remote::renew(inner, session).await?;
         inner.alive()?;
-        Ok(Life {
+        Ok(LeaseValidity {
             ttl: renewed.ttl,
             valid_for: renewed.valid_for,
             ask: None,
         })
     }
 
-    /// As [`Engine::told`], of what was done already: then a lease of which nothing can be said is no reason not
+    /// As [`Engine::answered`], of what was done already: then a lease of which nothing can be said is no reason not
     /// to say so.
     async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Result<Done<T>, EngineError> {
-        let told = Self::told(inner, accepted.life).await;
+        let answered = Self::answered(inner, accepted.validity).await;
         inner.alive()?;
         Ok(Done {
             value: accepted.value,
-            valid_for: told.map_or(Duration::ZERO, |life| life.valid_for),
+            valid_for: answered.map_or(Duration::ZERO, |validity| validity.valid_for),
         })
     }
 
-    /// As [`Engine::told`], of where a place stands.
-    async fn told_held(
+    /// As [`Engine::answered`], of the status of an entry.
+    async fn answered_held(
         inner: &Arc<Inner>,
         id: &Arc<KeyId>,
         mut held: Held,
@@ -202,23 +205,23 @@ impl Engine {
         if held.is_final() {
             return Ok(held);
         }
-        let (Held::Held { life, .. } | Held::Waiting { life, .. }) = &mut held;
-        *life = Self::told(inner, *life).await?;
+        let (Held::Held { validity, .. } | Held::Waiting { validity, .. }) = &mut held;
+        *validity = Self::answered(inner, *validity).await?;
         if let Held::Held {
             seq, tag, grant, ..
         } = held
         {
-            let place = PlaceRef {
+            let entry_ref = EntryRef {
                 seq,
                 tag,
                 grant: Some(grant),
             };
-            Self::ask(inner, id, |reply| Msg::Told { place, reply }).await?;
+            Self::ask(inner, id, |reply| Msg::Answered { entry_ref, reply }).await?;
         }
         Ok(held)
     }
 
-    /// Takes a place in the queue of a key.
+    /// Adds an entry to the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of(call.id)?;
@@ -228,10 +231,12 @@ impl Engine {
                 let key = LeaseKey::Session(session);
                 match inner.leases.renew(&key) {
                     Ok(_) => {}
-                    Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded) if inner.shared => {
+                    Err(NoLease::Unknown | NoLease::InDoubt | NoLease::HandedOver)
+                        if inner.shared =>
+                    {
                         remote::renew(&inner, session).await?;
                     }
-                    Err(_) => return Err(EngineError::SessionOver),
+                    Err(_) => return Err(EngineError::SessionEnded),
                 }
                 Liveness::Session(session)
             }
@@ -253,7 +258,7 @@ impl Engine {
             reply,
         })
         .await?;
-        Ok(created(&id, Self::told_held(&inner, &id, held).await?))
+        Ok(created(&id, Self::answered_held(&inner, &id, held).await?))
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -265,7 +270,7 @@ impl Engine {
     ) -> Result<Acquired, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
+        let entry_ref = EntryRef::from(lock_ref);
         let clock = &inner.clock;
         let wait = wait.min(inner.limits.wait_max());
         let until = clock.boot().saturating_add(wait);
@@ -273,7 +278,7 @@ impl Engine {
             let left = until.saturating_sub(clock.boot());
             let wait = !left.is_zero();
             let held = Self::ask(&inner, &id, |reply| Msg::Acquire {
-                place,
+                entry_ref,
                 wait,
                 read_value,
                 reply,
@@ -281,13 +286,13 @@ impl Engine {
             .await?;
             match held {
                 Held::Waiting {
-                    wake: Some(wake), ..
+                    waker: Some(waker), ..
                 } => {
                     let mut stopping = inner.stopping.subscribe();
                     let stops = tokio::select! {
                         biased;
-                        // Its turn, or it is over: look again.
-                        _ = wake.turn => false,
+                        // Its turn, or it has ended: re-read.
+                        _ = waker.turn => false,
                         _ = stopping.wait_for(|stopping| *stopping) => true,
                         () = clock.sleep(left) => false,
                     };
@@ -297,14 +302,14 @@ impl Engine {
                     }
                 }
                 Held::Waiting { .. } | Held::Held { .. } => {
-                    let held = Self::told_held(&inner, &id, held).await?;
+                    let held = Self::answered_held(&inner, &id, held).await?;
                     return Ok(acquired(lock_ref, held));
                 }
             }
         }
     }
 
-    /// Gives a place back, after writing `put`. True if it had been given back before.
+    /// Releases an entry, after writing `put`. True if it had been given back before.
     pub async fn release(
         &self,
         lock_ref: &LockRef,
@@ -313,10 +318,10 @@ impl Engine {
     ) -> Result<bool, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
+        let entry_ref = EntryRef::from(lock_ref);
         let writes = put.is_some();
         let msg = |reply| Msg::Release {
-            place,
+            entry_ref,
             call_no,
             put,
             reply,
@@ -335,9 +340,9 @@ impl Engine {
     ) -> Result<Done<Value>, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
+        let entry_ref = EntryRef::from(lock_ref);
         let ask = Self::ask(&inner, &id, |reply| Msg::Get {
-            place,
+            entry_ref,
             call_no,
             reply,
         });
@@ -353,9 +358,9 @@ impl Engine {
     ) -> Result<Done<()>, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
+        let entry_ref = EntryRef::from(lock_ref);
         let ask = Self::ask_to_write(&inner, &id, |reply| Msg::Write {
-            place,
+            entry_ref,
             call_no,
             mutation,
             reply,
@@ -370,8 +375,8 @@ impl Engine {
     pub async fn watch(&self, lock_ref: &LockRef) -> Result<Watch, EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
-        let handle = Self::ask(&inner, &id, |reply| Msg::Watch { place, reply }).await?;
+        let entry_ref = EntryRef::from(lock_ref);
+        let handle = Self::ask(&inner, &id, |reply| Msg::Watch { entry_ref, reply }).await?;
         Ok(Watch::new(Arc::clone(&inner), handle))
     }
 
@@ -401,28 +406,28 @@ impl Engine {
         Ok((id, renewed))
     }
 
-    /// A sign of life.
+    /// A renewal.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
         let inner = self.inner()?;
         let renewed = match lease {
             LeaseId::Session(session) => sessions::renew(&inner, *session).await?,
             LeaseId::LockRef(lock_ref) => {
                 let id = self.id_of_ref(lock_ref)?;
-                let lease = PlaceId {
+                let lease = EntryId {
                     id: Arc::clone(&id),
                     seq: lock_ref.seq,
                 };
                 // Also while the state of its key cannot be read.
-                if let Ok(renewed) = inner.leases.renew_place(lease, lock_ref.tag) {
+                if let Ok(renewed) = inner.leases.renew_entry(lease, lock_ref.tag) {
                     renewed
                 } else {
-                    let place = PlaceRef::from(lock_ref);
-                    let ask = Self::ask(&inner, &id, |reply| Msg::Renew { place, reply });
-                    let life = Self::told(&inner, ask.await?).await?;
+                    let entry_ref = EntryRef::from(lock_ref);
+                    let ask = Self::ask(&inner, &id, |reply| Msg::Renew { entry_ref, reply });
+                    let validity = Self::answered(&inner, ask.await?).await?;
                     Renewed {
-                        ttl: life.ttl,
+                        ttl: validity.ttl,
                         disconnect_grace: None,
-                        valid_for: life.valid_for,
+                        valid_for: validity.valid_for,
                     }
                 }
             }
@@ -442,25 +447,25 @@ impl Engine {
         renewed
     }
 
-    /// A stream ended, here or at another replica, that the client of a session gave signs of life on. To be
-    /// called once none of them is under way any more. Of a session that is not kept here it says nothing.
+    /// A stream ended, here or at another replica, that the client of a session sent renewals on. To be
+    /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
     pub fn disconnected(&self, session: SessionId) {
         if let Ok(inner) = self.inner() {
             inner.leases.disconnected(session);
         }
     }
 
-    /// Closes a session and ends what lives by it. True if it was over before.
+    /// Closes a session and ends what lives by it. True if it had ended before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         let inner = self.inner()?;
         let renewed = inner.leases.renew(&LeaseKey::Session(session));
-        if let Err(NoLease::Unknown | NoLease::Ceded) = renewed {
+        if let Err(NoLease::Unknown | NoLease::HandedOver) = renewed {
             return match sessions::kept_elsewhere(&inner, session).await? {
                 Some(elsewhere) => Err(elsewhere),
                 None => Ok(true),
             };
         }
-        // Also where it is over: then another call, or its expiry, may not have written that down yet.
+        // Also where it has ended: then another call, or its expiry, may not have written that down yet.
         let ended = tokio::spawn(sessions::end(Arc::clone(&inner), session))
             .await
             .map_err(|_| actor::no_answer())?;

@@ -21,10 +21,10 @@ pub struct Peer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// It is this one.
-    Here,
-    /// It beats.
+    Local,
+    /// It sends heartbeats.
     Live(Peer),
-    /// It stopped, or did not beat for a replica TTL: what it was home to may be taken over.
+    /// It stopped, or sent no heartbeat for a replica TTL: what it was home to may be taken over.
     Down,
     /// It is not known yet whether it is live. Ask again soon.
     Unsure,
@@ -48,12 +48,12 @@ pub trait Peers: Send + Sync + 'static {
     fn hint(&self, to: &Peer, key: &KeyId, version: u64);
 
     /// As [`Peers::hint`], and whether it was heard.
-    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError>;
+    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError>;
 
-    /// Tells a replica that a session is over. Best effort as well.
-    fn session_over(&self, to: &Peer, session: SessionId);
+    /// Tells a replica that a session has ended. Best effort as well.
+    fn session_ended(&self, to: &Peer, session: SessionId);
 
-    /// A sign of life for a session that the replica keeps.
+    /// A renewal for a session that the replica keeps.
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError>;
 }
 
@@ -65,11 +65,11 @@ pub struct NoPeers;
 impl Peers for NoPeers {
     fn hint(&self, _to: &Peer, _key: &KeyId, _version: u64) {}
 
-    async fn tell(&self, to: &Peer, _key: &KeyId, _version: u64) -> Result<(), PeerError> {
+    async fn notify(&self, to: &Peer, _key: &KeyId, _version: u64) -> Result<(), PeerError> {
         Err(PeerError::Unreachable(to.address.clone()))
     }
 
-    fn session_over(&self, _to: &Peer, _session: SessionId) {}
+    fn session_ended(&self, _to: &Peer, _session: SessionId) {}
 
     async fn renew_session(&self, to: &Peer, _session: SessionId) -> Result<Renewed, PeerError> {
         Err(PeerError::Unreachable(to.address.clone()))

@@ -1,5 +1,5 @@
 //! What a start does before the first call: in a store that only one process can have open, every older
-//! replica is proved down, so what it served is taken over at once and begins a fresh TTL (design §5).
+//! replica is proved down, so what it served is taken over at once and begins a fresh TTL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Recovered {
     pub sessions: usize,
 }
 
-/// Takes over all sessions, then all keys with a live place.
+/// Takes over all sessions, then all keys with a live entry.
 pub(super) async fn recover(inner: &Arc<Inner>) -> Result<Recovered, EngineError> {
     let mut recovered = Recovered::default();
     let closed = take_sessions(inner, &mut recovered).await?;
@@ -55,8 +55,8 @@ async fn take_sessions(
             .map_err(failed)?;
         after = rows.last().map(|row| row.id);
         let last_page = rows.len() < PAGE;
-        let (open, over): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.open);
-        closed.extend(over);
+        let (open, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.open);
+        closed.extend(ended);
         recovered.sessions += open.len();
         let mut taken = futures_util::stream::iter(open)
             .map(|row| take_session(inner, row))

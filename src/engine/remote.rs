@@ -1,9 +1,9 @@
-//! Sessions that another replica keeps, and that matter here: places of this home live by them, or a waiter of
-//! this home stands behind such a place (design §6, I8).
+//! Sessions that another replica keeps, and that matter here: entries of this home live by them, or a waiter of
+//! this home waits behind such an entry (I8).
 //!
-//! Their rows are read now and then, their replicas' beats are watched: a session whose replica gave no beat for
-//! its TTL is closed by a swap that names the epoch it was seen with. What is told of their leases is asked of
-//! the replica that keeps them.
+//! Their rows are read now and then, their replicas' heartbeats are watched: a session whose replica sent no heartbeat
+//! for its TTL is closed by a swap that names the epoch it was seen with. What is told of their leases is asked of the
+//! replica that keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 
 use super::actor::Msg;
 use super::api::{EngineError, Renewed};
-use super::beats;
-use super::ceded;
+use super::handed_over;
+use super::heartbeats;
 use super::inner::Inner;
-use super::leases::{LeaseKey, NoLease, PlaceId};
-use super::members::{Heard, Members};
+use super::leases::{EntryId, LeaseKey, NoLease};
+use super::members::{Members, ObservedTime};
 use super::peers::{PeerError, Presence};
 use super::sessions;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -32,27 +32,27 @@ const READ_AGAIN: Duration = Duration::from_secs(5);
 /// An observer's interest lasts so long.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 /// How many keys are told to look once one of them was closed here; the others find out by polling.
-const TOLD_MAX: usize = 64;
+const ANSWERED_MAX: usize = 64;
 /// How many are worked at, at once.
 const AT_ONCE: usize = 32;
-/// Beyond the TTL and its share for clock rates: what a beat takes to be seen.
+/// Beyond the TTL and its share for clock rates: what a heartbeat takes to be seen.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// How long nothing must be heard before something with this TTL counts as dead.
+/// How long nothing must be heard before something with this TTL counts as down.
 pub(super) fn silence_max(ttl: Duration) -> Duration {
     ttl + ttl / 10 + MARGIN
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownRow {
     keeper: ReplicaId,
     epoch: u32,
     ttl: Duration,
     /// When its row was first seen with this epoch.
-    seen: Heard,
+    seen: ObservedTime,
 }
 
-impl Known {
+impl KnownRow {
     fn silence_left(&self, members: &Members) -> Duration {
         let silence = members.silence(self.keeper, self.seen);
         silence_max(self.ttl).saturating_sub(silence)
@@ -61,17 +61,17 @@ impl Known {
 
 #[derive(Clone, Debug, Default)]
 struct Remote {
-    known: Option<Known>,
+    known: Option<KnownRow>,
     read_at: Option<Duration>,
     renewed_at: Option<Duration>,
-    /// When a sign of life was passed on that nobody waits for.
+    /// When a renewal was passed on that nobody waits for.
     passed_on_at: Option<Duration>,
-    /// Its row says that it is over.
-    over: bool,
+    /// Its row says that it has ended.
+    ended: bool,
     /// What lives by it is being evicted.
     evicting: bool,
-    places: BTreeSet<PlaceId>,
-    /// Keys where somebody of this home stands behind what lives by it.
+    entries: BTreeSet<EntryId>,
+    /// Keys where somebody of this home waits behind what lives by it.
     keys: BTreeSet<Arc<KeyId>>,
     wanted_until: Duration,
 }
@@ -80,7 +80,7 @@ struct Remote {
 #[derive(Default)]
 pub(super) struct RemoteSessions {
     table: Mutex<BTreeMap<SessionId, Remote>>,
-    /// Those of the table that somebody says are over.
+    /// Those of the table that somebody says have ended.
     hinted: Mutex<BTreeSet<SessionId>>,
     hints: Notify,
 }
@@ -90,23 +90,23 @@ impl RemoteSessions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place of this home lives by it.
-    pub fn attach(&self, session: SessionId, place: PlaceId) {
+    /// An entry of this home lives by it.
+    pub fn attach(&self, session: SessionId, entry_id: EntryId) {
         let mut table = self.table();
-        table.entry(session).or_default().places.insert(place);
+        table.entry(session).or_default().entries.insert(entry_id);
     }
 
-    /// A place lives by it no longer.
-    pub fn detach(&self, session: SessionId, place: &PlaceId) {
+    /// An entry lives by it no longer.
+    pub fn detach(&self, session: SessionId, entry_id: &EntryId) {
         if let Some(remote) = self.table().get_mut(&session) {
-            remote.places.remove(place);
+            remote.entries.remove(entry_id);
         }
     }
 
     /// This replica keeps it now: what lives by it here.
-    pub fn take_places(&self, session: SessionId) -> BTreeSet<PlaceId> {
+    pub fn take_entries(&self, session: SessionId) -> BTreeSet<EntryId> {
         let gone = self.table().remove(&session);
-        gone.map_or_else(BTreeSet::new, |remote| remote.places)
+        gone.map_or_else(BTreeSet::new, |remote| remote.entries)
     }
 
     /// The TTL of one whose row was read.
@@ -119,17 +119,17 @@ impl RemoteSessions {
     /// The shortest TTL of those that are watched.
     pub fn shortest_ttl(&self) -> Option<Duration> {
         let table = self.table();
-        let open = table.values().filter(|remote| !remote.over);
+        let open = table.values().filter(|remote| !remote.ended);
         let ttls = open.filter_map(|remote| Some(remote.known.as_ref()?.ttl));
         ttls.min()
     }
 
-    pub fn places_of(&self, session: SessionId) -> usize {
+    pub fn entries_of(&self, session: SessionId) -> usize {
         let table = self.table();
-        table.get(&session).map_or(0, |remote| remote.places.len())
+        table.get(&session).map_or(0, |remote| remote.entries.len())
     }
 
-    /// Whether it is over, as far as is known; from now on it is watched for a while, and this key told of its end.
+    /// Whether it has ended, as far as is known; from now on it is watched for a while, and this key told of its end.
     pub fn observe(&self, session: SessionId, key: &Arc<KeyId>, now: Duration) -> bool {
         self.watch_for(session, Some(key), now, WANTED_FOR)
     }
@@ -150,32 +150,32 @@ impl RemoteSessions {
         let is_new = !table.contains_key(&session);
         let remote = table.entry(session).or_default();
         if let Some(key) = key
-            && remote.keys.len() < TOLD_MAX
+            && remote.keys.len() < ANSWERED_MAX
         {
             remote.keys.insert(Arc::clone(key));
         }
         remote.wanted_until = remote.wanted_until.max(now.saturating_add(span));
-        let over = remote.over;
+        let ended = remote.ended;
         drop(table);
         if is_new {
             // Its silence counts from when its row was read first.
             self.hint(session);
         }
-        over
+        ended
     }
 
-    /// After how long of further silence of its replica it counts as dead; `None` of one that is over, or whose row
+    /// After how long of further silence of its replica it counts as down; `None` of one that has ended, or whose row
     /// was not read yet.
     pub fn silence_left(&self, session: SessionId, members: &Members) -> Option<Duration> {
         let known = {
             let table = self.table();
-            let remote = table.get(&session).filter(|remote| !remote.over)?;
+            let remote = table.get(&session).filter(|remote| !remote.ended)?;
             remote.known.clone()?
         };
         Some(known.silence_left(members))
     }
 
-    /// Somebody says that it is over: it is looked at now, and not in the next round. Who waits behind its places
+    /// Somebody says that it has ended: it is looked at now, and not in the next round. Who waits behind its entries
     /// waits for that.
     pub fn hint(&self, session: SessionId) {
         let mut table = self.table();
@@ -200,7 +200,7 @@ impl RemoteSessions {
     }
 
     /// Its row is to be read in the next round: it may have changed.
-    fn look_again(&self, session: SessionId) {
+    fn read_again(&self, session: SessionId) {
         if let Some(remote) = self.table().get_mut(&session) {
             remote.read_at = None;
         }
@@ -214,10 +214,10 @@ impl RemoteSessions {
         }
     }
 
-    /// Whether a sign of life that nobody waits for is to be passed on now; then it is noted as that.
+    /// Whether a renewal that nobody waits for is to be passed on now; then it is noted as that.
     fn is_due(&self, session: SessionId, now: Duration) -> bool {
         let mut table = self.table();
-        let Some(remote) = table.get_mut(&session).filter(|remote| !remote.over) else {
+        let Some(remote) = table.get_mut(&session).filter(|remote| !remote.ended) else {
             return false;
         };
         let every = remote.known.as_ref().map_or(EVERY, |known| known.ttl / 10);
@@ -229,20 +229,20 @@ impl RemoteSessions {
         is_due
     }
 
-    fn saw(&self, row: &SessionRow, heard: Heard, now: Duration) {
+    fn saw(&self, row: &SessionRow, observed: ObservedTime, now: Duration) {
         let mut table = self.table();
         let Some(remote) = table.get_mut(&row.id) else {
             return;
         };
         remote.read_at = Some(now);
-        remote.over |= !row.open;
+        remote.ended |= !row.open;
         let newer = remote.known.as_ref().is_none_or(|k| k.epoch < row.epoch);
         if newer {
-            remote.known = Some(Known {
+            remote.known = Some(KnownRow {
                 keeper: row.replica,
                 epoch: row.epoch,
                 ttl: row.ttl(),
-                seen: heard,
+                seen: observed,
             });
         }
     }
@@ -250,11 +250,11 @@ impl RemoteSessions {
     fn saw_end(&self, session: SessionId, now: Duration) {
         if let Some(remote) = self.table().get_mut(&session) {
             remote.read_at = Some(now);
-            remote.over = true;
+            remote.ended = true;
         }
     }
 
-    /// As [`RemoteSessions::saw_end`], and who is told of it.
+    /// As [`RemoteSessions::saw_end`], and who is notified of it.
     fn closed(&self, session: SessionId, now: Duration) -> BTreeSet<Arc<KeyId>> {
         self.saw_end(session, now);
         let mut table = self.table();
@@ -269,13 +269,13 @@ impl RemoteSessions {
         remote.map(|r| r.evicting = true).is_some()
     }
 
-    /// These places live by it no longer. Most are detached by the actors of their keys; of the others, which ended
+    /// These entries live by it no longer. Most are detached by the actors of their keys; of the others, which ended
     /// before they were noted here, no actor knows.
-    fn evicted(&self, session: SessionId, places: &[PlaceId]) {
+    fn evicted(&self, session: SessionId, entries: &[EntryId]) {
         if let Some(remote) = self.table().get_mut(&session) {
             remote.evicting = false;
-            for place in places {
-                remote.places.remove(place);
+            for entry_id in entries {
+                remote.entries.remove(entry_id);
             }
         }
     }
@@ -283,21 +283,21 @@ impl RemoteSessions {
     /// Forgets what nobody cares for, and says what is left.
     fn wanted(&self, now: Duration) -> Vec<(SessionId, Remote)> {
         let mut table = self.table();
-        let wanted = |r: &Remote| !r.places.is_empty() || r.wanted_until > now;
+        let wanted = |r: &Remote| !r.entries.is_empty() || r.wanted_until > now;
         table.retain(|_, remote| wanted(remote));
         let all = table.iter().map(|(id, remote)| (*id, remote.clone()));
         all.collect()
     }
 }
 
-/// Watches them until this replica is over.
+/// Watches them until this replica is fenced.
 pub(super) async fn watch_on(inner: Arc<Inner>) {
-    let mut over = inner.dead.subscribe();
+    let mut ended = inner.fenced.subscribe();
     let mut round = inner.clock.sleep(EVERY);
     loop {
         let (these, is_round) = tokio::select! {
             biased;
-            _ = over.wait_for(|over| *over) => return,
+            _ = ended.wait_for(|ended| *ended) => return,
             () = &mut round => (inner.remote.wanted(inner.clock.boot()), true),
             () = inner.remote.hints.notified() => (inner.remote.take_hinted(), false),
         };
@@ -312,7 +312,7 @@ pub(super) async fn watch_on(inner: Arc<Inner>) {
 
 async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     let now = inner.clock.boot();
-    if remote.over {
+    if remote.ended {
         return evict(inner, session, remote);
     }
     let again = remote
@@ -322,20 +322,20 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     let due = remote
         .read_at
         .is_none_or(|at| now.saturating_sub(at) >= again);
-    let left = |known: &Known| known.silence_left(&inner.members);
+    let left = |known: &KnownRow| known.silence_left(&inner.members);
     let silent = remote.known.as_ref().is_some_and(|k| left(k).is_zero());
     if due || silent {
         match inner.store.load_session(session).await {
             Ok(Some(row)) => {
-                let heard = inner.members.heard(inner.clock.boot());
+                let observed = inner.members.observed(inner.clock.boot());
                 let same = remote.known.as_ref().is_some_and(|k| k.epoch == row.epoch);
-                inner.remote.saw(&row, heard, inner.clock.boot());
+                inner.remote.saw(&row, observed, inner.clock.boot());
                 if row.open && row.replica == inner.replica {
                     // Taken over by this replica meanwhile.
-                    for place in &remote.places {
-                        let _ = inner.leases.attach(session, place.clone());
+                    for entry_id in &remote.entries {
+                        let _ = inner.leases.attach(session, entry_id.clone());
                     }
-                    ceded::adopt(inner, row).await;
+                    handed_over::adopt(inner, row).await;
                 } else if row.open && silent && same {
                     close(inner, row).await;
                 } else if !row.open {
@@ -346,7 +346,7 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
                 inner.remote.saw_end(session, inner.clock.boot());
                 return evict(inner, session, remote);
             }
-            Err(error) => tracing::debug!(%session, %error, "a session could not be looked at"),
+            Err(error) => tracing::debug!(%session, %error, "could not read a session"),
         }
     }
     if let Some(known) = &remote.known
@@ -360,17 +360,17 @@ async fn watch(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
     }
 }
 
-/// Evicts what lives by a session that is over, until nothing does: what the store refuses is tried again. In a task
+/// Evicts what lives by a session that has ended, until nothing does: what the store refuses is tried again. In a task
 /// of its own, so that no key holds up the sessions of others.
 fn evict(inner: &Arc<Inner>, session: SessionId, remote: Remote) {
-    if remote.evicting || remote.places.is_empty() || !inner.remote.evicting(session) {
+    if remote.evicting || remote.entries.is_empty() || !inner.remote.evicting(session) {
         return;
     }
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
-        let places: Vec<PlaceId> = remote.places.into_iter().collect();
-        sessions::evict_all(&inner, session, places.clone()).await;
-        inner.remote.evicted(session, &places);
+        let entries: Vec<EntryId> = remote.entries.into_iter().collect();
+        sessions::evict_all(&inner, session, entries.clone()).await;
+        inner.remote.evicted(session, &entries);
     });
 }
 
@@ -388,19 +388,19 @@ async fn close(inner: &Arc<Inner>, row: SessionRow) {
             tracing::info!(%session, replica = %closed.replica, "a session ended with its replica");
             for key in inner.remote.closed(session, inner.clock.boot()) {
                 // One that has its hands full looks by itself.
-                let _ = inner.keys.tell(inner, &key, Msg::Look);
+                let _ = inner.keys.notify(inner, &key, Msg::MembershipRead);
             }
         }
         // Looked at again by the next round.
-        SessionSwap::Conflict(_) => inner.remote.look_again(session),
+        SessionSwap::Conflict(_) => inner.remote.read_again(session),
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
-            tracing::debug!(%session, %error, "a session could not be closed");
-            inner.remote.look_again(session);
+            tracing::debug!(%session, %error, "could not close a session");
+            inner.remote.read_again(session);
         }
     }
 }
 
-/// A sign of life of a session that another replica keeps, by a call that may yet fail: passed on to that one now and
+/// A renewal of a session that another replica keeps, by a call that may yet fail: passed on to that one now and
 /// then, and nobody waits for it.
 pub(super) fn pass_on(inner: &Arc<Inner>, session: SessionId) {
     if !inner.remote.is_due(session, inner.clock.boot()) {
@@ -409,12 +409,12 @@ pub(super) fn pass_on(inner: &Arc<Inner>, session: SessionId) {
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
         if let Err(error) = renew(&inner, session).await {
-            tracing::debug!(%session, %error, "a sign of life could not be passed on");
+            tracing::debug!(%session, %error, "a renewal could not be passed on");
         }
     });
 }
 
-/// A sign of life for a session that another replica keeps, passed on to it: what may be told of it.
+/// A renewal for a session that another replica keeps, passed on to it: what may be told of it.
 pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     let unreachable = |why: String| EngineError::Unavailable(format!("the session's {why}"));
     for _ in 0..4 {
@@ -438,22 +438,22 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 let row = row.map_err(|error| EngineError::Unavailable(error.to_string()))?;
                 let Some(row) = row.filter(|row| row.open) else {
                     inner.remote.saw_end(session, inner.clock.boot());
-                    return Err(EngineError::SessionOver);
+                    return Err(EngineError::SessionEnded);
                 };
                 let now = inner.clock.boot();
-                let heard = inner.members.heard(now);
-                inner.remote.saw(&row, heard, now);
-                Known {
+                let observed = inner.members.observed(now);
+                inner.remote.saw(&row, observed, now);
+                KnownRow {
                     keeper: row.replica,
                     epoch: row.epoch,
                     ttl: row.ttl(),
-                    seen: heard,
+                    seen: observed,
                 }
             }
         };
-        let peer = match beats::presence_of(inner, known.keeper).await {
+        let peer = match heartbeats::presence_of(inner, known.keeper).await {
             Presence::Live(peer) => peer,
-            Presence::Here => match sessions::renew(inner, session).await {
+            Presence::Local => match sessions::renew(inner, session).await {
                 Err(EngineError::Elsewhere { .. }) => {
                     inner.remote.forget_keeper(session);
                     continue;
@@ -469,7 +469,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 Err(error) => return Err(error),
             },
             Presence::Unsure => {
-                inner.remote.look_again(session);
+                inner.remote.read_again(session);
                 return Err(unreachable("replica is not known".to_owned()));
             }
         };
@@ -480,9 +480,9 @@ pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Rene
                 }
                 return Ok(renewed);
             }
-            Err(PeerError::Refused(EngineError::SessionOver)) => {
-                inner.remote.look_again(session);
-                return Err(EngineError::SessionOver);
+            Err(PeerError::Refused(EngineError::SessionEnded)) => {
+                inner.remote.read_again(session);
+                return Err(EngineError::SessionEnded);
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => {
                 inner.remote.forget_keeper(session);
@@ -507,19 +507,19 @@ mod tests {
     fn a_session_is_forgotten_once_what_lived_by_it_was_evicted() {
         let sessions = RemoteSessions::default();
         let session = SessionId(Uuid::from_u128(1));
-        let place = PlaceId {
+        let entry_id = EntryId {
             id: Arc::new(KeyId {
                 table: TableName::default_table(),
                 key: Key::parse("k", 9).unwrap(),
             }),
             seq: Seq::FIRST,
         };
-        sessions.attach(session, place.clone());
+        sessions.attach(session, entry_id.clone());
         sessions.saw_end(session, Duration::ZERO);
         assert!(sessions.evicting(session));
         assert_eq!(sessions.wanted(Duration::ZERO).len(), 1);
         // No actor detached it: it had ended before it was attached.
-        sessions.evicted(session, &[place]);
+        sessions.evicted(session, &[entry_id]);
         assert!(sessions.wanted(Duration::ZERO).is_empty());
     }
 }

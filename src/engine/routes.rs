@@ -6,22 +6,22 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Engine;
-use super::actor::{Msg, PlaceRef, Whereabouts};
+use super::actor::{EntryRef, EntryStatus, Msg};
 use super::api::{EngineError, Renewed};
 use super::inner::Inner;
 use super::peers::Presence;
 use super::sessions;
 use crate::lock::{Fence, KeyId, LockRef, ReplicaId, SessionId};
-use crate::store::{QUESTION_KEPT, Question, StoreError, Subject};
+use crate::store::{HAND_OVER_REQUEST_KEPT, HandOverRequest, HandOverTarget, StoreError};
 
-/// An answer to a question is looked for after this, then after twice as long …
-const LOOK_AFTER: Duration = Duration::from_millis(100);
-/// … and at last this often: those who are asked look for questions no oftener.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// How long one try waits for consent.
-const CONSENT_MAX: Duration = Duration::from_secs(4);
+/// An answer to a hand-over request is looked for after this, then after twice as long …
+const READ_AFTER: Duration = Duration::from_millis(100);
+/// … and at last this often: those who are asked look for hand-over requests no oftener.
+const READ_EVERY: Duration = Duration::from_millis(400);
+/// How long one try waits for agreement.
+const HAND_OVER_MAX: Duration = Duration::from_secs(4);
 // What is asked must not be forgotten while somebody waits for the answer, though clocks differ.
-const _: () = assert!(QUESTION_KEPT.as_millis() >= 4 * CONSENT_MAX.as_millis());
+const _: () = assert!(HAND_OVER_REQUEST_KEPT.as_millis() >= 4 * HAND_OVER_MAX.as_millis());
 /// How often a take-over that met another state is tried again.
 const TRIES: u32 = 4;
 
@@ -30,7 +30,7 @@ impl Engine {
     pub fn affinity(&self, key: &KeyId) -> Presence {
         match self.inner() {
             Ok(inner) if inner.shared => inner.members.affinity(key),
-            Ok(_) | Err(_) => Presence::Here,
+            Ok(_) | Err(_) => Presence::Local,
         }
     }
 
@@ -43,19 +43,19 @@ impl Engine {
     }
 
     /// Makes this replica the home of a lockRef that `home` has and cannot be asked for: at once where it is
-    /// down, or where the lockRef waits and has a session, else once it consented through the store (I10), or, of one
+    /// down, or where the lockRef waits and has a session, else once it agreed through the store (I10), or, of one
     /// that waits, was silent for its TTL. Fails where that takes too long, with `Unavailable`, and with `Elsewhere`
     /// where another replica has it meanwhile.
     pub async fn take_over(&self, lock_ref: &LockRef, home: ReplicaId) -> Result<(), EngineError> {
         let inner = self.inner()?;
         let id = self.id_of_ref(lock_ref)?;
-        let place = PlaceRef::from(lock_ref);
-        // In a task of its own: a question that was put is followed up, whoever waits.
-        let taken = tokio::spawn(async move { take(&inner, &id, place, home).await });
+        let entry_ref = EntryRef::from(lock_ref);
+        // In a task of its own: a hand-over request that was put is followed up, whoever waits.
+        let taken = tokio::spawn(async move { take(&inner, &id, entry_ref, home).await });
         taken.await.map_err(|_| super::actor::no_answer())?
     }
 
-    /// As [`Engine::take_over`], for the place that a create with this request_id made.
+    /// As [`Engine::take_over`], for the entry that a create with this request_id made.
     pub async fn take_created(
         &self,
         id: &KeyId,
@@ -97,14 +97,14 @@ impl Engine {
         inner.keys.hint(&inner, &Arc::new(key), version)
     }
 
-    /// Another replica says that a session is over.
+    /// Another replica says that a session has ended.
     pub fn session_hinted(&self, session: SessionId) {
         if let Ok(inner) = self.inner() {
             inner.remote.hint(session);
         }
     }
 
-    /// Another replica passes on a sign of life of a session that this one keeps.
+    /// Another replica passes on a renewal of a session that this one keeps.
     pub async fn renew_for(&self, session: SessionId) -> Result<Renewed, EngineError> {
         let inner = self.inner()?;
         let renewed = sessions::renew(&inner, session).await;
@@ -116,14 +116,14 @@ impl Engine {
 async fn take(
     inner: &Arc<Inner>,
     id: &Arc<KeyId>,
-    place: PlaceRef,
+    entry_ref: EntryRef,
     home: ReplicaId,
 ) -> Result<(), EngineError> {
     for tries in 0..TRIES {
         if tries > 0 {
             inner.clock.sleep(inner.backoff(tries)).await;
         }
-        let found = Engine::ask(inner, id, |reply| Msg::Where { place, reply }).await?;
+        let found = Engine::ask(inner, id, |reply| Msg::Where { entry_ref, reply }).await?;
         if found.home == inner.replica {
             return Ok(());
         }
@@ -133,23 +133,23 @@ async fn take(
                 version: found.version,
             });
         }
-        if found.needs_consent && inner.members.presence(home) != Presence::Down {
-            let about = Subject::Place {
+        if found.needs_hand_over && inner.members.presence(home) != Presence::Down {
+            let target = HandOverTarget::Entry {
                 key: KeyId::clone(id),
-                seq: place.seq,
+                seq: entry_ref.seq,
                 fence: found.fence,
                 epoch: found.epoch,
             };
-            let consented = has_consent(inner, home, about);
+            let agreed = hand_over_agreed(inner, home, target);
             tokio::select! {
                 biased;
-                taken = taken_silent(inner, id, place, &found) => match taken {
+                taken = taken_silent(inner, id, entry_ref, &found) => match taken {
                     true => return Ok(()),
-                    // It changed meanwhile: look again.
+                    // It changed meanwhile: re-read.
                     false => continue,
                 },
-                consented = consented => {
-                    if !consented.map_err(failed)? {
+                agreed = agreed => {
+                    if !agreed.map_err(failed)? {
                         return Err(EngineError::Unavailable(
                             "the replica that has this lockRef cannot be called, and did not give it up yet"
                                 .to_owned(),
@@ -158,13 +158,13 @@ async fn take(
                 }
             }
         }
-        let Whereabouts {
+        let EntryStatus {
             fence: from_fence,
             epoch: from_epoch,
             ..
         } = found;
         let taken = Engine::ask(inner, id, |reply| Msg::Take {
-            seq: place.seq,
+            seq: entry_ref.seq,
             from_home: home,
             from_fence,
             from_epoch,
@@ -172,7 +172,7 @@ async fn take(
         });
         match taken.await {
             Ok(true) => return Ok(()),
-            // It changed meanwhile: look again.
+            // It changed meanwhile: re-read.
             Ok(false) => {}
             Err(error) => return Err(error),
         }
@@ -186,12 +186,12 @@ async fn take(
 async fn taken_silent(
     inner: &Arc<Inner>,
     id: &Arc<KeyId>,
-    place: PlaceRef,
-    found: &Whereabouts,
+    entry_ref: EntryRef,
+    found: &EntryStatus,
 ) -> bool {
     if found.fence == Fence::NONE {
         let taken = Engine::ask(inner, id, |reply| Msg::TakeSilent {
-            seq: place.seq,
+            seq: entry_ref.seq,
             from_home: found.home,
             from_epoch: found.epoch,
             reply,
@@ -201,7 +201,7 @@ async fn taken_silent(
             Err(error) => tracing::debug!(key = %id, %error, "a silent home is not observed"),
         }
     }
-    // A holder goes with consent only, as what cannot be observed does.
+    // A holder goes with agreement only, as what cannot be observed does.
     std::future::pending().await
 }
 
@@ -209,29 +209,29 @@ pub(super) fn failed(error: StoreError) -> EngineError {
     EngineError::Unavailable(error.to_string())
 }
 
-/// Asks a replica that lives and cannot be called, through the store. True once it consented, or is down; false
+/// Asks a replica that lives and cannot be called, through the store. True once it agreed, or is down; false
 /// where it declines, or does not answer in time.
-pub(super) async fn has_consent(
+pub(super) async fn hand_over_agreed(
     inner: &Inner,
     home: ReplicaId,
-    about: Subject,
+    target: HandOverTarget,
 ) -> Result<bool, StoreError> {
-    let question = Question {
+    let request = HandOverRequest {
         id: inner.ids.uuid(),
         home,
-        about,
+        target,
     };
-    inner.store.ask_replica(&question).await?;
-    let until = inner.clock.boot().saturating_add(CONSENT_MAX);
-    let mut pause = LOOK_AFTER;
+    inner.store.request_hand_over(&request).await?;
+    let until = inner.clock.boot().saturating_add(HAND_OVER_MAX);
+    let mut pause = READ_AFTER;
     while inner.clock.boot() < until {
         inner.clock.sleep(pause).await;
-        pause = pause.saturating_mul(2).min(LOOK_EVERY);
+        pause = pause.saturating_mul(2).min(READ_EVERY);
         if inner.members.presence(home) == Presence::Down {
             return Ok(true);
         }
-        if let Some(consented) = inner.store.has_consent(&question).await? {
-            return Ok(consented);
+        if let Some(agreed) = inner.store.hand_over_agreed(&request).await? {
+            return Ok(agreed);
         }
     }
     Ok(false)

@@ -1,5 +1,4 @@
-//! Sessions of this replica: opened and closed by compare-and-swap on their rows, kept alive in memory
-//! (design §6).
+//! Sessions of this replica: opened and closed by compare-and-swap on their rows, kept alive in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +9,20 @@ use tokio::sync::oneshot;
 use super::actor::Msg;
 use super::api::{EngineError, Renewed};
 use super::inner::Inner;
-use super::leases::{LeaseKey, NoLease, PlaceId};
+use super::leases::{EntryId, LeaseKey, NoLease};
 use super::peers::Presence;
-use super::routes::{failed, has_consent};
+use super::routes::{failed, hand_over_agreed};
 use crate::lock::{ReplicaId, SessionId};
-use crate::store::{SessionRow, SessionSwap, StoreError, Subject};
+use crate::store::{HandOverTarget, SessionRow, SessionSwap, StoreError};
 
-/// How many places of sessions that are over are evicted at once, of all sessions: the store has more to do than to
-/// clean up, and the beats of this replica most of all.
+/// How many entries of sessions that have ended are evicted at once, of all sessions: the store has more to do than to
+/// clean up, and the heartbeats of this replica most of all.
 pub(super) const EVICTS_AT_ONCE: usize = 64;
 /// For how long one of them counts as such.
 const EVICT_TURN: Duration = Duration::from_secs(5);
 
-/// A consent that is followed by no take-over is given up after this.
-pub(super) const CEDED_FOR: Duration = Duration::from_secs(6);
+/// An agreement that is followed by no take-over is given up after this.
+pub(super) const HANDED_OVER_FOR: Duration = Duration::from_secs(6);
 
 fn too_many(inner: &Inner) -> EngineError {
     EngineError::Exhausted {
@@ -45,7 +44,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
         }
         let swap = inner.store.swap_session(0, &row).await;
         may_be_written |= matches!(swap, SessionSwap::Unknown(_));
-        // When one that was found got its epoch is not known here: then a beat is all that vouches for it.
+        // When one that was found got its epoch is not known here: then a heartbeat is all that keeps it valid.
         let (found, since) = match swap {
             SessionSwap::Applied => (row.clone(), begun),
             SessionSwap::Conflict(Some(found)) => (found, Duration::ZERO),
@@ -69,7 +68,7 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
             }
         };
         if !found.open {
-            return Err(EngineError::SessionOver);
+            return Err(EngineError::SessionEnded);
         }
         if found.ttl_ms != row.ttl_ms {
             return Err(EngineError::RequestMismatch { field: "ttl" });
@@ -94,30 +93,30 @@ pub(super) async fn open(inner: Arc<Inner>, row: SessionRow) -> Result<Renewed, 
         // Also one that was found: by the row of this replica's own id it was written by this one, now or before.
         return match inner.leases.add_session(&found, since) {
             Ok(()) => {
-                inner.beat_sooner.notify_one();
+                inner.heartbeat_sooner.notify_one();
                 renew(&inner, found.id).await
             }
             Err(NoLease::TooMany) => {
                 write_closed(&inner, found.id).await;
                 Err(too_many(&inner))
             }
-            Err(_) => Err(EngineError::SessionOver),
+            Err(_) => Err(EngineError::SessionEnded),
         };
     }
 }
 
-/// A sign of life of a session. `Elsewhere` where another replica keeps it.
+/// A renewal of a session. `Elsewhere` where another replica keeps it.
 pub(super) async fn renew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     match inner.leases.renew(&LeaseKey::Session(session)) {
         Ok(renewed) => Ok(renewed),
-        Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded) if inner.shared => {
+        Err(NoLease::Unknown | NoLease::InDoubt | NoLease::HandedOver) if inner.shared => {
             let inner = Arc::clone(inner);
             // In a task of its own: what it writes it also takes in.
             tokio::spawn(async move { anew(&inner, session).await })
                 .await
                 .map_err(|_| super::actor::no_answer())?
         }
-        Err(_) => Err(EngineError::SessionOver),
+        Err(_) => Err(EngineError::SessionEnded),
     }
 }
 
@@ -140,7 +139,7 @@ fn changing() -> EngineError {
     EngineError::Unavailable("the session is changing its replica".to_owned())
 }
 
-/// Who keeps a session that this replica does not: `Elsewhere`; `None` if it is over.
+/// Who keeps a session that this replica does not: `Elsewhere`; `None` if it has ended.
 pub(super) async fn kept_elsewhere(
     inner: &Arc<Inner>,
     session: SessionId,
@@ -153,7 +152,7 @@ pub(super) async fn kept_elsewhere(
         return Ok(None);
     };
     if row.replica == inner.replica {
-        // Of a try whose outcome nobody heard of.
+        // Of a try whose outcome nobody learned of.
         return Ok(Some(changing()));
     }
     Ok(Some(EngineError::Elsewhere {
@@ -166,10 +165,10 @@ pub(super) async fn kept_elsewhere(
 pub(super) async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renewed, EngineError> {
     let row = inner.store.load_session(session).await.map_err(failed)?;
     let Some(row) = row.filter(|row| row.open) else {
-        // Ended by an observer, which saw no beat of this replica for too long.
+        // Ended by an observer, which saw no heartbeat of this replica for too long.
         inner.leases.end_session(session);
         tokio::spawn(end(Arc::clone(inner), session));
-        return Err(EngineError::SessionOver);
+        return Err(EngineError::SessionEnded);
     };
     if row.replica != inner.replica {
         moved(inner, session);
@@ -178,11 +177,11 @@ pub(super) async fn anew(inner: &Arc<Inner>, session: SessionId) -> Result<Renew
             version: u64::from(row.epoch),
         });
     }
-    // Whoever it was promised to may still come for it.
+    // Whoever it was promised to may still claim it.
     if inner
         .leases
-        .ceded_for(session)
-        .is_some_and(|ago| ago < CEDED_FOR)
+        .handed_over_for(session)
+        .is_some_and(|ago| ago < HANDED_OVER_FOR)
     {
         return Err(changing());
     }
@@ -214,7 +213,7 @@ pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool
         SessionSwap::Applied => {}
         SessionSwap::Conflict(_) => return Ok(false),
         SessionSwap::Unknown(error) => {
-            tracing::warn!(session = %row.id, %error, "whether a session was taken over is not known; looking it up");
+            tracing::warn!(session = %row.id, %error, "it is unknown whether a session was taken over; reading it");
             if !was_taken(inner, &row).await? {
                 return Ok(false);
             }
@@ -223,9 +222,9 @@ pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool
     }
     match inner.leases.add_session(&row, since) {
         Ok(()) => {
-            inner.beat_sooner.notify_one();
-            for place in inner.remote.take_places(row.id) {
-                let _ = inner.leases.attach(row.id, place);
+            inner.heartbeat_sooner.notify_one();
+            for entry_id in inner.remote.take_entries(row.id) {
+                let _ = inner.leases.attach(row.id, entry_id);
             }
             Ok(true)
         }
@@ -233,7 +232,7 @@ pub(super) async fn take_row(inner: &Arc<Inner>, row: SessionRow) -> Result<bool
             write_closed(inner, row.id).await;
             Err(too_many(inner))
         }
-        Err(_) => Err(EngineError::SessionOver),
+        Err(_) => Err(EngineError::SessionEnded),
     }
 }
 
@@ -254,8 +253,9 @@ async fn was_taken(inner: &Arc<Inner>, row: &SessionRow) -> Result<bool, EngineE
     Err(EngineError::Stopping)
 }
 
-/// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its consent. In a
-/// task of its own: what it writes it also takes in, and a question that was put is followed up, whoever waits.
+/// Takes a session over from the replica that keeps it (I10): at once where it is down, else with its agreement. In a
+/// task of its own: what it writes it also takes in, and a hand-over request that was put is followed up, whoever
+/// waits.
 pub(super) async fn take(
     inner: &Arc<Inner>,
     session: SessionId,
@@ -276,7 +276,9 @@ async fn take_from(
             inner.clock.sleep(inner.backoff(tries)).await;
         }
         let row = inner.store.load_session(session).await.map_err(failed)?;
-        let row = row.filter(|row| row.open).ok_or(EngineError::SessionOver)?;
+        let row = row
+            .filter(|row| row.open)
+            .ok_or(EngineError::SessionEnded)?;
         if row.replica == inner.replica {
             return Ok(());
         }
@@ -287,11 +289,14 @@ async fn take_from(
             });
         }
         if inner.members.presence(keeper) != Presence::Down {
-            let about = Subject::Session {
+            let target = HandOverTarget::Session {
                 session,
                 epoch: row.epoch,
             };
-            if !has_consent(inner, keeper, about).await.map_err(failed)? {
+            if !hand_over_agreed(inner, keeper, target)
+                .await
+                .map_err(failed)?
+            {
                 return Err(EngineError::Unavailable(
                     "the replica that keeps this session cannot be called, and did not give it up yet"
                         .to_owned(),
@@ -308,15 +313,15 @@ async fn take_from(
 
 /// Another replica keeps a session that this one kept: what lives by it here is told by that one now.
 pub(super) fn moved(inner: &Arc<Inner>, session: SessionId) {
-    for place in inner.leases.drop_session(session) {
-        inner.remote.attach(session, place);
+    for entry_id in inner.leases.drop_session(session) {
+        inner.remote.attach(session, entry_id);
     }
 }
 
 /// Ends a session: first its lease here, then its row, then what lives by it. Returns when all of that is
 /// committed, however long the store takes; or once this replica stops. Safe to run twice.
 pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> Closed {
-    let Some(places) = inner.leases.end_session(session) else {
+    let Some(entries) = inner.leases.end_session(session) else {
         return Closed::Done;
     };
     match write_closed(&inner, session).await {
@@ -329,12 +334,12 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> Closed {
     }
     if inner.shared {
         for peer in inner.members.peers() {
-            inner.peers.session_over(&peer, session);
+            inner.peers.session_ended(&peer, session);
         }
     }
     // Not before: a row that is still open is not forgotten, and nobody would come back for it.
     inner.leases.note_closed(session);
-    evict_all(&inner, session, places).await;
+    evict_all(&inner, session, entries).await;
     forget_if_done(&inner, session);
     match *inner.stopping.borrow() {
         true => Closed::Stopped,
@@ -342,22 +347,22 @@ pub(super) async fn end(inner: Arc<Inner>, session: SessionId) -> Closed {
     }
 }
 
-/// Evicts what lives by a session that is over, as far as it is known here.
-pub(super) async fn evict_all(inner: &Arc<Inner>, session: SessionId, places: Vec<PlaceId>) {
-    futures_util::stream::iter(places)
-        .for_each_concurrent(EVICTS_AT_ONCE, |place| {
-            evict(Arc::clone(inner), place, session)
+/// Evicts what lives by a session that has ended, as far as it is known here.
+pub(super) async fn evict_all(inner: &Arc<Inner>, session: SessionId, entries: Vec<EntryId>) {
+    futures_util::stream::iter(entries)
+        .for_each_concurrent(EVICTS_AT_ONCE, |entry_id| {
+            evict(Arc::clone(inner), entry_id, session)
         })
         .await;
 }
 
-async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
+async fn evict(inner: Arc<Inner>, entry_id: EntryId, session: SessionId) {
     let mut tries = 0;
     let mut stopping = inner.stopping.subscribe();
     while !*inner.stopping.borrow() {
         let (reply, mut done) = oneshot::channel();
-        let msg = Msg::SessionOver {
-            seq: place.seq,
+        let msg = Msg::SessionEnded {
+            seq: entry_id.seq,
             session,
             reply,
         };
@@ -366,7 +371,7 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             turn = inner.evicts.acquire() => turn,
         };
-        if inner.keys.send(&inner, &place.id, msg).is_ok() {
+        if inner.keys.send(&inner, &entry_id.id, msg).is_ok() {
             // The actor goes on trying; the next start does it if this one cannot.
             let ended = tokio::select! {
                 biased;
@@ -374,7 +379,7 @@ async fn evict(inner: Arc<Inner>, place: PlaceId, session: SessionId) {
                 _ = stopping.wait_for(|stopping| *stopping) => return,
                 () = inner.clock.sleep(EVICT_TURN) => None,
             };
-            // Places that the store cannot end now hold up no others.
+            // Entries that the store cannot end now hold up no others.
             drop(turn);
             let ended = match ended {
                 Some(ended) => ended,
@@ -412,9 +417,9 @@ async fn write_closed(inner: &Arc<Inner>, session: SessionId) -> Closed {
             Ok(Some(closed)) => return closed,
             Ok(None) => {}
             Err(error) => {
-                let complaint = &inner.complaints.not_closed;
-                if let Some(times) = complaint.met(inner.clock.boot(), &error.to_string()) {
-                    tracing::warn!(%session, %error, times, "a session could not be closed yet; trying again");
+                let log_throttle = &inner.log_throttles.not_closed;
+                if let Some(times) = log_throttle.met(inner.clock.boot(), &error.to_string()) {
+                    tracing::warn!(%session, %error, times, "could not close a session yet; retrying");
                 }
             }
         }
@@ -451,7 +456,7 @@ async fn try_write_closed(
     }
 }
 
-/// Forgets a session that is over once nothing lives by it any longer.
+/// Forgets a session that has ended once nothing lives by it any longer.
 pub(super) fn forget_if_done(inner: &Arc<Inner>, session: SessionId) {
     if !inner.leases.forget_session(session) {
         return;
@@ -460,7 +465,7 @@ pub(super) fn forget_if_done(inner: &Arc<Inner>, session: SessionId) {
     tokio::spawn(async move {
         // A row that stays is closed, and is forgotten at the next start.
         if let Err(error) = inner.store.forget_session(session).await {
-            tracing::debug!(%session, %error, "the row of a closed session stays for now");
+            tracing::debug!(%session, %error, "could not delete the row of a closed session yet");
         }
     });
 }

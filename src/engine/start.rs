@@ -11,10 +11,10 @@ use super::activity::Activity;
 use super::alarms;
 use super::api::EngineError;
 use super::clock::{Clock, Ids};
-use super::complaint::Complaint;
-use super::inner::{Asked, Complaints, Counters, Inner};
+use super::inner::{Counters, Inner, LogThrottles, OpenHandOvers};
 use super::keys::Keys;
 use super::leases::Leases;
+use super::log_throttle::LogThrottle;
 use super::members::Members;
 use super::peers::Peers;
 use super::recover::recover;
@@ -22,10 +22,10 @@ use super::remote::{self, RemoteSessions};
 use super::routes::failed;
 use super::sessions::EVICTS_AT_ONCE;
 use super::wall_check::WallCheck;
-use super::{Engine, beats, sweep};
+use super::{Engine, heartbeats, sweep};
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
-use crate::session::Vouch;
+use crate::session::Validity;
 use crate::store::{ReplicaRow, Store, StoreError};
 
 /// What an engine is made of.
@@ -46,17 +46,17 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// How long a replica that does not beat is waited for, before what it is home to may be taken over: this one by
-    /// the others, and another one that asks for less by this one.
+    /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one
+    /// by the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
 }
 
 /// The replica TTL unless configured.
 pub const REPLICA_TTL: Duration = Duration::from_secs(10);
-/// How many homes may be being told of ends at once.
-const TELLING_MAX: u32 = 1_024;
+/// How many homes may be being notified of ends at once.
+const NOTIFYING_MAX: u32 = 1_024;
 /// For how long a replica that stops waits until they have heard.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How often it is tried to say that this replica stopped.
 const HAND_OVER_TRIES: u32 = 4;
 
@@ -78,7 +78,7 @@ struct NextId {
     /// When it may have been announced first. From a replica TTL after that on others may take it for down.
     announced: Duration,
     /// The number of the heartbeat that announces it: another one at each try, for the last one may have been seen.
-    beat: u64,
+    heartbeat: u64,
 }
 
 enum Current {
@@ -96,7 +96,7 @@ impl NextId {
         NextId {
             id: ReplicaId(options.ids.uuid()),
             announced: options.clock.boot(),
-            beat: 1,
+            heartbeat: 1,
         }
     }
 }
@@ -197,7 +197,7 @@ impl Engine {
         Ok(())
     }
 
-    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its places over at
+    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its entries over at
     /// once. To be called last, when all calls were answered: from here on nothing is.
     pub async fn hand_over(&self) {
         let last = {
@@ -207,11 +207,11 @@ impl Engine {
                 Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
-        // Homes hear of the ends of their holders while this one is there to tell.
+        // Homes learn of the ends of their holders while this one is there to tell.
         tokio::select! {
             biased;
-            _ = last.telling.acquire_many(TELLING_MAX) => {}
-            () = last.clock.sleep(TOLD_WITHIN) => {}
+            _ = last.telling.acquire_many(NOTIFYING_MAX) => {}
+            () = last.clock.sleep(ANSWERED_WITHIN) => {}
         }
         say_stopped(&last).await;
     }
@@ -223,28 +223,28 @@ fn unavailable(error: StoreError) -> EngineError {
 
 /// Ends a replica, and tells the others.
 async fn say_stopped(last: &Inner) {
-    last.die();
+    last.fence_self();
     if !last.shared {
         return;
     }
     for tries in 0..HAND_OVER_TRIES {
-        match beats::beat(last, true).await {
+        match heartbeats::send_heartbeat(last, true).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::warn!(%error, "that this replica stopped could not be written");
+                tracing::warn!(%error, "could not mark this replica as stopped");
                 last.clock.sleep(last.backoff(tries)).await;
             }
         }
     }
 }
 
-/// Each time that a replica is over, becomes a new one.
+/// Each time that a replica is fenced, becomes a new one.
 async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inner>) {
     let mut last = first;
     loop {
-        let mut dead = last.dead.subscribe();
+        let mut fenced = last.fenced.subscribe();
         // The sender lives in `last`.
-        let _ = dead.wait_for(|dead| *dead).await;
+        let _ = fenced.wait_for(|fenced| *fenced).await;
         let Some(engine) = shared.upgrade() else {
             return;
         };
@@ -253,28 +253,31 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
         }
         tracing::error!(
             replica = %last.replica,
-            "no beat of this replica was acknowledged for too long: it is over, and starts anew under another id"
+            "no heartbeat acknowledged within the deadline: fencing this replica, restarting under a new id"
         );
         engine.set(Current::Waiting {
             why: EngineError::CutOff.to_string(),
             last: Some(Arc::clone(&last)),
         });
         let mut tries = 0;
-        let complaint = Complaint::default();
+        let log_throttle = LogThrottle::default();
         last = loop {
             if engine.is_stopped() {
                 return;
             }
             let begun = async {
                 // Nothing is answered in its name any more, so others need not wait until they think so.
-                beats::beat(&last, true).await.map_err(failed)?;
+                heartbeats::send_heartbeat(&last, true)
+                    .await
+                    .map_err(failed)?;
                 engine.live(&options).await
             };
             match begun.await {
                 Ok(inner) => break inner,
                 Err(error) => {
-                    if let Some(times) = complaint.met(options.clock.boot(), &error.to_string()) {
-                        tracing::warn!(%error, times, "this replica could not start anew yet; trying again");
+                    if let Some(times) = log_throttle.met(options.clock.boot(), &error.to_string())
+                    {
+                        tracing::warn!(%error, times, "this replica could not restart yet; retrying");
                     }
                     options.clock.sleep(last.backoff(tries)).await;
                     tries += 1;
@@ -284,7 +287,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
         if !engine.set(Current::Serving(Arc::clone(&last))) {
             return say_stopped(&last).await;
         }
-        tracing::info!(replica = %last.replica, "started anew");
+        tracing::info!(replica = %last.replica, "restarted under a new id");
     }
 }
 
@@ -299,10 +302,10 @@ impl Shared {
         let known = *self.next();
         let next = match known {
             Some(known)
-                if options.clock.boot() <= Vouch::beating(known.announced, ttl).alive_until() =>
+                if options.clock.boot() <= Validity::shared(known.announced, ttl).alive_until() =>
             {
                 NextId {
-                    beat: known.beat + 1,
+                    heartbeat: known.heartbeat + 1,
                     ..known
                 }
             }
@@ -334,13 +337,13 @@ impl Shared {
         let NextId {
             id: replica,
             announced,
-            beat,
+            heartbeat,
         } = next;
-        let vouch = match shared {
-            true => Vouch::beating(announced, replica_ttl),
-            false => Vouch::alone(),
+        let validity = match shared {
+            true => Validity::shared(announced, replica_ttl),
+            false => Validity::alone(),
         };
-        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, vouch);
+        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, validity);
         let row = ReplicaRow {
             id: replica,
             address: options.address.clone(),
@@ -348,7 +351,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
             ttl_ms,
-            beat,
+            heartbeat,
             stopped: false,
         };
         let inner = Arc::new(Inner {
@@ -364,18 +367,18 @@ impl Shared {
             shared,
             members: Members::new(replica, replica_ttl),
             remote: RemoteSessions::default(),
-            beats: AtomicU64::new(beat),
-            beat_sooner: Notify::new(),
-            look_sooner: Notify::new(),
-            asked: Asked::default(),
+            heartbeats: AtomicU64::new(heartbeat),
+            heartbeat_sooner: Notify::new(),
+            read_sooner: Notify::new(),
+            open_hand_overs: OpenHandOvers::default(),
             evicts: Semaphore::new(EVICTS_AT_ONCE),
-            telling: Arc::new(Semaphore::new(TELLING_MAX as usize)),
+            telling: Arc::new(Semaphore::new(NOTIFYING_MAX as usize)),
             wall: WallCheck::default(),
             stopping: tokio::sync::watch::Sender::new(false),
-            dead: tokio::sync::watch::Sender::new(false),
+            fenced: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),
             activity: Arc::clone(&self.activity),
-            complaints: Complaints::default(),
+            log_throttles: LogThrottles::default(),
             store: Arc::clone(&options.store),
             clock: Arc::clone(&options.clock),
             ids: Arc::clone(&options.ids),
@@ -383,12 +386,12 @@ impl Shared {
             limits,
         });
         if shared {
-            beats::begin(&inner).await.map_err(unavailable)?;
+            heartbeats::begin(&inner).await.map_err(unavailable)?;
             inner.alive()?;
             // From here on it may serve, and whatever ends it ends its id.
             *self.next() = None;
-            tokio::spawn(beats::beat_on(Arc::clone(&inner)));
-            tokio::spawn(beats::look_on(Arc::clone(&inner)));
+            tokio::spawn(heartbeats::send_heartbeats(Arc::clone(&inner)));
+            tokio::spawn(heartbeats::read_members(Arc::clone(&inner)));
             tokio::spawn(remote::watch_on(Arc::clone(&inner)));
             tokio::spawn(sweep::run(Arc::clone(&inner)));
         } else {

@@ -1,13 +1,13 @@
-//! Keys and sessions that nobody asks about, with places of replicas that are down: looked for now and then,
+//! Keys and sessions that nobody asks about, with entries of replicas that are down: looked for now and then,
 //! each by the replica that it falls to; two that do it at once do no harm.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::actor::Msg;
-use super::ceded;
-use super::complaint::Complaint;
+use super::handed_over;
 use super::inner::Inner;
+use super::log_throttle::LogThrottle;
 use super::peers::Presence;
 use super::remote::silence_max;
 use crate::lock::{Entry, Key, KeyId, TableName};
@@ -20,29 +20,29 @@ const FORGOTTEN_MAX: usize = 10_000;
 /// How many sessions that name this replica without its knowing of them one sweep takes in.
 const TAKEN_IN_MAX: usize = 1_000;
 
-/// Sweeps until this replica is over.
+/// Sweeps until this replica is fenced.
 pub(super) async fn run(inner: Arc<Inner>) {
-    let mut over = inner.dead.subscribe();
+    let mut ended = inner.fenced.subscribe();
     let mut took = Duration::ZERO;
-    let complaint = Complaint::default();
+    let log_throttle = LogThrottle::default();
     loop {
         let jitter = Duration::from_millis(inner.ids.below(2_000));
         let pause = EVERY.max(took * 20) + jitter;
         tokio::select! {
             biased;
-            _ = over.wait_for(|over| *over) => return,
+            _ = ended.wait_for(|ended| *ended) => return,
             () = inner.clock.sleep(pause) => {}
         }
         let begun = inner.clock.boot();
         let swept = tokio::select! {
             biased;
-            _ = over.wait_for(|over| *over) => return,
+            _ = ended.wait_for(|ended| *ended) => return,
             swept = sweep(&inner) => swept,
         };
         if let Err(error) = swept
-            && let Some(times) = complaint.met(inner.clock.boot(), &error.to_string())
+            && let Some(times) = log_throttle.met(inner.clock.boot(), &error.to_string())
         {
-            tracing::warn!(%error, times, "a sweep left out what could not be read");
+            tracing::warn!(%error, times, "a sweep skipped what it could not read");
         }
         took = inner.clock.boot().saturating_sub(begun);
     }
@@ -66,7 +66,7 @@ async fn sweep_keys(inner: &Arc<Inner>) -> Result<(), StoreError> {
             };
             let mine = |entry: &Arc<Entry>| entry.home == inner.replica;
             if one.state.entries.iter().any(mine) && !inner.keys.has(&id) {
-                // Of a task that died. The next one reads the state, and sees to what is there.
+                // Of a task that crashed. The next one reads the state, and sees to what is there.
                 let version = one.state.version;
                 let id = Arc::new(id.clone());
                 let _ = inner.keys.send(inner, &id, Msg::Hint { version });
@@ -88,7 +88,7 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
         .store
         .each_session(&|row| {
             if row.replica == inner.replica {
-                if ceded::is_unknown(inner, &row) {
+                if handed_over::is_unknown(inner, &row) {
                     note(&unknown, TAKEN_IN_MAX, row);
                 }
                 return;
@@ -105,7 +105,7 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
                 return;
             }
             if row.open {
-                // Closed once nothing was heard of it for its TTL, and so observed for longer.
+                // Closed once nothing was learned of it for its TTL, and so observed for longer.
                 let span = silence_max(row.ttl()).saturating_add(EVERY);
                 inner.remote.observe_for(row.id, inner.clock.boot(), span);
                 return;
@@ -114,7 +114,7 @@ async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
         })
         .await;
     for row in unknown.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        ceded::adopt(inner, row).await;
+        handed_over::adopt(inner, row).await;
     }
     for id in closed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         inner.store.forget_session(id).await?;
@@ -131,5 +131,5 @@ fn note<T>(noted: &Mutex<Vec<T>>, max: usize, one: T) {
 }
 
 fn falls_here(inner: &Inner, id: &KeyId) -> bool {
-    inner.members.affinity(id) == Presence::Here
+    inner.members.affinity(id) == Presence::Local
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// By how much they may differ, in microseconds.
 const APART_US_MAX: u64 = 60_000_000;
 
-/// What the last look at the store's clock showed. The wall clock may be set at any time after it, which CLOCK_BOOTTIME
+/// What the last read of the store's clock showed. The wall clock may be set at any time after it, which CLOCK_BOOTTIME
 /// shows.
 #[derive(Debug, Default)]
 pub(super) struct WallCheck(Mutex<Seen>);
@@ -23,12 +23,17 @@ impl WallCheck {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what the store's clock showed between two looks at the wall clock here: by how many microseconds they
+    /// Takes in what the store's clock showed between two reads at the wall clock here: by how many microseconds they
     /// differ, and whether that is too much now and was before.
-    pub fn compare(&self, theirs: u64, (before, after): (u64, u64), boot: Duration) -> Compared {
+    pub fn compare(
+        &self,
+        remote_rows: u64,
+        (before, after): (u64, u64),
+        boot: Duration,
+    ) -> Compared {
         let apart_us = before
-            .saturating_sub(theirs)
-            .max(theirs.saturating_sub(after));
+            .saturating_sub(remote_rows)
+            .max(remote_rows.saturating_sub(after));
         let mut seen = self.seen();
         let was_off = seen.is_off;
         seen.is_off = apart_us > APART_US_MAX;
@@ -42,7 +47,7 @@ impl WallCheck {
         }
     }
 
-    /// Whether the wall clock was off at the last look, or was set since.
+    /// Whether the wall clock was off at the last read, or was set since.
     pub fn is_off(&self, wall_us: u64, boot: Duration) -> bool {
         let seen = *self.seen();
         let was_set = seen.agreed.is_some_and(|(agreed_us, agreed_boot)| {
@@ -74,16 +79,16 @@ mod tests {
         let check = WallCheck::default();
         assert!(!check.is_off(0, BOOT), "nobody knows better");
         let now = 10 * MINUTE;
-        for (theirs, is_off) in [
+        for (remote_rows, is_off) in [
             (now + MINUTE, false),
             (now + MINUTE + 1, true),
             (now - MINUTE, false),
             (now - MINUTE - 1, true),
             (now, false),
         ] {
-            let compared = check.compare(theirs, (now, now), BOOT);
-            assert_eq!(compared.is_off, is_off, "{theirs}");
-            assert_eq!(check.is_off(now, BOOT), is_off, "{theirs}");
+            let compared = check.compare(remote_rows, (now, now), BOOT);
+            assert_eq!(compared.is_off, is_off, "{remote_rows}");
+            assert_eq!(check.is_off(now, BOOT), is_off, "{remote_rows}");
         }
     }
 
@@ -96,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_between_two_looks_is_off_until_the_next_one() {
+    fn a_clock_that_is_set_between_two_reads_is_off_until_the_next_one() {
         let check = WallCheck::default();
         let now = 10 * MINUTE;
         check.compare(now, (now, now), BOOT);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::actor::WatchHandle;
-use super::api::Watched;
+use super::api::WatchEvent;
 use super::inner::Inner;
 use super::leases::LeaseKey;
 use super::remote;
@@ -13,7 +13,7 @@ use super::remote;
 pub struct Watch {
     inner: Arc<Inner>,
     handle: WatchHandle,
-    told: Option<Watched>,
+    answered: Option<WatchEvent>,
     /// What the replica that keeps its session said last.
     remote: Option<Duration>,
 }
@@ -23,28 +23,28 @@ impl Watch {
         Watch {
             inner,
             handle,
-            told: None,
+            answered: None,
             remote: None,
         }
     }
 
-    /// The next thing worth telling: the present standing first, then each change. Changes that come
+    /// The next thing worth telling: the present status first, then each change. Changes that come
     /// faster than they are asked for are merged. `None` after `Lost`, or once the engine stops.
-    pub async fn next(&mut self) -> Option<Watched> {
-        if matches!(self.told, Some(Watched::Lost(_))) {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
+        if matches!(self.answered, Some(WatchEvent::Lost(_))) {
             return None;
         }
         let mut stopping = self.inner.stopping.subscribe();
         loop {
             let now = self.handle.seen.borrow_and_update().clone();
-            // A head that is not let in yet has nobody ahead, and does not hold the key.
-            let worth_telling = !matches!(now, Watched::Waiting { position: 0, .. });
-            if worth_telling && self.told.as_ref() != Some(&now) {
-                if matches!(now, Watched::Held { .. }) {
+            // A head that is not granted the lock yet has nobody ahead, and does not hold the key.
+            let worth_sending = !matches!(now, WatchEvent::Waiting { position: 0, .. });
+            if worth_sending && self.answered.as_ref() != Some(&now) {
+                if matches!(now, WatchEvent::Held { .. }) {
                     self.ask_keeper().await;
                 }
                 self.inner.alive().ok()?;
-                self.told = Some(now.clone());
+                self.answered = Some(now.clone());
                 return Some(now);
             }
             tokio::select! {
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// How long the lockRef is safe from expiry, from now: an open watch is a sign of life.
+    /// How long the lockRef is safe from expiry, from now: an open watch is a renewal.
     pub fn valid_for(&self) -> Duration {
         let renewed = self.inner.leases.renew(&self.handle.lease).ok();
         let here = renewed.map(|renewed| renewed.valid_for);

@@ -25,20 +25,20 @@ const TARGETS: [(&str, Check); 6] = [
 const FILES_MAX: usize = 60;
 const FILE_BYTES_MAX: u64 = 4 * 1024;
 
-fn place(path: &str) -> PathBuf {
+fn fuzz_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fuzz")
         .join(path)
 }
 
 fn names(path: &str) -> BTreeSet<String> {
-    let entries = fs::read_dir(place(path)).unwrap();
+    let entries = fs::read_dir(fuzz_path(path)).unwrap();
     let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
     entries.map(|entry| name(entry.unwrap())).collect()
 }
 
 fn kept(target: &str) -> Vec<PathBuf> {
-    let files = fs::read_dir(place(&format!("corpus/{target}"))).unwrap();
+    let files = fs::read_dir(fuzz_path(&format!("corpus/{target}"))).unwrap();
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
     files
@@ -50,7 +50,7 @@ fn every_parser_has_a_target_and_a_corpus() {
     let files = known.iter().map(|name| format!("{name}.rs")).collect();
     assert_eq!(names("targets"), files);
     assert_eq!(names("corpus"), known);
-    let manifest: toml::Table = fs::read_to_string(place("Cargo.toml"))
+    let manifest: toml::Table = fs::read_to_string(fuzz_path("Cargo.toml"))
         .unwrap()
         .parse()
         .unwrap();
@@ -60,7 +60,7 @@ fn every_parser_has_a_target_and_a_corpus() {
         .collect();
     assert_eq!(named, known);
     for name in &known {
-        let source = fs::read_to_string(place(&format!("targets/{name}.rs"))).unwrap();
+        let source = fs::read_to_string(fuzz_path(&format!("targets/{name}.rs"))).unwrap();
         assert!(source.contains(&format!("|bytes: &[u8]| fermata::fuzz::{name}(bytes)")));
     }
 }
@@ -124,7 +124,7 @@ fn put() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What is kept, with a few places touched, cut short, or doubled; and bytes of no kind.
+/// What is kept, with a few bytes touched, cut short, or doubled; and bytes of no kind.
 fn near(target: &str) -> impl Strategy<Value = Vec<u8>> {
     let kept: Vec<Vec<u8>> = kept(target)
         .iter()

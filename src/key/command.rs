@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::state::{Home, QueueEntry};
-use crate::lock::{EndReason, Fence, FenceError, Liveness, Mode, Over, ReplicaId, Seq, Tag};
+use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, ReplicaId, Seq, Tag};
 
 /// The arguments of a new entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -51,7 +51,7 @@ pub struct WritesOfHolder {
 }
 
 impl WritesOfHolder {
-    /// Of an entry that was never told HELD.
+    /// Of an entry that was never answered HELD.
     pub const NONE: WritesOfHolder = WritesOfHolder {
         synced: false,
         open: false,
@@ -107,7 +107,7 @@ pub enum Command {
     HandOver {
         /// The new home.
         to: ReplicaId,
-        /// What the holder's writes came to; `None` of a first entry that was never told HELD: it goes ungranted.
+        /// What the holder's writes came to; `None` of a first entry that was never answered HELD: it goes ungranted.
         holder: Option<WritesOfHolder>,
     },
 }
@@ -138,7 +138,7 @@ pub enum Outcome {
     /// HandOver: the other replica is the home.
     HandedOver,
     /// Release, Evict: it had ended before.
-    Gone(Over),
+    Gone(EndedAs),
     /// The command must not be done on this state. Nothing was changed.
     Refused(Refusal),
 }

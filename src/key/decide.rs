@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
 use super::state::{Home, KeyState, QueueEntry};
 use crate::lock::{
-    CoreLimits, EndReason, EndedPlace, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
+    CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
 
 /// What a batch of commands makes of a state.
@@ -174,9 +174,9 @@ impl Batch<'_> {
                 }),
             };
         }
-        if self.state.entries.len() >= self.by.limits.places_max {
+        if self.state.entries.len() >= self.by.limits.entries_max {
             return Err(Refusal::QueueFull {
-                entries_max: self.by.limits.places_max,
+                entries_max: self.by.limits.entries_max,
             });
         }
         let seq = self.state.next;
@@ -244,7 +244,7 @@ impl Batch<'_> {
         if was_holder {
             self.state.unsynced = true;
         }
-        let ended = EndedPlace {
+        let ended = EndedEntry {
             seq,
             tag: entry.tag(),
             reason: reason.clone(),
@@ -300,7 +300,7 @@ impl Batch<'_> {
     fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, Outcome>, Refusal> {
         match self.state.lookup(seq, tag) {
             Lookup::Live(at) => Ok(Ok(at)),
-            Lookup::Over(end) => Ok(Err(Outcome::Gone(end))),
+            Lookup::Ended(end) => Ok(Err(Outcome::Gone(end))),
             Lookup::NeverIssued => Err(Refusal::NeverIssued),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::lock::{Ended, Fence, Liveness, Lookup, Mode, Over, ReplicaId, Seq, Tag};
+use crate::lock::{Ended, EndedAs, Fence, Liveness, Lookup, Mode, ReplicaId, Seq, Tag};
 
 /// A live entry in the queue of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -100,7 +100,7 @@ impl Default for KeyState {
             kept: None,
             entries: VecDeque::new(),
             ended: Ended {
-                places: VecDeque::new(),
+                entries: VecDeque::new(),
                 complete_from: Seq::FIRST,
             },
         }
@@ -144,7 +144,7 @@ impl KeyState {
     }
 
     /// How an entry that is not live, and was given out, is known to have ended.
-    pub fn end_of(&self, seq: Seq) -> Over {
+    pub fn end_of(&self, seq: Seq) -> EndedAs {
         self.ended.end_of(seq)
     }
 
@@ -219,12 +219,12 @@ impl KeyState {
             return Err("a queue without a home");
         }
         let issued = Seq::FIRST..self.next;
-        if self.ended.places.iter().any(|e| !issued.contains(&e.seq)) {
+        if self.ended.entries.iter().any(|e| !issued.contains(&e.seq)) {
             return Err("an ended entry was never given out");
         }
         if self
             .ended
-            .places
+            .entries
             .iter()
             .any(|e| self.position(e.seq).is_some())
         {

@@ -4,12 +4,12 @@ use uuid::Uuid;
 
 use super::fence::{Fence, FenceError};
 use super::lock_ref::Tag;
-use super::state::{EndReason, Entry, Liveness, Mode, Over, ReplicaId, Seq, SessionId};
+use super::state::{EndReason, EndedAs, Entry, Liveness, Mode, ReplicaId, Seq, SessionId};
 
-/// The arguments of a new place.
+/// The arguments of a new entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Create {
-    /// Names the call: the same id finds the same place for as long as it lives (I5).
+    /// Names the call: the same id finds the same entry for as long as it lives (I5).
     pub request_id: Uuid,
     /// How it shall hold the key.
     pub mode: Mode,
@@ -47,8 +47,8 @@ impl Create {
     }
 }
 
-/// Why a place may be evicted. Checked against the state each time the command is decided, so that a
-/// Conflict in between cannot turn old evidence against a changed place.
+/// Why an entry may be evicted. Checked against the state each time the command is decided, so that a
+/// Conflict in between cannot turn old evidence against a changed entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Evidence {
     /// It lives by itself, and was silent for its TTL at this epoch.
@@ -56,14 +56,14 @@ pub enum Evidence {
         /// The epoch that the silence was seen at.
         epoch: u32,
     },
-    /// The session it lives by is over.
-    SessionOver(SessionId),
+    /// The session it lives by has ended.
+    SessionEnded(SessionId),
     /// It has been the holder with this grant for one TTL at this home, and no answer said so to
     /// anyone. Only a home that has had it since before it became holder may say this (I5).
     Unclaimed {
         /// The home that says so.
         home: ReplicaId,
-        /// The grant that nobody came for.
+        /// The grant that nobody claimed.
         grant: Fence,
     },
     /// An operator wants it gone.
@@ -76,11 +76,11 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// The reason that is kept of a place that it ends.
+    /// The reason that is kept of an entry that it ends.
     pub fn reason(&self) -> EndReason {
         match self {
             Evidence::Silent { .. } => EndReason::Expired,
-            Evidence::SessionOver(_) => EndReason::SessionClosed,
+            Evidence::SessionEnded(_) => EndReason::SessionClosed,
             Evidence::Unclaimed { .. } => EndReason::Unclaimed,
             Evidence::Forced { by, why } => EndReason::Forced {
                 by: by.clone(),
@@ -90,53 +90,54 @@ impl Evidence {
     }
 }
 
-/// One thing to do to a key. Every command is idempotent against the state (design §5).
+/// One thing to do to a key. Every command is idempotent: decided again on a state that has its effect, it changes
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
-    /// Take a place at the end of the queue.
+    /// Add an entry at the end of the queue.
     Create(Create),
-    /// Give a place back: the holder's, or a waiter's.
+    /// Release an entry: the holder's, or a waiter's.
     Release {
-        /// The place.
+        /// The entry.
         seq: Seq,
         /// Its tag.
         tag: Tag,
         /// The replica that asks.
         home: ReplicaId,
-        /// The grant in force as this replica knows it to the end: it let the holder in with it, or knows
-        /// that it let nobody in. `None` where it knows none: a holder then goes as foreign (I7).
+        /// The grant in force as this replica knows it to the end: it granted the holder the lock with it, or knows
+        /// that it granted nobody the lock. `None` where it knows none: a holder then goes as foreign (I7).
         grant: Option<Fence>,
         /// The value was synced under this grant, or did not need to be.
         synced: bool,
         /// A write of unknown outcome is not covered by a later acknowledged one (I7).
         open_write: bool,
     },
-    /// End a place for a reason.
+    /// End an entry for a reason.
     Evict {
-        /// The place.
+        /// The entry.
         seq: Seq,
         /// Its tag.
         tag: Tag,
         /// Why.
         evidence: Evidence,
     },
-    /// Become the home of a place (I10).
+    /// Become the home of an entry (I10).
     TakeOver {
-        /// The place.
+        /// The entry.
         seq: Seq,
         /// Its home until now; refused if it is another one.
         from_home: ReplicaId,
         /// The fence in force, for a holder; [`Fence::NONE`] for a waiter. Refused if it is another one.
         from_fence: Fence,
-        /// The epoch of the place; refused if it is another one, so that a home that comes back (A, B, A) is
-        /// not taken for the one that consented.
+        /// The epoch of the entry; refused if it is another one, so that a home that comes back (A, B, A) is
+        /// not taken for the one that agreed.
         from_epoch: u32,
         /// The new home.
         to_home: ReplicaId,
     },
     /// Get more write timestamps for the holder (I3).
     Extend {
-        /// The holder's place.
+        /// The holder's entry.
         seq: Seq,
         /// Its home.
         home: ReplicaId,
@@ -147,7 +148,7 @@ pub enum Command {
     },
 }
 
-/// A place was made or found.
+/// An entry was made or found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
     /// Its number.
@@ -156,19 +157,19 @@ pub struct Created {
     pub existed: bool,
 }
 
-/// A place was given back.
+/// An entry was released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Released {
     /// It held the key in a committed state. (False for one that became holder within the same batch.)
     pub was_holder: bool,
-    /// Nobody had been let in, or it came from the holder's home with its grant.
+    /// Nobody had been granted the lock, or it came from the holder's home with its grant.
     pub clean: bool,
 }
 
 /// What came of one command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Create: here is the place.
+    /// Create: here is the entry.
     Created(Created),
     /// Release: done now.
     Released(Released),
@@ -177,12 +178,12 @@ pub enum Outcome {
         /// It held the key.
         was_holder: bool,
     },
-    /// TakeOver: this home has the place (now, or already).
+    /// TakeOver: this home has the entry (now, or already).
     TakenOver,
     /// Extend: the fence in force is above the one named.
     Extended,
-    /// Release, Evict, TakeOver, Extend: the place is gone.
-    Gone(Over),
+    /// Release, Evict, TakeOver, Extend: the entry is gone.
+    Gone(EndedAs),
     /// The command must not be done on this state. Nothing was changed.
     Refused(Refusal),
 }
@@ -190,28 +191,28 @@ pub enum Outcome {
 /// Why a command was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The queue has as many places as it may have.
+    /// The queue has as many entries as it may have.
     QueueFull {
         /// The limit in force.
-        places_max: usize,
+        entries_max: usize,
     },
     /// The numbers of the key are used up.
     SeqUsedUp,
     /// No fence can be taken.
     Fence(FenceError),
-    /// The request_id belongs to a place with other arguments.
+    /// The request_id belongs to an entry with other arguments.
     RequestMismatch {
         /// The argument that differs.
         field: &'static str,
     },
-    /// The key never gave out this place.
+    /// The key never gave out this entry.
     NeverIssued,
-    /// The evidence for an Evict no longer stands.
+    /// The evidence for an Evict no longer holds.
     EvidenceGone,
     /// The home or the fence is not the one named.
     Overtaken,
     /// TakeOver of a waiter, but it is the head by now.
     IsHolder,
-    /// Extend of a place that does not hold the key.
+    /// Extend of an entry that does not hold the key.
     NotHolder,
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
 use super::fence::{CoreLimits, Fence, FenceError, next_fence};
 use super::lock_ref::Tag;
-use super::state::{EndReason, EndedPlace, Entry, Liveness, Lookup, Over, ReplicaId, Seq, State};
+use super::state::{
+    EndReason, EndedAs, EndedEntry, Entry, Liveness, Lookup, ReplicaId, Seq, State,
+};
 
 /// What a batch of commands makes of a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,7 +15,7 @@ pub struct Decision {
     /// The state after all of them, one version up if any of them changed it.
     pub state: State,
     /// One outcome a command, in their order. Each tells of the state at its turn: a later command of the
-    /// batch may have ended the same place again, so what holds now is asked of `state`.
+    /// batch may have ended the same entry again, so what holds now is asked of `state`.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -21,8 +23,8 @@ pub struct Decision {
 ///
 /// `now_us` is the wall clock in microseconds since 1970; it only moves fences forward (I2). After a
 /// Conflict the caller decides every command again on the state that it met. A batch gives what its
-/// commands give one by one, but for a place that becomes holder and is released within it: nobody was
-/// let in, so that leaves like a waiter.
+/// commands give one by one, but for an entry that becomes holder and is released within it: nobody was granted the
+/// lock, so that leaves like a waiter.
 ///
 /// The end of a holder never waits for a fence of the next one: where none can be taken the head of the queue has no
 /// grant, and gets it with the next command that changes anything, or an empty batch, by whichever replica can.
@@ -120,9 +122,9 @@ impl Batch<'_> {
                 })),
             };
         }
-        if self.state.entries.len() >= self.limits.places_max {
+        if self.state.entries.len() >= self.limits.entries_max {
             return Err(Refusal::QueueFull {
-                places_max: self.limits.places_max,
+                entries_max: self.limits.entries_max,
             });
         }
         let seq = self.state.next;
@@ -164,9 +166,9 @@ impl Batch<'_> {
     ) -> Result<Outcome, Refusal> {
         let at = match self.live(seq, tag)? {
             Ok(at) => at,
-            Err(over) => return Ok(Outcome::Gone(over)),
+            Err(ended) => return Ok(Outcome::Gone(ended)),
         };
-        // What became holder within this batch holds the key in no committed state: nobody was let in
+        // What became holder within this batch holds the key in no committed state: nobody was granted the lock
         // (I4), so it leaves like a waiter, whoever asks.
         if self.holder_before != Some(seq) {
             self.end(at);
@@ -175,7 +177,7 @@ impl Batch<'_> {
                 clean: true,
             }));
         }
-        // The holder may have written: only its home, with the grant it was let in with, knows what (I7).
+        // The holder may have written: only its home, with the grant it was granted the lock with, knows what (I7).
         let from_home = self.state.holder().is_some_and(|e| e.home == home);
         let clean = from_home && grant == Some(self.state.grant);
         self.end(at);
@@ -196,22 +198,22 @@ impl Batch<'_> {
     fn evict(&mut self, seq: Seq, tag: Tag, evidence: &Evidence) -> Result<Outcome, Refusal> {
         let at = match self.live(seq, tag)? {
             Ok(at) => at,
-            Err(over) => return Ok(Outcome::Gone(over)),
+            Err(ended) => return Ok(Outcome::Gone(ended)),
         };
         let Some(entry) = self.state.entries.get(at) else {
             return Err(Refusal::NeverIssued);
         };
-        let stands = match evidence {
+        let holds = match evidence {
             Evidence::Silent { epoch } => {
                 matches!(entry.liveness, Liveness::Own { .. }) && entry.epoch == *epoch
             }
-            Evidence::SessionOver(session) => entry.liveness == Liveness::Session(*session),
+            Evidence::SessionEnded(session) => entry.liveness == Liveness::Session(*session),
             Evidence::Unclaimed { home, grant } => {
                 self.state.is_holder(seq) && entry.home == *home && self.state.grant == *grant
             }
             Evidence::Forced { .. } => true,
         };
-        if !stands {
+        if !holds {
             return Err(Refusal::EvidenceGone);
         }
         let was_holder = self.state.is_holder(seq);
@@ -265,8 +267,8 @@ impl Batch<'_> {
         entry.home = to_home;
         // As with version: one change a step, so it cannot be reached.
         entry.epoch = entry.epoch.saturating_add(1);
-        if let Some(place) = self.state.entries.get_mut(at) {
-            *place = Arc::new(entry);
+        if let Some(slot) = self.state.entries.get_mut(at) {
+            *slot = Arc::new(entry);
         }
         self.changed = true;
         Ok(Outcome::TakenOver)
@@ -288,7 +290,7 @@ impl Batch<'_> {
         if self.state.entries.front().map(|e| e.home) != Some(home) {
             return Err(Refusal::Overtaken);
         }
-        // Below the grant is a fence from before a TakeOver: its writer is over, be it at the same home (I10).
+        // Below the grant is a fence from before a TakeOver: its writer has ended, be it at the same home (I10).
         if fence < self.state.grant || fence > self.state.fence {
             return Err(Refusal::Overtaken);
         }
@@ -307,24 +309,24 @@ impl Batch<'_> {
         Ok(Outcome::Extended)
     }
 
-    /// The index of a live place, or how it ended.
-    fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, Over>, Refusal> {
+    /// The index of a live entry, or how it ended.
+    fn live(&self, seq: Seq, tag: Tag) -> Result<Result<usize, EndedAs>, Refusal> {
         match self.state.lookup(seq, tag) {
             Lookup::Live(at) => Ok(Ok(at)),
-            Lookup::Over(over) => Ok(Err(over)),
+            Lookup::Ended(ended) => Ok(Err(ended)),
             Lookup::NeverIssued => Err(Refusal::NeverIssued),
         }
     }
 
-    /// How a place that is not live ended, where its tag is not known.
-    fn gone(&self, seq: Seq) -> Result<Over, Refusal> {
+    /// How an entry that is not live ended, where its tag is not known.
+    fn gone(&self, seq: Seq) -> Result<EndedAs, Refusal> {
         if seq < Seq::FIRST || seq >= self.state.next {
             return Err(Refusal::NeverIssued);
         }
-        Ok(self.state.over(seq))
+        Ok(self.state.how_ended(seq))
     }
 
-    /// Takes a place out of the queue. If it was the holder's, the next one becomes holder, now or once a fence can be
+    /// Takes an entry out of the queue. If it was the holder's, the next one becomes holder, now or once a fence can be
     /// taken for it.
     fn end(&mut self, at: usize) {
         self.state.entries.remove(at);
@@ -363,8 +365,8 @@ impl Batch<'_> {
     }
 
     fn remember(&mut self, seq: Seq, tag: Tag, reason: EndReason) {
-        let place = EndedPlace { seq, tag, reason };
-        self.state.ended.push(place, self.limits.ended_max);
+        let entry = EndedEntry { seq, tag, reason };
+        self.state.ended.push(entry, self.limits.ended_max);
     }
 }
 

@@ -4,32 +4,32 @@ use std::sync::Arc;
 
 use super::state::{Entry, Seq, State};
 
-/// The places that differ between two states. The rest of a state (its counters and its ends) is one
+/// The entries that differ between two states. The rest of a state (its counters and its ends) is one
 /// small row, written whole with every change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diff {
-    /// Places that are new, or have a new home.
+    /// Entries that are new, or have a new home.
     pub written: Vec<Arc<Entry>>,
-    /// Places that are over.
-    pub over: Vec<Seq>,
+    /// Entries that have ended.
+    pub ended: Vec<Seq>,
 }
 
 impl Diff {
-    /// Compares two states of one key. Costs one pass; places that are the same allocation, as
+    /// Compares two states of one key. Costs one pass; entries that are the same allocation, as
     /// `decide` leaves them, are not looked into.
     pub fn between(old: &State, new: &State) -> Diff {
         let mut diff = Diff::default();
         let mut before = old.entries.iter().peekable();
         for entry in &new.entries {
             while let Some(gone) = before.next_if(|e| e.seq < entry.seq) {
-                diff.over.push(gone.seq);
+                diff.ended.push(gone.seq);
             }
             match before.next_if(|e| e.seq == entry.seq) {
                 Some(same) if Arc::ptr_eq(same, entry) || same == entry => {}
                 _ => diff.written.push(Arc::clone(entry)),
             }
         }
-        diff.over.extend(before.map(|e| e.seq));
+        diff.ended.extend(before.map(|e| e.seq));
         diff
     }
 }
@@ -68,17 +68,17 @@ mod tests {
         let new = state(&[entry(2, 1), entry(4, 2), entry(7, 1), entry(8, 1)]);
         let expected = Diff {
             written: vec![entry(4, 2), entry(7, 1), entry(8, 1)],
-            over: vec![Seq(1), Seq(6)],
+            ended: vec![Seq(1), Seq(6)],
         };
         assert_eq!(Diff::between(&old, &new), expected);
     }
 
     #[test]
-    fn places_over_behind_all_that_stay_are_named_as_well() {
+    fn ended_entries_behind_all_that_stay_are_named_as_well() {
         let old = state(&[entry(1, 1), entry(2, 1), entry(3, 1)]);
         let diff = Diff::between(&old, &state(&[entry(1, 1)]));
         assert_eq!(diff.written, []);
-        assert_eq!(diff.over, [Seq(2), Seq(3)]);
+        assert_eq!(diff.ended, [Seq(2), Seq(3)]);
     }
 
     #[test]

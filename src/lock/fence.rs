@@ -37,8 +37,8 @@ pub struct CoreLimits {
     pub width_max: u32,
     /// How many ends other than clean releases a key remembers.
     pub ended_max: usize,
-    /// How many live places a key may have, the holder included.
-    pub places_max: usize,
+    /// How many live entries a key may have, the holder included.
+    pub entries_max: usize,
     /// How far a fence may run ahead of the clock, in microseconds; `None`: as far as it fits.
     pub ahead_us_max: Option<u64>,
     /// The clock is known to be wrong: no fence is taken.
@@ -51,7 +51,7 @@ impl Default for CoreLimits {
             width_min: 16,
             width_max: 1024,
             ended_max: 64,
-            places_max: 10_000,
+            entries_max: 10_000,
             ahead_us_max: None,
             clock_off: false,
         }

@@ -78,7 +78,7 @@ pub enum KeyError {
     Control {
         /// The character's number.
         code: u32,
-        /// Where it stands, counted in bytes from 0.
+        /// Where it is, counted in bytes from 0.
         at: usize,
     },
 }

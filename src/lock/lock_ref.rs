@@ -1,4 +1,4 @@
-//! The lockRef: one place in one key's queue, as the opaque text that clients carry.
+//! The lockRef: one entry in one key's queue, as the opaque text that clients carry.
 //!
 //! `table/key#seq.tag[@grant]`, the key percent-encoded in one spelling only, so that two texts are
 //! equal exactly when the lockRefs are.
@@ -29,13 +29,13 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const TAG_CHARS: usize = 8;
 
-/// 40 bits of the request_id that made a place: a lockRef cannot be guessed from its number, and one
+/// 40 bits of the request_id that made an entry: a lockRef cannot be guessed from its number, and one
 /// of an earlier life of the key does not match.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u64);
 
 impl Tag {
-    /// The tag of the place that this request_id makes. All 128 bits count, since some kinds of UUID
+    /// The tag of the entry that this request_id makes. All 128 bits count, since some kinds of UUID
     /// keep large parts constant (the finishing steps of MurmurHash3 mix them).
     pub fn of(request_id: Uuid) -> Tag {
         let (high, low) = request_id.as_u64_pair();
@@ -90,14 +90,14 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// One place in one key's queue; with a grant once it became holder (I11).
+/// One entry in one key's queue; with a grant once it became holder (I11).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockRef {
     /// The table.
     pub table: TableName,
     /// The key.
     pub key: Key,
-    /// The place in its queue.
+    /// The number of its entry in the queue.
     pub seq: Seq,
     /// The part that cannot be guessed.
     pub tag: Tag,
@@ -134,7 +134,7 @@ impl LockRef {
     /// The longest text of any lockRef, in bytes.
     pub const TEXT_BYTES_MAX: usize = TableName::BYTES_MAX + 3 * Key::BYTES_MAX + 64;
 
-    /// The same place without its grant: what names it to people, and its session where it has none.
+    /// The same entry without its grant: what names it to people, and its session where it has none.
     #[must_use]
     pub fn without_grant(&self) -> LockRef {
         LockRef {
@@ -143,7 +143,7 @@ impl LockRef {
         }
     }
 
-    /// The same place with a grant.
+    /// The same entry with a grant.
     #[must_use]
     pub fn with_grant(&self, grant: Fence) -> LockRef {
         LockRef {
@@ -191,7 +191,7 @@ impl FromStr for LockRef {
             .ok_or(malformed("it has no '/' after the table"))?;
         let table =
             TableName::parse(table).map_err(|_| malformed("its table name is malformed"))?;
-        let (key_text, place) = rest
+        let (key_text, entry) = rest
             .rsplit_once('#')
             .ok_or(malformed("it has no '#' after the key"))?;
         let key = percent_decode_str(key_text)
@@ -204,7 +204,7 @@ impl FromStr for LockRef {
         if utf8_percent_encode(key.as_str(), ENCODED).to_string() != key_text {
             return Err(malformed("its key is not in the canonical spelling"));
         }
-        let (seq, rest) = place
+        let (seq, rest) = entry
             .split_once('.')
             .ok_or(malformed("it has no '.' after the number"))?;
         let seq = number(seq)

@@ -22,6 +22,6 @@ pub use fence::{CoreLimits, Fence, FenceError};
 pub use key::{Key, KeyError, KeyId, TableName, TableNameError};
 pub use lock_ref::{LockRef, LockRefError, Tag};
 pub use state::{
-    EndReason, Ended, EndedPlace, Entry, Liveness, Lookup, Mode, Over, ReplicaId, Seq, SessionId,
-    State,
+    EndReason, Ended, EndedAs, EndedEntry, Entry, Liveness, Lookup, Mode, ReplicaId, Seq,
+    SessionId, State,
 };

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::fence::Fence;
 use super::lock_ref::Tag;
 
-/// A place in the queue of a key: dense, assigned by the committed order of Creates (I1), never
+/// The number of an entry in the queue of a key: dense, assigned by the committed order of Creates (I1), never
 /// reused. Starts at 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
@@ -53,17 +53,17 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// How a place holds the key once it is its turn. Room is left for shared modes.
+/// How an entry holds the key once it is its turn. Room is left for shared modes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// One holder at a time.
     Exclusive,
 }
 
-/// What a place lives by.
+/// What an entry lives by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Liveness {
-    /// Its own time to live, vouched for by its home.
+    /// Its own time to live, kept valid by its home.
     Own {
         /// In milliseconds.
         ttl_ms: u32,
@@ -72,18 +72,18 @@ pub enum Liveness {
     Session(SessionId),
 }
 
-/// A live place in the queue.
+/// A live entry in the queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// Its number.
     pub seq: Seq,
     /// How it holds the key.
     pub mode: Mode,
-    /// Who asked for it: the same id finds the same place for as long as it lives (I5).
+    /// Who asked for it: the same id finds the same entry for as long as it lives (I5).
     pub request_id: Uuid,
     /// What it lives by.
     pub liveness: Liveness,
-    /// Raised by every TakeOver; evidence that it is dead names the epoch it was seen at.
+    /// Raised by every TakeOver; evidence that it expired names the epoch it was seen at.
     pub epoch: u32,
     /// The replica that serves it (I10).
     pub home: ReplicaId,
@@ -102,14 +102,14 @@ impl Entry {
     }
 }
 
-/// Why a place ended other than by a clean release.
+/// Why an entry ended other than by a clean release.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum EndReason {
-    /// No sign of life for its TTL.
+    /// No renewal for its TTL.
     Expired,
     /// Its session was closed or expired.
     SessionClosed,
-    /// It was the head for one TTL and nobody came for it (I5).
+    /// It was the head for one TTL and nobody claimed it (I5).
     Unclaimed,
     /// An operator ended it.
     Forced {
@@ -124,7 +124,7 @@ pub enum EndReason {
 
 /// One remembered end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct EndedPlace {
+pub struct EndedEntry {
     /// Its number.
     pub seq: Seq,
     /// The tag of its lockRef.
@@ -137,48 +137,48 @@ pub struct EndedPlace {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ended {
     /// Oldest first, in the order in which they ended.
-    pub places: VecDeque<EndedPlace>,
-    /// From this seq on the list is complete: a seq that is over and not listed was released cleanly.
+    pub entries: VecDeque<EndedEntry>,
+    /// From this seq on the list is complete: a seq that has ended and not listed was released cleanly.
     pub complete_from: Seq,
 }
 
 impl Ended {
-    pub(crate) fn push(&mut self, place: EndedPlace, ended_max: usize) {
-        self.places.push_back(place);
-        while self.places.len() > ended_max {
-            if let Some(forgotten) = self.places.pop_front() {
+    pub(crate) fn push(&mut self, entry: EndedEntry, ended_max: usize) {
+        self.entries.push_back(entry);
+        while self.entries.len() > ended_max {
+            if let Some(forgotten) = self.entries.pop_front() {
                 let after = Seq(forgotten.seq.0 + 1);
                 self.complete_from = self.complete_from.max(after);
             }
         }
     }
 
-    /// How a place that is not live, and was given out, is known to have ended.
-    pub(crate) fn end_of(&self, seq: Seq) -> Over {
-        match self.places.iter().rev().find(|e| e.seq == seq) {
-            Some(ended) => Over::Ended(ended.reason.clone()),
-            None if seq >= self.complete_from => Over::Released,
-            None => Over::NoLongerKept,
+    /// How an entry that is not live, and was given out, is known to have ended.
+    pub(crate) fn end_of(&self, seq: Seq) -> EndedAs {
+        match self.entries.iter().rev().find(|e| e.seq == seq) {
+            Some(ended) => EndedAs::Lost(ended.reason.clone()),
+            None if seq >= self.complete_from => EndedAs::Released,
+            None => EndedAs::NoLongerKept,
         }
     }
 
     /// As [`Ended::end_of`], of one with this tag; never issued where the one that ended had another.
     pub(crate) fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
-        let other = |e: &EndedPlace| e.seq == seq && e.tag != tag;
-        match self.places.iter().any(other) {
+        let other = |e: &EndedEntry| e.seq == seq && e.tag != tag;
+        match self.entries.iter().any(other) {
             true => Lookup::NeverIssued,
-            false => Lookup::Over(self.end_of(seq)),
+            false => Lookup::Ended(self.end_of(seq)),
         }
     }
 }
 
-/// How a place that is gone is known to have ended.
+/// How an entry that is gone is known to have ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Over {
-    /// Released cleanly, or its place given up.
+pub enum EndedAs {
+    /// Released cleanly.
     Released,
     /// Ended otherwise.
-    Ended(EndReason),
+    Lost(EndReason),
     /// So long ago that the reason is no longer kept.
     NoLongerKept,
 }
@@ -186,11 +186,11 @@ pub enum Over {
 /// What a seq and its tag mean in a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// A live place: its index in [`State::entries`], which is how many are ahead of it.
+    /// A live entry: its index in [`State::entries`], which is how many are ahead of it.
     Live(usize),
-    /// It is over.
-    Over(Over),
-    /// This key never gave out such a place.
+    /// It has ended.
+    Ended(EndedAs),
+    /// This key never gave out such an entry.
     NeverIssued,
 }
 
@@ -201,7 +201,7 @@ pub struct State {
     pub version: u64,
     /// The next seq to hand out.
     pub next: Seq,
-    /// Every seq below it is over. The seq of the first live place, or `next`.
+    /// Every seq below it has ended. The seq of the first live entry, or `next`.
     pub head: Seq,
     /// The fence given to the present holder when it became holder or was taken over; [`Fence::NONE`]
     /// while nobody holds the key. The head of the queue waits like all others while no fence can be taken for it.
@@ -212,7 +212,7 @@ pub struct State {
     pub width: u32,
     /// A holder went without a clean release: the next one must rewrite the value first (I7).
     pub unsynced: bool,
-    /// The live places in the order of their seqs.
+    /// The live entries in the order of their seqs.
     pub entries: VecDeque<Arc<Entry>>,
     /// The latest ends.
     pub ended: Ended,
@@ -230,7 +230,7 @@ impl Default for State {
             unsynced: false,
             entries: VecDeque::new(),
             ended: Ended {
-                places: VecDeque::new(),
+                entries: VecDeque::new(),
                 complete_from: Seq::FIRST,
             },
         }
@@ -243,7 +243,7 @@ impl State {
         self.entries.front().filter(|_| self.grant != Fence::NONE)
     }
 
-    /// Whether this place holds the key.
+    /// Whether this entry holds the key.
     pub fn is_holder(&self, seq: Seq) -> bool {
         self.holder().is_some_and(|entry| entry.seq == seq)
     }
@@ -253,18 +253,18 @@ impl State {
         self.grant == Fence::NONE && !self.entries.is_empty()
     }
 
-    /// The live place with this seq: how many are ahead of it.
+    /// The live entry with this seq: how many are ahead of it.
     pub fn position(&self, seq: Seq) -> Option<usize> {
         self.entries.binary_search_by(|e| e.seq.cmp(&seq)).ok()
     }
 
-    /// The live place with this seq.
+    /// The live entry with this seq.
     pub fn entry(&self, seq: Seq) -> Option<&Arc<Entry>> {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
-    /// How a place that is not live, and was given out, is known to have ended.
-    pub fn over(&self, seq: Seq) -> Over {
+    /// How an entry that is not live, and was given out, is known to have ended.
+    pub fn how_ended(&self, seq: Seq) -> EndedAs {
         self.ended.end_of(seq)
     }
 
@@ -293,7 +293,7 @@ impl State {
         }
         let first = self.entries.front().map_or(self.next, |e| e.seq);
         if first != self.head {
-            return Err("head is not the first live place");
+            return Err("head is not the first live entry");
         }
         if self
             .entries
@@ -301,10 +301,10 @@ impl State {
             .zip(self.entries.iter().skip(1))
             .any(|(a, b)| a.seq >= b.seq)
         {
-            return Err("places are out of order");
+            return Err("entries are out of order");
         }
         if self.entries.back().is_some_and(|e| e.seq >= self.next) {
-            return Err("a place is not below next");
+            return Err("an entry is not below next");
         }
         if self.entries.is_empty() && self.grant != Fence::NONE {
             return Err("a grant without a holder");
@@ -313,16 +313,16 @@ impl State {
             return Err("grant is above fence");
         }
         let issued = Seq::FIRST..self.next;
-        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        let mut ends = self.ended.entries.iter().map(|e| e.seq);
         if ends.any(|seq| !issued.contains(&seq)) {
-            return Err("an ended place was never given out");
+            return Err("an ended entry was never given out");
         }
-        let mut ends = self.ended.places.iter().map(|e| e.seq);
+        let mut ends = self.ended.entries.iter().map(|e| e.seq);
         if ends.any(|seq| self.position(seq).is_some()) {
-            return Err("an ended place is live");
+            return Err("an ended entry is live");
         }
         if !(Seq::FIRST..=self.next).contains(&self.ended.complete_from) {
-            return Err("the list of ends is complete from a place out of range");
+            return Err("the list of ends is complete from an entry out of range");
         }
         Ok(())
     }

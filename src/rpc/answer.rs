@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::engine::{
-    Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft,
-    ReplicaActivity, Standing, Turns, Value,
+    Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, LockStatus,
+    ReplicaActivity, Turns, Value,
 };
 use crate::lock::{
-    EndReason, EndedPlace, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
+    EndReason, EndedEntry, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
 };
 use crate::proto::{self, LockState};
 use crate::store::ReplicaRow;
@@ -41,7 +41,7 @@ pub fn count(number: usize) -> u32 {
 /// How large the keys that one replica tells of may be together, in bytes …
 const BUSIEST_BYTES_MAX: usize = 128 * 1024;
 /// … with this for what else is told of each.
-const AROUND_A_KEY: usize = 64;
+const PER_KEY_BYTES: usize = 64;
 
 /// What a replica did.
 pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaActivity {
@@ -50,7 +50,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
     // A page of a listing is as large: the answers of many replicas go into one message.
     let mut bytes = 0;
     let fits = |key: &BusyKey| {
-        bytes += key.id.key.as_str().len() + key.owner.len() + AROUND_A_KEY;
+        bytes += key.id.key.as_str().len() + key.owner.len() + PER_KEY_BYTES;
         bytes <= BUSIEST_BYTES_MAX
     };
     let busiest = did.busiest.into_iter().take_while(fits);
@@ -114,8 +114,8 @@ pub fn value(value: Option<Value>) -> (Bytes, bool) {
     }
 }
 
-/// A [`Standing`] as the fields that say it.
-struct Stands {
+/// A [`LockStatus`] as the fields that say it.
+struct StatusFields {
     state: LockState,
     position: u32,
     fencing_token: u64,
@@ -123,12 +123,12 @@ struct Stands {
     exists: bool,
 }
 
-impl Stands {
-    fn of(standing: Standing) -> Stands {
-        match standing {
-            Standing::Held { grant, value: read } => {
+impl StatusFields {
+    fn of(status: LockStatus) -> StatusFields {
+        match status {
+            LockStatus::Held { grant, value: read } => {
                 let (value, exists) = value(read);
-                Stands {
+                StatusFields {
                     state: LockState::Held,
                     position: 0,
                     fencing_token: grant.0,
@@ -136,7 +136,7 @@ impl Stands {
                     exists,
                 }
             }
-            Standing::Waiting { position } => Stands {
+            LockStatus::Waiting { position } => StatusFields {
                 state: LockState::Waiting,
                 position: count(position),
                 fencing_token: 0,
@@ -149,32 +149,32 @@ impl Stands {
 
 /// The answer to CreateLockRef.
 pub fn created(created: CreatedLockRef) -> proto::CreateLockRefResponse {
-    let stands = Stands::of(created.standing);
+    let fields = StatusFields::of(created.status);
     proto::CreateLockRefResponse {
         lock_ref: created.lock_ref.to_string(),
-        state: stands.state.into(),
-        position: stands.position,
-        fencing_token: stands.fencing_token,
+        state: fields.state.into(),
+        position: fields.position,
+        fencing_token: fields.fencing_token,
         session: lease_text(&created.lease),
         ttl: Some(duration(created.ttl)),
         valid_for: Some(duration(created.valid_for)),
-        value: stands.value,
-        exists: stands.exists,
+        value: fields.value,
+        exists: fields.exists,
         already_existed: created.existed,
     }
 }
 
 /// The answer to AcquireLock.
 pub fn acquired(acquired: Acquired) -> proto::AcquireLockResponse {
-    let stands = Stands::of(acquired.standing);
+    let fields = StatusFields::of(acquired.status);
     proto::AcquireLockResponse {
         lock_ref: acquired.lock_ref.to_string(),
-        state: stands.state.into(),
-        position: stands.position,
-        fencing_token: stands.fencing_token,
+        state: fields.state.into(),
+        position: fields.position,
+        fencing_token: fields.fencing_token,
         valid_for: Some(duration(acquired.valid_for)),
-        value: stands.value,
-        exists: stands.exists,
+        value: fields.value,
+        exists: fields.exists,
     }
 }
 
@@ -186,8 +186,8 @@ pub fn lease_text(lease: &LeaseId) -> String {
     }
 }
 
-/// The text of a place that has this tag.
-fn place_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
+/// The text of an entry that has this tag.
+fn entry_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
     LockRef {
         table: id.table.clone(),
         key: id.key.clone(),
@@ -198,13 +198,13 @@ fn place_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
     .to_string()
 }
 
-/// One live place; a holder where it comes with its grant.
-fn place(
+/// One live entry; a holder where it comes with its grant.
+fn queue_entry(
     id: &KeyId,
     entry: &Entry,
     grant: Option<Fence>,
     lease: Option<LeaseLeft>,
-) -> proto::Place {
+) -> proto::QueueEntry {
     let (session, ttl) = match entry.liveness {
         Liveness::Own { ttl_ms } => (String::new(), Some(millis(ttl_ms))),
         Liveness::Session(id) => (id.to_string(), lease.map(|lease| duration(lease.ttl))),
@@ -216,8 +216,8 @@ fn place(
         Some(_) => LockState::Held,
         None => LockState::Waiting,
     };
-    proto::Place {
-        lock_ref: place_text(id, entry.seq, entry.tag()),
+    proto::QueueEntry {
+        lock_ref: entry_text(id, entry.seq, entry.tag()),
         seq: entry.seq.0,
         state: state.into(),
         mode: mode.into(),
@@ -232,23 +232,26 @@ fn place(
     }
 }
 
-/// The place at this index of a key's queue.
-fn place_at(described: &Described, index: usize) -> Option<proto::Place> {
+/// The entry at this index of a key's queue.
+fn entry_at(described: &Described, index: usize) -> Option<proto::QueueEntry> {
     let entry = described.state.entries.get(index)?;
     let lease = described.leases.get(index).copied().flatten();
     let holds = described.state.is_holder(entry.seq);
     let grant = holds.then_some(described.state.grant);
-    Some(place(&described.id, entry, grant, lease))
+    Some(queue_entry(&described.id, entry, grant, lease))
 }
 
 /// The holder of a key.
-pub fn holder(described: &Described) -> Option<proto::Place> {
+pub fn holder(described: &Described) -> Option<proto::QueueEntry> {
     described.state.holder()?;
-    place_at(described, 0)
+    entry_at(described, 0)
 }
 
 /// The waiters of a key above a seq, first in the queue first.
-pub fn waiters(described: &Described, after: Option<Seq>) -> impl Iterator<Item = proto::Place> {
+pub fn waiters(
+    described: &Described,
+    after: Option<Seq>,
+) -> impl Iterator<Item = proto::QueueEntry> {
     let entries = &described.state.entries;
     let holders = usize::from(described.state.holder().is_some());
     let first = match after {
@@ -257,7 +260,7 @@ pub fn waiters(described: &Described, after: Option<Seq>) -> impl Iterator<Item 
             .partition_point(|entry| entry.seq <= after)
             .max(holders),
     };
-    (first..entries.len()).filter_map(|index| place_at(described, index))
+    (first..entries.len()).filter_map(|index| entry_at(described, index))
 }
 
 /// How many wait behind the holder.
@@ -277,18 +280,18 @@ pub fn summary(described: &Described) -> proto::LockSummary {
 }
 
 /// One remembered end.
-pub fn ended(id: &KeyId, place: &EndedPlace) -> proto::EndedPlace {
-    let (ended_by, detail) = match &place.reason {
+pub fn ended(id: &KeyId, entry: &EndedEntry) -> proto::EndedEntry {
+    let (ended_by, detail) = match &entry.reason {
         EndReason::Forced { by, why } => (by.to_string(), why.to_string()),
         EndReason::Expired
         | EndReason::SessionClosed
         | EndReason::Unclaimed
         | EndReason::Foreign => (String::new(), String::new()),
     };
-    proto::EndedPlace {
-        lock_ref: place_text(id, place.seq, place.tag),
-        seq: place.seq.0,
-        reason: super::status::ended_reason(&place.reason).into(),
+    proto::EndedEntry {
+        lock_ref: entry_text(id, entry.seq, entry.tag),
+        seq: entry.seq.0,
+        reason: super::status::ended_reason(&entry.reason).into(),
         ended_by,
         detail,
     }

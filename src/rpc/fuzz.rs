@@ -17,8 +17,8 @@ use crate::lock::{Key, LockRef};
 /// The longest error about a field, in bytes: it does not repeat what was given.
 const ERROR_BYTES_MAX: usize = 250;
 
-/// A page token. The bytes are one, and also the place in a listing that one is made for; what follows a 0 in them says
-/// how that one is touched: at which character, and what is put there.
+/// A page token. The bytes are one, and also the position in a listing that one is made for; what follows a 0 in them
+/// says how that one is touched: at which character, and what is put there.
 pub fn page_token(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -139,10 +139,10 @@ fn taken<T: Debug>(field: &str, parsed: Result<T, Invalid>) -> Option<T> {
     parsed
         .map_err(|error| {
             assert_eq!(error.field, field);
-            let told = error.to_string();
+            let answered = error.to_string();
             assert!(
-                told.starts_with(field) && told.len() <= ERROR_BYTES_MAX,
-                "{told}"
+                answered.starts_with(field) && answered.len() <= ERROR_BYTES_MAX,
+                "{answered}"
             );
         })
         .ok()

@@ -1,7 +1,7 @@
-//! An AcquireLock that gives its place back where it does not get the lock in time.
+//! An AcquireLock that releases its entry where it does not get the lock in time.
 //!
-//! Only where it was answered WAITING: of a caller that hung up it is not known whether another call of it, over another
-//! connection, was told HELD meanwhile.
+//! Only where it was answered WAITING: of a caller that hung up it is not known whether another call of it, over
+//! another connection, was answered HELD meanwhile.
 
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
@@ -13,34 +13,34 @@ use super::status;
 use super::stopping::Stopping;
 use crate::proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 
-/// Asks for the lock, and leaves the queue unless it comes in time. Where this replica stops first the place is kept.
+/// Asks for the lock, and leaves the queue unless it comes in time. Where this replica stops first the entry is kept.
 pub async fn acquire(
     router: &Router,
     mut stopping: Stopping,
     request: Request<AcquireLockRequest>,
 ) -> Result<Response<AcquireLockResponse>, Status> {
-    let edge = router.edge(Deadline::of_request(request.extensions()));
+    let context = router.context(Deadline::of_request(request.extensions()));
     let ask = request.into_inner();
     let release = ReleaseLockRequest {
         lock_ref: ask.lock_ref.clone(),
         ..ReleaseLockRequest::default()
     };
-    let call = AcquireLock::parse(ask, &edge)?;
-    let release = ReleaseLock::parse(release, &edge)?;
+    let call = AcquireLock::parse(ask, &context)?;
+    let release = ReleaseLock::parse(release, &context)?;
     let acquired = tokio::select! {
         biased;
-        acquired = router.make(&call, &edge, call.answer_by(&edge)) => acquired?,
+        acquired = router.make(&call, &context, call.answer_by(&context)) => acquired?,
         // The engine answers those who wait here, and not those who wait through this replica at another.
         () = stopping.stopped() => return Err(status::stopping()),
     };
     if acquired.state() != LockState::Waiting {
         return Ok(Response::new(acquired));
     }
-    // In a task of its own: it goes on where the caller is gone, or its time is over.
+    // In a task of its own: it goes on where the caller is gone, or its time has passed.
     let router = router.clone();
     let left = tokio::spawn(async move {
         let answer_by = later(Instant::now(), router.limits().call_max());
-        router.make(&release, &edge, answer_by).await
+        router.make(&release, &context, answer_by).await
     });
     left.await.map_err(|_| status::outcome_unknown())??;
     Ok(Response::new(AcquireLockResponse {

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::calls::About;
+use super::calls::Target;
 use crate::engine::{LeaseId, Presence};
 use crate::lock::ReplicaId;
 
-/// How many are remembered. Past that all are forgotten: the cost is one question more for each.
+/// How many are remembered. Past that all are forgotten: the cost is one more call for each.
 const HOMES_MAX: usize = 16 * 1024;
 
-/// The replicas of places and sessions that are elsewhere than usual. New places have none: they go to the
+/// The replicas of entries and sessions that are elsewhere than usual. New entries have none: they go to the
 /// affinity replica, so that all who ask stay agreed on one as replicas come and go.
 #[derive(Debug, Default)]
 pub struct Homes {
@@ -24,41 +24,41 @@ pub struct Homes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
     /// By this replica.
-    Here,
+    Local,
     /// By another one.
-    There(ReplicaId),
+    Remote(ReplicaId),
 }
 
-fn name(about: &About) -> Option<LeaseId> {
-    match about {
-        About::Key(..) => None,
-        About::Place(lock_ref) => Some(LeaseId::LockRef(lock_ref.without_grant())),
-        About::Session(session) => Some(LeaseId::Session(*session)),
+fn name(target: &Target) -> Option<LeaseId> {
+    match target {
+        Target::Key(..) => None,
+        Target::LockRef(lock_ref) => Some(LeaseId::LockRef(lock_ref.without_grant())),
+        Target::Session(session) => Some(LeaseId::Session(*session)),
     }
 }
 
 impl Homes {
     /// The replica that had it last; `None` where that is the usual one.
-    pub fn of(&self, about: &About) -> Option<Home> {
+    pub fn of(&self, target: &Target) -> Option<Home> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
         let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        homes.get(&name(about)?).copied()
+        homes.get(&name(target)?).copied()
     }
 
     /// It was served there.
-    pub fn note(&self, about: &About, usual: &Presence, served: &Presence) {
+    pub fn note(&self, target: &Target, usual: &Presence, served: &Presence) {
         let home = match served {
-            Presence::Here => Home::Here,
-            Presence::Live(peer) => Home::There(peer.id),
+            Presence::Local => Home::Local,
+            Presence::Live(peer) => Home::Remote(peer.id),
             Presence::Down | Presence::Unsure => return,
         };
         let is_usual = served == usual;
         if is_usual && !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let Some(name) = name(about) else {
+        let Some(name) = name(target) else {
             return;
         };
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);

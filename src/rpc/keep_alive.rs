@@ -1,12 +1,12 @@
-//! The KeepAlive stream: each sign of life is answered, in order.
+//! The KeepAlive stream: each renewal is answered, in order.
 //!
-//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are under way or their answers are not
+//! Nothing is read from the client while [`RENEWALS_MAX`] renewals are in flight or their answers are not
 //! taken: a slow store, or a client that does not read, fills the window of the stream and nothing else.
 //! (Of thousands of small frames that are not read h2 makes an end of the connection; before that the
 //! oldest renewal has failed, and is answered, unless they come by the thousand a second.)
 //!
 //! A session may have asked to end soon after its stream does (`disconnect_grace`). So a stream remembers whose
-//! signs of life it carried, and tells at its end.
+//! renewals it carried, and tells at its end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::calls::{Call as _, Edge, KeepAlive};
+use super::calls::{Call as _, CallContext, KeepAlive};
 use super::deadline::later;
 use super::router::Router;
 use super::status;
@@ -23,11 +23,11 @@ use super::stopping::Stopping;
 use crate::lock::SessionId;
 use crate::proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 
-/// How many renewals of one stream may be under way: one slow session does not hold up the others, and
+/// How many renewals of one stream may be in flight: one slow session does not hold up the others, and
 /// the answers keep their order.
 const RENEWALS_MAX: usize = 256;
 
-/// How many sessions a stream remembers: twice what may be under way, for a client with so many sessions that have a
+/// How many sessions a stream remembers: twice what may be in flight, for a client with so many sessions that have a
 /// disconnect_grace beside as many that have none. Of further ones nothing is told at its end; so they live for
 /// their TTL.
 const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
@@ -59,7 +59,7 @@ impl Remembered {
     }
 }
 
-/// The sessions that a stream carried signs of life for. Kept by the stream and by each renewal under way: what is
+/// The sessions that a stream carried renewals for. Kept by the stream and by each renewal in flight: what is
 /// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
 struct Connected {
     router: Router,
@@ -73,8 +73,8 @@ impl Connected {
     }
 
     /// Whether the stream itself ends: its replica stops, or its deadline is there.
-    fn is_ending(&self, edge: &Edge) -> bool {
-        let deadline = edge.deadline.answer_by();
+    fn is_ending(&self, context: &CallContext) -> bool {
+        let deadline = context.deadline.answer_by();
         self.stopping.is_stopped() || deadline.is_some_and(|at| at <= Instant::now())
     }
 
@@ -82,17 +82,17 @@ impl Connected {
     async fn renew(
         &self,
         ask: KeepAliveRequest,
-        edge: &Edge,
+        context: &CallContext,
         answer_by: Instant,
     ) -> Result<KeepAliveResponse, Status> {
-        let sign = KeepAlive::parse(ask, edge)?;
+        let sign = KeepAlive::parse(ask, context)?;
         if let Some(session) = sign.session() {
             self.sessions().note(session);
         }
-        let answer = match self.router.make(&sign, edge, answer_by).await {
+        let answer = match self.router.make(&sign, context, answer_by).await {
             Ok(answer) => answer,
             // It says something of this lease only: the others on the stream go on.
-            Err(status) if is_of_one_lease(&status) && !self.is_ending(edge) => {
+            Err(status) if is_of_one_lease(&status) && !self.is_ending(context) => {
                 return Ok(sign.nothing_safe(EndReason::Unspecified));
             }
             Err(status) => return Err(status),
@@ -119,28 +119,28 @@ impl Drop for Connected {
     }
 }
 
-/// Whether a sign of life failed for want of something that the next one may find: a store, a replica, room.
+/// Whether a renewal failed for want of something that the next one may find: a store, a replica, room.
 fn is_of_one_lease(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
 }
 
 /// What the client's side of the stream brings.
-enum Asked {
+enum StreamInput {
     Renew(KeepAliveRequest),
     Fail(Status),
 }
 
-/// The answers to a stream of signs of life. It ends where the client ends its side, a little before
+/// The answers to a stream of renewals. It ends where the client ends its side, a little before
 /// the deadline, with a status when the replica stops, and with a status where a message makes no sense.
-/// A session that is over, or of which nothing can be said now, ends nothing.
+/// A session that has ended, or of which nothing can be said now, ends nothing.
 pub fn stream(
     router: Router,
     asks: Streaming<KeepAliveRequest>,
-    edge: Edge,
+    context: CallContext,
     stopping: Stopping,
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = router.limits().message_bytes_max;
-    let deadline = edge.deadline;
+    let deadline = context.deadline;
     let connected = Arc::new(Connected {
         router,
         stopping: stopping.clone(),
@@ -157,32 +157,32 @@ pub fn stream(
         };
         tokio::select! {
             biased;
-            () = stopping.stopped() => Some((Asked::Fail(status::stopping()), None)),
+            () = stopping.stopped() => Some((StreamInput::Fail(status::stopping()), None)),
             () = end => None,
             asked = asks.message() => match asked {
-                Ok(Some(ask)) => Some((Asked::Renew(ask), Some((asks, stopping)))),
+                Ok(Some(ask)) => Some((StreamInput::Renew(ask), Some((asks, stopping)))),
                 Ok(None) => None,
                 Err(failed) => {
-                    let told = status::of_library(failed.code(), failed.message(), message_bytes_max);
-                    Some((Asked::Fail(told.unwrap_or(failed)), None))
+                    let answered = status::of_library(failed.code(), failed.message(), message_bytes_max);
+                    Some((StreamInput::Fail(answered.unwrap_or(failed)), None))
                 }
             },
         }
     });
     asked
         .map(move |asked| {
-            let (connected, edge) = (Arc::clone(&connected), edge.clone());
+            let (connected, context) = (Arc::clone(&connected), context.clone());
             let mut stopping = stopping.clone();
-            let call_max = later(Instant::now(), edge.limits.call_max());
+            let call_max = later(Instant::now(), context.limits.call_max());
             let answer_by = deadline.answer_by().map_or(call_max, |at| at.min(call_max));
             async move {
                 match asked {
-                    Asked::Renew(ask) => tokio::select! {
+                    StreamInput::Renew(ask) => tokio::select! {
                         biased;
-                        answer = connected.renew(ask, &edge, answer_by) => answer,
+                        answer = connected.renew(ask, &context, answer_by) => answer,
                         () = stopping.stopped() => Err(status::stopping()),
                     },
-                    Asked::Fail(status) => Err(status),
+                    StreamInput::Fail(status) => Err(status),
                 }
             }
         })

@@ -33,7 +33,7 @@ const BUSIEST_DEFAULT: usize = 20;
 /// How many replicas are asked at once what they did …
 const ASKED_AT_ONCE: usize = 64;
 /// … and how long each has to say so.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// LockAdmin on an engine.
 #[derive(Clone)]
@@ -62,11 +62,11 @@ impl LockAdminRpc {
         let peers = self.engine.live_peers();
         let peers = peers.map_err(|error| status::of_engine(&error))?;
         let asked = peers.into_iter().map(|peer| async move {
-            let told = match &self.peers {
+            let answered = match &self.peers {
                 Some(peers) => peers.activity(&peer, keys_max, within).await,
                 None => None,
             };
-            told.unwrap_or_else(|| ReplicaActivity {
+            answered.unwrap_or_else(|| ReplicaActivity {
                 replica: Some(ReplicaInfo {
                     replica: peer.id.to_string(),
                     ..ReplicaInfo::default()
@@ -174,7 +174,7 @@ impl LockAdmin for LockAdminRpc {
         } else {
             state.grant.0
         };
-        let ended = state.ended.places.iter();
+        let ended = state.ended.entries.iter();
         Ok(Response::new(DescribeLockResponse {
             table: id.table.to_string(),
             key: id.key.to_string(),
@@ -183,7 +183,7 @@ impl LockAdmin for LockAdminRpc {
             waiter_count: answer::waiter_count(state),
             unsynced: state.unsynced,
             last_fencing_token,
-            ended: ended.map(|place| answer::ended(&id, place)).collect(),
+            ended: ended.map(|entry| answer::ended(&id, entry)).collect(),
             next_page_token,
         }))
     }
@@ -254,7 +254,7 @@ impl LockAdmin for LockAdminRpc {
         let mut replicas = vec![answer::activity(did, self.engine.replica())];
         // One that is silent leaves its place in the answer empty, and costs no more than that.
         let left = answer_by.saturating_duration_since(Instant::now()) / 4;
-        let within = left.min(TOLD_WITHIN);
+        let within = left.min(ANSWERED_WITHIN);
         replicas.append(&mut by(answer_by, self.elsewhere(keys_max, within)).await?);
         Ok(Response::new(DescribeActivityResponse { replicas }))
     }

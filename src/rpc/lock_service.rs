@@ -63,7 +63,7 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
-        // One that gives up is not cut off: it may be giving its place back.
+        // One that gives up is not cut off: it may be releasing its entry.
         let waits = request.get_ref().wait.is_some() && !request.get_ref().give_up;
         let call = async {
             match request.get_ref().give_up {
@@ -114,11 +114,13 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
-        let edge = self.router.edge(Deadline::of_request(request.extensions()));
+        let context = self
+            .router
+            .context(Deadline::of_request(request.extensions()));
         let lock_ref = parse::lock_ref(&request.into_inner().lock_ref)?;
         Span::current().record("lock_ref", display(lock_ref.without_grant()));
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
-        let stream = watch_relay::open(router, lock_ref, edge, stopping).await?;
+        let stream = watch_relay::open(router, lock_ref, context, stopping).await?;
         Ok(Response::new(Box::pin(stream)))
     }
 
@@ -142,9 +144,11 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<Streaming<KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        let edge = self.router.edge(Deadline::of_request(request.extensions()));
+        let context = self
+            .router
+            .context(Deadline::of_request(request.extensions()));
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
-        let stream = keep_alive::stream(router, request.into_inner(), edge, stopping);
+        let stream = keep_alive::stream(router, request.into_inner(), context, stopping);
         Ok(Response::new(Box::pin(stream)))
     }
 

@@ -27,7 +27,7 @@ pub struct Invalid {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// It is needed.
-    #[error("it is needed and empty")]
+    #[error("must not be empty")]
     Missing,
     /// It has too many bytes.
     #[error("it has {bytes} bytes; the limit is {max} ({limit})")]
@@ -40,7 +40,7 @@ pub enum Problem {
         limit: &'static str,
     },
     /// It holds a control character.
-    #[error("it has a control character at byte {at}")]
+    #[error("contains a control character at byte {at}")]
     Control {
         /// Where, counted in bytes from 0.
         at: usize,
@@ -55,7 +55,7 @@ pub enum Problem {
     #[error("not a UUID (like 67e55044-10b1-426f-9247-bb680e5fe0c8)")]
     NotUuid,
     /// It is the UUID of only zeros or only ones, which would make different calls one.
-    #[error("the nil and the max UUID name no call; make a random one")]
+    #[error("must not be the nil or the max UUID; generate a random one")]
     ConstantUuid,
     /// It is neither a session nor a lockRef.
     #[error("neither a session (a UUID, from OpenSession) nor a lockRef")]
@@ -64,11 +64,11 @@ pub enum Problem {
     #[error("not a valid duration: nanos must be below a second and have the sign of seconds")]
     Duration,
     /// It is below zero.
-    #[error("it is negative")]
+    #[error("must not be negative")]
     Negative,
     /// The TTL is too short or too long.
     #[error(
-        "{given_ms} ms is out of range; it takes {min_ms} to {max_ms} ms (limits.ttl_min_ms, limits.ttl_max_ms)"
+        "{given_ms} ms is out of range; allowed are {min_ms} to {max_ms} ms (limits.ttl_min_ms, limits.ttl_max_ms)"
     )]
     TtlOutOfRange {
         /// What was given, in milliseconds, rounded up.
@@ -80,7 +80,7 @@ pub enum Problem {
     },
     /// The grace for a client that is disconnected is too short or too long.
     #[error(
-        "{given_ms} ms is out of range; it takes {min_ms} ms (limits.disconnect_grace_min_ms) to the session's ttl, \
+        "{given_ms} ms is out of range; allowed are {min_ms} ms (limits.disconnect_grace_min_ms) to the session's ttl, \
          {ttl_ms} ms"
     )]
     GraceOutOfRange {
@@ -95,14 +95,14 @@ pub enum Problem {
     #[error("cannot be set together with {0}")]
     TogetherWith(&'static str),
     /// A mode that this server does not know.
-    #[error("{0} is no mode that this server knows")]
+    #[error("unknown lock mode {0}")]
     UnknownMode(i32),
     /// A mutation both deletes and writes.
-    #[error("must be empty where delete is true")]
+    #[error("must be empty when delete is true")]
     DeleteWithValue,
     /// A page token of nobody, or of another listing.
     #[error(
-        "not a page token of this listing; take next_page_token of the page before, and change nothing else"
+        "not a page token of this listing; pass next_page_token of the previous page, with the other fields unchanged"
     )]
     PageToken,
 }
@@ -194,7 +194,7 @@ pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
     at("session", parsed)
 }
 
-/// `session` and `ttl` of a new place: at most one of them.
+/// `session` and `ttl` of a new entry: at most one of them.
 pub fn live_by(
     session_text: &str,
     ttl: Option<&prost_types::Duration>,

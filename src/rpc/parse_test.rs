@@ -74,7 +74,7 @@ fn a_session_is_a_uuid_or_a_lock_ref_whose_grant_does_not_matter() {
 }
 
 #[test]
-fn a_place_lives_by_a_session_or_by_its_own_ttl() {
+fn an_entry_lives_by_a_session_or_by_its_own_ttl() {
     let ttl = |live_by| match live_by {
         LiveBy::Ttl(ms) => Some(ms),
         LiveBy::Session(_) => None,
@@ -183,12 +183,12 @@ fn words_for_people_have_a_length_and_no_control_characters() {
 fn a_value_has_a_largest_size() {
     let max = Bytes::from(vec![0; 1024 * 1024]);
     assert!(put(max, &limits()).is_ok());
-    let over = Bytes::from(vec![0; 1024 * 1024 + 1]);
-    let (field, problem) = refused(put(over.clone(), &limits()));
+    let ended = Bytes::from(vec![0; 1024 * 1024 + 1]);
+    let (field, problem) = refused(put(ended.clone(), &limits()));
     assert_eq!(field, "value");
     assert!(problem.to_string().contains("limits.value_bytes_max"));
     let carried = proto::Mutation {
-        value: over,
+        value: ended,
         delete: false,
     };
     assert_eq!(refused(mutation(Some(carried), &limits())).0, "put.value");

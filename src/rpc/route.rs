@@ -2,14 +2,14 @@
 //!
 //! The asked replica passes a call on: to the home that it remembers, else to the affinity replica of the key.
 //! Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
-//! three times at most. A replica that cannot be called has its places taken over, within the rules of the
+//! three times at most. A replica that cannot be called has its entries taken over, within the rules of the
 //! engine. A write that may have been done is never sent once more.
 
 use std::future::Future;
 
 use tonic::Status;
 
-use super::calls::About;
+use super::calls::Target;
 use super::homes::{Home, Homes};
 use super::status;
 use crate::engine::{Engine, EngineError, Peer, Presence};
@@ -21,7 +21,7 @@ const HOPS_MAX: usize = 3;
 const TRIES_MAX: usize = 10;
 
 /// What routing asks of this replica.
-pub trait Around: Sync {
+pub trait Membership: Sync {
     /// As [`Engine::affinity`].
     fn affinity(&self, key: &KeyId) -> Presence;
     /// As [`Engine::presence`].
@@ -29,12 +29,12 @@ pub trait Around: Sync {
     /// As [`Engine::take_over`] and [`Engine::take_session`].
     fn take_over(
         &self,
-        about: &About,
+        target: &Target,
         from: ReplicaId,
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 }
 
-impl Around for Engine {
+impl Membership for Engine {
     fn affinity(&self, key: &KeyId) -> Presence {
         Engine::affinity(self, key)
     }
@@ -43,19 +43,19 @@ impl Around for Engine {
         Engine::presence(self, id)
     }
 
-    async fn take_over(&self, about: &About, from: ReplicaId) -> Result<(), EngineError> {
-        match about {
-            About::Place(lock_ref) => Engine::take_over(self, lock_ref, from).await,
-            About::Session(session) => self.take_session(*session, from).await,
-            // A place that an earlier try of this call made.
-            About::Key(id, request_id) => self.take_created(id, *request_id, from).await,
+    async fn take_over(&self, target: &Target, from: ReplicaId) -> Result<(), EngineError> {
+        match target {
+            Target::LockRef(lock_ref) => Engine::take_over(self, lock_ref, from).await,
+            Target::Session(session) => self.take_session(*session, from).await,
+            // An entry that an earlier try of this call made.
+            Target::Key(id, request_id) => self.take_created(id, *request_id, from).await,
         }
     }
 }
 
 /// What came of asking another replica.
 #[derive(Debug)]
-pub enum There<A> {
+pub enum ForwardOutcome<A> {
     /// It served the call.
     Answered(A),
     /// It refused, in words for the caller.
@@ -79,107 +79,107 @@ pub trait Step: Sync {
     type Answer: Send;
 
     /// What it is about.
-    fn about(&self) -> &About;
+    fn target(&self) -> &Target;
 
     /// What may have been done is not done once more.
     fn is_write(&self) -> bool;
 
-    /// What its caller hears of what the engine did not do. May be an answer.
+    /// What its caller learns of what the engine did not do. May be an answer.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         Err(status::of_engine(&error))
     }
 
     /// Makes it here.
-    fn here(&self) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+    fn serve_locally(&self) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 
     /// Has another replica make it.
-    fn there(&self, peer: &Peer) -> impl Future<Output = There<Self::Answer>> + Send;
+    fn forward(&self, peer: &Peer) -> impl Future<Output = ForwardOutcome<Self::Answer>> + Send;
 }
 
 /// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
 pub async fn route<S: Step>(
-    around: &impl Around,
+    membership: &impl Membership,
     homes: &Homes,
     step: &S,
 ) -> Result<S::Answer, Status> {
-    let about = step.about();
-    let usual = match about {
-        About::Key(id, _) => around.affinity(id),
-        About::Place(lock_ref) => around.affinity(&KeyId {
+    let target = step.target();
+    let usual = match target {
+        Target::Key(id, _) => membership.affinity(id),
+        Target::LockRef(lock_ref) => membership.affinity(&KeyId {
             table: lock_ref.table.clone(),
             key: lock_ref.key.clone(),
         }),
-        About::Session(_) => Presence::Here,
+        Target::Session(_) => Presence::Local,
     };
-    let mut way = Way {
+    let mut attempt = RouteAttempt {
         hops: 0,
         newest: None,
         lost: Vec::new(),
     };
-    let remembered = homes.of(about).map(|home| match home {
-        Home::Here => Presence::Here,
-        Home::There(id) => around.presence(id),
+    let remembered = homes.of(target).map(|home| match home {
+        Home::Local => Presence::Local,
+        Home::Remote(id) => membership.presence(id),
     });
     let mut next = match remembered {
-        Some(known @ (Presence::Here | Presence::Live(_))) => known,
+        Some(known @ (Presence::Local | Presence::Live(_))) => known,
         Some(Presence::Down | Presence::Unsure) | None => usual.clone(),
     };
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
-            let (home, version) = match step.here().await {
+            let (home, version) = match step.serve_locally().await {
                 Ok(answer) => {
-                    homes.note(about, &usual, &Presence::Here);
+                    homes.note(target, &usual, &Presence::Local);
                     return Ok(answer);
                 }
                 Err(EngineError::Elsewhere { home, version }) => (home, version),
                 Err(error) => return step.failed(error),
             };
-            next = match around.presence(home) {
-                Presence::Live(peer) if !way.lost.contains(&home) => {
-                    if !way.follows(version) {
-                        // Who has it says that it has it not: one of them will hear of it soon.
+            next = match membership.presence(home) {
+                Presence::Live(peer) if !attempt.lost.contains(&home) => {
+                    if !attempt.follows(version) {
+                        // Who has it says that it has it not: one of them will learn of it soon.
                         return step.failed(EngineError::Elsewhere { home, version });
                     }
                     Presence::Live(peer)
                 }
                 // Known to this process already, and to this call of it not yet.
-                Presence::Here => Presence::Here,
+                Presence::Local => Presence::Local,
                 Presence::Live(_) | Presence::Down | Presence::Unsure => {
-                    match around.take_over(about, home).await {
+                    match membership.take_over(target, home).await {
                         // Somebody else was quicker: the next try here says who.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
                         Err(error) => return step.failed(error),
                     }
-                    Presence::Here
+                    Presence::Local
                 }
             };
             continue;
         };
-        next = match step.there(&peer).await {
-            There::Answered(answer) => {
-                homes.note(about, &usual, &Presence::Live(peer));
+        next = match step.forward(&peer).await {
+            ForwardOutcome::Answered(answer) => {
+                homes.note(target, &usual, &Presence::Live(peer));
                 return Ok(answer);
             }
-            There::Refused(refusal) => return Err(refusal),
-            There::Elsewhere { home, version } => {
-                let is_newer = way.follows(version);
-                match around.presence(home) {
-                    live @ Presence::Live(_) if is_newer && !way.lost.contains(&home) => live,
-                    Presence::Live(_) | Presence::Here | Presence::Down | Presence::Unsure => {
-                        Presence::Here
+            ForwardOutcome::Refused(refusal) => return Err(refusal),
+            ForwardOutcome::Elsewhere { home, version } => {
+                let is_newer = attempt.follows(version);
+                match membership.presence(home) {
+                    live @ Presence::Live(_) if is_newer && !attempt.lost.contains(&home) => live,
+                    Presence::Live(_) | Presence::Local | Presence::Down | Presence::Unsure => {
+                        Presence::Local
                     }
                 }
             }
-            There::NotAsked(why) => {
-                tracing::debug!(replica = %peer.id, why, "a call was not passed on");
-                way.lose(peer.id)
+            ForwardOutcome::NotAsked(why) => {
+                tracing::debug!(replica = %peer.id, why, "a call was not forwarded");
+                attempt.lose(peer.id)
             }
-            There::Unknown(why) => {
-                tracing::debug!(replica = %peer.id, why, "a call that was passed on has no answer");
+            ForwardOutcome::Unknown(why) => {
+                tracing::debug!(replica = %peer.id, why, "a forwarded call got no answer");
                 if step.is_write() {
                     return Err(status::write_unknown());
                 }
-                way.lose(peer.id)
+                attempt.lose(peer.id)
             }
         };
     }
@@ -187,7 +187,7 @@ pub async fn route<S: Step>(
 }
 
 /// What one call has learned on its way.
-struct Way {
+struct RouteAttempt {
     hops: usize,
     /// The highest version that said where to ask.
     newest: Option<u64>,
@@ -195,7 +195,7 @@ struct Way {
     lost: Vec<ReplicaId>,
 }
 
-impl Way {
+impl RouteAttempt {
     /// Whether to follow what has this version.
     fn follows(&mut self, version: u64) -> bool {
         let is_newer = self.newest.is_none_or(|newest| version > newest);
@@ -209,7 +209,7 @@ impl Way {
 
     fn lose(&mut self, id: ReplicaId) -> Presence {
         self.lost.push(id);
-        Presence::Here
+        Presence::Local
     }
 }
 

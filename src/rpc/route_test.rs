@@ -20,27 +20,27 @@ fn letter(id: ReplicaId) -> char {
 }
 
 /// What one of them says: `Ok` is its answer.
-type Said = Result<&'static str, There<&'static str>>;
+type Said = Result<&'static str, ForwardOutcome<&'static str>>;
 
 fn elsewhere(home: ReplicaId, version: u64) -> Said {
-    Err(There::Elsewhere { home, version })
+    Err(ForwardOutcome::Elsewhere { home, version })
 }
 
 fn not_asked() -> Said {
-    Err(There::NotAsked("refused".to_owned()))
+    Err(ForwardOutcome::NotAsked("refused".to_owned()))
 }
 
 fn unknown() -> Said {
-    Err(There::Unknown("cut".to_owned()))
+    Err(ForwardOutcome::Unknown("cut".to_owned()))
 }
 
 fn refused() -> Said {
-    Err(There::Refused(Status::failed_precondition("over")))
+    Err(ForwardOutcome::Refused(Status::failed_precondition("over")))
 }
 
 /// A call, what everybody will say to it, and what was done.
 struct World {
-    about: About,
+    target: Target,
     is_write: bool,
     affinity: Presence,
     down: Vec<ReplicaId>,
@@ -56,14 +56,14 @@ fn live(id: ReplicaId) -> Presence {
     })
 }
 
-fn place() -> LockRef {
+fn entry() -> LockRef {
     "default/a#3.k3vt9p2q@7".parse().unwrap()
 }
 
 impl World {
     fn new() -> World {
         World {
-            about: About::Place(place()),
+            target: Target::LockRef(entry()),
             is_write: false,
             affinity: live(A),
             down: Vec::new(),
@@ -75,7 +75,7 @@ impl World {
 
     fn create() -> World {
         World {
-            about: About::Key(
+            target: Target::Key(
                 KeyId {
                     table: TableName::default_table(),
                     key: Key::parse("a", 64).unwrap(),
@@ -88,7 +88,7 @@ impl World {
 
     fn session() -> World {
         World {
-            about: About::Session(SessionId(Uuid::from_u128(7))),
+            target: Target::Session(SessionId(Uuid::from_u128(7))),
             ..World::new()
         }
     }
@@ -128,7 +128,7 @@ impl World {
         let said = says.get_mut(&id).expect("nobody asks it");
         match (said.len(), &said[0]) {
             (1, Ok(answer)) => Ok(answer),
-            (1, Err(There::Elsewhere { home, version })) => elsewhere(*home, *version),
+            (1, Err(ForwardOutcome::Elsewhere { home, version })) => elsewhere(*home, *version),
             _ => said.pop_front().unwrap(),
         }
     }
@@ -138,20 +138,20 @@ impl World {
     }
 }
 
-impl Around for World {
+impl Membership for World {
     fn affinity(&self, _key: &KeyId) -> Presence {
         self.affinity.clone()
     }
 
     fn presence(&self, id: ReplicaId) -> Presence {
         match id {
-            HERE => Presence::Here,
+            HERE => Presence::Local,
             id if self.down.contains(&id) => Presence::Down,
             id => live(id),
         }
     }
 
-    async fn take_over(&self, _about: &About, from: ReplicaId) -> Result<(), EngineError> {
+    async fn take_over(&self, _about: &Target, from: ReplicaId) -> Result<(), EngineError> {
         self.did(format!("take-over:{}", letter(from)));
         Ok(())
     }
@@ -160,29 +160,29 @@ impl Around for World {
 impl Step for World {
     type Answer = &'static str;
 
-    fn about(&self) -> &About {
-        &self.about
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn is_write(&self) -> bool {
         self.is_write
     }
 
-    async fn here(&self) -> Result<&'static str, EngineError> {
+    async fn serve_locally(&self) -> Result<&'static str, EngineError> {
         self.did("here".to_owned());
         match self.next(HERE) {
             Ok(answer) => Ok(answer),
-            Err(There::Elsewhere { home, version }) => {
+            Err(ForwardOutcome::Elsewhere { home, version }) => {
                 Err(EngineError::Elsewhere { home, version })
             }
-            Err(_) => Err(EngineError::SessionOver),
+            Err(_) => Err(EngineError::SessionEnded),
         }
     }
 
-    async fn there(&self, peer: &Peer) -> There<&'static str> {
+    async fn forward(&self, peer: &Peer) -> ForwardOutcome<&'static str> {
         self.did(letter(peer.id).to_string());
         match self.next(peer.id) {
-            Ok(answer) => There::Answered(answer),
+            Ok(answer) => ForwardOutcome::Answered(answer),
             Err(there) => there,
         }
     }
@@ -191,7 +191,7 @@ impl Step for World {
 #[tokio::test]
 async fn a_replica_without_others_does_everything_itself() {
     let mut world = World::new().says(HERE, [Ok("done")]);
-    world.affinity = Presence::Here;
+    world.affinity = Presence::Local;
     assert_eq!(world.route().await.unwrap(), "done");
     assert_eq!(world.done(), "here");
 }
@@ -270,7 +270,7 @@ async fn a_create_is_made_here_where_the_affinity_replica_gives_no_answer() {
 }
 
 #[tokio::test]
-async fn a_home_that_beats_and_cannot_be_called_is_asked_through_the_store() {
+async fn a_home_that_sends_heartbeats_and_cannot_be_called_is_asked_through_the_store() {
     for silence in [not_asked(), unknown()] {
         let world = World::new()
             .says(A, [silence])

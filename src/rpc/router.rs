@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
-use super::calls::{About, Call, Edge};
+use super::calls::{Call, CallContext, Target};
 use super::deadline::{Deadline, by, by_or};
 use super::homes::{Home, Homes};
 use super::peer::PeerClient;
-use super::route::{Step, There, route};
+use super::route::{ForwardOutcome, Step, route};
 use crate::engine::{Engine, EngineError, Ids, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
@@ -51,8 +51,8 @@ impl Router {
     }
 
     /// What goes with a call of this deadline.
-    pub fn edge(&self, deadline: Deadline) -> Edge {
-        Edge {
+    pub fn context(&self, deadline: Deadline) -> CallContext {
+        CallContext {
             deadline,
             identity: String::new(),
             limits: Arc::clone(&self.limits),
@@ -65,35 +65,37 @@ impl Router {
         &self,
         request: Request<C::Ask>,
     ) -> Result<Response<C::Answer>, Status> {
-        let edge = self.edge(Deadline::of_request(request.extensions()));
-        let call = C::parse(request.into_inner(), &edge)?;
-        let answer_by = call.answer_by(&edge);
-        self.make(&call, &edge, answer_by).await.map(Response::new)
+        let context = self.context(Deadline::of_request(request.extensions()));
+        let call = C::parse(request.into_inner(), &context)?;
+        let answer_by = call.answer_by(&context);
+        self.make(&call, &context, answer_by)
+            .await
+            .map(Response::new)
     }
 
     /// The same until an instant of its own.
     pub async fn make<C: Call>(
         &self,
         call: &C,
-        edge: &Edge,
+        context: &CallContext,
         answer_by: Instant,
     ) -> Result<C::Answer, Status> {
-        let about = call.about();
-        about.record(&Span::current());
+        let target = call.target();
+        target.record(&Span::current());
         let step = Making {
             router: self,
-            about,
+            target,
             call,
-            edge,
+            context,
             answer_by,
         };
         let late = || call.late();
         by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
     }
 
-    /// A stream ended that the client of a session gave signs of life on: tells whoever keeps that session.
+    /// A stream ended that the client of a session sent renewals on: tells whoever keeps that session.
     pub fn disconnected(&self, session: SessionId) {
-        let Some(Home::There(keeper)) = self.homes.of(&About::Session(session)) else {
+        let Some(Home::Remote(keeper)) = self.homes.of(&Target::Session(session)) else {
             return self.engine.disconnected(session);
         };
         if let (Some(peers), Presence::Live(peer)) = (&self.peers, self.engine.presence(keeper)) {
@@ -102,14 +104,18 @@ impl Router {
     }
 
     /// Watches a lockRef where its home is.
-    pub async fn watch(&self, lock_ref: &LockRef, edge: &Edge) -> Result<Watched, Status> {
+    pub async fn watch(
+        &self,
+        lock_ref: &LockRef,
+        context: &CallContext,
+    ) -> Result<WatchSource, Status> {
         let step = Watching {
             router: self,
-            about: About::Place(lock_ref.clone()),
+            target: Target::LockRef(lock_ref.clone()),
             lock_ref,
-            edge,
+            context,
         };
-        let answer_by = edge.deadline.answer_by_or(self.limits.call_max());
+        let answer_by = context.deadline.answer_by_or(self.limits.call_max());
         by(answer_by, route(&self.engine, &self.homes, &step)).await
     }
 }
@@ -117,17 +123,17 @@ impl Router {
 /// A unary call on its way.
 struct Making<'a, C> {
     router: &'a Router,
-    about: About,
+    target: Target,
     call: &'a C,
-    edge: &'a Edge,
+    context: &'a CallContext,
     answer_by: Instant,
 }
 
 impl<C: Call> Step for Making<'_, C> {
     type Answer = C::Answer;
 
-    fn about(&self) -> &About {
-        &self.about
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn is_write(&self) -> bool {
@@ -138,14 +144,14 @@ impl<C: Call> Step for Making<'_, C> {
         self.call.failed(error)
     }
 
-    async fn here(&self) -> Result<C::Answer, EngineError> {
-        self.call.here(&self.router.engine).await
+    async fn serve_locally(&self) -> Result<C::Answer, EngineError> {
+        self.call.serve_locally(&self.router.engine).await
     }
 
-    async fn there(&self, peer: &Peer) -> There<C::Answer> {
+    async fn forward(&self, peer: &Peer) -> ForwardOutcome<C::Answer> {
         match &self.router.peers {
             Some(peers) => {
-                let forward = peers.forward(peer, self.call, self.edge, self.answer_by);
+                let forward = peers.forward(peer, self.call, self.context, self.answer_by);
                 forward.await
             }
             None => no_way(),
@@ -153,55 +159,61 @@ impl<C: Call> Step for Making<'_, C> {
     }
 }
 
-fn no_way<A>() -> There<A> {
-    There::NotAsked("this replica has no secret to call others with".to_owned())
+fn no_way<A>() -> ForwardOutcome<A> {
+    ForwardOutcome::NotAsked(
+        "this replica has no secret to call other replicas with (peers.secret_file)".to_owned(),
+    )
 }
 
 /// Where the news of a watched lockRef come from.
-pub enum Watched {
+pub enum WatchSource {
     /// From this replica.
-    Here(Watch),
+    Local(Watch),
     /// From another one.
-    There(Streaming<ForwardWatchResponse>),
+    Remote(Streaming<ForwardWatchResponse>),
 }
 
 /// A watch that is to begin.
 struct Watching<'a> {
     router: &'a Router,
-    about: About,
+    target: Target,
     lock_ref: &'a LockRef,
-    edge: &'a Edge,
+    context: &'a CallContext,
 }
 
 impl Step for Watching<'_> {
-    type Answer = Watched;
+    type Answer = WatchSource;
 
-    fn about(&self) -> &About {
-        &self.about
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn is_write(&self) -> bool {
         false
     }
 
-    async fn here(&self) -> Result<Watched, EngineError> {
+    async fn serve_locally(&self) -> Result<WatchSource, EngineError> {
         let watch = self.router.engine.watch(self.lock_ref).await?;
-        Ok(Watched::Here(watch))
+        Ok(WatchSource::Local(watch))
     }
 
-    async fn there(&self, peer: &Peer) -> There<Watched> {
+    async fn forward(&self, peer: &Peer) -> ForwardOutcome<WatchSource> {
         let Some(peers) = &self.router.peers else {
             return no_way();
         };
         let ask = WatchLockRequest {
             lock_ref: self.lock_ref.to_string(),
         };
-        match peers.watch(peer, &ask, self.edge).await {
-            There::Answered(stream) => There::Answered(Watched::There(stream)),
-            There::Refused(refusal) => There::Refused(refusal),
-            There::Elsewhere { home, version } => There::Elsewhere { home, version },
-            There::NotAsked(why) => There::NotAsked(why),
-            There::Unknown(why) => There::Unknown(why),
+        match peers.watch(peer, &ask, self.context).await {
+            ForwardOutcome::Answered(stream) => {
+                ForwardOutcome::Answered(WatchSource::Remote(stream))
+            }
+            ForwardOutcome::Refused(refusal) => ForwardOutcome::Refused(refusal),
+            ForwardOutcome::Elsewhere { home, version } => {
+                ForwardOutcome::Elsewhere { home, version }
+            }
+            ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
+            ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The only place where gRPC status codes are chosen (design §8).
+//! The only place where gRPC status codes are chosen.
 //!
 //! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
 //! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
@@ -14,7 +14,7 @@ use tonic_types::{
 
 use super::parse::{Invalid, Problem};
 use crate::engine::EngineError;
-use crate::lock::{EndReason, Over};
+use crate::lock::{EndReason, EndedAs};
 use crate::proto;
 
 /// The domain of every google.rpc.ErrorInfo sent by Fermata.
@@ -30,7 +30,7 @@ const RETRY_ELSEWHERE: Duration = Duration::from_millis(50);
 const RETRY_LIMIT: Duration = Duration::from_secs(1);
 
 /// A status under construction: the code, the words, and the reason for programs.
-struct Told {
+struct StatusBuilder {
     code: Code,
     message: String,
     reason: String,
@@ -38,9 +38,9 @@ struct Told {
     details: ErrorDetails,
 }
 
-impl Told {
-    fn new(code: Code, message: impl Into<String>, reason: impl Into<String>) -> Told {
-        Told {
+impl StatusBuilder {
+    fn new(code: Code, message: impl Into<String>, reason: impl Into<String>) -> StatusBuilder {
+        StatusBuilder {
             code,
             message: message.into(),
             reason: reason.into(),
@@ -49,17 +49,17 @@ impl Told {
         }
     }
 
-    fn with(mut self, name: &str, value: impl ToString) -> Told {
+    fn with(mut self, name: &str, value: impl ToString) -> StatusBuilder {
         self.metadata.insert(name.to_owned(), value.to_string());
         self
     }
 
-    fn retry_after(mut self, delay: Duration) -> Told {
+    fn retry_after(mut self, delay: Duration) -> StatusBuilder {
         self.details.set_retry_info(Some(delay));
         self
     }
 
-    fn violation(mut self, field: impl Into<String>) -> Told {
+    fn violation(mut self, field: impl Into<String>) -> StatusBuilder {
         let violation = FieldViolation {
             reason: self.reason.clone(),
             ..FieldViolation::new(field, self.message.clone())
@@ -69,7 +69,7 @@ impl Told {
         self
     }
 
-    fn quota(mut self, subject: &str) -> Told {
+    fn quota(mut self, subject: &str) -> StatusBuilder {
         let violation = QuotaViolation::new(subject, self.message.clone());
         self.details
             .set_quota_failure(QuotaFailure::new(vec![violation]).violations);
@@ -88,37 +88,39 @@ pub fn of_engine(error: &EngineError) -> Status {
     let words = error.to_string();
     match error {
         EngineError::UnknownTable(table) => {
-            Told::new(Code::NotFound, words, "UNKNOWN_TABLE").with("table", table)
+            StatusBuilder::new(Code::NotFound, words, "UNKNOWN_TABLE").with("table", table)
         }
-        EngineError::NeverIssued => Told::new(Code::NotFound, words, "NEVER_ISSUED"),
-        EngineError::Over(over) => over_told(over, words),
-        EngineError::OverDuringWrite(over) => over_told(over, words).with("write", "unknown"),
-        EngineError::SessionOver => Told::new(
+        EngineError::NeverIssued => StatusBuilder::new(Code::NotFound, words, "NEVER_ISSUED"),
+        EngineError::Ended(ended) => ended_status(ended, words),
+        EngineError::EndedDuringWrite(ended) => ended_status(ended, words).with("write", "unknown"),
+        EngineError::SessionEnded => StatusBuilder::new(
             Code::FailedPrecondition,
             words,
             end_name(proto::EndReason::SessionClosed),
         ),
         EngineError::GrantSuperseded => {
-            Told::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
+            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
         }
         EngineError::SupersededDuringWrite => {
-            Told::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED").with("write", "unknown")
+            StatusBuilder::new(Code::FailedPrecondition, words, "GRANT_SUPERSEDED")
+                .with("write", "unknown")
         }
-        EngineError::NoGrant => Told::new(Code::FailedPrecondition, words, "NO_GRANT"),
-        EngineError::Releasing => Told::new(Code::FailedPrecondition, words, "RELEASING"),
+        EngineError::NoGrant => StatusBuilder::new(Code::FailedPrecondition, words, "NO_GRANT"),
+        EngineError::Releasing => StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING"),
         EngineError::ReleasingDuringWrite => {
-            Told::new(Code::FailedPrecondition, words, "RELEASING").with("write", "unknown")
+            StatusBuilder::new(Code::FailedPrecondition, words, "RELEASING")
+                .with("write", "unknown")
         }
         EngineError::CallNoNotAbove { given, last } => {
-            Told::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
+            StatusBuilder::new(Code::FailedPrecondition, words, "CALL_NO_NOT_ABOVE")
                 .with("given", given)
                 .with("last", last)
         }
         EngineError::RequestMismatch { field } => {
-            Told::new(Code::InvalidArgument, words, "REQUEST_MISMATCH").violation(*field)
+            StatusBuilder::new(Code::InvalidArgument, words, "REQUEST_MISMATCH").violation(*field)
         }
         EngineError::Exhausted { what, limit } => {
-            Told::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
+            StatusBuilder::new(Code::ResourceExhausted, words, "LIMIT_REACHED")
                 .with("limit", format!("limits.{what}"))
                 .with("max", limit)
                 .quota(what)
@@ -126,53 +128,57 @@ pub fn of_engine(error: &EngineError) -> Status {
         }
         // Not worth repeating soon: no RetryInfo.
         EngineError::KeyUsedUp(_) => {
-            Told::new(Code::ResourceExhausted, words, "KEY_USED_UP").quota("fencing_tokens_of_key")
+            StatusBuilder::new(Code::ResourceExhausted, words, "KEY_USED_UP")
+                .quota("fencing_tokens_of_key")
         }
         EngineError::Unavailable(_) | EngineError::CutOff => {
-            Told::new(Code::Unavailable, words, "STORE_UNAVAILABLE").retry_after(RETRY_STORE)
+            StatusBuilder::new(Code::Unavailable, words, "STORE_UNAVAILABLE")
+                .retry_after(RETRY_STORE)
         }
         EngineError::ClockOff(_) => {
-            Told::new(Code::Unavailable, words, "CLOCK_OFF").retry_after(RETRY_STORE)
+            StatusBuilder::new(Code::Unavailable, words, "CLOCK_OFF").retry_after(RETRY_STORE)
         }
-        EngineError::WriteUnknown(_) => Told::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
-            .with("write", "unknown")
-            .retry_after(RETRY_STORE),
+        EngineError::WriteUnknown(_) => {
+            StatusBuilder::new(Code::Unavailable, words, "OUTCOME_UNKNOWN")
+                .with("write", "unknown")
+                .retry_after(RETRY_STORE)
+        }
         EngineError::Elsewhere { .. } => {
-            Told::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "ELSEWHERE").retry_after(RETRY_ELSEWHERE)
         }
         EngineError::Stopping => {
-            Told::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
+            StatusBuilder::new(Code::Unavailable, words, "STOPPING").retry_after(RETRY_ELSEWHERE)
         }
     }
     .status()
 }
 
-/// A lockRef that is over.
-fn over_told(over: &Over, words: String) -> Told {
-    let told = Told::new(Code::FailedPrecondition, words, end_name(end_reason(over)));
-    match over {
-        Over::Ended(EndReason::Forced { by, why }) => told.with("by", by).with("why", why),
-        Over::Released
-        | Over::NoLongerKept
-        | Over::Ended(
+/// A lockRef that has ended.
+fn ended_status(ended: &EndedAs, words: String) -> StatusBuilder {
+    let builder = StatusBuilder::new(Code::FailedPrecondition, words, end_name(end_reason(ended)));
+    match ended {
+        EndedAs::Lost(EndReason::Forced { by, why }) => builder.with("by", by).with("why", why),
+        EndedAs::Released
+        | EndedAs::NoLongerKept
+        | EndedAs::Lost(
             EndReason::Expired
             | EndReason::SessionClosed
             | EndReason::Unclaimed
             | EndReason::Foreign,
-        ) => told,
+        ) => builder,
     }
 }
 
 /// How a lockRef ended, in the words of the contract.
-pub fn end_reason(over: &Over) -> proto::EndReason {
-    match over {
-        Over::Released => proto::EndReason::Released,
-        Over::NoLongerKept => proto::EndReason::NoLongerKept,
-        Over::Ended(reason) => ended_reason(reason),
+pub fn end_reason(ended: &EndedAs) -> proto::EndReason {
+    match ended {
+        EndedAs::Released => proto::EndReason::Released,
+        EndedAs::NoLongerKept => proto::EndReason::NoLongerKept,
+        EndedAs::Lost(reason) => ended_reason(reason),
     }
 }
 
-/// The end of a place, in the words of the contract.
+/// The end of an entry, in the words of the contract.
 pub fn ended_reason(reason: &EndReason) -> proto::EndReason {
     match reason {
         EndReason::Expired => proto::EndReason::Expired,
@@ -191,17 +197,17 @@ fn end_name(reason: proto::EndReason) -> &'static str {
 
 /// A field that cannot be used. Nothing was changed.
 pub fn of_invalid(invalid: &Invalid) -> Status {
-    let told = |reason| Told::new(Code::InvalidArgument, invalid.to_string(), reason);
+    let builder = |reason| StatusBuilder::new(Code::InvalidArgument, invalid.to_string(), reason);
     match &invalid.problem {
-        Problem::Missing => told("MISSING"),
+        Problem::Missing => builder("MISSING"),
         Problem::TooLong { limit, max, .. } => {
-            told("TOO_LARGE").with("limit", limit).with("max", max)
+            builder("TOO_LARGE").with("limit", limit).with("max", max)
         }
-        Problem::Negative => told("OUT_OF_RANGE"),
-        Problem::TtlOutOfRange { min_ms, max_ms, .. } => told("OUT_OF_RANGE")
+        Problem::Negative => builder("OUT_OF_RANGE"),
+        Problem::TtlOutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", max_ms),
-        Problem::GraceOutOfRange { min_ms, ttl_ms, .. } => told("OUT_OF_RANGE")
+        Problem::GraceOutOfRange { min_ms, ttl_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", ttl_ms),
         Problem::Table(_)
@@ -212,8 +218,8 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         | Problem::NotASession
         | Problem::Duration
         | Problem::UnknownMode(_)
-        | Problem::PageToken => told("MALFORMED"),
-        Problem::TogetherWith(_) | Problem::DeleteWithValue => told("CONFLICTING"),
+        | Problem::PageToken => builder("MALFORMED"),
+        Problem::TogetherWith(_) | Problem::DeleteWithValue => builder("CONFLICTING"),
     }
     .violation(invalid.field)
     .status()
@@ -234,8 +240,8 @@ pub fn of_undecodable(error: &prost::DecodeError) -> Status {
         .unwrap_or(&text);
     let mut fields = Vec::new();
     let mut what = text;
-    while let Some((place, rest)) = what.split_once(": ") {
-        match place.split_once('.') {
+    while let Some((entry, rest)) = what.split_once(": ") {
+        match entry.split_once('.') {
             Some((message, field)) if is_name(message) && is_name(field) => fields.push(field),
             Some(_) | None => break,
         }
@@ -248,7 +254,7 @@ pub fn of_undecodable(error: &prost::DecodeError) -> Status {
     } else {
         format!("{field}: cannot be decoded: {what}")
     };
-    Told::new(Code::InvalidArgument, words, "MALFORMED")
+    StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED")
         .violation(field)
         .status()
 }
@@ -259,10 +265,10 @@ fn is_name(text: &str) -> bool {
 
 /// The deadline is there and the outcome is not known.
 pub fn outcome_unknown() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unavailable,
-        "the outcome is not known at the deadline of this call; it is safe to repeat (a create with the \
-         same request_id)",
+        "the deadline passed before the outcome was known; the call can be repeated safely (a create with the same \
+         request_id)",
         "OUTCOME_UNKNOWN",
     )
     .retry_after(RETRY_UNKNOWN)
@@ -271,9 +277,9 @@ pub fn outcome_unknown() -> Status {
 
 /// The same of a call that writes.
 pub fn late_write() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unavailable,
-        "whether the value was written is not known at the deadline of this call; write it again before reading",
+        "the deadline passed before it was known whether the value was written; write it again before reading",
         "OUTCOME_UNKNOWN",
     )
     .with("write", "unknown")
@@ -283,10 +289,10 @@ pub fn late_write() -> Status {
 
 /// A write was passed on to the replica that has the lockRef, and nothing came back.
 pub fn write_unknown() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unavailable,
-        "the replica that has this lockRef gave no answer: whether the value was written is not known; write \
-         it again before reading",
+        "the home of this lockRef did not answer, so it is not known whether the value was written; write it again \
+         before reading",
         "OUTCOME_UNKNOWN",
     )
     .with("write", "unknown")
@@ -296,9 +302,9 @@ pub fn write_unknown() -> Status {
 
 /// The replicas do not agree yet which of them has what was asked for.
 pub fn unsettled() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unavailable,
-        "the replicas do not agree yet on which of them has this",
+        "the replicas do not agree yet on the home; repeat the call",
         "ELSEWHERE",
     )
     .retry_after(RETRY_ELSEWHERE)
@@ -307,9 +313,9 @@ pub fn unsettled() -> Status {
 
 /// The caller is no replica of this service.
 pub fn no_peer() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unauthenticated,
-        "this address is for replicas that know the secret of this service (peers.secret_file)",
+        "this address serves only replicas that present the secret of this service (peers.secret_file)",
         "NO_PEER",
     )
     .status()
@@ -317,7 +323,7 @@ pub fn no_peer() -> Status {
 
 /// The message of a call did not come in.
 pub fn message_late() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::Unavailable,
         "the message of this call did not arrive within its deadline, or limits.call_max_ms; nothing was \
          done",
@@ -329,9 +335,9 @@ pub fn message_late() -> Status {
 
 /// The deadline of a call that changes nothing and is not ours (health, reflection).
 pub fn deadline_exceeded() -> Status {
-    Told::new(
+    StatusBuilder::new(
         Code::DeadlineExceeded,
-        "the deadline of this call is over",
+        "the deadline of this call has ended",
         "DEADLINE",
     )
     .status()
@@ -348,7 +354,7 @@ pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option
     // What tonic writes is in its src/codec/decode.rs and src/server/grpc.rs; a test sends each.
     match code {
         Code::OutOfRange if message.contains("message length too large") => Some(
-            Told::new(
+            StatusBuilder::new(
                 Code::InvalidArgument,
                 format!(
                     "the message is larger than limits.message_bytes_max, {message_bytes_max} bytes"
@@ -367,7 +373,7 @@ pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option
                 || message.contains("compressed-flag") =>
         {
             Some(
-                Told::new(
+                StatusBuilder::new(
                     Code::InvalidArgument,
                     format!("the message cannot be read: {message}"),
                     "MALFORMED",

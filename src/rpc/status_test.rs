@@ -32,7 +32,7 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 fn ended(reason: EndReason) -> EngineError {
-    EngineError::Over(Over::Ended(reason))
+    EngineError::Ended(EndedAs::Lost(reason))
 }
 
 #[test]
@@ -45,12 +45,12 @@ fn every_engine_error_has_its_code_and_reason() {
         ),
         (EngineError::NeverIssued, Code::NotFound, "NEVER_ISSUED"),
         (
-            EngineError::Over(Over::Released),
+            EngineError::Ended(EndedAs::Released),
             Code::FailedPrecondition,
             "RELEASED",
         ),
         (
-            EngineError::Over(Over::NoLongerKept),
+            EngineError::Ended(EndedAs::NoLongerKept),
             Code::FailedPrecondition,
             "NO_LONGER_KEPT",
         ),
@@ -75,7 +75,7 @@ fn every_engine_error_has_its_code_and_reason() {
             "FOREIGN",
         ),
         (
-            EngineError::SessionOver,
+            EngineError::SessionEnded,
             Code::FailedPrecondition,
             "SESSION_CLOSED",
         ),
@@ -153,7 +153,7 @@ fn a_forced_end_says_by_whom_and_why() {
 
 #[test]
 fn an_end_during_a_write_says_that_the_write_is_unknown() {
-    let status = of_engine(&EngineError::OverDuringWrite(Over::Ended(
+    let status = of_engine(&EngineError::EndedDuringWrite(EndedAs::Lost(
         EndReason::Expired,
     )));
     assert_eq!(reason(&status), "EXPIRED");
@@ -172,7 +172,7 @@ fn a_grant_that_was_superseded_during_a_write_says_that_the_write_is_unknown() {
 }
 
 #[test]
-fn a_release_that_may_be_a_repeat_of_the_one_under_way_says_that_its_write_is_unknown() {
+fn a_release_that_may_be_a_repeat_of_the_one_in_flight_says_that_its_write_is_unknown() {
     let status = of_engine(&EngineError::ReleasingDuringWrite);
     assert_eq!(reason(&status), "RELEASING");
     assert_eq!(metadata(&status, "write").as_deref(), Some("unknown"));
@@ -209,18 +209,18 @@ fn what_may_be_repeated_says_when() {
 #[test]
 fn a_limit_is_named_with_its_number() {
     let status = of_engine(&EngineError::Exhausted {
-        what: "places_per_key_max",
+        what: "entries_per_key_max",
         limit: 10_000,
     });
     assert!(has_retry(&status));
     assert_eq!(
         metadata(&status, "limit").as_deref(),
-        Some("limits.places_per_key_max")
+        Some("limits.entries_per_key_max")
     );
     assert_eq!(metadata(&status, "max").as_deref(), Some("10000"));
     let details = status.get_error_details();
     let quota = details.quota_failure().unwrap();
-    assert_eq!(quota.violations[0].subject, "places_per_key_max");
+    assert_eq!(quota.violations[0].subject, "entries_per_key_max");
     assert!(status.message().contains("10000"));
 }
 

@@ -1,4 +1,4 @@
-//! The WatchLock stream: where a lockRef stands, as it changes.
+//! The WatchLock stream: the status of a lockRef, as it changes.
 //!
 //! HELD and LOST are told at once. Positions change as fast as a queue moves, so they are merged to one
 //! message per [`POSITION_EVERY`], always the latest.
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::deadline::Deadline;
 use super::stopping::Stopping;
 use super::{answer, status};
-use crate::engine::{Watch, Watched, describe_over};
+use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::LockRef;
 use crate::proto::{LockState, WatchLockResponse};
 
@@ -23,13 +23,13 @@ const POSITION_EVERY: Duration = Duration::from_millis(100);
 /// Where the news come from.
 pub trait News: Send + 'static {
     /// As [`Watch::next`].
-    fn next(&mut self) -> impl Future<Output = Option<Watched>> + Send;
+    fn next(&mut self) -> impl Future<Output = Option<WatchEvent>> + Send;
     /// As [`Watch::valid_for`].
     fn valid_for(&self) -> Duration;
 }
 
 impl News for Watch {
-    fn next(&mut self) -> impl Future<Output = Option<Watched>> + Send {
+    fn next(&mut self) -> impl Future<Output = Option<WatchEvent>> + Send {
         Watch::next(self)
     }
 
@@ -39,7 +39,7 @@ impl News for Watch {
 }
 
 /// The next piece of news, and what it came from. It is never dropped half way, so nothing is missed.
-type Coming<N> = Pin<Box<dyn Future<Output = (N, Option<Watched>)> + Send>>;
+type Coming<N> = Pin<Box<dyn Future<Output = (N, Option<WatchEvent>)> + Send>>;
 
 fn coming<N: News>(mut news: N) -> Coming<N> {
     Box::pin(async move {
@@ -84,17 +84,16 @@ pub fn stream<N: News>(
         deadline,
         stopping,
     };
-    stream::unfold(
-        Some(watching),
-        |watching| async move { watching?.tell().await },
-    )
+    stream::unfold(Some(watching), |watching| async move {
+        watching?.notify().await
+    })
 }
 
 /// What is told, and what goes on after it.
-type Told<N> = Option<(Result<WatchLockResponse, Broken>, Option<Watching<N>>)>;
+type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<Watching<N>>)>;
 
 impl<N: News> Watching<N> {
-    async fn tell(mut self) -> Told<N> {
+    async fn notify(mut self) -> NextMessage<N> {
         loop {
             let deadline = self.deadline.answer_by();
             let position = self.position;
@@ -104,11 +103,11 @@ impl<N: News> Watching<N> {
                 () = self.stopping.stopped() => return Some((Err(Broken::Stopping), None)),
                 () = until(deadline) => return None,
                 (news, next) = &mut self.coming => match next {
-                    Some(Watched::Waiting { position, estimate }) => {
+                    Some(WatchEvent::Waiting { position, estimate }) => {
                         self.position = Some((position, estimate));
                         self.coming = coming(news);
                     }
-                    Some(Watched::Held { grant }) => {
+                    Some(WatchEvent::Held { grant }) => {
                         let held = WatchLockResponse {
                             state: LockState::Held.into(),
                             lock_ref: self.lock_ref.with_grant(grant).to_string(),
@@ -120,12 +119,12 @@ impl<N: News> Watching<N> {
                         self.coming = coming(news);
                         return Some((Ok(held), Some(self)));
                     }
-                    Some(Watched::Lost(over)) => {
+                    Some(WatchEvent::Lost(ended)) => {
                         let lost = WatchLockResponse {
                             state: LockState::Lost.into(),
                             lock_ref: self.lock_ref.to_string(),
-                            reason: status::end_reason(&over).into(),
-                            detail: describe_over(&over),
+                            reason: status::end_reason(&ended).into(),
+                            detail: describe_end(&ended),
                             ..WatchLockResponse::default()
                         };
                         return Some((Ok(lost), None));

@@ -9,8 +9,8 @@ use prost::Message as _;
 use tokio::time::{sleep, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::calls::Edge;
-use super::router::{Router, Watched};
+use super::calls::CallContext;
+use super::router::{Router, WatchSource};
 use super::status;
 use super::stopping::Stopping;
 use super::watch::{self, Broken};
@@ -24,8 +24,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Where the news come from.
 enum Source {
-    Here(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
-    There(Box<Streaming<ForwardWatchResponse>>),
+    Local(Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>> + Send>>),
+    Remote(Box<Streaming<ForwardWatchResponse>>),
 }
 
 /// What comes from there.
@@ -42,7 +42,7 @@ enum Coming {
 struct Relay {
     router: Router,
     lock_ref: LockRef,
-    edge: Edge,
+    context: CallContext,
     stopping: Stopping,
     /// `None` while it is looked for.
     source: Option<Source>,
@@ -55,44 +55,44 @@ struct Relay {
 pub async fn open(
     router: Router,
     lock_ref: LockRef,
-    edge: Edge,
+    context: CallContext,
     stopping: Stopping,
 ) -> Result<impl Stream<Item = Result<WatchLockResponse, Status>> + Send, Status> {
     let mut relay = Relay {
         router,
         lock_ref,
-        edge,
+        context,
         stopping,
         source: None,
         brought: false,
     };
     relay.find().await?;
     Ok(stream::unfold(Some(relay), |relay| async move {
-        relay?.tell().await
+        relay?.notify().await
     }))
 }
 
 impl Relay {
     async fn find(&mut self) -> Result<(), Status> {
-        let watched = self.router.watch(&self.lock_ref, &self.edge).await?;
+        let watched = self.router.watch(&self.lock_ref, &self.context).await?;
         self.brought = false;
         self.source = Some(match watched {
-            Watched::Here(news) => Source::Here(Box::pin(watch::stream(
+            WatchSource::Local(news) => Source::Local(Box::pin(watch::stream(
                 self.lock_ref.clone(),
                 news,
-                self.edge.deadline,
+                self.context.deadline,
                 self.stopping.clone(),
             ))),
-            Watched::There(stream) => Source::There(Box::new(stream)),
+            WatchSource::Remote(stream) => Source::Remote(Box::new(stream)),
         });
         Ok(())
     }
 
     /// The next thing to tell, and what goes on after it.
-    async fn tell(mut self) -> Option<(Result<WatchLockResponse, Status>, Option<Relay>)> {
-        let deadline = self.edge.deadline.answer_by();
+    async fn notify(mut self) -> Option<(Result<WatchLockResponse, Status>, Option<Relay>)> {
+        let deadline = self.context.deadline.answer_by();
         let mut stopping = self.stopping.clone();
-        let over = async {
+        let ended = async {
             match deadline {
                 Some(at) => sleep_until(at).await,
                 None => std::future::pending().await,
@@ -109,7 +109,7 @@ impl Relay {
                 Ok(None) => None,
                 Err(status) => Some((Err(status), None)),
             },
-            () = over => None,
+            () = ended => None,
         }
     }
 
@@ -124,7 +124,7 @@ impl Relay {
                     self.brought = true;
                     return Ok(Some(news));
                 }
-                Coming::End if self.edge.deadline.at().is_some() => return Ok(None),
+                Coming::End if self.context.deadline.at().is_some() => return Ok(None),
                 Coming::Refused(status) => return Err(status),
                 Coming::End | Coming::Broken => {
                     self.source = None;
@@ -140,13 +140,13 @@ impl Relay {
 impl Source {
     async fn next(&mut self) -> Coming {
         match self {
-            Source::Here(news) => match news.next().await {
+            Source::Local(news) => match news.next().await {
                 Some(Ok(news)) => Coming::News(news),
                 Some(Err(Broken::Stopping)) => Coming::Refused(status::stopping()),
                 Some(Err(Broken::Moved)) => Coming::Broken,
                 None => Coming::End,
             },
-            Source::There(stream) => loop {
+            Source::Remote(stream) => loop {
                 let outcome = match stream.message().await {
                     Ok(Some(message)) => message.outcome,
                     Ok(None) => return Coming::End,
@@ -159,10 +159,10 @@ impl Source {
                         Ok(news) => Coming::News(news),
                         Err(_) => Coming::Broken,
                     },
-                    Some(Outcome::Refusal(told)) => Coming::Refused(Status::with_details(
-                        Code::from_i32(told.code),
-                        told.message,
-                        told.details,
+                    Some(Outcome::Refusal(answer)) => Coming::Refused(Status::with_details(
+                        Code::from_i32(answer.code),
+                        answer.message,
+                        answer.details,
                     )),
                     Some(Outcome::Elsewhere(_) | Outcome::Unable(Unable { .. })) | None => {
                         Coming::Broken

@@ -5,14 +5,14 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::*;
-use crate::lock::{EndReason, Fence, Over};
+use crate::lock::{EndReason, EndedAs, Fence};
 use crate::rpc::stopping::Stop;
 
 /// News that a test sends by hand.
-struct Sent(mpsc::UnboundedReceiver<Watched>);
+struct Sent(mpsc::UnboundedReceiver<WatchEvent>);
 
 impl News for Sent {
-    async fn next(&mut self) -> Option<Watched> {
+    async fn next(&mut self) -> Option<WatchEvent> {
         self.0.recv().await
     }
 
@@ -21,9 +21,9 @@ impl News for Sent {
     }
 }
 
-type Told = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>>>>;
+type Messages = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>>>>;
 
-fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<Watched>, Stop, Told) {
+fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<WatchEvent>, Stop, Messages) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (stop, stopping) = Stopping::pair();
     let mut headers = http::HeaderMap::new();
@@ -32,24 +32,24 @@ fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<Watched>, Stop, Told
     }
     let lock_ref = "default/a#3.k3vt9p2q".parse().unwrap();
     let deadline = Deadline::of_headers(&headers);
-    let told = stream(lock_ref, Sent(receiver), deadline, stopping);
-    (sender, stop, Box::pin(told))
+    let messages = stream(lock_ref, Sent(receiver), deadline, stopping);
+    (sender, stop, Box::pin(messages))
 }
 
-fn waiting(position: usize) -> Watched {
-    Watched::Waiting {
+fn waiting(position: usize) -> WatchEvent {
+    WatchEvent::Waiting {
         position,
         estimate: None,
     }
 }
 
-async fn next(told: &mut Told) -> WatchLockResponse {
-    told.next().await.unwrap().unwrap()
+async fn next(messages: &mut Messages) -> WatchLockResponse {
+    messages.next().await.unwrap().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn positions_are_merged_to_ten_a_second_and_the_latest_is_told() {
-    let (news, _stop, mut told) = watched(None);
+    let (news, _stop, mut messages) = watched(None);
     let started = Instant::now();
     tokio::spawn(async move {
         for position in (0..1000).rev() {
@@ -61,7 +61,7 @@ async fn positions_are_merged_to_ten_a_second_and_the_latest_is_told() {
     let mut count = 0;
     let mut last = u32::MAX;
     while last != 0 {
-        let answer = next(&mut told).await;
+        let answer = next(&mut messages).await;
         assert_eq!(answer.state(), LockState::Waiting);
         assert!(answer.position < last);
         last = answer.position;
@@ -73,46 +73,46 @@ async fn positions_are_merged_to_ten_a_second_and_the_latest_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
-    let (news, _stop, mut told) = watched(None);
+    let (news, _stop, mut messages) = watched(None);
     news.send(waiting(1)).unwrap();
-    assert_eq!(next(&mut told).await.position, 1);
+    assert_eq!(next(&mut messages).await.position, 1);
     let started = Instant::now();
     news.send(waiting(0)).unwrap();
-    news.send(Watched::Held { grant: Fence(77) }).unwrap();
-    let held = next(&mut told).await;
+    news.send(WatchEvent::Held { grant: Fence(77) }).unwrap();
+    let held = next(&mut messages).await;
     assert_eq!(held.state(), LockState::Held);
     assert_eq!(held.lock_ref, "default/a#3.k3vt9p2q@77");
     assert_eq!(held.fencing_token, 77);
     assert_eq!(held.valid_for.unwrap().seconds, 9);
-    news.send(Watched::Lost(Over::Ended(EndReason::Forced {
+    news.send(WatchEvent::Lost(EndedAs::Lost(EndReason::Forced {
         by: "ann".into(),
         why: "wedged".into(),
     })))
     .unwrap();
-    let lost = next(&mut told).await;
+    let lost = next(&mut messages).await;
     assert_eq!(lost.state(), LockState::Lost);
     assert_eq!(lost.reason(), crate::proto::EndReason::Forced);
     assert!(lost.detail.contains("ann") && lost.detail.contains("wedged"));
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert!(told.next().await.is_none());
+    assert!(messages.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_cleanly_a_little_before_its_deadline() {
-    let (_news, _stop, mut told) = watched(Some("2S"));
+    let (_news, _stop, mut messages) = watched(Some("2S"));
     let started = Instant::now();
-    assert!(told.next().await.is_none());
+    assert!(messages.next().await.is_none());
     assert_eq!(started.elapsed(), Duration::from_millis(1_900));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_the_replica_stops() {
-    let (_news, stop, mut told) = watched(None);
+    let (_news, stop, mut messages) = watched(None);
     stop.now();
-    assert_eq!(told.next().await.unwrap(), Err(Broken::Stopping));
-    assert!(told.next().await.is_none());
+    assert_eq!(messages.next().await.unwrap(), Err(Broken::Stopping));
+    assert!(messages.next().await.is_none());
 
-    let (news, _stop, mut told) = watched(None);
+    let (news, _stop, mut messages) = watched(None);
     drop(news);
-    assert_eq!(told.next().await.unwrap(), Err(Broken::Moved));
+    assert_eq!(messages.next().await.unwrap(), Err(Broken::Moved));
 }

@@ -23,9 +23,9 @@ const PREFACE_BYTES: usize = 24;
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection that counts for as long as this is there.
-pub(super) struct Placed<IO> {
+pub(super) struct Admitted<IO> {
     pub(super) io: IO,
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// The connections, `connections_max` at once: one more is closed at once, which a client sees as
@@ -33,16 +33,16 @@ pub(super) struct Placed<IO> {
 pub(super) fn counted<IO, E>(
     incoming: impl Stream<Item = Result<IO, E>>,
     connections_max: usize,
-) -> impl Stream<Item = Result<Placed<IO>, E>> {
-    let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+) -> impl Stream<Item = Result<Admitted<IO>, E>> {
+    let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     let mut refusing = false;
     incoming.filter_map(move |accepted| {
-        let placed = match accepted {
+        let admitted = match accepted {
             Err(error) => Some(Err(error)),
-            Ok(io) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
+            Ok(io) => match Arc::clone(&permits).try_acquire_owned() {
+                Ok(permit) => {
                     refusing = false;
-                    Some(Ok(Placed { io, place }))
+                    Some(Ok(Admitted { io, permit }))
                 }
                 // Said once, however many come.
                 Err(_none_free) if refusing => None,
@@ -56,16 +56,16 @@ pub(super) fn counted<IO, E>(
                 }
             },
         };
-        std::future::ready(placed)
+        std::future::ready(admitted)
     })
 }
 
 /// The same, each with a limit on how long it may say nothing. `cut` ends all of them.
 pub(super) fn guarded<IO, E>(
-    counted: impl Stream<Item = Result<Placed<IO>, E>>,
+    counted: impl Stream<Item = Result<Admitted<IO>, E>>,
     cut: Stopping,
 ) -> impl Stream<Item = Result<Guarded<IO>, E>> {
-    counted.map(move |placed| placed.map(|placed| Guarded::new(placed, cut.clone())))
+    counted.map(move |admitted| admitted.map(|admitted| Guarded::new(admitted, cut.clone())))
 }
 
 /// A connection that can be cut off from outside.
@@ -75,16 +75,16 @@ pub(super) struct Guarded<IO> {
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// While the preface is awaited: how much of it came, and when it is too late.
     preface: Option<(usize, Pin<Box<Sleep>>)>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl<IO> Guarded<IO> {
-    fn new(placed: Placed<IO>, mut cut: Stopping) -> Self {
+    fn new(admitted: Admitted<IO>, mut cut: Stopping) -> Self {
         Guarded {
-            io: placed.io,
+            io: admitted.io,
             end: Some(Box::pin(async move { cut.stopped().await })),
             preface: Some((0, Box::pin(sleep(PREFACE_WITHIN)))),
-            _place: placed.place,
+            _permit: admitted.permit,
         }
     }
 

@@ -12,22 +12,22 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::Placed;
+use super::connection::Admitted;
 use crate::tls;
 
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Where a handshake failed: how long the other side gets to hear why, and how much it may say meanwhile. A
+/// Where a handshake failed: how long the other side gets to learn why, and how much it may say meanwhile. A
 /// connection that is closed on unread bytes takes our last words with it.
 const FAREWELL: Duration = Duration::from_secs(1);
 const FAREWELL_BYTES_MAX: u64 = 64 * 1024;
 
-/// The connections whose other side is trusted. There are never more handshakes than places.
+/// The connections whose other side is trusted. There are never more handshakes than permits.
 pub(super) fn secured<E>(
-    incoming: impl Stream<Item = Result<Placed<TcpStream>, E>>,
+    incoming: impl Stream<Item = Result<Admitted<TcpStream>, E>>,
     acceptor: TlsAcceptor,
-) -> impl Stream<Item = Result<Placed<TlsStream<TcpStream>>, E>> {
+) -> impl Stream<Item = Result<Admitted<TlsStream<TcpStream>>, E>> {
     let begun = (Box::pin(incoming), JoinSet::new());
     stream::unfold(begun, move |(mut incoming, mut handshakes)| {
         let acceptor = acceptor.clone();
@@ -39,7 +39,7 @@ pub(super) fn secured<E>(
                         return Some((Ok(secured), (incoming, handshakes)));
                     },
                     accepted = incoming.next() => match accepted? {
-                        Ok(placed) => drop(handshakes.spawn(handshake(acceptor.clone(), placed))),
+                        Ok(admitted) => drop(handshakes.spawn(handshake(acceptor.clone(), admitted))),
                         Err(error) => return Some((Err(error), (incoming, handshakes))),
                     },
                 }
@@ -50,13 +50,13 @@ pub(super) fn secured<E>(
 
 async fn handshake(
     acceptor: TlsAcceptor,
-    placed: Placed<TcpStream>,
-) -> Option<Placed<TlsStream<TcpStream>>> {
-    let Placed { io, place } = placed;
+    admitted: Admitted<TcpStream>,
+) -> Option<Admitted<TlsStream<TcpStream>>> {
+    let Admitted { io, permit } = admitted;
     let from = io.peer_addr().ok().map(tracing::field::display);
     let at = io.local_addr().ok().map(tracing::field::display);
     let why = match timeout(WITHIN, acceptor.accept(io).into_fallible()).await {
-        Ok(Ok(io)) => return Some(Placed { io, place }),
+        Ok(Ok(io)) => return Some(Admitted { io, permit }),
         Ok(Err((error, io))) => {
             let why = tls::distrust(&error, "the caller");
             farewell(io).await;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_handshake_that_never_ends_is_ended_and_its_place_is_free() {
+    async fn a_handshake_that_never_ends_is_ended_and_its_entry_is_free() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let counted = connection::counted(listen::connections(vec![listener]), 1);
@@ -119,9 +119,9 @@ mod tests {
             let begun = Instant::now();
             let mut silent = TcpStream::connect(address).await.unwrap();
             assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
-            // One for which there is no place is closed at once.
+            // One for which there is no permit is closed at once.
             assert!(begun.elapsed() >= WITHIN, "{:?}", begun.elapsed());
         }
-        assert!(!serving.is_finished(), "nobody was let in");
+        assert!(!serving.is_finished(), "nobody was admitted");
     }
 }

@@ -41,12 +41,12 @@ impl Health {
 
     /// Follows the readiness of an engine for as long as it is polled.
     pub(super) async fn follow(&self, engine: &Engine) -> Infallible {
-        let mut told = None;
+        let mut answered = None;
         loop {
             let ready = engine.ready();
             // Only a change is set: each setting wakes all who watch.
-            if told != Some(ready.is_ok()) {
-                told = Some(ready.is_ok());
+            if answered != Some(ready.is_ok()) {
+                answered = Some(ready.is_ok());
                 match ready {
                     Ok(()) => {
                         tracing::info!("ready");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_machines_are_let_in_only_where_asked_for() {
+    fn other_machines_are_admitted_only_where_asked_for() {
         for loopback in [
             "127.0.0.1:1",
             "127.8.8.8:1",

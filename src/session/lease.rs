@@ -1,26 +1,26 @@
-//! A lease: how long something lives without a sign of life.
+//! A lease: how long something lives without a renewal.
 
 use std::time::Duration;
 
 use super::observer::Observed;
 
-/// What keeps a session, or a lockRef without one, alive at the replica that vouches for it.
+/// What keeps a session, or a lockRef without one, alive at the replica that keeps it valid.
 ///
-/// Once over it stays over: the replica that found it expired may already have ended what lives by it.
+/// Once ended it stays ended: the replica that found it expired may already have ended what lives by it.
 ///
 /// With a `disconnect_grace` it ends sooner where its client went: that long after the end of the stream that the
-/// client gave signs of life on, unless it gives one on another.
+/// client sent renewals on, unless it sends one on another.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
     ttl: Duration,
     /// Not above the TTL.
     disconnect_grace: Option<Duration>,
     renewed: Observed,
-    /// When a stream of its client ended; `None` since a sign of life came on one.
+    /// When a stream of its client ended; `None` since a renewal came on one.
     disconnected: Option<Observed>,
-    /// Calls that are open right now, each a sign of life by itself.
+    /// Calls that are open right now, each a renewal by itself.
     open_calls: u32,
-    over: bool,
+    ended: bool,
 }
 
 impl Lease {
@@ -32,7 +32,7 @@ impl Lease {
             renewed: now,
             disconnected: None,
             open_calls: 0,
-            over: false,
+            ended: false,
         }
     }
 
@@ -66,17 +66,17 @@ impl Lease {
     /// How long a client may be told that it is safe, at most: its grace where it has one, for a client that is
     /// connected, too. The stream may end at any time.
     ///
-    /// That much is true of every answered sign of life, on a stream or not. Once it was taken in at r, `renewed`
+    /// That much is true of every answered renewal, on a stream or not. Once it was taken in at r, `renewed`
     /// is r or later for good. So whatever streams end later, or were seen to end late, the lease ends at
     /// r + TTL, at max(r, ..) + grace, or after that; and the grace is not above the TTL.
     pub fn safe_for_most(&self) -> Duration {
         self.disconnect_grace.unwrap_or(self.ttl)
     }
 
-    /// A sign of life: what the client may be told (how long it is safe, from the moment it sent that
-    /// sign), or `None` if the lease is over.
+    /// A renewal: what the client may be told (how long it is safe, from the moment it sent it), or `None` if the lease
+    /// has ended.
     pub fn renew(&mut self, now: Observed) -> Option<Duration> {
-        if self.over {
+        if self.ended {
             return None;
         }
         self.renewed = self.renewed.max(now);
@@ -91,12 +91,12 @@ impl Lease {
         Some(safe_for)
     }
 
-    /// A stream ended on which its client gave signs of life.
+    /// A stream ended on which its client sent renewals.
     pub fn disconnect(&mut self, now: Observed) {
         self.disconnected = self.disconnected.max(Some(now));
     }
 
-    /// A call opens that keeps it alive until it closes. False if the lease is over.
+    /// A call opens that keeps it alive until it closes. False if the lease has ended.
     pub fn open_call(&mut self, now: Observed) -> bool {
         if self.renew(now).is_none() {
             return false;
@@ -111,7 +111,7 @@ impl Lease {
         self.renew(now);
     }
 
-    /// When it expires unless there is another sign of life.
+    /// When it expires unless there is another renewal.
     pub fn expires(&self, now: Observed) -> Observed {
         if self.open_calls > 0 {
             // Whoever waits for the answer of a call is there.
@@ -124,31 +124,31 @@ impl Lease {
         }
     }
 
-    /// What is left of it; zero once it is over.
+    /// What is left of it; zero once it has ended.
     pub fn left(&self, now: Observed) -> Duration {
-        if self.over {
+        if self.ended {
             Duration::ZERO
         } else {
             self.expires(now).since(now)
         }
     }
 
-    /// Ends it if nothing was heard for its TTL. True if it is over now.
+    /// Ends it if nothing was heard for its TTL. True if it has ended now.
     pub fn expire(&mut self, now: Observed) -> bool {
         if self.expires(now) <= now {
-            self.over = true;
+            self.ended = true;
         }
-        self.over
+        self.ended
     }
 
     /// Ends it.
     pub fn end(&mut self) {
-        self.over = true;
+        self.ended = true;
     }
 
-    /// Whether it is over.
-    pub fn is_over(&self) -> bool {
-        self.over
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lives_for_its_ttl_after_each_sign_of_life_and_no_longer() {
+    fn a_lease_lives_for_its_ttl_after_each_renewal_and_no_longer() {
         let mut lease = Lease::new(TTL, at(0));
         assert!(!lease.expire(at(9)));
         assert_eq!(lease.renew(at(9)), Some(TTL));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_over_cannot_be_renewed() {
+    fn a_lease_that_has_ended_cannot_be_renewed() {
         let mut lease = Lease::new(TTL, at(0));
         assert!(lease.expire(at(10)));
         assert_eq!(lease.renew(at(10)), None);
@@ -196,7 +196,7 @@ mod tests {
         assert!(lease.expire(at(1_010)));
     }
 
-    /// Of a client that gave a sign of life on a stream at 0.
+    /// Of a client that sent a renewal on a stream at 0.
     fn graceful() -> Lease {
         let mut lease = Lease::new(TTL, at(0)).with_disconnect_grace(Some(GRACE));
         assert_eq!(lease.renew_on_stream(at(0)), Some(GRACE));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(lease.left(at(4)), Duration::from_secs(1));
         assert!(!lease.expire(at(4)));
         assert!(lease.expire(at(5)));
-        // Where the TTL is over sooner, that is its end.
+        // Where the TTL has passed sooner, that is its end.
         let mut lease = graceful();
         lease.disconnect(at(9));
         assert_eq!(lease.expires(at(9)), at(10));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sign_of_life_on_another_stream_makes_up_for_the_end_of_one() {
+    fn only_a_renewal_on_another_stream_makes_up_for_the_end_of_one() {
         let mut lease = graceful();
         lease.disconnect(at(1));
         assert_eq!(lease.renew_on_stream(at(2)), Some(GRACE));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_streams_end_no_lease_ends_before_what_an_answered_sign_of_life_promised() {
+    fn whatever_streams_end_no_lease_ends_before_what_an_answered_renewal_promised() {
         for seed in 0..2_000_u64 {
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let mut below = |most: u64| {
@@ -270,27 +270,27 @@ mod tests {
             for step in 0..60 {
                 now += below(4);
                 let happened = below(6);
-                let told = match happened {
+                let answered = match happened {
                     0 => lease.renew(at(now)),
                     1 => lease.renew_on_stream(at(now)),
                     2 => lease.open_call(at(now)).then_some(most),
                     3 if open > 0 => {
                         open -= 1;
-                        let was_over = lease.is_over();
+                        let had_ended = lease.has_ended();
                         lease.close_call(at(now));
-                        (!was_over).then_some(most)
+                        (!had_ended).then_some(most)
                     }
-                    // A stream that ended a while ago may be heard of late.
+                    // A stream that ended a while ago may be learned of late.
                     4 => {
                         lease.disconnect(at(now.saturating_sub(below(3))));
                         None
                     }
                     _ => None,
                 };
-                if let Some(told) = told {
+                if let Some(answered) = answered {
                     open += u32::from(happened == 2);
-                    assert!(told <= most, "seed {seed}, step {step}");
-                    promised = promised.max(at(now).plus(told));
+                    assert!(answered <= most, "seed {seed}, step {step}");
+                    promised = promised.max(at(now).plus(answered));
                     last = at(now);
                 }
                 if lease.expire(at(now)) {

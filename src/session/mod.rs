@@ -1,12 +1,12 @@
-//! Liveness rules, pure: when a lease is over, and how much of the past an observer may count.
+//! Liveness rules, pure: when a lease has ended, and how much of the past an observer may count.
 //!
 //! This module knows no clock: every time is an argument, read from one machine's CLOCK_BOOTTIME by
 //! the caller (I9). It imports nothing of ours.
 
 mod lease;
 mod observer;
-mod vouch;
+mod validity;
 
 pub use lease::Lease;
 pub use observer::{Observed, Observer};
-pub use vouch::Vouch;
+pub use validity::Validity;

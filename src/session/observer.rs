@@ -20,7 +20,7 @@ impl Observed {
 }
 
 /// Turns the machine's boot time into observed time. A process that was stopped, suspended or starved
-/// could not have heard its clients, so the gap is taken out: nobody is declared dead for the
+/// could not have heard its clients, so the gap is taken out: nobody is declared expired for the
 /// observer's own sleep.
 #[derive(Clone, Debug)]
 pub struct Observer {
@@ -31,7 +31,7 @@ pub struct Observer {
 
 impl Observer {
     /// An observer that looks at the clock more often than once per `gap_max` while it is awake: a
-    /// longer pause between two looks means that it was not.
+    /// longer pause between two reads means that it was not.
     pub fn new(gap_max: Duration) -> Self {
         Observer {
             last: None,

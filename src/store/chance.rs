@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use crate::lock::{
-    EndReason, Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+    EndReason, Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
     Tag,
 };
 
@@ -53,11 +53,11 @@ fn any_end() -> impl Strategy<Value = (u128, EndReason)> {
 }
 
 prop_compose! {
-    /// A state that is whole. Between its places are gaps of some, of many, and of very many that are over.
+    /// A state that is whole. Between its entries are gaps of some, of many, and of very many that have ended.
     pub(in crate::store) fn any_state()(
         version in 1..=i64::MAX as u64,
         below in 0..1_000_u64,
-        places in prop::collection::vec(
+        drawn in prop::collection::vec(
             (prop_oneof![1..3_u64, 60..70_u64, 1..1_u64 << 40], any_entry()),
             0..5,
         ),
@@ -71,7 +71,7 @@ prop_compose! {
     ) -> State {
         let mut last = below;
         let mut entries = Vec::new();
-        for (gap, entry) in places {
+        for (gap, entry) in drawn {
             last += gap;
             entries.push(Arc::new(Entry { seq: Seq(last), ..entry }));
         }
@@ -82,7 +82,7 @@ prop_compose! {
         };
         let ended: BTreeMap<u64, (u128, EndReason)> =
             ends.into_iter().map(|(at, end)| (at % next, end)).collect();
-        let is_over = |seq: u64| seq > 0 && entries.iter().all(|entry| entry.seq.0 != seq);
+        let has_ended = |seq: u64| seq > 0 && entries.iter().all(|entry| entry.seq.0 != seq);
         State {
             version,
             next: Seq(next),
@@ -92,10 +92,10 @@ prop_compose! {
             width,
             unsynced,
             ended: Ended {
-                places: ended
+                entries: ended
                     .into_iter()
-                    .filter(|(seq, _)| is_over(*seq))
-                    .map(|(seq, (request_id, reason))| EndedPlace {
+                    .filter(|(seq, _)| has_ended(*seq))
+                    .map(|(seq, (request_id, reason))| EndedEntry {
                         seq: Seq(seq),
                         tag: Tag::of(Uuid::from_u128(request_id)),
                         reason,

@@ -1,6 +1,6 @@
-//! How the remembered ends of a key's places are kept, in whichever store.
+//! How the remembered ends of a key's entries are kept, in whichever store.
 
-use crate::lock::{EndReason, EndedPlace, Seq, Tag};
+use crate::lock::{EndReason, EndedEntry, Seq, Tag};
 
 /// One remembered end, as a protobuf message.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -30,9 +30,9 @@ enum Reason {
     Foreign = 5,
 }
 
-impl From<&EndedPlace> for End {
-    fn from(place: &EndedPlace) -> End {
-        let (reason, by, why) = match &place.reason {
+impl From<&EndedEntry> for End {
+    fn from(entry: &EndedEntry) -> End {
+        let (reason, by, why) = match &entry.reason {
             EndReason::Expired => (Reason::Expired, "", ""),
             EndReason::SessionClosed => (Reason::SessionClosed, "", ""),
             EndReason::Unclaimed => (Reason::Unclaimed, "", ""),
@@ -40,8 +40,8 @@ impl From<&EndedPlace> for End {
             EndReason::Foreign => (Reason::Foreign, "", ""),
         };
         End {
-            seq: place.seq.0,
-            tag: place.tag.bits(),
+            seq: entry.seq.0,
+            tag: entry.tag.bits(),
             reason: reason.into(),
             by: by.to_owned(),
             why: why.to_owned(),
@@ -49,10 +49,10 @@ impl From<&EndedPlace> for End {
     }
 }
 
-impl TryFrom<End> for EndedPlace {
+impl TryFrom<End> for EndedEntry {
     type Error = &'static str;
 
-    fn try_from(end: End) -> Result<EndedPlace, &'static str> {
+    fn try_from(end: End) -> Result<EndedEntry, &'static str> {
         let reason = match Reason::try_from(end.reason) {
             Ok(Reason::Expired) => EndReason::Expired,
             Ok(Reason::SessionClosed) => EndReason::SessionClosed,
@@ -64,7 +64,7 @@ impl TryFrom<End> for EndedPlace {
             Ok(Reason::Foreign) => EndReason::Foreign,
             Ok(Reason::None) | Err(_) => return Err("an end has an unknown reason"),
         };
-        Ok(EndedPlace {
+        Ok(EndedEntry {
             seq: Seq(end.seq),
             tag: Tag::from_bits(end.tag).ok_or("an end has no tag")?,
             reason,

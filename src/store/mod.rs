@@ -71,7 +71,7 @@ pub enum StoreError {
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
     /// What the store holds cannot be read. An operator must look.
-    #[error("the store holds something damaged: {0}")]
+    #[error("the store holds damaged data: {0}")]
     Damaged(String),
 }
 
@@ -139,52 +139,52 @@ pub struct ReplicaRow {
     pub version: String,
     /// When it started by its own clock, in milliseconds since 1970.
     pub started_at_ms: i64,
-    /// Its replica TTL, in milliseconds: without an acknowledged beat it ends itself within this, and others wait for
-    /// so long at least before they take it for down (I10).
+    /// Its replica TTL, in milliseconds: without an acknowledged heartbeat it ends itself within this, and others wait
+    /// for so long at least before they take it for down (I10).
     pub ttl_ms: u32,
-    /// How many signs of life it gave: the latest one that the store has.
-    pub beat: u64,
-    /// It stopped in an orderly way: that beat was its last.
+    /// How many heartbeats it sent: the latest one that the store has.
+    pub heartbeat: u64,
+    /// It stopped in an orderly way: that heartbeat was its last.
     pub stopped: bool,
 }
 
-/// How long a question and the consent to it are kept. Who asks gives up after some seconds, and a consent that comes
-/// later costs the holder a pause and a new grant for nobody; but the two writes and the read that have to meet within
-/// this are stamped by nodes whose clocks may be some seconds apart.
-pub const QUESTION_KEPT: Duration = Duration::from_secs(20);
+/// How long a hand-over request and the agreement to it are kept. Who asks gives up after some seconds, and an
+/// agreement that comes later costs the holder a pause and a new grant for nobody; but the two writes and the read that
+/// have to meet within this are stamped by nodes whose clocks may be some seconds apart.
+pub const HAND_OVER_REQUEST_KEPT: Duration = Duration::from_secs(20);
 
-/// What a replica asks, or tells, the home of a place, or the replica of a session, where it cannot be called:
+/// What a replica asks, or tells, the home of an entry, or the replica of a session, where it cannot be called:
 /// through the store (I10). Each is asked once, under an id of its own, and forgotten by the store
-/// after [`QUESTION_KEPT`].
+/// after [`HAND_OVER_REQUEST_KEPT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct HandOverRequest {
     /// Its id.
     pub id: Uuid,
     /// Who is asked.
     pub home: ReplicaId,
     /// What is asked for.
-    pub about: Subject,
+    pub target: HandOverTarget,
 }
 
-/// What is to be given up by the replica that has it, or looked at by it.
+/// What is to be handed over by the replica that has it, or looked at by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// A key of which another replica ended a place: nothing is to be given up, and who consents has heard of it.
+pub enum HandOverTarget {
+    /// A key of which another replica ended an entry: nothing is to be handed over, and who agrees has learned of it.
     Key {
         /// The key.
         key: KeyId,
         /// A version that it has, or had.
         version: u64,
     },
-    /// A place.
-    Place {
+    /// An entry.
+    Entry {
         /// Its key.
         key: KeyId,
-        /// The place.
+        /// The entry.
         seq: Seq,
         /// The fence in force, for the holder; [`Fence::NONE`] for a waiter.
         fence: Fence,
-        /// The epoch of the place.
+        /// The epoch of the entry.
         epoch: u32,
     },
     /// A session.
@@ -247,7 +247,7 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
     async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError>;
 
-    /// The same for a key in doubt: whatever is under way at it is settled first.
+    /// The same for a key in doubt: whatever is in flight at it is settled first.
     async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
         self.load(id).await
     }
@@ -263,7 +263,7 @@ pub trait Store: Send + Sync + 'static {
     /// ones that with the larger value, a deletion being the largest (as in Cassandra).
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written;
 
-    /// Lists keys with at least one live place in the order of their bytes, from the first one above
+    /// Lists keys with at least one live entry in the order of their bytes, from the first one above
     /// `after`, `limit` at most. A shorter answer is the last page.
     async fn list_live(
         &self,
@@ -289,7 +289,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError>;
 
-    /// Shows every key with at least one live place, in any order: one look at the table, where pages in the order of
+    /// Shows every key with at least one live entry, in any order: one look at the table, where pages in the order of
     /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
     /// the table cannot be read, all the others are shown before the error.
     async fn each_live(
@@ -337,9 +337,14 @@ pub trait Store: Send + Sync + 'static {
 
     // What follows is for stores that several replicas share; one process alone has nobody to tell.
 
-    /// Writes a sign of life into the row of an announced replica: `beat` is above the last one, and orders the
+    /// Writes a heartbeat into the row of an announced replica: `heartbeat` is above the last one, and orders the
     /// writes, whatever clocks say. `stopped` with the last one. An error leaves open whether it was written.
-    async fn beat(&self, _id: ReplicaId, _beat: u64, _stopped: bool) -> Result<(), StoreError> {
+    async fn heartbeat(
+        &self,
+        _id: ReplicaId,
+        _heartbeat: u64,
+        _stopped: bool,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -348,28 +353,34 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Puts a question to a replica.
-    async fn ask_replica(&self, _question: &Question) -> Result<(), StoreError> {
+    /// Sends a hand-over request to a replica.
+    async fn request_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// The questions put to a replica that it has not answered, some hundreds at most.
-    async fn questions(&self, _home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+    /// The hand-over requests sent to a replica that it has not answered, some hundreds at most.
+    async fn hand_over_requests(
+        &self,
+        _home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
         Ok(Vec::new())
     }
 
-    /// Consents, for good, to what was asked.
-    async fn consent(&self, _question: &Question) -> Result<(), StoreError> {
+    /// Agrees, for good, to what was asked.
+    async fn agree_to_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Declines what was asked. Never after a consent to it, nor before one.
-    async fn decline(&self, _question: &Question) -> Result<(), StoreError> {
+    /// Declines what was asked. Never after an agreement to it, nor before one.
+    async fn decline_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Whether what was asked was consented to; `None` while it is not answered.
-    async fn has_consent(&self, _question: &Question) -> Result<Option<bool>, StoreError> {
+    /// Whether what was asked was agreed to; `None` while it is not answered.
+    async fn hand_over_agreed(
+        &self,
+        _request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
         Ok(None)
     }
 

@@ -15,7 +15,7 @@ use super::world::World;
 
 /// How old a connection gets.
 const AGE: Duration = Duration::from_millis(300);
-/// So that nothing lives on for long by a sign of life of before.
+/// So that nothing lives on for long by a renewal of before.
 const TTL: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_millis(1_000);
 /// Several times the TTL, and many connections.
@@ -60,9 +60,12 @@ async fn connections_that_are_closed_for_their_age_disturb_nobody() {
     let guard = session.lock("k").await.unwrap();
     let token = guard.fencing_token();
     // One that waits, and lives by itself.
-    let mut place = client.place(LockRequest::new("k").ttl(TTL)).await.unwrap();
-    let place_before = place.lock_ref().to_owned();
-    let waiting = tokio::spawn(async move { place.wait(None).await });
+    let mut entry = client
+        .enqueue(LockRequest::new("k").ttl(TTL))
+        .await
+        .unwrap();
+    let entry_before = entry.lock_ref().to_owned();
+    let waiting = tokio::spawn(async move { entry.wait(None).await });
 
     for number in 0..WRITES {
         guard.put(number.to_string()).await.unwrap();
@@ -75,7 +78,7 @@ async fn connections_that_are_closed_for_their_age_disturb_nobody() {
     guard.release().await.unwrap();
 
     let next = waiting.await.unwrap().unwrap();
-    assert!(next.lock_ref().starts_with(&place_before));
+    assert!(next.lock_ref().starts_with(&entry_before));
     let last = (WRITES - 1).to_string();
     assert_eq!(next.get().await.unwrap().unwrap(), last);
     next.release().await.unwrap();

@@ -40,7 +40,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     assert_eq!(names(lock), ["holder", "key", "table", "waiters"]);
     assert_eq!(lock["key"], json!("k"));
     let holding = &lock["holder"];
-    let place = [
+    let entry = [
         "create_time",
         "fencing_token",
         "home",
@@ -54,7 +54,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
         "state",
         "ttl",
     ];
-    assert_eq!(names(holding), place);
+    assert_eq!(names(holding), entry);
     assert_eq!(holding["owner"], json!("billing"));
     assert_eq!(holding["ttl"], json!("20s"));
     assert_eq!(holding["state"], json!("LOCK_STATE_HELD"));

@@ -11,7 +11,8 @@ use super::world::World;
 
 const TTL: Duration = Duration::from_secs(20);
 
-/// Where a replica dies, what it had goes on at another one once its TTL is over: not when calls were just given up.
+/// Where a replica crashes, what it had goes on at another one once its TTL has passed: not when calls were just given
+/// up.
 #[test]
 fn a_call_outlives_the_crash_of_a_replica_unless_told_otherwise() {
     let timeout = ClientOptions::default().timeout;
@@ -70,9 +71,12 @@ async fn a_wait_goes_on_after_the_crash_of_the_server() {
     let mut world = World::new();
     let client = Client::connect([&world.endpoint]).unwrap();
     let holder = client.lock(LockRequest::new("k").ttl(TTL)).await.unwrap();
-    let mut place = client.place(LockRequest::new("k").ttl(TTL)).await.unwrap();
-    let lock_ref = place.lock_ref().to_owned();
-    let waiting = tokio::spawn(async move { place.wait(None).await });
+    let mut entry = client
+        .enqueue(LockRequest::new("k").ttl(TTL))
+        .await
+        .unwrap();
+    let lock_ref = entry.lock_ref().to_owned();
+    let waiting = tokio::spawn(async move { entry.wait(None).await });
     world.restart_server();
     assert_eq!(world.queue("k"), (1, 1));
     holder.release().await.unwrap();

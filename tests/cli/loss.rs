@@ -96,7 +96,7 @@ fn a_command_is_stopped_before_others_can_have_its_lock() {
     let (ended, said) = locked.end();
     assert_eq!(ended.code(), Some(70), "{said}");
     assert!(said.contains("no server answers"), "{said}");
-    // No sign of life was answered after the server was gone.
+    // No renewal was answered after the server was gone.
     assert!(
         away.elapsed() < ttl + Duration::from_secs(1),
         "{:?}",

@@ -38,7 +38,7 @@ fn the_statements_are_printed_for_the_keyspace_and_the_tables_of_flags_and_file(
 
 #[test]
 fn what_is_wrong_with_settings_is_told_with_where_it_was_set() {
-    for (words, code, told) in [
+    for (words, code, answered) in [
         (&["apply"][..], 78, "--contact-points"),
         (&["check"], 78, "--contact-points"),
         (&["print", "--keyspace", "a-b"], 78, "(flag --keyspace)"),
@@ -76,7 +76,7 @@ fn what_is_wrong_with_settings_is_told_with_where_it_was_set() {
         let output = schema(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert!(said.contains(told), "{words:?}: {said}");
+        assert!(said.contains(answered), "{words:?}: {said}");
     }
 }
 

@@ -31,7 +31,7 @@ fn a_signal_is_passed_on_and_the_lock_is_released_after_the_command() {
 }
 
 #[test]
-fn a_signal_while_waiting_gives_the_place_up() {
+fn a_signal_while_waiting_releases_the_entry() {
     let world = World::new();
     let mut holder = world.start(&["lock", "k", "--", "sh", "-c", "echo in; exec sleep 60"]);
     assert_eq!(holder.line(), "in");

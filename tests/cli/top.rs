@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::client::{Client, LockGuard, LockRequest, Place, Session, SessionRequest};
+use fermata::client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
 
 use super::json::names;
 use super::terminal::Terminal;
@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// `hot` was granted three times and one waits for it; `still` once, in a session.
 struct Locks {
     _held: [LockGuard; 2],
-    _waits: Place,
+    _waits: QueueEntry,
     _session: Session,
 }
 
@@ -25,7 +25,7 @@ async fn locks(world: &World) -> Locks {
         guard.release().await.unwrap();
     }
     let hot = client.lock(ask("hot", "billing")).await.unwrap();
-    let waits = client.place(ask("hot", "late")).await.unwrap();
+    let waits = client.enqueue(ask("hot", "late")).await.unwrap();
     let session = client.open_session(SessionRequest::new().ttl(TTL));
     let session = session.await.unwrap();
     let still = session.lock(ask("still", "mailer")).await.unwrap();
@@ -134,7 +134,7 @@ async fn keys_and_a_new_size_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_terminal_each_look_is_printed() {
+async fn without_a_terminal_each_snapshot_is_printed() {
     let world = World::new();
     let _locks = locks(&world).await;
     let text = world.text(&["locks", "top"]);
@@ -209,9 +209,9 @@ fn what_makes_no_sense_and_what_cannot_be_asked_have_statuses() {
         ("--limit", "0", "0 is not within 1..1000"),
         ("--limit", "1001", "1001 is not within 1..1000"),
     ] {
-        let (status, told) = code(&world, &[option, value]);
-        assert_eq!(status, Some(64), "{told}");
-        assert!(told.contains(said), "{told}");
+        let (status, answered) = code(&world, &[option, value]);
+        assert_eq!(status, Some(64), "{answered}");
+        assert!(answered.contains(said), "{answered}");
     }
     world.kill_server();
     assert_eq!(code(&world, &[]).0, Some(69));

@@ -7,7 +7,7 @@ use super::world::World;
 const HOLD: &str = "fermata lock k --owner first -- sh -c 'printf \"%s-in\\n\" first; read enter'";
 
 #[test]
-fn the_waiting_one_sees_its_place_and_gets_the_lock_after_the_other() {
+fn the_waiting_one_sees_its_entry_and_gets_the_lock_after_the_other() {
     let world = World::new();
     let (mut first, mut second) = (Terminal::new(&world), Terminal::new(&world));
     first.line(HOLD);
@@ -26,7 +26,7 @@ fn the_waiting_one_sees_its_place_and_gets_the_lock_after_the_other() {
 }
 
 #[test]
-fn the_place_is_told_as_the_queue_moves() {
+fn the_entry_is_told_as_the_queue_moves() {
     let world = World::new();
     let mut first = Terminal::new(&world);
     first.line(HOLD);
@@ -48,7 +48,7 @@ fn the_place_is_told_as_the_queue_moves() {
 }
 
 #[test]
-fn ctrl_c_while_waiting_gives_the_place_up_at_once() {
+fn ctrl_c_while_waiting_releases_the_entry_at_once() {
     let world = World::new();
     let (mut first, mut second) = (Terminal::new(&world), Terminal::new(&world));
     first.line(HOLD);
@@ -58,7 +58,7 @@ fn ctrl_c_while_waiting_gives_the_place_up_at_once() {
 
     second.ctrl_c();
     let screen = second.shows("status=130");
-    assert!(screen.contains("given up"), "{screen}");
+    assert!(screen.contains("is released"), "{screen}");
     // Before the command ended, not some time after.
     assert_eq!(world.queue("k"), (1, 0));
 }

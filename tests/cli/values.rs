@@ -54,7 +54,7 @@ fn a_value_that_is_refused_leaves_the_key_free() {
 }
 
 #[test]
-fn under_a_lock_that_is_over_nothing_is_written() {
+fn under_a_lock_that_has_ended_nothing_is_written() {
     let world = World::new();
     let lock_ref = world.text(&["lock", "k", "--", "sh", "-c", "printf %s $FERMATA_LOCK_REF"]);
     let put = world.run(&["put", &format!("--lock-ref={lock_ref}"), "late"]);
@@ -71,9 +71,9 @@ fn whoever_waits_for_a_server_that_is_not_there_is_told_at_once() {
     let output = world.run(&["locks", "ls", "--timeout", "1s"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(69), "{stderr}");
-    let told = format!(
+    let answered = format!(
         "fermata: nobody listens on {} (is `fermata serve` running there?); trying for 1s\n",
         world.endpoint
     );
-    assert!(stderr.starts_with(&told), "{stderr}");
+    assert!(stderr.starts_with(&answered), "{stderr}");
 }

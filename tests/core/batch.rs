@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
 
     /// Apart from the version there is one difference, and it is meant: between two changes somebody
-    /// may have been let in, within one nobody can have been. So a place that became holder within the
+    /// may have been granted the lock, within one nobody can have been. So an entry that became holder within the
     /// batch is given up like a waiter's; one by one, its Release has to show the grant.
     #[test]
     fn a_batch_is_its_commands_one_by_one(
@@ -59,11 +59,11 @@ proptest! {
 
         prop_assert_eq!(batch.state.version, old.version + u64::from(batch.state != old));
         let held_before = old.holder().map(|e| e.seq);
-        let was_let_in_between = |(command, outcome): (&Command, &Outcome)| {
+        let was_granted_between = |(command, outcome): (&Command, &Outcome)| {
             let holder = matches!(outcome, Outcome::Released(Released { was_holder: true, .. }));
             holder && !matches!(command, Command::Release { seq, .. } if Some(*seq) == held_before)
         };
-        if commands.iter().zip(&outcomes).any(was_let_in_between) {
+        if commands.iter().zip(&outcomes).any(was_granted_between) {
             prop_assert_eq!(&batch.state.entries, &single.entries);
             prop_assert_eq!(batch.state.fence, single.fence);
             prop_assert_eq!(batch.state.grant, single.grant);

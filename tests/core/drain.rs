@@ -1,4 +1,4 @@
-//! Nobody is stuck: whatever a key has been through, its places can be ended, and whoever is behind
+//! Nobody is stuck: whatever a key has been through, its entries can be ended, and whoever is behind
 //! comes to hold the key.
 
 use fermata::lock::{
@@ -32,7 +32,7 @@ fn release(seq: Seq, tag: Tag) -> Command {
     }
 }
 
-/// Ends the place at an index, by eviction or a release from anywhere.
+/// Ends the entry at an index, by eviction or a release from anywhere.
 fn end(state: &State, at: usize, evicted: bool) -> Option<(Seq, Command)> {
     let entry = state.entries.get(at)?;
     let command = if evicted { evict } else { release };
@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn once_the_clock_has_caught_up_any_place_can_be_ended_in_any_order(
+    fn once_the_clock_has_caught_up_any_entry_can_be_ended_in_any_order(
         before in steps(40),
         order in prop::collection::vec((0..4_usize, any::<bool>()), 4),
     ) {

@@ -1,17 +1,17 @@
-//! The reference: a log of every place that ever was, with the truth of how it ended, and the first
+//! The reference: a log of every entry that ever was, with the truth of how it ended, and the first
 //! timestamp that nobody was given. Who holds, who waits and what is remembered all follow from these;
 //! arithmetic has room (u128), nothing is removed, and nothing is shared with the core but its words.
 
 use std::sync::Arc;
 
 use fermata::lock::{
-    Command, CoreLimits, Create, Created, EndReason, Ended, EndedPlace, Entry, Evidence, Fence,
-    FenceError, Liveness, Outcome, Over, Refusal, Released, ReplicaId, Seq, State, Tag,
+    Command, CoreLimits, Create, Created, EndReason, Ended, EndedAs, EndedEntry, Entry, Evidence,
+    Fence, FenceError, Liveness, Outcome, Refusal, Released, ReplicaId, Seq, State, Tag,
 };
 
 use crate::start::Start;
 
-/// How a place really ended.
+/// How an entry really ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     Released,
@@ -36,13 +36,13 @@ pub struct Model {
     pub log: Vec<Record>,
     limits: CoreLimits,
     version: u64,
-    /// The number of the first place of the log; those before it were released cleanly.
+    /// The number of the first entry of the log; those before it were released cleanly.
     first_seq: u64,
     slot: Slot,
     grant: u64,
     unsynced: bool,
     /// All ends other than clean releases, in their order.
-    ends: Vec<EndedPlace>,
+    ends: Vec<EndedEntry>,
 }
 
 /// What came of one command, and whether it did anything.
@@ -70,7 +70,7 @@ impl Model {
         self.log.get(usize::try_from(at).ok()?)
     }
 
-    /// How a place really ended; `None` while it lives or was never given out.
+    /// How an entry really ended; `None` while it lives or was never given out.
     pub fn end_of(&self, seq: Seq) -> Option<End> {
         if (1..self.first_seq).contains(&seq.0) {
             return Some(End::Released);
@@ -115,7 +115,7 @@ impl Model {
         let (forgotten, kept) = self.ends.split_at(kept);
         let complete_from = forgotten.iter().map(|e| e.seq.0 + 1).max().unwrap_or(1);
         Ended {
-            places: kept.iter().cloned().collect(),
+            entries: kept.iter().cloned().collect(),
             complete_from: Seq(complete_from),
         }
     }
@@ -172,8 +172,8 @@ impl Model {
                 synced,
                 open_write,
             } => {
-                if let Some(over) = self.over(*seq, Some(*tag))? {
-                    return Ok((Outcome::Gone(over), false));
+                if let Some(how_ended) = self.how_ended(*seq, Some(*tag))? {
+                    return Ok((Outcome::Gone(how_ended), false));
                 }
                 // Nobody writes but a holder that a committed state shows.
                 let was_holder = holder_before == Some(*seq);
@@ -192,8 +192,8 @@ impl Model {
                 Ok((Outcome::Released(Released { was_holder, clean }), true))
             }
             Command::Evict { seq, tag, evidence } => {
-                if let Some(over) = self.over(*seq, Some(*tag))? {
-                    return Ok((Outcome::Gone(over), false));
+                if let Some(how_ended) = self.how_ended(*seq, Some(*tag))? {
+                    return Ok((Outcome::Gone(how_ended), false));
                 }
                 let reason = self.proven(*seq, evidence).ok_or(Refusal::EvidenceGone)?;
                 let was_holder = self.holder() == Some(*seq);
@@ -219,8 +219,8 @@ impl Model {
                 fence,
                 past,
             } => {
-                if let Some(over) = self.over(*seq, None)? {
-                    return Ok((Outcome::Gone(over), false));
+                if let Some(how_ended) = self.how_ended(*seq, None)? {
+                    return Ok((Outcome::Gone(how_ended), false));
                 }
                 if self.holder() != Some(*seq) {
                     return Err(Refusal::NotHolder);
@@ -258,9 +258,9 @@ impl Model {
             };
             return Err(Refusal::RequestMismatch { field });
         }
-        let places_max = self.limits.places_max;
-        if self.live().count() == places_max {
-            return Err(Refusal::QueueFull { places_max });
+        let entries_max = self.limits.entries_max;
+        if self.live().count() == entries_max {
+            return Err(Refusal::QueueFull { entries_max });
         }
         let seq = self.next();
         if seq.0 == i64::MAX as u64 {
@@ -295,8 +295,8 @@ impl Model {
         to_home: ReplicaId,
         now_us: u64,
     ) -> Result<Effect, Refusal> {
-        if let Some(over) = self.over(seq, None)? {
-            return Ok((Outcome::Gone(over), false));
+        if let Some(how_ended) = self.how_ended(seq, None)? {
+            return Ok((Outcome::Gone(how_ended), false));
         }
         let (home, epoch) = (self.at(seq).home, self.at(seq).epoch);
         let holds = self.holder() == Some(seq);
@@ -322,8 +322,8 @@ impl Model {
         Ok((Outcome::TakenOver, true))
     }
 
-    /// `None` for a live place; how it ended, as far as it is still known, for one that is over.
-    fn over(&self, seq: Seq, tag: Option<Tag>) -> Result<Option<Over>, Refusal> {
+    /// `None` for a live entry; how it ended, as far as it is still known, for one that has ended.
+    fn how_ended(&self, seq: Seq, tag: Option<Tag>) -> Result<Option<EndedAs>, Refusal> {
         if seq.0 == 0 || seq >= self.next() {
             return Err(Refusal::NeverIssued);
         }
@@ -335,11 +335,11 @@ impl Model {
             };
         }
         let ended = self.ended();
-        match ended.places.iter().find(|e| e.seq == seq) {
-            Some(place) if wrong(place.tag) => Err(Refusal::NeverIssued),
-            Some(place) => Ok(Some(Over::Ended(place.reason.clone()))),
-            None if seq >= ended.complete_from => Ok(Some(Over::Released)),
-            None => Ok(Some(Over::NoLongerKept)),
+        match ended.entries.iter().find(|e| e.seq == seq) {
+            Some(entry) if wrong(entry.tag) => Err(Refusal::NeverIssued),
+            Some(entry) => Ok(Some(EndedAs::Lost(entry.reason.clone()))),
+            None if seq >= ended.complete_from => Ok(Some(EndedAs::Released)),
+            None => Ok(Some(EndedAs::NoLongerKept)),
         }
     }
 
@@ -351,7 +351,7 @@ impl Model {
                 Liveness::Own { .. } if entry.epoch == *epoch => Some(EndReason::Expired),
                 _ => None,
             },
-            Evidence::SessionOver(session) => match entry.liveness {
+            Evidence::SessionEnded(session) => match entry.liveness {
                 Liveness::Session(its) if its == *session => Some(EndReason::SessionClosed),
                 _ => None,
             },
@@ -371,7 +371,7 @@ impl Model {
             self.grant = 0;
         }
         if let End::Otherwise(reason) = &end {
-            self.ends.push(EndedPlace {
+            self.ends.push(EndedEntry {
                 seq,
                 tag: self.at(seq).tag(),
                 reason: reason.clone(),

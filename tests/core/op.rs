@@ -6,9 +6,9 @@ use fermata::lock::{
 use proptest::prelude::*;
 use uuid::Uuid;
 
-/// Which place is meant.
+/// Which entry is meant.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum Pick {
     /// The one with so many ahead of it, or the last.
     Live(usize),
     /// The one so far below the next number: over, live or yet to come.
@@ -41,7 +41,7 @@ pub enum Past {
 #[derive(Clone, Copy, Debug)]
 pub enum Proof {
     Silent { late: bool },
-    SessionOver { other: bool },
+    SessionEnded { other: bool },
     Unclaimed { home: Who, grant: Named },
     Forced,
 }
@@ -57,7 +57,7 @@ pub enum Op {
         past: Past,
     },
     Release {
-        place: Place,
+        pick: Pick,
         wrong_tag: bool,
         home: Who,
         grant: Named,
@@ -65,29 +65,29 @@ pub enum Op {
         open_write: bool,
     },
     Evict {
-        place: Place,
+        pick: Pick,
         wrong_tag: bool,
         proof: Proof,
     },
     TakeOver {
-        place: Place,
+        pick: Pick,
         from: Who,
         fence: Named,
         old_epoch: bool,
         to: u8,
     },
     Extend {
-        place: Place,
+        pick: Pick,
         home: Who,
         fence: Named,
         past: Past,
     },
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn pick() -> impl Strategy<Value = Pick> {
     prop_oneof![
-        6 => (0..4_usize).prop_map(Place::Live),
-        1 => (0..8_u64).prop_map(Place::Below),
+        6 => (0..4_usize).prop_map(Pick::Live),
+        1 => (0..8_u64).prop_map(Pick::Below),
     ]
 }
 
@@ -114,7 +114,7 @@ fn past() -> impl Strategy<Value = Past> {
 fn proof() -> impl Strategy<Value = Proof> {
     prop_oneof![
         any::<bool>().prop_map(|late| Proof::Silent { late }),
-        any::<bool>().prop_map(|other| Proof::SessionOver { other }),
+        any::<bool>().prop_map(|other| Proof::SessionEnded { other }),
         (who(), named()).prop_map(|(home, grant)| Proof::Unclaimed { home, grant }),
         Just(Proof::Forced),
     ]
@@ -134,7 +134,7 @@ pub fn any_op() -> impl Strategy<Value = Op> {
             past,
         });
     let release = (
-        place(),
+        pick(),
         seldom(),
         who(),
         named(),
@@ -142,8 +142,8 @@ pub fn any_op() -> impl Strategy<Value = Op> {
         prop::bool::weighted(0.2),
     )
         .prop_map(
-            |(place, wrong_tag, home, grant, synced, open_write)| Op::Release {
-                place,
+            |(pick, wrong_tag, home, grant, synced, open_write)| Op::Release {
+                pick,
                 wrong_tag,
                 home,
                 grant,
@@ -151,24 +151,24 @@ pub fn any_op() -> impl Strategy<Value = Op> {
                 open_write,
             },
         );
-    let evict = (place(), seldom(), proof()).prop_map(|(place, wrong_tag, proof)| Op::Evict {
-        place,
+    let evict = (pick(), seldom(), proof()).prop_map(|(pick, wrong_tag, proof)| Op::Evict {
+        pick,
         wrong_tag,
         proof,
     });
-    let take_over = (place(), who(), named(), seldom(), 0..3_u8).prop_map(
-        |(place, from, fence, old_epoch, to)| Op::TakeOver {
-            place,
+    let take_over = (pick(), who(), named(), seldom(), 0..3_u8).prop_map(
+        |(pick, from, fence, old_epoch, to)| Op::TakeOver {
+            pick,
             from,
             fence,
             old_epoch,
             to,
         },
     );
-    let extend = (Just(Place::Live(0)), who(), named(), past());
-    let extend = prop_oneof![5 => extend, 1 => (place(), who(), named(), past())].prop_map(
-        |(place, home, fence, past)| Op::Extend {
-            place,
+    let extend = (Just(Pick::Live(0)), who(), named(), past());
+    let extend = prop_oneof![5 => extend, 1 => (pick(), who(), named(), past())].prop_map(
+        |(pick, home, fence, past)| Op::Extend {
+            pick,
             home,
             fence,
             past,
@@ -213,7 +213,7 @@ fn create(request: u8, twist: u8, home: u8, past: Option<u64>) -> Create {
     }
 }
 
-/// What is named of a place as somebody saw it.
+/// What is named of an entry as somebody saw it.
 struct Target {
     seq: Seq,
     tag: Tag,
@@ -223,10 +223,10 @@ struct Target {
 }
 
 impl Target {
-    fn of(place: Place, view: &State) -> Target {
-        let live = match place {
-            Place::Live(at) => view.entries.get(at).or(view.entries.back()),
-            Place::Below(by) => view.entry(Seq(view.next.0.saturating_sub(by))),
+    fn of(pick: Pick, view: &State) -> Target {
+        let live = match pick {
+            Pick::Live(at) => view.entries.get(at).or(view.entries.back()),
+            Pick::Below(by) => view.entry(Seq(view.next.0.saturating_sub(by))),
         };
         if let Some(entry) = live {
             return Target {
@@ -237,11 +237,11 @@ impl Target {
                 liveness: entry.liveness,
             };
         }
-        let seq = match place {
-            Place::Live(at) => Seq(view.next.0.saturating_sub(at as u64)),
-            Place::Below(by) => Seq(view.next.0.saturating_sub(by)),
+        let seq = match pick {
+            Pick::Live(at) => Seq(view.next.0.saturating_sub(at as u64)),
+            Pick::Below(by) => Seq(view.next.0.saturating_sub(by)),
         };
-        let ended = view.ended.places.iter().find(|e| e.seq == seq);
+        let ended = view.ended.entries.iter().find(|e| e.seq == seq);
         Target {
             seq,
             tag: ended.map_or(Tag::of(Uuid::nil()), |e| e.tag),
@@ -294,14 +294,14 @@ impl Op {
                 past,
             } => Command::Create(create(request, twist, home, past_of(past, now_us))),
             Op::Release {
-                place,
+                pick,
                 wrong_tag,
                 home,
                 grant,
                 synced,
                 open_write,
             } => {
-                let target = Target::of(place, view);
+                let target = Target::of(pick, view);
                 Command::Release {
                     seq: target.seq,
                     tag: target.tag(wrong_tag),
@@ -312,11 +312,11 @@ impl Op {
                 }
             }
             Op::Evict {
-                place,
+                pick,
                 wrong_tag,
                 proof,
             } => {
-                let target = Target::of(place, view);
+                let target = Target::of(pick, view);
                 Command::Evict {
                     seq: target.seq,
                     tag: target.tag(wrong_tag),
@@ -324,13 +324,13 @@ impl Op {
                 }
             }
             Op::TakeOver {
-                place,
+                pick,
                 from,
                 fence,
                 old_epoch,
                 to,
             } => {
-                let target = Target::of(place, view);
+                let target = Target::of(pick, view);
                 let holds = view.holder().is_some_and(|e| e.seq == target.seq);
                 let present = if holds { view.fence } else { Fence::NONE };
                 Command::TakeOver {
@@ -342,12 +342,12 @@ impl Op {
                 }
             }
             Op::Extend {
-                place,
+                pick,
                 home,
                 fence,
                 past,
             } => {
-                let target = Target::of(place, view);
+                let target = Target::of(pick, view);
                 Command::Extend {
                     seq: target.seq,
                     home: target.named(home),
@@ -364,9 +364,9 @@ fn evidence(proof: Proof, target: &Target, view: &State) -> Evidence {
         Proof::Silent { late } => Evidence::Silent {
             epoch: target.epoch.saturating_sub(late.into()),
         },
-        Proof::SessionOver { other } => match target.liveness {
-            Liveness::Session(session) if !other => Evidence::SessionOver(session),
-            _ => Evidence::SessionOver(SessionId(Uuid::from_u128(0x5e50))),
+        Proof::SessionEnded { other } => match target.liveness {
+            Liveness::Session(session) if !other => Evidence::SessionEnded(session),
+            _ => Evidence::SessionEnded(SessionId(Uuid::from_u128(0x5e50))),
         },
         Proof::Unclaimed { home, grant } => Evidence::Unclaimed {
             home: target.named(home),

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use fermata::lock::{Command, EndReason, Fence, Outcome, Over, Refusal, Released, State, decide};
+use fermata::lock::{
+    Command, EndReason, EndedAs, Fence, Outcome, Refusal, Released, State, decide,
+};
 use proptest::prelude::*;
 
 use crate::model::{End, Model};
@@ -32,7 +34,7 @@ enum Event {
     /// A replica decides on what it last saw and swaps.
     Swap(usize, Fate),
     /// A replica looks at the store.
-    Look(usize),
+    ReRead(usize),
     /// An open proposal of a replica lands, if the version still fits.
     Land(usize),
     Tick(i64),
@@ -48,7 +50,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => (0..2_usize, op::any_op()).prop_map(|(r, op)| Event::Ask(r, op)),
         6 => (0..2_usize, fate).prop_map(|(r, fate)| Event::Swap(r, fate)),
-        2 => (0..2_usize).prop_map(Event::Look),
+        2 => (0..2_usize).prop_map(Event::ReRead),
         2 => (0..2_usize).prop_map(Event::Land),
         1 => op::tick().prop_map(Event::Tick),
     ]
@@ -110,7 +112,7 @@ impl World {
                 self.asked += 1;
             }
             Event::Swap(r, fate) => self.swap(r, fate),
-            Event::Look(r) => self.replicas[r].view = self.stored.clone(),
+            Event::ReRead(r) => self.replicas[r].view = self.stored.clone(),
             Event::Land(r) => {
                 if let Some(open) = self.replicas[r].open.take() {
                     self.apply(&open);
@@ -200,10 +202,10 @@ impl World {
     fn is_true(&self, command: &Command, outcome: &Outcome, did: bool, now: &State) -> bool {
         let end_of = |seq| self.truth.end_of(seq);
         let home_of = |seq| now.entry(seq).map(|e| e.home);
-        let gone = |seq, over: &Over| match (end_of(seq), over) {
-            (Some(_), Over::NoLongerKept) => true,
-            (Some(End::Released), Over::Released) => true,
-            (Some(End::Otherwise(reason)), Over::Ended(said)) => reason == *said,
+        let gone = |seq, ended: &EndedAs| match (end_of(seq), ended) {
+            (Some(_), EndedAs::NoLongerKept) => true,
+            (Some(End::Released), EndedAs::Released) => true,
+            (Some(End::Otherwise(reason)), EndedAs::Lost(said)) => reason == *said,
             _ => false,
         };
         match (command, outcome) {
@@ -243,8 +245,8 @@ impl World {
                 | Command::Evict { seq, .. }
                 | Command::TakeOver { seq, .. }
                 | Command::Extend { seq, .. },
-                Outcome::Gone(over),
-            ) => gone(*seq, over),
+                Outcome::Gone(ended),
+            ) => gone(*seq, ended),
             (_, Outcome::Refused(refusal)) => !did || may_refuse_after(command, refusal, now),
             _ => false,
         }
@@ -269,7 +271,7 @@ fn may_refuse_after(command: &Command, refusal: &Refusal, now: &State) -> bool {
     }
 }
 
-/// A Create whose place is over makes another (I5).
+/// A Create whose entry has ended makes another (I5).
 fn may_repeat(command: &Command) -> bool {
     match command {
         Command::Create(_) => true,
@@ -295,7 +297,7 @@ proptest! {
         // In the end everybody gets an answer.
         for r in [0, 1, 0, 1] {
             world.happen(Event::Land(r));
-            world.happen(Event::Look(r));
+            world.happen(Event::ReRead(r));
             world.happen(Event::Swap(r, Fate::Applied));
         }
         for replica in &world.replicas {

@@ -16,7 +16,7 @@ fn limits(ahead_us_max: Option<u64>) -> CoreLimits {
         width_min: 2,
         width_max: 40,
         ended_max: 2,
-        places_max: 4,
+        entries_max: 4,
         ahead_us_max,
         clock_off: false,
     }
@@ -31,7 +31,7 @@ pub fn fresh() -> Start {
     }
 }
 
-/// A key whose places and fences are about to be used up.
+/// A key whose entries and fences are about to be used up.
 pub fn nearly_used_up() -> Start {
     let next = Seq(Seq::LAST.0 - 5);
     Start {

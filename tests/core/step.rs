@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fermata::lock::{
-    Command, CoreLimits, Diff, Entry, Fence, Lookup, Outcome, Over, Released, Seq, State, decide,
+    Command, CoreLimits, Diff, EndedAs, Entry, Fence, Lookup, Outcome, Released, Seq, State, decide,
 };
 
 use crate::model::{Effect, End, Model};
@@ -12,14 +12,14 @@ use crate::model::{Effect, End, Model};
 /// Checks the step from one committed state to the next, and the effect that each command had in it.
 pub fn check(old: &State, new: &State, commands: &[Command], effects: &[Effect]) {
     assert_eq!(new.check(), Ok(()));
-    one_place_a_request(new);
+    one_entry_a_request(new);
     order_of_creation(old, new);
     timestamps_rise(old, new);
     unsynced_is_set_and_cleared(old, new, commands, effects);
     diff_leads_from_old_to_new(old, new);
 }
 
-/// What the state says of every place that ever was is true, as far as it says anything.
+/// What the state says of every entry that ever was is true, as far as it says anything.
 pub fn tells_the_truth(state: &State, model: &Model) {
     let mut ahead = 0;
     for record in &model.log {
@@ -27,12 +27,12 @@ pub fn tells_the_truth(state: &State, model: &Model) {
         let true_ones = match &record.end {
             None => vec![Lookup::Live(ahead)],
             Some(End::Released) => vec![
-                Lookup::Over(Over::Released),
-                Lookup::Over(Over::NoLongerKept),
+                Lookup::Ended(EndedAs::Released),
+                Lookup::Ended(EndedAs::NoLongerKept),
             ],
             Some(End::Otherwise(reason)) => vec![
-                Lookup::Over(Over::Ended(reason.clone())),
-                Lookup::Over(Over::NoLongerKept),
+                Lookup::Ended(EndedAs::Lost(reason.clone())),
+                Lookup::Ended(EndedAs::NoLongerKept),
             ],
         };
         assert!(true_ones.contains(&said), "{said:?} of {record:?}");
@@ -55,21 +55,21 @@ pub fn idempotent(
     };
     let agrees = match (first, second) {
         (Outcome::Created(a), Outcome::Created(b)) => a.seq == b.seq && b.existed,
-        (Outcome::Released(Released { clean: true, .. }), Outcome::Gone(over)) => {
-            matches!(over, Over::Released | Over::NoLongerKept)
+        (Outcome::Released(Released { clean: true, .. }), Outcome::Gone(ended)) => {
+            matches!(ended, EndedAs::Released | EndedAs::NoLongerKept)
         }
-        (Outcome::Released(_), Outcome::Gone(over)) => {
-            matches!(over, Over::Ended(_) | Over::NoLongerKept)
+        (Outcome::Released(_), Outcome::Gone(ended)) => {
+            matches!(ended, EndedAs::Lost(_) | EndedAs::NoLongerKept)
         }
-        (Outcome::Evicted { .. }, Outcome::Gone(over)) => {
-            matches!(over, Over::Ended(_) | Over::NoLongerKept)
+        (Outcome::Evicted { .. }, Outcome::Gone(ended)) => {
+            matches!(ended, EndedAs::Lost(_) | EndedAs::NoLongerKept)
         }
         (a, b) => a == b,
     };
     assert!(agrees, "{command:?} gave {first:?}, then {second:?}");
 }
 
-fn one_place_a_request(new: &State) {
+fn one_entry_a_request(new: &State) {
     let requests: BTreeSet<_> = new.entries.iter().map(|e| e.request_id).collect();
     assert_eq!(requests.len(), new.entries.len());
 }
@@ -127,7 +127,7 @@ fn diff_leads_from_old_to_new(old: &State, new: &State) {
     let diff = Diff::between(old, new);
     let by_seq = |e: &Arc<Entry>| (e.seq, Arc::clone(e));
     let mut rows: BTreeMap<Seq, Arc<Entry>> = old.entries.iter().map(by_seq).collect();
-    for seq in &diff.over {
+    for seq in &diff.ended {
         assert!(rows.remove(seq).is_some(), "{seq:?} was not there");
     }
     for entry in &diff.written {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fermata::engine::{EngineError, Presence};
-use fermata::lock::{EndReason, Over};
+use fermata::lock::{EndReason, EndedAs};
 use fermata::store::Store;
 
 use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, goes_unclaimed, session, write};
@@ -20,7 +20,7 @@ async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_t
         matches!(b.presence(home), Presence::Live(_))
     })
     .await;
-    service.replicas[0].way.mute(true);
+    service.replicas[0].link.mute(true);
     loop {
         let is_down = b.presence(home) == Presence::Down;
         if get(a, &held).await.is_err() {
@@ -36,9 +36,9 @@ async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_t
 async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_never_began() {
     let (service, a, _) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
-    let way = &service.replicas[0].way;
-    way.slow_writes(Duration::from_secs(60));
-    way.mute(true);
+    let link = &service.replicas[0].link;
+    link.slow_writes(Duration::from_secs(60));
+    link.mute(true);
     let put = write(a, &held, "may be there").await;
     assert!(matches!(put, Err(EngineError::WriteUnknown(_))), "{put:?}");
     // By then nothing begins.
@@ -53,13 +53,13 @@ async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_nev
 async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
-    let [way, other_way] = [0, 1].map(|number| &service.replicas[number].way);
-    way.mute(true);
-    until("it is over", || async { a.ready().is_err() }).await;
-    way.slow(Duration::from_millis(500));
-    way.mute(false);
+    let [link, other_way] = [0, 1].map(|number| &service.replicas[number].link);
+    link.mute(true);
+    until("it has ended", || async { a.ready().is_err() }).await;
+    link.slow(Duration::from_millis(500));
+    link.mute(false);
     let rows = || async { other_way.list_replicas().await.unwrap() };
-    // Its new row is there, and its first look at the rows is not answered.
+    // Its new row is there, and its first read of the rows is not answered.
     until("it begins anew", || async { rows().await.len() == 3 }).await;
     a.stop();
     a.hand_over().await;
@@ -72,7 +72,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_with_another_grant_is_answered_from_the_store_however_young_the_last_look_is() {
+async fn a_call_with_another_grant_is_answered_from_the_store_however_young_the_last_read_is() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let former = create(a, call("k", 6_000)).await.lock_ref;
@@ -88,10 +88,14 @@ async fn a_call_with_another_grant_is_answered_from_the_store_however_young_the_
     // Its home is not told.
     service.wires.cut("replica-1");
     a.force_release(&present, "ops", "stuck").await.unwrap();
-    let told = get(b, &former).await;
-    let forced =
-        |e: &EngineError| matches!(e, EngineError::Over(Over::Ended(EndReason::Forced { .. })));
-    assert!(told.as_ref().is_err_and(forced), "{told:?}");
+    let answered = get(b, &former).await;
+    let forced = |e: &EngineError| {
+        matches!(
+            e,
+            EngineError::Ended(EndedAs::Lost(EndReason::Forced { .. }))
+        )
+    };
+    assert!(answered.as_ref().is_err_and(forced), "{answered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,26 +109,29 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
     // How long its session may be sure cannot be asked any more.
     service.wires.cut("replica-0");
     b.release(&first, None, 0).await.unwrap();
-    let told = b.acquire(&in_vain, NO_WAIT, false).await;
-    assert!(matches!(told, Err(EngineError::Unavailable(_))), "{told:?}");
+    let answered = b.acquire(&in_vain, NO_WAIT, false).await;
+    assert!(
+        matches!(answered, Err(EngineError::Unavailable(_))),
+        "{answered:?}"
+    );
     goes_unclaimed((a, session), b, &in_vain, &last).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_gets_through_to_a_key_that_another_one_changes_all_the_time() {
-    const PLACES: u64 = 10;
+    const ENTRIES: u64 = 10;
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     // What it knows of the key is kept, and old by the next change.
     create(a, call("k", 20_000)).await;
     let old = Duration::from_millis(2);
-    service.replicas[0].way.outrun(b, old);
-    for _ in 0..PLACES {
+    service.replicas[0].link.outrun(b, old);
+    for _ in 0..ENTRIES {
         tokio::time::sleep(old * 2).await;
         let made = tokio::time::timeout(LONG, create(a, call("k", 20_000))).await;
         made.expect("it never got through");
     }
     let conflicts = a.counts().conflicts;
-    assert!(conflicts >= PLACES, "nobody was faster: {conflicts}");
-    assert!(conflicts <= 5 * PLACES, "{conflicts} conflicts");
+    assert!(conflicts >= ENTRIES, "nobody was faster: {conflicts}");
+    assert!(conflicts <= 5 * ENTRIES, "{conflicts} conflicts");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{Clock as _, EngineError, Presence, Standing};
+use fermata::engine::{Clock as _, EngineError, LockStatus, Presence};
 use fermata::lock::{Fence, LockRef, State};
 use fermata::store::Cell;
 
@@ -47,14 +47,14 @@ impl World {
         created.map(|created| created.lock_ref)
     }
 
-    async fn acquire(&self, place: &LockRef) -> Result<Standing, EngineError> {
-        let asking = self.engine().acquire(place, Duration::ZERO, false);
-        self.meanwhile(asking).await.map(|a| a.standing)
+    async fn acquire(&self, entry: &LockRef) -> Result<LockStatus, EngineError> {
+        let asking = self.engine().acquire(entry, Duration::ZERO, false);
+        self.meanwhile(asking).await.map(|a| a.status)
     }
 
     /// From now on the clock of the first replica is that much behind the store's, and it knows.
     async fn set_clock(&self, behind_s: i64) {
-        self.service.replicas[0].way.clock_ahead(behind_s);
+        self.service.replicas[0].link.clock_ahead(behind_s);
         let wants_off = behind_s.abs() > 60;
         for _ in 0..40 {
             if self.engine().ready().is_err() == wants_off {
@@ -119,10 +119,10 @@ async fn a_replica_whose_clock_is_wrong_makes_no_holder_and_serves_those_that_it
     );
     world.set_clock(0).await;
     world.clock.advance(2 * SECOND).await;
-    let standing = world.acquire(&waiting).await.unwrap();
+    let status = world.acquire(&waiting).await.unwrap();
     assert!(
-        matches!(standing, Standing::Held { grant, .. } if grant > fence),
-        "{standing:?}"
+        matches!(status, LockStatus::Held { grant, .. } if grant > fence),
+        "{status:?}"
     );
 }
 
@@ -132,7 +132,7 @@ async fn a_clock_that_is_set_is_noticed_before_the_next_grant() {
     world.create("k").await.unwrap();
     world.clock.set_wall_back(2 * Duration::from_secs(3_600));
     names_the_clock(world.create("other").await);
-    // The store's was set as well, in this test: so it agrees at the next look.
+    // The store's was set as well, in this test: so it agrees at the next read.
     until("it grants again", || async {
         world.create("other").await.is_ok()
     })
@@ -156,21 +156,21 @@ async fn another_replica_grants_what_one_with_a_wrong_clock_cannot() {
     let acquired = world
         .meanwhile(b.acquire(&waiting, Duration::ZERO, false))
         .await;
-    let standing = acquired.unwrap().standing;
-    assert!(matches!(standing, Standing::Held { .. }), "{standing:?}");
+    let status = acquired.unwrap().status;
+    assert!(matches!(status, LockStatus::Held { .. }), "{status:?}");
 }
 
 #[tokio::test]
 async fn a_value_from_more_than_two_days_ahead_of_the_clock_is_refused_by_name() {
     let world = World::of(1).await;
-    let way = &world.service.replicas[0].way;
+    let link = &world.service.replicas[0].link;
     let now = world.clock.wall_us();
     for (id, days) in [("far", 3), ("near", 1)] {
         let cell = Cell {
             value: Some("ahead".into()),
             timestamp: now + days * DAY_US,
         };
-        way.write_past(&key(id), cell).await;
+        link.write_past(&key(id), cell).await;
     }
     let error = world.create("far").await.unwrap_err();
     assert!(matches!(error, EngineError::KeyUsedUp(_)), "{error:?}");
@@ -181,7 +181,7 @@ async fn a_value_from_more_than_two_days_ahead_of_the_clock_is_refused_by_name()
 }
 
 #[tokio::test]
-async fn a_holder_that_meets_a_value_from_far_ahead_hears_so_and_keeps_its_lock() {
+async fn a_holder_that_meets_a_value_from_far_ahead_learns_so_and_keeps_its_lock() {
     let world = World::of(1).await;
     let engine = world.engine();
     let held = world.create("k").await.unwrap();
@@ -190,7 +190,7 @@ async fn a_holder_that_meets_a_value_from_far_ahead_hears_so_and_keeps_its_lock(
         timestamp: world.clock.wall_us() + 3 * DAY_US,
     };
     world.service.replicas[0]
-        .way
+        .link
         .write_past(&key("k"), cell)
         .await;
     let read = world

@@ -45,7 +45,7 @@ async fn a_last_put_that_fails_does_not_reopen_what_another_release_closed() {
             world.release(&held).await
         },
         async {
-            until("the put is under way", || async { world.store.log().writes.len() == 1 }).await;
+            until("the put is in flight", || async { world.store.log().writes.len() == 1 }).await;
             world.store.hold_writes(false);
             tokio::time::sleep(Duration::from_millis(50)).await;
             let late = world.put(&held, "late").await;
@@ -113,7 +113,7 @@ async fn a_release_comes_after_the_acknowledgement_of_the_put_that_it_carries() 
     let (engine, lock_ref) = (world.engine.clone(), held.clone());
     let release =
         tokio::spawn(async move { engine.release(&lock_ref, Some(put("last")), 1).await });
-    until("the put is under way", || async {
+    until("the put is in flight", || async {
         world.store.log().writes.len() == 1
     })
     .await;
@@ -133,7 +133,7 @@ async fn a_release_comes_after_the_acknowledgement_of_the_put_that_it_carries() 
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_anywhere_leave_no_place_beyond_its_lease() {
+async fn calls_that_are_dropped_anywhere_leave_no_entry_beyond_its_lease() {
     let mut rng = Rng::new(seed(7));
     let world = World::new().await;
     for round in 0..150 {
@@ -143,10 +143,10 @@ async fn calls_that_are_dropped_anywhere_leave_no_place_beyond_its_lease() {
         world.store.fail_randomly(rng.next(), 10);
         let patience = Duration::from_micros(rng.below(3_000));
         let _ = tokio::time::timeout(patience, async {
-            let place = world.engine.create(create).await?.lock_ref;
+            let entry = world.engine.create(create).await?.lock_ref;
             let held = world
                 .engine
-                .acquire(&place, Duration::from_secs(1), true)
+                .acquire(&entry, Duration::from_secs(1), true)
                 .await?
                 .lock_ref;
             world.put(&held, "v").await?;
@@ -156,7 +156,7 @@ async fn calls_that_are_dropped_anywhere_leave_no_place_beyond_its_lease() {
     }
     world.store.fail_randomly(0, 0);
     for name in ["k0", "k1", "k2"] {
-        // Each place that was left has a second from its last sign of life; they run out together.
+        // Each entry that was left has a second from its last renewal; they run out together.
         let begun = std::time::Instant::now();
         let last = world.create(name).await.lock_ref;
         let held = world.acquire_patiently(&last).await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Clock, CreateCall, EngineError, Standing, SystemClock};
+use fermata::engine::{Clock, CreateCall, EngineError, LockStatus, SystemClock};
 use fermata::lock::{
-    Command, Create, Entry, Evidence, Fence, Liveness, LockRef, Mode, Over, ReplicaId,
+    Command, Create, EndedAs, Entry, Evidence, Fence, Liveness, LockRef, Mode, ReplicaId,
 };
 use fermata::store::{Cell, Store, Written};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::faulty::Fault;
 use super::world::{World, call, key, until};
 
-/// A place that another replica takes.
+/// An entry that another replica takes.
 pub fn stranger() -> Create {
     Create {
         request_id: Uuid::new_v4(),
@@ -35,7 +35,7 @@ fn forced() -> Evidence {
 }
 
 #[tokio::test]
-async fn the_next_holder_does_not_hear_how_the_one_before_it_ended() {
+async fn the_next_holder_does_not_learn_how_the_one_before_it_ended() {
     let world = World::new().await;
     let (first, second) = world.create_two("k").await;
     for n in 0..15 {
@@ -58,10 +58,10 @@ async fn the_next_holder_does_not_hear_how_the_one_before_it_ended() {
         }
     );
     assert!(
-        matches!(put, Err(EngineError::Over(Over::Ended(_)))),
+        matches!(put, Err(EngineError::Ended(EndedAs::Lost(_)))),
         "{put:?}"
     );
-    assert!(matches!(held.unwrap().standing, Standing::Held { .. }));
+    assert!(matches!(held.unwrap().status, LockStatus::Held { .. }));
 }
 
 /// The outcomes that a change may have without being simply done.
@@ -97,17 +97,17 @@ async fn release_patiently(world: &World, lock_ref: &LockRef) {
 }
 
 #[tokio::test]
-async fn one_call_has_one_place_whatever_became_of_its_change() {
+async fn one_call_has_one_entry_whatever_became_of_its_change() {
     for first in outcomes() {
         for second in outcomes() {
             let world = World::new().await;
             world.create("k").await;
             world.store.fail_swaps([first.clone(), second.clone()]);
             let create = call("k", 30_000);
-            let place = create_patiently(&world, create.clone()).await;
+            let entry = create_patiently(&world, create.clone()).await;
             let again = world.engine.create(create.clone()).await.unwrap();
             assert!(again.existed);
-            assert_eq!(again.lock_ref, place);
+            assert_eq!(again.lock_ref, entry);
             tokio::time::sleep(Duration::from_millis(5)).await;
             let state = world.state("k").await;
             let same = |e: &&Arc<Entry>| e.request_id == create.request_id;
@@ -160,7 +160,7 @@ async fn a_release_of_unknown_outcome_is_resolved_and_counts_once() {
 }
 
 #[tokio::test]
-async fn a_release_is_done_although_its_caller_heard_of_a_failure_and_went_away() {
+async fn a_release_is_done_although_its_caller_learned_of_a_failure_and_went_away() {
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
     world.store.fail_swaps([Fault::NotStarted]);
@@ -174,7 +174,7 @@ async fn a_release_is_done_although_its_caller_heard_of_a_failure_and_went_away(
 }
 
 #[tokio::test]
-async fn callers_hear_that_the_state_cannot_be_read_and_may_repeat() {
+async fn callers_learn_that_the_state_cannot_be_read_and_may_repeat() {
     let world = World::new().await;
     world.store.fail_loads(vec![Fault::NotStarted; 3]);
     for _ in 0..3 {
@@ -284,7 +284,7 @@ async fn a_rewrite_of_unknown_outcome_is_repeated_with_what_was_read_once() {
 }
 
 #[tokio::test]
-async fn a_sync_read_that_fails_is_repeated_and_nobody_is_let_in_before() {
+async fn a_sync_read_that_fails_is_repeated_and_nobody_is_granted_the_lock_before() {
     let world = World::new().await;
     let (held, next) = world.create_two("k").await;
     world.put(&held, "v").await.unwrap();

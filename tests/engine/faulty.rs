@@ -102,7 +102,7 @@ fn broken() -> StoreError {
 }
 
 impl FaultyStore {
-    pub fn over(store: EmbeddedStore) -> Arc<FaultyStore> {
+    pub fn ended(store: EmbeddedStore) -> Arc<FaultyStore> {
         Arc::new(FaultyStore {
             store: Mutex::new(Some(Arc::new(store))),
             plan: Mutex::default(),
@@ -184,7 +184,7 @@ impl FaultyStore {
     /// The store below, which never fails.
     pub fn real(&self) -> Result<Arc<EmbeddedStore>, StoreError> {
         let store = self.store.lock().unwrap().clone();
-        store.ok_or_else(|| StoreError::Closed("the process is dead".to_owned()))
+        store.ok_or_else(|| StoreError::Closed("the process is down".to_owned()))
     }
 
     /// What another writer does to a key.

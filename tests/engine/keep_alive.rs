@@ -1,4 +1,4 @@
-//! Signs of life on a stream, for what another replica has.
+//! Renewals on a stream, for what another replica has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +18,20 @@ async fn a_lock_ref_that_is_found_over_while_it_is_taken_over_is_an_answer() {
     let (service, a, b) = &Service::two().await;
     let _held = create(a, call("k", 20_000)).await;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    // The other one cannot be called, and does not hear what it is asked through the store either.
-    service.replicas[0].way.deaf(true);
+    // The other one cannot be called, and does not learn what it is asked through the store either.
+    service.replicas[0].link.deaf(true);
     let engine: &fermata::engine::Engine = b;
     let router = Router::new(engine.clone(), Arc::new(SystemIds), None);
-    let edge = router.edge(Deadline::of_headers(&http::HeaderMap::new()));
+    let context = router.context(Deadline::of_headers(&http::HeaderMap::new()));
     let ask = KeepAliveRequest {
         session: waiting.without_grant().to_string(),
     };
-    let sign = KeepAlive::parse(ask, &edge).unwrap();
+    let sign = KeepAlive::parse(ask, &context).unwrap();
     let answer_by = tokio::time::Instant::now() + Duration::from_secs(10);
-    let renewing = router.make(&sign, &edge, answer_by);
+    let renewing = router.make(&sign, &context, answer_by);
     let ending = async {
         until("it is asked for", || async {
-            service.replicas[1].way.is_asked()
+            service.replicas[1].link.is_asked()
         })
         .await;
         a.release(&waiting, None, 0).await.unwrap();

@@ -33,7 +33,7 @@ async fn a_busy_key_is_not_read_again_and_again() {
         .unwrap();
         assert_eq!(world.get(&second).await, Ok(None));
         world.release(&second).await.unwrap();
-        // On a slow machine the key may rest for long enough to be forgotten.
+        // On a slow machine the key may be idle for long enough to be forgotten.
         world.store.log().reads == 0
     })
     .await;
@@ -106,7 +106,7 @@ async fn a_read_beside_a_write_is_not_what_the_write_left() {
         let held = held.clone();
         async move { engine.critical_write(&held, put("two"), 0).await }
     });
-    until("the write is under way", || async {
+    until("the write is in flight", || async {
         world.store.log().writes.len() == 2
     })
     .await;
@@ -153,16 +153,16 @@ async fn after_a_forced_end_the_value_is_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_watched_and_rests_costs_no_value() {
     let (service, a, _) = &Service::two().await;
-    let way = &service.replicas[0].way;
+    let link = &service.replicas[0].link;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     let _watch = a.watch(&held).await.unwrap();
     until("the value is not remembered any more", || async {
         soon(a.critical_write(&held, put("one"), 0)).await.unwrap();
         // Nobody calls meanwhile.
         tokio::time::sleep(Duration::from_millis(400)).await;
-        way.cut(true);
+        link.cut(true);
         let read = soon(a.critical_get(&held, 0)).await;
-        way.cut(false);
+        link.cut(false);
         read.is_err()
     })
     .await;

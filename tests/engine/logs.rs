@@ -1,4 +1,4 @@
-//! What the log says of a place that goes from one replica to another.
+//! What the log says of an entry that goes from one replica to another.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn lines(log: &NamedTempFile, words: &str, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
+async fn an_entry_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
     let log = whole_process();
     let (service, a, b) = &Service::two().await;
     let home = a.replica();
@@ -46,7 +46,7 @@ async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_wo
         b.take_over(&given, home).await.is_ok()
     })
     .await;
-    let said = lines(&log, "gave a lockRef up", "given-up");
+    let said = lines(&log, "handed a lockRef over", "given-up");
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("key=default/given-up seq=1"), "{said:?}");
 
@@ -67,15 +67,15 @@ async fn a_place_that_goes_to_another_replica_is_said_once_by_each_of_them_in_wo
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains(&format!("from={home}")), "{said:?}");
     }
-    an_end_by_force_is_said_though_nobody_hears_the_answer(&log).await;
+    an_end_by_force_is_said_though_nobody_learns_the_answer(&log).await;
 }
 
 /// Of one log there is one test.
-async fn an_end_by_force_is_said_though_nobody_hears_the_answer(log: &NamedTempFile) {
+async fn an_end_by_force_is_said_though_nobody_learns_the_answer(log: &NamedTempFile) {
     let (service, a, _) = &Service::two().await;
     for (key, unheard) in [("forced-heard", 0), ("forced-unheard", 1)] {
         let held = a.create(call(key, 20_000)).await.unwrap().lock_ref;
-        service.replicas[0].way.unheard(unheard);
+        service.replicas[0].link.unheard(unheard);
         a.force_release(&held, "ann", "it hangs").await.unwrap();
         let said = lines(log, "an operator ended a lockRef", key);
         assert_eq!(said.len(), 1, "{said:?}");
@@ -92,8 +92,8 @@ async fn an_end_by_force_is_said_though_nobody_hears_the_answer(log: &NamedTempF
         let mut force = pin!(a.force_release(&held, "ann", "it hangs"));
         let _ = futures_util::poll!(force.as_mut());
     }
-    until("it is over", || async {
-        matches!(a.critical_get(&held, 0).await, Err(EngineError::Over(_)))
+    until("it has ended", || async {
+        matches!(a.critical_get(&held, 0).await, Err(EngineError::Ended(_)))
     })
     .await;
     let said = lines(log, "an operator ended a lockRef", "forced-left");

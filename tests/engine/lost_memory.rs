@@ -56,11 +56,11 @@ async fn a_home_without_its_memory_does_not_serve_while_its_take_over_is_overtak
 }
 
 #[tokio::test]
-async fn a_place_that_expired_while_its_memory_was_lost_is_still_evicted() {
+async fn an_entry_that_expired_while_its_memory_was_lost_is_still_evicted() {
     let world = World::new().await;
     let gone = world.engine.create(call("k", 1_000)).await.unwrap();
     let next = world.create("k").await;
-    // The task dies with the eviction in its hands.
+    // The task crashes with the eviction in its hands.
     world.store.fail_swaps([Fault::Panic]);
     until("the eviction was tried", || async {
         world.store.log().swaps.len() > 2
@@ -68,8 +68,8 @@ async fn a_place_that_expired_while_its_memory_was_lost_is_still_evicted() {
     .await;
     let held = world.acquire(&next.lock_ref).await;
     world.put(&held, "next").await.unwrap();
-    let over = world.put(&gone.lock_ref, "late").await;
-    assert!(matches!(over, Err(EngineError::Over(_))), "{over:?}");
+    let ended = world.put(&gone.lock_ref, "late").await;
+    assert!(matches!(ended, Err(EngineError::Ended(_))), "{ended:?}");
 }
 
 #[tokio::test]

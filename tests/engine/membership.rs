@@ -10,8 +10,8 @@ use super::shared::{Service, TTL};
 use super::world::until;
 
 async fn rows(service: &Service) -> Vec<ReplicaRow> {
-    let way = &service.replicas[0].way;
-    way.list_replicas().await.unwrap()
+    let link = &service.replicas[0].link;
+    link.list_replicas().await.unwrap()
 }
 
 fn waiting() -> Engine {
@@ -21,18 +21,18 @@ fn waiting() -> Engine {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tries_to_start_that_fail_add_one_row_and_the_replica_starts_under_that_id() {
     let service = Service::of(1).await;
-    let way = service.replicas[0].way.beside();
+    let link = service.replicas[0].link.beside();
     let engine = waiting();
-    way.mute(true);
+    link.mute(true);
     for _ in 0..5 {
-        let begun = engine.begin(service.options(&way, "one-more")).await;
+        let begun = engine.begin(service.options(&link, "one-more")).await;
         assert!(begun.is_err());
         assert_eq!(rows(&service).await.len(), 2);
     }
     let tried = rows(&service).await;
-    way.mute(false);
+    link.mute(false);
     engine
-        .begin(service.options(&way, "one-more"))
+        .begin(service.options(&link, "one-more"))
         .await
         .unwrap();
     let id = engine.replica();
@@ -45,10 +45,10 @@ async fn tries_to_start_that_fail_add_one_row_and_the_replica_starts_under_that_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_others_may_take_for_down_is_forgotten_and_another_one_starts() {
     let service = Service::of(1).await;
-    let way = service.replicas[0].way.beside();
+    let link = service.replicas[0].link.beside();
     let engine = waiting();
-    way.mute(true);
-    let begun = engine.begin(service.options(&way, "one-more")).await;
+    link.mute(true);
+    let begun = engine.begin(service.options(&link, "one-more")).await;
     assert!(begun.is_err());
     let observer = service.engine(0);
     let is_new = |row: &&ReplicaRow| row.id != observer.replica();
@@ -57,9 +57,9 @@ async fn an_id_that_others_may_take_for_down_is_forgotten_and_another_one_starts
         observer.presence(tried) == Presence::Down
     })
     .await;
-    way.mute(false);
+    link.mute(false);
     engine
-        .begin(service.options(&way, "one-more"))
+        .begin(service.options(&link, "one-more"))
         .await
         .unwrap();
     let id = engine.replica();
@@ -77,7 +77,7 @@ async fn nobody_is_taken_for_down_where_the_list_of_replicas_is_too_long() {
         matches!(b.presence(a.replica()), Presence::Live(_))
     })
     .await;
-    service.replicas[0].way.list_too_many();
+    service.replicas[0].link.list_too_many();
     let since = Instant::now();
     while since.elapsed() < TTL * 2 {
         assert_ne!(b.presence(a.replica()), Presence::Down);
@@ -90,13 +90,13 @@ async fn one_heartbeat_without_an_answer_does_not_hold_up_the_next_ones() {
     let service = Service::of(1).await;
     let engine = service.engine(0);
     let id = engine.replica();
-    let beat = || async { rows(&service).await[0].beat };
-    service.replicas[0].way.hang_one_heartbeat();
+    let heartbeat = || async { rows(&service).await[0].heartbeat };
+    service.replicas[0].link.hang_one_heartbeat();
     let since = Instant::now();
     while since.elapsed() < TTL * 2 {
         assert!(engine.ready().is_ok(), "after {:?}", since.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(engine.replica(), id);
-    assert!(beat().await > 2);
+    assert!(heartbeat().await > 2);
 }

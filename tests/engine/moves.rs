@@ -1,10 +1,11 @@
-//! What changes its replica, or is ended by another one, and who must hear of that (I10, design §6).
+//! What changes its replica, or is ended by another one, and who must learn of that (I10).
 
 use std::time::Duration;
 
-use fermata::engine::{CreateCall, EngineError, LeaseId, Presence, Standing};
+use fermata::engine::{CreateCall, EngineError, LeaseId, LockStatus, Presence};
 use fermata::lock::{
-    Command, CoreLimits, Create, EndReason, Liveness, LockRef, Mode, Over, SessionId, State, decide,
+    Command, CoreLimits, Create, EndReason, EndedAs, Liveness, LockRef, Mode, SessionId, State,
+    decide,
 };
 use fermata::store::{SessionRow, SessionSwap, Store, Swap};
 
@@ -23,12 +24,12 @@ async fn create(engine: &Engine, call: CreateCall) -> LockRef {
 }
 
 fn is_forced<T>(answer: Result<T, EngineError>) -> bool {
-    let forced = |over: &Over| matches!(over, Over::Ended(EndReason::Forced { .. }));
-    matches!(answer, Err(EngineError::Over(over)) if forced(&over))
+    let forced = |ended: &EndedAs| matches!(ended, EndedAs::Lost(EndReason::Forced { .. }));
+    matches!(answer, Err(EngineError::Ended(ended)) if forced(&ended))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_only_keeps_alive_hears_of_an_end_though_its_home_could_not_be_called() {
+async fn a_client_that_only_keeps_alive_learns_of_an_end_though_its_home_could_not_be_called() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let held = create(a, call("k", 20_000)).await;
@@ -42,11 +43,11 @@ async fn a_client_that_only_keeps_alive_hears_of_an_end_though_its_home_could_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_home_is_told_of_an_end_also_where_its_outcome_had_to_be_looked_up() {
+async fn a_home_is_notified_of_an_end_also_where_its_outcome_had_to_be_looked_up() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let held = create(a, call("k", 20_000)).await;
-    service.replicas[1].way.unheard(1);
+    service.replicas[1].link.unheard(1);
     b.force_release(&held, "ops", "stuck").await.unwrap();
     let lease = LeaseId::LockRef(held);
     until("its keep-alives are refused", || async {
@@ -60,11 +61,11 @@ async fn session(engine: &Engine) -> SessionId {
     opened.await.unwrap().0
 }
 
-/// Waits at `home` for a place that lives by a session, which `keeper` keeps and `taker` takes over meanwhile.
+/// Waits at `home` for an entry that lives by a session, which `keeper` keeps and `taker` takes over meanwhile.
 async fn waits_while_its_session_moves(home: &Engine, keeper: &Engine, taker: &Engine) {
     until("the home knows the keeper", || async {
         let presence = home.presence(keeper.replica());
-        matches!(presence, Presence::Here | Presence::Live(_))
+        matches!(presence, Presence::Local | Presence::Live(_))
     })
     .await;
     let first = create(home, call("k", 20_000)).await;
@@ -80,7 +81,7 @@ async fn waits_while_its_session_moves(home: &Engine, keeper: &Engine, taker: &E
         home.release(&first, None, 0).await.unwrap();
     };
     let (acquired, ()) = tokio::join!(wait, moves);
-    assert!(matches!(acquired.unwrap().standing, Standing::Held { .. }));
+    assert!(matches!(acquired.unwrap().status, LockStatus::Held { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,16 +115,16 @@ async fn a_call_brings_a_session_along_whose_replica_is_down() {
     let keeper = a.replica();
     service.kill(0);
     down(b, keeper).await;
-    // Nobody names the session: its client uses its lockRefs, and that is a sign of life.
+    // Nobody names the session: its client uses its lockRefs, and that is a renewal.
     b.critical_write(&held, put("on"), 0).await.unwrap();
     b.release(&held, None, 0).await.unwrap();
     let acquired = b.acquire(&behind, LONG, false).await.unwrap();
-    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    assert!(matches!(acquired.status, LockStatus::Held { .. }));
     b.renew(&LeaseId::Session(session)).await.unwrap();
 }
 
-/// Puts a place into the queue of `k` whose home is `home`, which never hears of it.
-async fn place_unknown_to(home: &Engine, way: &dyn Store, live_by: Liveness) {
+/// Puts an entry into the queue of `k` whose home is `home`, which never learns of it.
+async fn entry_unknown_to(home: &Engine, link: &dyn Store, live_by: Liveness) {
     let create = Create {
         request_id: some_id(),
         mode: Mode::Exclusive,
@@ -141,19 +142,19 @@ async fn place_unknown_to(home: &Engine, way: &dyn Store, live_by: Liveness) {
         1,
         &CoreLimits::default(),
     );
-    let swap = way.compare_and_swap(&key("k"), &empty, &made.state).await;
+    let swap = link.compare_and_swap(&key("k"), &empty, &made.state).await;
     assert!(matches!(swap, Swap::Applied), "{swap:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_ever_behind_a_place_that_its_home_does_not_know_of() {
+async fn nobody_waits_for_ever_behind_an_entry_that_its_home_does_not_know_of() {
     let service = Service::of(2).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let live_by = Liveness::Own { ttl_ms: SHORT_MS };
-    place_unknown_to(a, &*service.replicas[1].way, live_by).await;
+    entry_unknown_to(a, &*service.replicas[1].link, live_by).await;
     let waiting = create(b, call("k", 20_000)).await;
     let acquired = b.acquire(&waiting, LONG, false).await.unwrap();
-    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    assert!(matches!(acquired.status, LockStatus::Held { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,13 +172,13 @@ async fn nobody_waits_for_ever_for_a_session_that_its_replica_does_not_know_of()
         owner: String::new(),
         created_at_ms: 0,
     };
-    let way = &service.replicas[1].way;
-    let swap = way.swap_session(0, &row).await;
+    let link = &service.replicas[1].link;
+    let swap = link.swap_session(0, &row).await;
     assert!(matches!(swap, SessionSwap::Applied), "{swap:?}");
-    place_unknown_to(b, &**way, Liveness::Session(row.id)).await;
+    entry_unknown_to(b, &**link, Liveness::Session(row.id)).await;
     let waiting = create(b, call("k", 20_000)).await;
     let acquired = b.acquire(&waiting, LONG, false).await.unwrap();
-    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    assert!(matches!(acquired.status, LockStatus::Held { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,9 +190,9 @@ async fn a_holder_that_was_ended_while_its_value_was_synced_is_not_told_that_it_
     a.force_release(&first, "ops", "stuck").await.unwrap();
     // Its home is told by nobody, and finds out by its own look only.
     service.wires.cut("replica-0");
-    service.replicas[0].way.deaf(true);
+    service.replicas[0].link.deaf(true);
     service.replicas[0]
-        .way
+        .link
         .slow_writes(Duration::from_millis(1_500));
     let acquire = a.acquire(&second, LONG, false);
     let end = async {
@@ -258,7 +259,7 @@ async fn a_holder_with_a_short_ttl_that_moves_to_another_replica_comes_in_time()
     })
     .await;
     let acquired = b.acquire(&held, LONG, false).await.unwrap();
-    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    assert!(matches!(acquired.status, LockStatus::Held { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

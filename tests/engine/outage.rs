@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{Acquired, EngineError, Standing};
+use fermata::engine::{Acquired, EngineError, LockStatus};
 use fermata::lock::LockRef;
 
 use super::faulty::Fault;
@@ -38,39 +38,39 @@ pub async fn meanwhile<T>(clock: &ManualClock, call: impl Future<Output = T>) ->
 async fn asks(
     engine: &Engine,
     clock: &ManualClock,
-    place: &LockRef,
+    entry: &LockRef,
 ) -> Result<Acquired, EngineError> {
-    let answer = meanwhile(clock, engine.acquire(place, Duration::ZERO, false)).await;
+    let answer = meanwhile(clock, engine.acquire(entry, Duration::ZERO, false)).await;
     clock.advance(SECOND).await;
     answer
 }
 
 /// For longer than two TTLs the replica gets no state and no heartbeat through, and one asks for its lock.
-async fn asks_through_an_outage(service: &Service, clock: &ManualClock, place: &LockRef) {
-    let (engine, way) = (service.engine(0), &service.replicas[0].way);
-    way.blind(true);
-    way.mute(true);
+async fn asks_through_an_outage(service: &Service, clock: &ManualClock, entry: &LockRef) {
+    let (engine, link) = (service.engine(0), &service.replicas[0].link);
+    link.blind(true);
+    link.mute(true);
     let mut failed = 0;
     for _ in 0..45 {
-        match asks(engine, clock, place).await {
+        match asks(engine, clock, entry).await {
             Err(EngineError::Unavailable(_)) => failed += 1,
-            Ok(acquired) => assert!(matches!(acquired.standing, Standing::Waiting { .. })),
+            Ok(acquired) => assert!(matches!(acquired.status, LockStatus::Waiting { .. })),
             other => panic!("{other:?}"),
         }
     }
     assert!(failed > 30, "{failed}");
-    way.blind(false);
-    way.mute(false);
+    link.blind(false);
+    link.mute(false);
 }
 
 /// The holder before it goes, and its turn has come.
-async fn gets_its_turn(service: &Service, clock: &ManualClock, before: &LockRef, place: &LockRef) {
+async fn gets_its_turn(service: &Service, clock: &ManualClock, before: &LockRef, entry: &LockRef) {
     let engine = service.engine(0);
-    let forced = engine.force_release(before, "ops", "its turn is over");
+    let forced = engine.force_release(before, "ops", "its turn has ended");
     meanwhile(clock, forced).await.unwrap();
     for _ in 0..10 {
-        match asks(engine, clock, place).await {
-            Ok(acquired) if matches!(acquired.standing, Standing::Held { .. }) => return,
+        match asks(engine, clock, entry).await {
+            Ok(acquired) if matches!(acquired.status, LockStatus::Held { .. }) => return,
             Ok(_) | Err(EngineError::Unavailable(_)) => {}
             Err(error) => panic!("{error:?}"),
         }
@@ -123,7 +123,7 @@ async fn a_head_whose_claims_fail_for_want_of_the_store_is_not_evicted_as_unclai
     let (held, head) = (world.create("k").await, world.create("k").await);
     world.put(&held.lock_ref, "v").await.unwrap();
     world.force(&held.lock_ref, "why").await;
-    // It cannot be let in before the value was synced.
+    // It cannot be granted the lock before the value was synced.
     world
         .store
         .fail_reads([Fault::NotStarted, Fault::NotStarted]);
@@ -162,5 +162,5 @@ async fn a_head_that_is_not_asked_for_any_more_goes_one_ttl_after_the_last_call(
         .await
         .unwrap();
     clock.advance(20 * SECOND).await;
-    super::world::until("it is over", || async { !is_live().await }).await;
+    super::world::until("it has ended", || async { !is_live().await }).await;
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fermata::engine::{
     Acquired, CreateCall, CreatedLockRef, Done, EngineError, ForceReleased, LeaseId, LiveBy,
-    Mutation, Renewed, Standing, Value,
+    LockStatus, Mutation, Renewed, Value,
 };
-use fermata::lock::{LockRef, Over, SessionId};
+use fermata::lock::{EndedAs, LockRef, SessionId};
 
-use super::history::{self, Call, Event, Op, Outcome, Recorder, Told};
+use super::history::{self, Call, Event, Learned, Op, Outcome, Recorder};
 
 /// Cheap to clone; clones are of one client.
 #[derive(Clone)]
@@ -30,19 +30,19 @@ impl Deref for Engine {
 
 fn refused(error: &EngineError) -> Outcome {
     match error {
-        EngineError::Over(Over::Released) => Outcome::Refused(Told::Released),
-        EngineError::Over(_) => Outcome::Refused(Told::Over),
-        EngineError::OverDuringWrite(_) => Outcome::Unknown(Told::Over),
-        EngineError::GrantSuperseded => Outcome::Refused(Told::Superseded),
-        EngineError::SupersededDuringWrite => Outcome::Unknown(Told::Superseded),
+        EngineError::Ended(EndedAs::Released) => Outcome::Refused(Learned::Released),
+        EngineError::Ended(_) => Outcome::Refused(Learned::Ended),
+        EngineError::EndedDuringWrite(_) => Outcome::Unknown(Learned::Ended),
+        EngineError::GrantSuperseded => Outcome::Refused(Learned::Superseded),
+        EngineError::SupersededDuringWrite => Outcome::Unknown(Learned::Superseded),
         EngineError::Unavailable(_)
         | EngineError::WriteUnknown(_)
         | EngineError::ReleasingDuringWrite
         | EngineError::CutOff
-        | EngineError::Stopping => Outcome::Unknown(Told::Nothing),
+        | EngineError::Stopping => Outcome::Unknown(Learned::Nothing),
         EngineError::UnknownTable(_)
         | EngineError::NeverIssued
-        | EngineError::SessionOver
+        | EngineError::SessionEnded
         | EngineError::NoGrant
         | EngineError::Releasing
         | EngineError::CallNoNotAbove { .. }
@@ -50,7 +50,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::Exhausted { .. }
         | EngineError::ClockOff(_)
         | EngineError::KeyUsedUp(_)
-        | EngineError::Elsewhere { .. } => Outcome::Refused(Told::Nothing),
+        | EngineError::Elsewhere { .. } => Outcome::Refused(Learned::Nothing),
     }
 }
 
@@ -68,8 +68,8 @@ fn came_to<T>(
     answer
 }
 
-fn stands(standing: &Standing, event: &mut Event) {
-    if let Standing::Held { grant, value } = standing {
+fn stands(status: &LockStatus, event: &mut Event) {
+    if let LockStatus::Held { grant, value } = status {
         event.grant = Some(grant.0);
         event.read = value.as_ref().map(|value| value.bytes.clone());
     }
@@ -126,7 +126,7 @@ impl Engine {
         came_to(noted, self.inner.create(call).await, |created, event| {
             event.names(&created.lock_ref);
             event.safe_for(created.valid_for);
-            stands(&created.standing, event);
+            stands(&created.status, event);
             Outcome::Done
         })
     }
@@ -141,7 +141,7 @@ impl Engine {
         let acquired = self.inner.acquire(lock_ref, wait, read_value).await;
         came_to(noted, acquired, |acquired, event| {
             event.safe_for(acquired.valid_for);
-            stands(&acquired.standing, event);
+            stands(&acquired.status, event);
             Outcome::Done
         })
     }

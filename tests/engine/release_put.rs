@@ -1,7 +1,7 @@
 //! ReleaseLock with a put: what its caller hears when not all of it is known to be done, and what a repeat hears.
 
 use fermata::engine::EngineError;
-use fermata::lock::{Command, EndReason, Evidence, LockRef, Over, ReplicaId};
+use fermata::lock::{Command, EndReason, EndedAs, Evidence, LockRef, ReplicaId};
 use uuid::Uuid;
 
 use super::faulty::Fault;
@@ -54,7 +54,7 @@ async fn a_release_that_fails_after_its_put_says_that_the_put_may_count() {
 }
 
 #[tokio::test]
-async fn the_same_release_joins_the_one_under_way() {
+async fn the_same_release_joins_the_one_in_flight() {
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
     let swaps = || world.store.log().swaps.len();
@@ -120,7 +120,7 @@ async fn a_release_of_what_ended_otherwise_says_that_its_put_may_count_and_is_no
         let held = world.create("k").await.lock_ref;
         // After its put, and before its end.
         world.store.fail_swaps([Fault::Overtaken(vec![end(&held)])]);
-        let unknown = EngineError::OverDuringWrite(Over::Ended(reason));
+        let unknown = EngineError::EndedDuringWrite(EndedAs::Lost(reason));
         assert_eq!(release(&world, &held, 1).await, Err(unknown.clone()));
         assert_eq!(release(&world, &held, 1).await, Err(unknown));
     }

@@ -1,11 +1,11 @@
-//! Several replicas on one store: homes, take-overs, consent, self-fencing, sessions (I8 to I10).
+//! Several replicas on one store: homes, take-overs, agreement, self-fencing, sessions (I8 to I10).
 
 use std::time::{Duration, Instant};
 
-use fermata::engine::{
-    CreateCall, CreatedLockRef, EngineError, Grants, LeaseId, Presence, Standing, Value, Watched,
-};
-use fermata::lock::{EndReason, LockRef, Over, SessionId};
+use fermata::engine::{CreateCall, CreatedLockRef, EngineError, Grants, LeaseId, LockStatus};
+use fermata::engine::{Presence, Value, WatchEvent};
+use fermata::lock::EndedAs::{Lost, Released};
+use fermata::lock::{EndReason, LockRef, SessionId};
 
 use super::recorded::Engine;
 use super::shared::{Service, TTL, elsewhere, some_id};
@@ -21,7 +21,7 @@ pub async fn create(engine: &Engine, call: CreateCall) -> CreatedLockRef {
 /// Waits, and is the holder then.
 pub async fn acquire(engine: &Engine, lock_ref: &LockRef) -> LockRef {
     let acquired = engine.acquire(lock_ref, LONG, false).await.unwrap();
-    assert!(matches!(acquired.standing, Standing::Held { .. }));
+    assert!(matches!(acquired.status, LockStatus::Held { .. }));
     acquired.lock_ref
 }
 
@@ -32,10 +32,8 @@ pub async fn get(engine: &Engine, lock_ref: &LockRef) -> Result<Option<String>, 
 }
 
 pub async fn write(engine: &Engine, lock_ref: &LockRef, text: &str) -> Result<(), EngineError> {
-    engine
-        .critical_write(lock_ref, put(text), 0)
-        .await
-        .map(drop)
+    let done = engine.critical_write(lock_ref, put(text), 0);
+    done.await.map(drop)
 }
 
 pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
@@ -63,15 +61,15 @@ async fn only_its_home_serves_a_lock_ref_and_the_others_say_where_that_is() {
     assert_eq!(elsewhere(b.watch(&made).await.map(|_| ())), home);
     let lease = LeaseId::LockRef(made.clone());
     assert_eq!(elsewhere(b.renew(&lease).await), home);
-    // A repeated create finds its place where it is.
+    // A repeated create finds its entry where it is.
     let again = call("k2", 20_000);
     create(a, again.clone()).await;
     assert_eq!(elsewhere(b.create(again).await), home);
     assert_eq!(get(a, &made).await, Ok(Some("of a".to_owned())));
     a.release(&made, None, 0).await.unwrap();
-    // It is over, and every replica knows.
+    // It has ended, and every replica knows.
     assert_eq!(b.release(&made, None, 0).await, Ok(true));
-    assert_eq!(get(b, &made).await, Err(EngineError::Over(Over::Released)));
+    assert_eq!(get(b, &made).await, Err(EngineError::Ended(Released)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +77,7 @@ async fn a_waiter_of_one_replica_gets_its_turn_from_the_holder_of_another() {
     let (service, a, b) = &Service::two().await;
     let first = create(a, call("k", 20_000)).await.lock_ref;
     let second = create(b, call("k", 20_000)).await;
-    assert_eq!(second.standing, Standing::Waiting { position: 1 });
+    assert_eq!(second.status, LockStatus::Waiting { position: 1 });
     let third = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &first, "one").await.unwrap();
     let released = async { a.release(&first, None, 0).await.unwrap() };
@@ -124,7 +122,7 @@ async fn a_holder_outlives_its_home_and_goes_on_at_another_under_a_new_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clean_stop_hands_places_over_at_once() {
+async fn a_clean_stop_hands_entries_over_at_once() {
     let (_service, a, b) = &Service::two().await;
     let home = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
@@ -142,7 +140,7 @@ async fn a_clean_stop_hands_places_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() {
+async fn a_home_that_lives_and_cannot_be_called_hands_over_what_it_is_asked_for() {
     let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
@@ -158,7 +156,7 @@ async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() 
         b.take_over(&held, home).await.is_ok()
     })
     .await;
-    // It consented for good.
+    // It agreed for good.
     assert_eq!(elsewhere(write(a, &held, "too late").await), b.replica());
     let held = acquire(b, &held).await;
     assert_eq!(get(b, &held).await, Ok(Some("of a, again".to_owned())));
@@ -167,11 +165,11 @@ async fn a_home_that_lives_and_cannot_be_called_gives_up_what_it_is_asked_for() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
+async fn a_replica_whose_heartbeats_stop_answers_nobody_and_starts_anew() {
     let (service, a, b) = &Service::two().await;
     let old = a.replica();
     let held = create(a, call("k", 20_000)).await.lock_ref;
-    service.replicas[0].way.mute(true);
+    service.replicas[0].link.mute(true);
     until("its calls fail", || async { get(a, &held).await.is_err() }).await;
     // Before anybody may take it for down.
     assert_ne!(b.presence(old), Presence::Down);
@@ -179,12 +177,12 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
         get(a, &held).await,
         Err(EngineError::CutOff | EngineError::Unavailable(_))
     ));
-    service.replicas[0].way.mute(false);
+    service.replicas[0].link.mute(false);
     until("it is another replica", || async {
         a.ready().is_ok() && a.replica() != old
     })
     .await;
-    until("both know that the old one is over", || async {
+    until("both know that the old one has ended", || async {
         a.presence(old) == Presence::Down && b.presence(old) == Presence::Down
     })
     .await;
@@ -194,7 +192,7 @@ async fn a_replica_whose_beats_stop_answers_nobody_and_starts_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_behind_the_place_of_a_dead_replica_gets_its_turn_after_the_ttl() {
+async fn a_waiter_behind_the_entry_of_a_replica_that_is_down_gets_its_turn_after_the_ttl() {
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 1_000)).await;
     write(a, &held.lock_ref, "last words").await.unwrap();
@@ -213,7 +211,7 @@ async fn a_waiter_behind_the_place_of_a_dead_replica_gets_its_turn_after_the_ttl
     assert_eq!(get(b, &mine).await, Ok(Some("last words".to_owned())));
     assert_eq!(
         get(b, &held.lock_ref).await,
-        Err(EngineError::Over(Over::Ended(EndReason::Expired)))
+        Err(EngineError::Ended(Lost(EndReason::Expired)))
     );
 }
 
@@ -229,11 +227,11 @@ async fn what_nobody_waits_behind_is_swept_once_its_replica_is_down() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("its place is still there");
+    panic!("its entry is still there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_with_a_session_leaves_a_home_that_died_before_that_counts_as_down() {
+async fn a_waiter_with_a_session_leaves_a_home_that_crashed_before_that_counts_as_down() {
     let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let held = create(a, call("k", 1_000)).await.lock_ref;
@@ -250,23 +248,24 @@ async fn a_waiter_with_a_session_leaves_a_home_that_died_before_that_counts_as_d
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
     let (_service, a, b) = &Service::two().await;
     let session = session(a, 20_000).await;
-    // A place of the other replica lives by it.
+    // An entry of the other replica lives by it.
     let held = create(b, call_of(session, "k")).await;
     assert!(held.valid_for > Duration::from_secs(15), "{held:?}");
-    assert!(grant(&held.standing).0 > 0);
+    assert!(grant(&held.status).0 > 0);
     write(b, &held.lock_ref, "x").await.unwrap();
     let lease = LeaseId::Session(session);
     assert_eq!(elsewhere(b.renew(&lease).await), a.replica());
     let mut watch = b.watch(&held.lock_ref).await.unwrap();
-    assert!(matches!(watch.next().await, Some(Watched::Held { .. })));
+    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
     assert_eq!(elsewhere(b.close_session(session).await), a.replica());
     assert_eq!(a.close_session(session).await, Ok(false));
-    let closed = Over::Ended(EndReason::SessionClosed);
-    assert_eq!(watch.next().await, Some(Watched::Lost(closed.clone())));
-    assert_eq!(get(b, &held.lock_ref).await, Err(EngineError::Over(closed)));
+    let closed = Lost(EndReason::SessionClosed);
+    assert_eq!(watch.next().await, Some(WatchEvent::Lost(closed.clone())));
+    let got = get(b, &held.lock_ref).await;
+    assert_eq!(got, Err(EngineError::Ended(closed)));
     assert!(matches!(
         b.create(call_of(session, "k2")).await,
-        Err(EngineError::SessionOver)
+        Err(EngineError::SessionEnded)
     ));
 }
 
@@ -284,11 +283,11 @@ async fn a_session_outlives_its_replica_where_its_client_comes_to_another() {
     assert!(b.renew(&lease).await.unwrap().valid_for > Duration::from_secs(15));
     assert_eq!(get(b, &held).await, Ok(None));
     assert_eq!(b.close_session(session).await, Ok(false));
-    assert!(matches!(get(b, &held).await, Err(EngineError::Over(_))));
+    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_dies_with_its_replica_and_client_and_so_does_its_place() {
+async fn a_session_is_lost_with_its_replica_and_client_and_its_entry_with_it() {
     let (service, a, b) = &Service::two().await;
     let session = session(a, 1_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
@@ -297,12 +296,12 @@ async fn a_session_dies_with_its_replica_and_client_and_so_does_its_place() {
     acquire(b, &waiting).await;
     assert_eq!(
         get(b, &held).await,
-        Err(EngineError::Over(Over::Ended(EndReason::SessionClosed)))
+        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_whose_replica_lives_and_cannot_be_called_is_given_up() {
+async fn a_session_whose_replica_lives_and_cannot_be_called_is_handed_over() {
     let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
@@ -320,7 +319,7 @@ async fn a_session_whose_replica_lives_and_cannot_be_called_is_given_up() {
     })
     .await;
     b.close_session(session).await.unwrap();
-    until("its place is over", || async {
+    until("its entry has ended", || async {
         get(a, &here).await.is_err()
     })
     .await;
@@ -337,11 +336,11 @@ async fn a_forced_release_through_another_replica_ends_the_holder() {
     assert!(ended.was_holder);
     let mine = acquire(b, &waiting).await;
     write(b, &mine, "of b").await.unwrap();
-    // It finds out by looking beside a call, at the latest when its last look is a second ago.
+    // It finds out by a re-read beside a call, at the latest when its last read is a second ago.
     until("its home knows", || async {
         matches!(
             get(a, &held).await,
-            Err(EngineError::Over(Over::Ended(EndReason::Forced { .. })))
+            Err(EngineError::Ended(Lost(EndReason::Forced { .. })))
         )
     })
     .await;
@@ -359,7 +358,7 @@ async fn keys_are_served_by_the_replica_that_all_agree_on() {
     for number in 0..50 {
         let key = super::world::key(&format!("k{number}"));
         let chosen = (0..3).map(|n| match service.engine(n).affinity(&key) {
-            Presence::Here => service.engine(n).replica(),
+            Presence::Local => service.engine(n).replica(),
             Presence::Live(peer) => peer.id,
             other => panic!("{other:?}"),
         });
@@ -431,11 +430,11 @@ async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
     let held = create(a, call("k", 20_000)).await.lock_ref;
     // Its home is told by nobody.
     service.wires.cut("replica-0");
-    service.replicas[0].way.deaf(true);
+    service.replicas[0].link.deaf(true);
     b.force_release(&held, "ops", "stuck").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let again = a.acquire(&held, NO_WAIT, false).await;
-    assert!(matches!(again, Err(EngineError::Over(_))), "{again:?}");
+    assert!(matches!(again, Err(EngineError::Ended(_))), "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -443,12 +442,12 @@ async fn a_home_that_nobody_could_tell_of_an_end_acknowledges_nothing_a_second_l
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
     service.wires.cut("replica-0");
-    service.replicas[0].way.deaf(true);
+    service.replicas[0].link.deaf(true);
     b.force_release(&held, "ops", "stuck").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let late = write(a, &held, "late").await;
     assert!(
-        matches!(late, Err(EngineError::OverDuringWrite(_))),
+        matches!(late, Err(EngineError::EndedDuringWrite(_))),
         "{late:?}"
     );
 }
@@ -459,7 +458,7 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
     let (one, other) = (session(a, 20_000).await, session(a, 20_000).await);
     create(b, call_of(one, "stuck")).await;
     let held = create(b, call_of(other, "k")).await.lock_ref;
-    service.replicas[1].way.stick(super::world::key("stuck"));
+    service.replicas[1].link.stick(super::world::key("stuck"));
     until("they know each other", || async {
         matches!(a.presence(b.replica()), Presence::Live(_))
     })
@@ -467,17 +466,17 @@ async fn a_key_that_cannot_be_changed_holds_up_no_other() {
     a.close_session(one).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     a.close_session(other).await.unwrap();
-    until("what lived by the other session is over", || async {
-        matches!(get(b, &held).await, Err(EngineError::Over(_)))
+    until("what lived by the other session has ended", || async {
+        matches!(get(b, &held).await, Err(EngineError::Ended(_)))
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_made_while_an_older_state_is_read_is_found() {
+async fn an_entry_made_while_an_older_state_is_read_is_found() {
     let (service, a, b) = &Service::two().await;
     let before = create(b, call("k", 20_000)).await.lock_ref;
-    service.replicas[0].way.slow(Duration::from_millis(500));
+    service.replicas[0].link.slow(Duration::from_millis(500));
     let early = a.acquire(&before, NO_WAIT, false);
     let late = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -490,7 +489,7 @@ async fn a_place_made_while_an_older_state_is_read_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_went_to_another_replica_is_not_over_where_it_was() {
+async fn a_session_that_went_to_another_replica_has_not_ended_where_it_was() {
     let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
@@ -522,8 +521,8 @@ async fn a_session_that_is_found_open_is_no_younger_than_it_is() {
     let id = some_id();
     let open = || a.open_session(session_call(id, 20_000));
     open().await.unwrap();
-    // Its last acknowledged beat is a second ago.
-    service.replicas[0].way.mute(true);
+    // Its last acknowledged heartbeat is a second ago.
+    service.replicas[0].link.mute(true);
     tokio::time::sleep(Duration::from_millis(1_000)).await;
     let (_, renewed) = open().await.unwrap();
     assert!(
@@ -540,15 +539,15 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     let held = create(b, call_of(session, "k")).await.lock_ref;
     service.kill(0);
     down(b, keeper).await;
-    service.replicas[1].way.unheard(1);
-    // Nobody comes for it any more.
+    service.replicas[1].link.unheard(1);
+    // Nobody claimed it any more.
     let _ = b.take_session(session, keeper).await;
     let id = super::world::key("k");
     until("it ended with its client", || async {
         b.describe(&id).await.unwrap().state.entries.is_empty()
     })
     .await;
-    assert!(matches!(get(b, &held).await, Err(EngineError::Over(_))));
+    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
 }
 
 /// A holder does not come, though its session is kept alive by this engine: the one behind it has its turn.
@@ -570,7 +569,7 @@ pub async fn goes_unclaimed(
     }
     assert_eq!(
         get(home, head).await,
-        Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)))
+        Err(EngineError::Ended(Lost(EndReason::Unclaimed)))
     );
 }
 

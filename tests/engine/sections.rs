@@ -1,7 +1,7 @@
 //! Sections: create, acquire, read, write, release.
 
-use fermata::engine::{EngineError, Standing};
-use fermata::lock::{EndReason, Over};
+use fermata::engine::{EngineError, LockStatus};
+use fermata::lock::{EndReason, EndedAs};
 
 use super::world::{World, call, grant};
 
@@ -9,7 +9,7 @@ use super::world::{World, call, grant};
 async fn a_section_reads_what_the_one_before_it_wrote() {
     let world = World::new().await;
     let first = world.create("k").await;
-    let first_grant = grant(&first.standing);
+    let first_grant = grant(&first.status);
     assert_eq!(world.get(&first.lock_ref).await, Ok(None));
     world.put(&first.lock_ref, "one").await.unwrap();
     assert_eq!(world.get(&first.lock_ref).await, Ok(Some("one".to_owned())));
@@ -22,14 +22,14 @@ async fn a_section_reads_what_the_one_before_it_wrote() {
         Ok(true)
     );
     let second = world.create("k").await;
-    assert!(grant(&second.standing) > first_grant);
+    assert!(grant(&second.status) > first_grant);
     assert_eq!(
         world.get(&second.lock_ref).await,
         Ok(Some("one".to_owned()))
     );
     assert_eq!(
         world.get(&first.lock_ref).await,
-        Err(EngineError::Over(Over::Released))
+        Err(EngineError::Ended(EndedAs::Released))
     );
 }
 
@@ -39,8 +39,8 @@ async fn waiters_get_their_turn_in_order() {
     let first = world.create("k").await;
     let second = world.create("k").await;
     let third = world.create("k").await;
-    assert_eq!(second.standing, Standing::Waiting { position: 1 });
-    assert_eq!(third.standing, Standing::Waiting { position: 2 });
+    assert_eq!(second.status, LockStatus::Waiting { position: 1 });
+    assert_eq!(third.status, LockStatus::Waiting { position: 2 });
     let (a, b) = tokio::join!(
         async {
             let held = world.acquire(&third.lock_ref).await;
@@ -69,7 +69,7 @@ async fn a_holder_that_is_silent_for_its_ttl_is_replaced_and_told_why() {
     let next = world.create("k").await;
     let held = world.acquire(&next.lock_ref).await;
     assert_eq!(world.get(&held).await, Ok(Some("last words".to_owned())));
-    let expired = Err(EngineError::Over(Over::Ended(EndReason::Expired)));
+    let expired = Err(EngineError::Ended(EndedAs::Lost(EndReason::Expired)));
     assert_eq!(world.put(&silent.lock_ref, "late").await, expired);
     assert_eq!(world.get(&held).await, Ok(Some("last words".to_owned())));
 }

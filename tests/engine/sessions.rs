@@ -1,11 +1,11 @@
-//! Sessions: what lives by them, and how they end (design §6, I9).
+//! Sessions: what lives by them, and how they end (I9).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, SessionCall};
 use fermata::limits::Limits;
-use fermata::lock::{EndReason, Over, SessionId};
+use fermata::lock::{EndReason, EndedAs, SessionId};
 use fermata::store::Store;
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_millis(200);
 
 fn closed() -> EngineError {
-    EngineError::Over(Over::Ended(EndReason::SessionClosed))
+    EngineError::Ended(EndedAs::Lost(EndReason::SessionClosed))
 }
 
 async fn rows(world: &World) -> usize {
@@ -31,7 +31,7 @@ async fn until_no_row(world: &World) {
 }
 
 #[tokio::test]
-async fn what_lives_by_a_session_ends_with_it_and_its_holder_hears_why() {
+async fn what_lives_by_a_session_ends_with_it_and_its_holder_learns_why() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     let held = world.create_in(session, "a").await;
@@ -54,9 +54,9 @@ async fn a_session_that_is_closed_can_be_used_for_nothing() {
     let session = world.open_session(10_000).await;
     world.engine.close_session(session).await.unwrap();
     let create = world.engine.create(call_of(session, "k")).await;
-    assert_eq!(create.unwrap_err(), EngineError::SessionOver);
+    assert_eq!(create.unwrap_err(), EngineError::SessionEnded);
     let renew = world.engine.renew(&LeaseId::Session(session)).await;
-    assert_eq!(renew.unwrap_err(), EngineError::SessionOver);
+    assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     assert_eq!(world.engine.counts().sessions, 1);
     clock.advance(2 * STEP).await;
     let renew = world.engine.renew(&LeaseId::Session(session)).await;
-    assert_eq!(renew.unwrap_err(), EngineError::SessionOver);
+    assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
     assert_eq!(world.put(&held, "late").await, Err(closed()));
     world.until_free("k").await;
     until_no_row(&world).await;
@@ -245,7 +245,7 @@ async fn a_create_that_commits_while_its_session_closes_leaves_nothing() {
         });
         closed.unwrap();
         match created {
-            Ok(_) | Err(EngineError::SessionOver | EngineError::Over(Over::Ended(_))) => {}
+            Ok(_) | Err(EngineError::SessionEnded | EngineError::Ended(EndedAs::Lost(_))) => {}
             Err(error) => panic!("{error}"),
         }
         world.until_free(&name).await;
@@ -300,7 +300,7 @@ async fn a_second_close_is_answered_only_once_the_first_is_written() {
     world.store.fail_sessions(vec![Fault::NotStarted; 3]);
     let first = tokio::time::timeout(Duration::ZERO, world.engine.close_session(session)).await;
     assert!(first.is_err(), "given up");
-    until("it is over here", || async {
+    until("it has ended here", || async {
         world
             .engine
             .renew(&LeaseId::Session(session))
@@ -327,7 +327,7 @@ async fn a_close_does_not_outlast_its_replica() {
     world.store.hold_swaps(true);
     let (engine, close) = (world.engine.clone(), world.engine.clone());
     let closing = tokio::spawn(async move { close.close_session(session).await });
-    until("the eviction is under way", || async {
+    until("the eviction is in flight", || async {
         world.store.log().swaps.len() == 2
     })
     .await;
@@ -337,7 +337,7 @@ async fn a_close_does_not_outlast_its_replica() {
 }
 
 #[tokio::test]
-async fn a_session_whose_last_place_ends_before_its_close_is_written_leaves_no_row() {
+async fn a_session_whose_last_entry_ends_before_its_close_is_written_leaves_no_row() {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     let created = world.engine.create(call_of(session, "k")).await.unwrap();
@@ -364,7 +364,7 @@ async fn graceful(world: &World) -> SessionId {
     session
 }
 
-/// A sign of life on a stream.
+/// A renewal on a stream.
 async fn ping(world: &World, session: SessionId) {
     let lease = LeaseId::Session(session);
     let renewed = world.engine.renew_on_stream(&lease).await.unwrap();
@@ -373,7 +373,7 @@ async fn ping(world: &World, session: SessionId) {
 }
 
 #[tokio::test]
-async fn a_session_whose_stream_ended_is_over_after_its_grace_and_not_before() {
+async fn a_session_whose_stream_ended_has_ended_after_its_grace_and_not_before() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = graceful(&world).await;
@@ -411,7 +411,7 @@ async fn a_client_that_comes_back_within_its_grace_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn other_signs_of_life_give_a_disconnected_client_its_grace_and_not_its_ttl() {
+async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = graceful(&world).await;

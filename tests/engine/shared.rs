@@ -1,5 +1,5 @@
 //! A store that several engines of one process share, as Cassandra is shared: the embedded one, with rows of
-//! replicas and questions in memory. Replicas can be cut off from it, and from each other.
+//! replicas and hand-over requests in memory. Replicas can be cut off from it, and from each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, Listed, Question, REPLICAS_MAX, ReplicaRow, SessionRow, SessionSwap, Store, StoreError,
-    Swap, Written,
+    Cell, HandOverRequest, Listed, REPLICAS_MAX, ReplicaRow, SessionRow, SessionSwap, Store,
+    StoreError, Swap, Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -27,15 +27,15 @@ use super::world::call;
 #[derive(Default)]
 struct Rows {
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
-    questions: Vec<(Question, Option<bool>)>,
+    hand_over_requests: Vec<(HandOverRequest, Option<bool>)>,
 }
 
 impl Rows {
-    fn answer(&mut self, question: &Question, yes: bool) {
+    fn answer(&mut self, request: &HandOverRequest, yes: bool) {
         let asked = self
-            .questions
+            .hand_over_requests
             .iter_mut()
-            .filter(|(q, _)| q.id == question.id);
+            .filter(|(q, _)| q.id == request.id);
         asked.for_each(|(_, answer)| *answer = Some(yes));
     }
 }
@@ -47,7 +47,7 @@ pub struct Shared {
 }
 
 /// The way of one replica to the store.
-pub struct Way {
+pub struct StoreLink {
     shared: Arc<Shared>,
     /// Nothing comes through: reads and writes.
     cut: Mutex<bool>,
@@ -78,9 +78,9 @@ pub struct Way {
     unheard: Mutex<u32>,
 }
 
-impl Way {
-    fn to(shared: &Arc<Shared>, clock: &Arc<dyn Clock>) -> Arc<Way> {
-        Arc::new(Way {
+impl StoreLink {
+    fn to(shared: &Arc<Shared>, clock: &Arc<dyn Clock>) -> Arc<StoreLink> {
+        Arc::new(StoreLink {
             shared: Arc::clone(shared),
             clock: Arc::clone(clock),
             clock_ahead_us: Mutex::default(),
@@ -100,8 +100,8 @@ impl Way {
     }
 
     /// Another one to the same store.
-    pub fn beside(&self) -> Arc<Way> {
-        Way::to(&self.shared, &self.clock)
+    pub fn beside(&self) -> Arc<StoreLink> {
+        StoreLink::to(&self.shared, &self.clock)
     }
 
     fn open(&self) -> Result<&Shared, StoreError> {
@@ -194,10 +194,12 @@ impl Way {
         assert!(matches!(written, Written::Done));
     }
 
-    /// Whether anybody waits for the answer to a question.
+    /// Whether anybody waits for the answer to a hand-over request.
     pub fn is_asked(&self) -> bool {
         let rows = self.shared.rows.lock().unwrap();
-        rows.questions.iter().any(|(_, answer)| answer.is_none())
+        rows.hand_over_requests
+            .iter()
+            .any(|(_, answer)| answer.is_none())
     }
 
     pub fn unheard(&self, swaps: u32) {
@@ -218,7 +220,7 @@ impl Way {
 }
 
 #[async_trait]
-impl Store for Way {
+impl Store for StoreLink {
     fn kind(&self) -> &'static str {
         "shared"
     }
@@ -330,7 +332,12 @@ impl Store for Way {
         Ok(listed)
     }
 
-    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
+    async fn heartbeat(
+        &self,
+        id: ReplicaId,
+        heartbeat: u64,
+        stopped: bool,
+    ) -> Result<(), StoreError> {
         if *self.mute.lock().unwrap() {
             return Err(StoreError::Unavailable("mute".to_owned()));
         }
@@ -339,9 +346,9 @@ impl Store for Way {
         }
         let mut rows = self.open()?.rows.lock().unwrap();
         if let Some(row) = rows.replicas.get_mut(&id)
-            && row.beat < beat
+            && row.heartbeat < heartbeat
         {
-            row.beat = beat;
+            row.heartbeat = heartbeat;
             row.stopped = stopped;
         }
         Ok(())
@@ -353,39 +360,48 @@ impl Store for Way {
         Ok(())
     }
 
-    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.questions.push((question.clone(), None));
+        rows.hand_over_requests.push((request.clone(), None));
         Ok(())
     }
 
-    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
+    async fn hand_over_requests(
+        &self,
+        home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
         if *self.deaf.lock().unwrap() {
             return Err(StoreError::Unavailable("deaf".to_owned()));
         }
         let rows = self.open()?.rows.lock().unwrap();
         let open = rows
-            .questions
+            .hand_over_requests
             .iter()
             .filter(|(q, answer)| q.home == home && answer.is_none());
         Ok(open.map(|(q, _)| q.clone()).collect())
     }
 
-    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
+    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(question, true);
+        rows.answer(request, true);
         Ok(())
     }
 
-    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
+    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(question, false);
+        rows.answer(request, false);
         Ok(())
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
+    async fn hand_over_agreed(
+        &self,
+        request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
         let rows = self.open()?.rows.lock().unwrap();
-        let asked = rows.questions.iter().find(|(q, _)| q.id == question.id);
+        let asked = rows
+            .hand_over_requests
+            .iter()
+            .find(|(q, _)| q.id == request.id);
         Ok(asked.and_then(|(_, answer)| *answer))
     }
 
@@ -432,7 +448,7 @@ impl Peers for Wired {
         }
     }
 
-    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
         match self.0.to(to) {
             Some(engine) => engine
                 .hinted(key.clone(), version)
@@ -441,7 +457,7 @@ impl Peers for Wired {
         }
     }
 
-    fn session_over(&self, to: &Peer, session: SessionId) {
+    fn session_ended(&self, to: &Peer, session: SessionId) {
         if let Some(engine) = self.0.to(to) {
             engine.session_hinted(session);
         }
@@ -458,7 +474,7 @@ impl Peers for Wired {
 /// One replica.
 pub struct Replica {
     pub engine: Engine,
-    pub way: Arc<Way>,
+    pub link: Arc<StoreLink>,
 }
 
 /// Some replicas on one store.
@@ -503,12 +519,12 @@ impl Service {
             history,
         };
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
-            let way = Way::to(&shared, &clock);
+            let link = StoreLink::to(&shared, &clock);
             let address = format!("replica-{number}");
             let engine = fermata::engine::Engine::start(EngineOptions {
                 clock: Arc::clone(&clock),
                 replica_ttl,
-                ..service.options(&way, &address)
+                ..service.options(&link, &address)
             })
             .await
             .unwrap();
@@ -516,15 +532,15 @@ impl Service {
             let mut engines = service.wires.engines.lock().unwrap();
             engines.insert(address, engine.clone());
             drop(engines);
-            service.replicas.push(Replica { engine, way });
+            service.replicas.push(Replica { engine, link });
         }
         service
     }
 
     /// Those of one more replica, by the system's clock.
-    pub fn options(&self, way: &Arc<Way>, address: &str) -> EngineOptions {
+    pub fn options(&self, link: &Arc<StoreLink>, address: &str) -> EngineOptions {
         EngineOptions {
-            store: Arc::clone(way) as Arc<dyn Store>,
+            store: Arc::clone(link) as Arc<dyn Store>,
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             peers: Arc::new(Wired(Arc::clone(&self.wires))),
@@ -547,9 +563,9 @@ impl Service {
         &self.replicas[number].engine
     }
 
-    /// The replica dies at once: it answers nobody, and nobody tells the others.
+    /// The replica crashes at once: it answers nobody, and nobody tells the others.
     pub fn kill(&self, number: usize) {
-        self.replicas[number].way.cut(true);
+        self.replicas[number].link.cut(true);
         self.wires.cut(&format!("replica-{number}"));
         self.replicas[number].engine.stop();
     }

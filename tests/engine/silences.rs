@@ -1,5 +1,5 @@
-//! Waiters without a session whose home is silent: taken over without its consent once that was so for their TTL, as
-//! the one that takes them saw (I9, I10, design §6).
+//! Waiters without a session whose home is silent: taken over without its agreement once that was so for their TTL, as
+//! the one that takes them saw (I9, I10).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::world::{call, call_of, key, put, session_call, soon, until};
 /// No replica is down in the time of a test.
 const REPLICA_TTL: Duration = Duration::from_secs(120);
 const TTL: Duration = Duration::from_secs(20);
-/// What a place with that TTL is silent for before anybody may end it.
+/// What an entry with that TTL is silent for before anybody may end it.
 const SILENCE: Duration = Duration::from_millis(22_100);
 /// How long a home is silent before anybody asks for what it has.
 const UNSEEN: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(100);
 
-/// Some replicas, of which the first one is to die with all places of the key.
+/// Some replicas, of which the first one is to crash with all entries of the key.
 struct World {
     service: Service,
     clock: Arc<ManualClock>,
-    /// The id of the first one, until it dies.
+    /// The id of the first one, until it crashes.
     home: ReplicaId,
 }
 
-/// Who serves which place of the key now.
+/// Who serves which entry of the key now.
 type Homes = BTreeMap<Seq, ReplicaId>;
 
 impl World {
@@ -58,8 +58,8 @@ impl World {
         self.service.engine(1)
     }
 
-    /// A place of the one that is to die.
-    async fn place(&self, ttl: Duration) -> LockRef {
+    /// An entry of the one that is to crash.
+    async fn enqueue(&self, ttl: Duration) -> LockRef {
         let ttl_ms = u32::try_from(ttl.as_millis()).unwrap();
         let engine = self.service.engine(0);
         soon(engine.create(call("k", ttl_ms)))
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// The same, in a session that one of the replicas keeps.
-    async fn place_in_session(&self, keeper: usize) -> (SessionId, LockRef) {
+    async fn entry_in_session(&self, keeper: usize) -> (SessionId, LockRef) {
         let ttl_ms = u32::try_from(TTL.as_millis()).unwrap();
         let open = session_call(some_id(), ttl_ms);
         let keeper = self.service.engine(keeper);
@@ -78,24 +78,24 @@ impl World {
         (session, soon(create).await.unwrap().lock_ref)
     }
 
-    /// It dies, and nobody looks at the key for a while.
-    async fn dies(&self) {
+    /// It crashes, and nobody looks at the key for a while.
+    async fn crashes(&self) {
         self.service.kill(0);
         self.clock.advance(UNSEEN).await;
     }
 
-    /// A client comes to the other one with a place, again and again until that serves it, and waits there.
-    fn asks_for(&self, place: &LockRef) -> JoinHandle<LockRef> {
-        self.asks_at(1, place)
+    /// A client comes to the other one with an entry, again and again until that serves it, and waits there.
+    fn asks_for(&self, entry: &LockRef) -> JoinHandle<LockRef> {
+        self.asks_at(1, entry)
     }
 
-    fn asks_at(&self, number: usize, place: &LockRef) -> JoinHandle<LockRef> {
+    fn asks_at(&self, number: usize, entry: &LockRef) -> JoinHandle<LockRef> {
         let (taker, home) = (self.service.engine(number).clone(), self.home);
-        let (clock, place) = (Arc::clone(&self.clock), place.clone());
+        let (clock, entry) = (Arc::clone(&self.clock), entry.clone());
         tokio::spawn(async move {
             loop {
-                match taker.take_over(&place, home).await {
-                    Ok(()) => return acquire(&taker, &place).await,
+                match taker.take_over(&entry, home).await {
+                    Ok(()) => return acquire(&taker, &entry).await,
                     Err(EngineError::Unavailable(_)) => clock.sleep(STEP).await,
                     Err(error) => panic!("{error:?}"),
                 }
@@ -131,15 +131,15 @@ impl World {
 #[tokio::test]
 async fn a_waiter_of_a_silent_home_is_taken_over_after_its_ttl_and_the_holder_ends_with_that() {
     let world = World::of(2).await;
-    let held = world.place(TTL).await;
+    let held = world.enqueue(TTL).await;
     let engine = world.service.engine(0);
     soon(engine.critical_write(&held, put("last words"), 0))
         .await
         .unwrap();
     // Its client is gone, too.
-    let gone = world.place(TTL).await;
-    let waiting = world.place(TTL).await;
-    world.dies().await;
+    let gone = world.enqueue(TTL).await;
+    let waiting = world.enqueue(TTL).await;
+    world.crashes().await;
     let asking = world.asks_for(&waiting);
     let me = world.taker().replica();
     let taken = |homes: &Homes| homes.get(&waiting.seq) == Some(&me);
@@ -159,9 +159,9 @@ async fn a_waiter_of_a_silent_home_is_taken_over_after_its_ttl_and_the_holder_en
 #[tokio::test]
 async fn a_holder_whose_home_is_silent_is_taken_over_only_once_that_is_down() {
     let world = World::of(2).await;
-    let held = world.place(TTL).await;
-    let waiting = world.place(TTL).await;
-    world.dies().await;
+    let held = world.enqueue(TTL).await;
+    let waiting = world.enqueue(TTL).await;
+    world.crashes().await;
     let (of_holder, of_waiter) = (world.asks_for(&held), world.asks_for(&waiting));
     let me = world.taker().replica();
     let taken = |homes: &Homes| homes.values().any(|home| *home == me);
@@ -183,10 +183,10 @@ async fn a_holder_whose_home_is_silent_is_taken_over_only_once_that_is_down() {
 #[tokio::test]
 async fn a_waiter_that_is_asked_for_does_not_become_the_holder_of_a_silent_home() {
     let world = World::of(2).await;
-    let held = world.place(TTL / 2).await;
-    let first = world.place(TTL).await;
-    let second = world.place(TTL / 2).await;
-    world.dies().await;
+    let held = world.enqueue(TTL / 2).await;
+    let first = world.enqueue(TTL).await;
+    let second = world.enqueue(TTL / 2).await;
+    world.crashes().await;
     let (of_first, of_second) = (world.asks_for(&first), world.asks_for(&second));
     let me = world.taker().replica();
     let has = |seq| move |homes: &Homes| homes.get(&seq) == Some(&me);
@@ -203,12 +203,12 @@ async fn a_waiter_that_is_asked_for_does_not_become_the_holder_of_a_silent_home(
 }
 
 #[tokio::test]
-async fn waiters_that_are_asked_for_at_several_replicas_keep_their_places() {
+async fn waiters_that_are_asked_for_at_several_replicas_keep_their_entries() {
     let world = World::of(3).await;
-    let held = world.place(TTL).await;
-    let first = world.place(TTL).await;
-    let second = world.place(TTL).await;
-    world.dies().await;
+    let held = world.enqueue(TTL).await;
+    let first = world.enqueue(TTL).await;
+    let second = world.enqueue(TTL).await;
+    world.crashes().await;
     // The other one sees the first waiter a little sooner than the one that it is asked for at.
     let of_second = world.asks_at(2, &second);
     world.clock.advance(Duration::from_millis(500)).await;
@@ -229,18 +229,18 @@ async fn waiters_that_are_asked_for_at_several_replicas_keep_their_places() {
 async fn the_session_of_a_holder_is_watched_as_soon_as_the_next_one_waits_and_frees_the_key_at_once()
  {
     let world = World::of(2).await;
-    let (session, held) = world.place_in_session(0).await;
-    let (_, waiting) = world.place_in_session(1).await;
+    let (session, held) = world.entry_in_session(0).await;
+    let (_, waiting) = world.entry_in_session(1).await;
     world.service.kill(0);
     let waits = world.asks_for(&waiting);
     // Not when it is time to look at keys for which nobody waits.
-    let way = &world.service.replicas[1].way;
+    let link = &world.service.replicas[1].link;
     for _ in 0..20 {
         world.clock.advance(STEP / 5).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(way.has_read(session), "nobody watches it");
-    let is_closed = || async { !way.load_session(session).await.unwrap().unwrap().open };
+    assert!(link.has_read(session), "nobody watches it");
+    let is_closed = || async { !link.load_session(session).await.unwrap().unwrap().open };
     while !is_closed().await {
         assert!(world.homes().await.contains_key(&held.seq));
         world.clock.advance(STEP).await;

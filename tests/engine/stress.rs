@@ -6,9 +6,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fermata::engine::{CreateCall, EngineError, Standing};
+use fermata::engine::{CreateCall, EngineError, LockStatus};
 use fermata::limits::Limits;
-use fermata::lock::{Fence, LockRef, Over, SessionId};
+use fermata::lock::{EndedAs, Fence, LockRef, SessionId};
 use uuid::Uuid;
 
 use super::recorded::Engine;
@@ -117,22 +117,22 @@ impl Client {
         self.close_session().await;
     }
 
-    /// One place, from its beginning to its end. False if it was left behind.
+    /// One entry, from its beginning to its end. False if it was left behind.
     async fn section(&mut self, at: usize, create: CreateCall) -> bool {
         let mut found: Option<LockRef> = None;
         let lock_ref = loop {
             let engine = self.engine();
             match self.call(engine.create(create.clone())).await {
                 Ok(created) => {
-                    let place = created.lock_ref.without_grant();
+                    let entry = created.lock_ref.without_grant();
                     assert!(
-                        found.is_none_or(|f| f == place),
-                        "a second place for one call"
+                        found.is_none_or(|f| f == entry),
+                        "a second entry for one call"
                     );
                     if self.rng.below(4) > 0 {
-                        break place;
+                        break entry;
                     }
-                    found = Some(place);
+                    found = Some(entry);
                 }
                 Err(_) if self.rng.below(10) == 0 => return false,
                 Err(error) if is_passing(&error) => a_moment().await,
@@ -148,7 +148,7 @@ impl Client {
             let read_value = self.rng.below(2) == 0;
             match self.call(engine.acquire(&lock_ref, wait, read_value)).await {
                 Ok(acquired) => {
-                    let Standing::Held { grant, value } = acquired.standing else {
+                    let LockStatus::Held { grant, value } = acquired.status else {
                         continue;
                     };
                     let is_new = self.enter(at, grant);
@@ -274,8 +274,8 @@ impl Client {
             let released = engine.release(held, carried.as_deref().map(put), 0);
             match self.call(released).await {
                 Ok(_) => return true,
-                Err(EngineError::Over(Over::Released)) => return true,
-                // Taken over in a restart: the place is given back under any grant.
+                Err(EngineError::Ended(EndedAs::Released)) => return true,
+                // Taken over in a restart: the entry is released under any grant.
                 Err(EngineError::GrantSuperseded | EngineError::Releasing) => a_moment().await,
                 Err(error) if is_passing(&error) => a_moment().await,
                 Err(error) => panic!("{error}"),

@@ -1,10 +1,10 @@
-//! Waiting for a turn, being called, and not coming (design §7, I5, I8).
+//! Waiting for a turn, being called, and not coming (I5, I8).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, Standing, Watched};
-use fermata::lock::{EndReason, LockRef, Over, Seq};
+use fermata::engine::{Acquired, CreateCall, EngineError, LeaseId, LockStatus, WatchEvent};
+use fermata::lock::{EndReason, EndedAs, LockRef, Seq};
 use tokio::task::JoinHandle;
 
 use super::faulty::Fault;
@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(200);
 
 #[tokio::test]
-async fn a_holder_that_came_but_cannot_be_let_in_yet_is_not_evicted_for_not_coming() {
+async fn a_holder_that_came_but_cannot_be_granted_the_lock_yet_is_not_evicted_as_unclaimed() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let (first, second) = world.create_two("k").await;
@@ -34,7 +34,7 @@ async fn a_holder_that_came_but_cannot_be_let_in_yet_is_not_evicted_for_not_comi
 }
 
 #[tokio::test]
-async fn an_eviction_for_not_coming_is_dropped_when_somebody_comes_before_it_takes_effect() {
+async fn an_unclaimed_eviction_is_dropped_when_somebody_comes_before_it_takes_effect() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(600_000).await;
@@ -72,13 +72,13 @@ async fn a_wait_that_runs_out_tells_the_position() {
     world.create("k").await;
     let third = world.create("k").await.lock_ref;
     let tried = world.engine.acquire(&third, Duration::ZERO, false).await;
-    assert_eq!(tried.unwrap().standing, Standing::Waiting { position: 2 });
+    assert_eq!(tried.unwrap().status, LockStatus::Waiting { position: 2 });
     let waiting = wait_for(&world, &third, TTL / 2);
     clock.advance(TTL / 2 - STEP).await;
     assert!(!waiting.is_finished());
     clock.advance(2 * STEP).await;
-    let standing = soon(waiting).await.unwrap().unwrap().standing;
-    assert_eq!(standing, Standing::Waiting { position: 2 });
+    let status = soon(waiting).await.unwrap().unwrap().status;
+    assert_eq!(status, LockStatus::Waiting { position: 2 });
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn a_wait_ends_when_the_one_ahead_is_released_forced_or_expires() {
             }
         }
         let held = soon(waiting).await.unwrap().unwrap();
-        assert!(matches!(held.standing, Standing::Held { .. }), "{end}");
+        assert!(matches!(held.status, LockStatus::Held { .. }), "{end}");
     }
 }
 
@@ -125,7 +125,7 @@ async fn two_hundred_waiters_get_their_turn_in_order() {
         let (engine, order) = (world.engine.clone(), Arc::clone(&order));
         waiting.push(tokio::spawn(async move {
             let held = engine.acquire(&lock_ref, TTL, false).await.unwrap();
-            order.lock().unwrap().push(grant(&held.standing));
+            order.lock().unwrap().push(grant(&held.status));
             engine.release(&held.lock_ref, None, 0).await.unwrap();
             held.lock_ref.seq
         }));
@@ -162,7 +162,7 @@ async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed
         .lock_ref;
     let waiting = wait_for(&world, &waiter, Duration::from_secs(1_000));
     clock.advance(Duration::from_secs(10) + STEP).await;
-    let expired = EngineError::Over(Over::Ended(EndReason::Expired));
+    let expired = EngineError::Ended(EndedAs::Lost(EndReason::Expired));
     let late = world
         .engine
         .acquire(&abandoned, Duration::ZERO, false)
@@ -178,7 +178,7 @@ async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed
         .acquire(&waiter, Duration::ZERO, false)
         .await
         .unwrap();
-    assert_eq!(alive.standing, Standing::Waiting { position: 1 });
+    assert_eq!(alive.status, LockStatus::Waiting { position: 1 });
     clock.advance(Duration::from_secs(10) + STEP).await;
     let late = world.engine.acquire(&waiter, Duration::ZERO, false).await;
     assert_eq!(late.unwrap_err(), expired);
@@ -186,27 +186,27 @@ async fn a_waiter_lives_while_its_call_is_open_and_expires_a_ttl_after_it_closed
 }
 
 #[tokio::test]
-async fn a_place_that_is_given_up_leaves_the_queue() {
+async fn an_entry_that_is_given_up_leaves_the_queue() {
     let world = World::new().await;
     let (first, second) = world.create_two("k").await;
     let third = world.create("k").await.lock_ref;
     let waiting = wait_for(&world, &second, TTL);
     tokio::task::yield_now().await;
     assert_eq!(world.release(&second).await, Ok(false));
-    let over = soon(waiting).await.unwrap();
-    assert_eq!(over.unwrap_err(), EngineError::Over(Over::Released));
+    let ended = soon(waiting).await.unwrap();
+    assert_eq!(ended.unwrap_err(), EngineError::Ended(EndedAs::Released));
     let moved = world
         .engine
         .acquire(&third, Duration::ZERO, false)
         .await
         .unwrap();
-    assert_eq!(moved.standing, Standing::Waiting { position: 1 });
+    assert_eq!(moved.status, LockStatus::Waiting { position: 1 });
     world.release(&first).await.unwrap();
     world.acquire(&third).await;
 }
 
-fn waiting(position: usize, estimate: Option<u64>) -> Watched {
-    Watched::Waiting {
+fn waiting(position: usize, estimate: Option<u64>) -> WatchEvent {
+    WatchEvent::Waiting {
         position,
         estimate: estimate.map(Duration::from_secs),
     }
@@ -225,8 +225,8 @@ async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
     // From when it is looked at, three seconds to the first turn, and five to the next.
     for (holder, seconds, position, guess) in [(0, 3, 3, 9), (1, 5, 2, 8)] {
         clock.advance(Duration::from_secs(seconds)).await;
-        for place in &queue[holder..] {
-            let lease = LeaseId::LockRef(place.clone());
+        for entry in &queue[holder..] {
+            let lease = LeaseId::LockRef(entry.clone());
             world.engine.renew(&lease).await.unwrap();
         }
         let held = world.acquire(&queue[holder]).await;
@@ -237,8 +237,8 @@ async fn a_watch_guesses_the_wait_by_how_fast_the_queue_moved() {
     world.acquire(&queue[2]).await;
     for _ in 0..14 {
         clock.advance(Duration::from_secs(5)).await;
-        for place in &queue[2..] {
-            let lease = LeaseId::LockRef(place.clone());
+        for entry in &queue[2..] {
+            let lease = LeaseId::LockRef(entry.clone());
             world.engine.renew(&lease).await.unwrap();
         }
     }
@@ -257,19 +257,19 @@ async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
     assert_eq!(watch.next().await, Some(waiting(1, None)));
     world.force(&first, "stuck").await;
     let held = watch.next().await;
-    let Some(Watched::Held { grant }) = held else {
+    let Some(WatchEvent::Held { grant }) = held else {
         panic!("{held:?}");
     };
     world.put(&third.with_grant(grant), "v").await.unwrap();
     world.force(&third, "stuck").await;
     let (by, why) = ("op".into(), "stuck".into());
-    let forced = Over::Ended(EndReason::Forced { by, why });
-    assert_eq!(watch.next().await, Some(Watched::Lost(forced)));
+    let forced = EndedAs::Lost(EndReason::Forced { by, why });
+    assert_eq!(watch.next().await, Some(WatchEvent::Lost(forced)));
     assert_eq!(watch.next().await, None);
 }
 
 #[tokio::test]
-async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_session_lives() {
+async fn a_head_that_nobody_claimed_is_evicted_after_one_ttl_though_its_session_lives() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
@@ -290,7 +290,7 @@ async fn a_head_that_nobody_comes_for_is_evicted_after_one_ttl_though_its_sessio
         .engine
         .acquire(&forgotten.lock_ref, Duration::ZERO, false)
         .await;
-    let unclaimed = EngineError::Over(Over::Ended(EndReason::Unclaimed));
+    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     assert_eq!(late.unwrap_err(), unclaimed);
     renew().await.unwrap();
 }
@@ -303,12 +303,12 @@ async fn a_head_that_takes_its_time_is_not_passed_over() {
     let next = world.create("k").await.lock_ref;
     world.release(&first).await.unwrap();
     let early = world.engine.acquire(&next, STEP, false).await.unwrap();
-    assert_eq!(early.standing, Standing::Waiting { position: 1 });
+    assert_eq!(early.status, LockStatus::Waiting { position: 1 });
     world.acquire(&slow).await;
 }
 
 #[tokio::test]
-async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_hear_that_it_holds() {
+async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_learn_that_it_holds() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
@@ -326,36 +326,36 @@ async fn who_comes_while_the_head_is_being_evicted_as_unclaimed_does_not_hear_th
     let come = wait_for(&world, &late.lock_ref, Duration::from_secs(1_000));
     clock.advance(STEP).await;
     world.store.hold_swaps(false);
-    let unclaimed = EngineError::Over(Over::Ended(EndReason::Unclaimed));
+    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     assert_eq!(soon(come).await.unwrap().unwrap_err(), unclaimed);
 }
 
 #[tokio::test]
-async fn a_head_that_was_told_is_not_evicted_for_not_coming() {
+async fn a_head_that_was_told_is_not_evicted_as_unclaimed() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
-    let told = world.engine.create(call_of(session, "k")).await.unwrap();
+    let answered = world.engine.create(call_of(session, "k")).await.unwrap();
     for _ in 0..10 {
         clock.advance(Duration::from_secs(5)).await;
-        world.engine.renew(&told.lease).await.unwrap();
+        world.engine.renew(&answered.lease).await.unwrap();
     }
-    world.put(&told.lock_ref, "here").await.unwrap();
+    world.put(&answered.lock_ref, "here").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_holder_that_was_taken_over_is_not_evicted_for_not_coming() {
+async fn a_holder_that_was_taken_over_is_not_evicted_as_unclaimed() {
     let clock = ManualClock::new();
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = world.open_session(10_000).await;
-    let told = world.create_in(session, "k").await;
+    let answered = world.create_in(session, "k").await;
     let world = world.restart().await;
     for _ in 0..4 {
         clock.advance(Duration::from_secs(5)).await;
         let lease = LeaseId::Session(session);
         world.engine.renew(&lease).await.unwrap();
     }
-    let held = world.acquire(&told).await;
+    let held = world.acquire(&answered).await;
     world.put(&held, "here").await.unwrap();
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata::engine::{
-    Clock, CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, Mutation, NoPeers,
-    REPLICA_TTL, SessionCall, Standing, SystemClock, SystemIds,
+    Clock, CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation,
+    NoPeers, REPLICA_TTL, SessionCall, SystemClock, SystemIds,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
@@ -121,7 +121,7 @@ impl World {
     ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
-                Ok(store) => break FaultyStore::over(store),
+                Ok(store) => break FaultyStore::ended(store),
                 // The one before it is still finishing what had reached it.
                 Err(OpenError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(2)).await,
                 Err(error) => panic!("{error}"),
@@ -147,7 +147,7 @@ impl World {
     /// Kills the replica at once, and starts another one on what it left.
     pub async fn restart(self) -> World {
         self.store.cut();
-        // It is dead already; this only ends its tasks.
+        // It is down already; this only ends its tasks.
         self.engine.stop();
         let World {
             engine,
@@ -172,7 +172,7 @@ impl World {
         (first, self.create(id).await.lock_ref)
     }
 
-    /// A place that lives by a session.
+    /// An entry that lives by a session.
     pub async fn create_in(&self, session: SessionId, id: &str) -> LockRef {
         let created = soon(self.engine.create(call_of(session, id))).await;
         created.unwrap().lock_ref
@@ -184,9 +184,9 @@ impl World {
         forced.unwrap();
     }
 
-    /// Waits until nobody has a place in the queue of a key.
+    /// Waits until nobody has an entry in the queue of a key.
     pub async fn until_free(&self, id: &str) {
-        until("nobody has a place", || async {
+        until("nobody has an entry", || async {
             self.state(id).await.entries.is_empty()
         })
         .await;
@@ -214,7 +214,7 @@ impl World {
         let wait = Duration::from_secs(60);
         let acquired = soon(self.engine.acquire(lock_ref, wait, false)).await;
         let acquired = acquired.unwrap();
-        assert!(matches!(acquired.standing, Standing::Held { .. }));
+        assert!(matches!(acquired.status, LockStatus::Held { .. }));
         acquired.lock_ref
     }
 
@@ -264,9 +264,9 @@ pub async fn start(
     .unwrap()
 }
 
-pub fn grant(standing: &Standing) -> Fence {
-    match standing {
-        Standing::Held { grant, .. } => *grant,
-        Standing::Waiting { position } => panic!("not held, at position {position}"),
+pub fn grant(status: &LockStatus) -> Fence {
+    match status {
+        LockStatus::Held { grant, .. } => *grant,
+        LockStatus::Waiting { position } => panic!("not held, at position {position}"),
     }
 }

@@ -14,7 +14,7 @@ fn two_hold_the_key_at_one_time() {
 }
 
 #[test]
-fn a_holder_is_replaced_before_its_time_is_over() {
+fn a_holder_is_replaced_before_its_time_has_passed() {
     bad(
         Rule::Exclusivity,
         "a create   #1    0..1  held@10 until:30
@@ -45,7 +45,7 @@ fn a_late_answer_promises_a_time_in_which_another_one_holds() {
 }
 
 #[test]
-fn a_write_shows_that_was_asked_for_after_the_next_holder_was_let_in() {
+fn a_write_shows_that_was_asked_for_after_the_next_holder_was_granted_the_lock() {
     bad(
         Rule::Exclusivity,
         "a create   #1    0..1  held@10 until:10
@@ -235,7 +235,7 @@ fn a_value_is_read_before_it_is_written() {
 }
 
 #[test]
-fn one_whose_time_is_over_reads_what_nobody_wrote() {
+fn one_whose_time_has_passed_reads_what_nobody_wrote() {
     bad(
         Rule::LatestState,
         "a create   #1    0..1  held@10 until:5
@@ -254,7 +254,7 @@ fn a_put_carried_by_a_release_is_lost() {
 }
 
 #[test]
-fn a_fence_falls_from_place_to_place() {
+fn a_fence_falls_from_entry_to_entry() {
     bad(
         Rule::Fences,
         "a create   #1    0..4  held@20
@@ -264,7 +264,7 @@ fn a_fence_falls_from_place_to_place() {
 }
 
 #[test]
-fn two_places_have_one_fence() {
+fn two_entries_have_one_fence() {
     bad(
         Rule::Fences,
         "a create   #1    0..1  held@10
@@ -274,7 +274,7 @@ fn two_places_have_one_fence() {
 }
 
 #[test]
-fn the_fence_of_a_place_falls() {
+fn the_fence_of_an_entry_falls() {
     bad(
         Rule::Fences,
         "a create   #1    0..1  held@20 until:90
@@ -283,7 +283,7 @@ fn the_fence_of_a_place_falls() {
 }
 
 #[test]
-fn a_higher_place_is_told_of_its_fence_first() {
+fn a_higher_entry_is_told_of_its_fence_first() {
     bad(
         Rule::Fences,
         "a create   #1    0..1  done until:5
@@ -313,7 +313,7 @@ fn a_seq_is_given_out_twice() {
 }
 
 #[test]
-fn one_create_has_two_places() {
+fn one_create_has_two_entries() {
     bad(
         Rule::Order,
         "a create:one  #1    0..1  done until:9
@@ -354,7 +354,7 @@ fn a_read_is_answered_after_the_end_was_told() {
 }
 
 #[test]
-fn a_place_that_is_over_holds_again() {
+fn an_entry_that_has_ended_holds_again() {
     bad(
         Rule::End,
         "a create   #1    0..1  held@10 until:9

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::history::{Event, Op, Outcome, Rule, Told, check};
+use super::history::{Event, Learned, Op, Outcome, Rule, check};
 use super::reference::{Weather, history};
 use super::rng::Rng;
 
@@ -67,24 +67,24 @@ fn old_value(events: &mut [Event], rng: &mut Rng) -> Option<()> {
     Some(())
 }
 
-/// A fence as high as that of the place before.
+/// A fence as high as that of the entry before.
 fn low_fence(events: &mut [Event], rng: &mut Rng) -> Option<()> {
     let mut held = indices(events, |event| event.held().is_some());
-    held.sort_by_key(|at| events[*at].place);
+    held.sort_by_key(|at| events[*at].entry);
     let pairs: Vec<(usize, usize)> = held
         .windows(2)
         .map(|pair| (pair[0], pair[1]))
-        .filter(|(one, next)| events[*one].place != events[*next].place)
+        .filter(|(one, next)| events[*one].entry != events[*next].entry)
         .collect();
     let (one, next) = one_of(&pairs, rng)?;
-    let (place, low) = (events[next].place, events[one].grant);
-    for event in events.iter_mut().filter(|event| event.place == place) {
+    let (entry, low) = (events[next].entry, events[one].grant);
+    for event in events.iter_mut().filter(|event| event.entry == entry) {
         event.grant = event.grant.and(low);
     }
     Some(())
 }
 
-/// A holder that gave its place back only after the next one was let in.
+/// A holder that released its entry only after the next one was granted the lock.
 fn overlap(events: &mut [Event], rng: &mut Rng) -> Option<()> {
     let released = indices(events, |event| {
         matches!(event.op, Op::Release(_)) && event.is_done() && event.grant.is_some()
@@ -92,24 +92,24 @@ fn overlap(events: &mut [Event], rng: &mut Rng) -> Option<()> {
     let mut pairs = Vec::new();
     for &release in &released {
         let release = &events[release];
-        let later = |event: &&Event| event.held().is_some() && event.place > release.place;
-        let next = events.iter().filter(later).min_by_key(|event| event.place);
+        let later = |event: &&Event| event.held().is_some() && event.entry > release.entry;
+        let next = events.iter().filter(later).min_by_key(|event| event.entry);
         // One that had asked for its own end before counts on nothing.
         let gave_up = |next: &&Event| {
-            let mut own = events.iter().filter(|event| event.place == next.place);
+            let mut own = events.iter().filter(|event| event.entry == next.entry);
             own.any(|e| matches!(e.op, Op::Release(_)) && e.invoked < next.answered)
         };
         let next = next.filter(|next| !gave_up(next));
-        pairs.extend(next.map(|next| (release.place, next.answered)));
+        pairs.extend(next.map(|next| (release.entry, next.answered)));
     }
-    let (place, after) = one_of(&pairs, rng)?;
-    for event in events.iter_mut().filter(|event| event.place == place) {
+    let (entry, after) = one_of(&pairs, rng)?;
+    for event in events.iter_mut().filter(|event| event.entry == entry) {
         if matches!(event.op, Op::Release(_)) {
             event.invoked = after + Duration::from_millis(1);
             event.answered = after + Duration::from_millis(2);
         } else if !event.is_done() {
-            // Nor was it told that it is over.
-            event.outcome = Outcome::Unknown(Told::Nothing);
+            // Nor was it told that it has ended.
+            event.outcome = Outcome::Unknown(Learned::Nothing);
         }
     }
     Some(())

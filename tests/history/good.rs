@@ -23,7 +23,7 @@ fn one_after_the_other() {
 }
 
 #[test]
-fn a_waiter_is_let_in_before_the_release_is_answered() {
+fn a_waiter_is_granted_the_lock_before_the_release_is_answered() {
     good(
         "a create   #1    0..1  held@10 until:30
          b create   #2    2..3  done until:30
@@ -173,7 +173,7 @@ fn an_operator_ends_a_holder_that_is_sure_of_it() {
 }
 
 #[test]
-fn a_session_that_is_closed_takes_its_places_along() {
+fn a_session_that_is_closed_takes_its_entries_along() {
     good(
         "a create   #1    0..1  held@10 until:90 in:s
          a put:x    #1@10 2..3  done until:92
@@ -194,7 +194,7 @@ fn creates_at_one_time_come_in_any_order() {
 }
 
 #[test]
-fn a_repeated_create_finds_the_place_of_its_first_try() {
+fn a_repeated_create_finds_the_entry_of_its_first_try() {
     good(
         "a create:one  #     0..1  unknown
          b create      #2    2..3  done until:90

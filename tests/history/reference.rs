@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::history::{Event, Op, Outcome, Place, Told, Value};
+use super::history::{Entry, Event, Learned, Op, Outcome, Value};
 use super::rng::Rng;
 
 const CLIENTS: usize = 3;
-/// How long a place lives, in the moments of this service.
+/// How long an entry lives, in the moments of this service.
 const TTL: u64 = 60;
 
 /// What may happen.
@@ -19,7 +19,7 @@ const TTL: u64 = 60;
 pub struct Weather {
     /// Of a hundred calls, how many are not done at once, or not answered.
     pub lost: u64,
-    /// Places expire, and clients fall silent.
+    /// Entries expire, and clients fall silent.
     pub expires: bool,
     /// Holders are taken over.
     pub moves: bool,
@@ -28,7 +28,7 @@ pub struct Weather {
 }
 
 struct Live {
-    place: Place,
+    entry: Entry,
     request: Uuid,
     grant: u64,
     until: u64,
@@ -36,7 +36,7 @@ struct Live {
 
 /// A write that was given up and may still be done: the grant, and its timestamp where it has one already.
 struct Late {
-    place: Place,
+    entry: Entry,
     grant: u64,
     number: Option<u64>,
     value: Value,
@@ -45,7 +45,7 @@ struct Late {
 #[derive(Default)]
 struct Client {
     request: Option<Uuid>,
-    place: Option<Place>,
+    entry: Option<Entry>,
     grant: Option<u64>,
     call: Option<Flight>,
     silent_until: u64,
@@ -62,7 +62,7 @@ struct Service {
     weather: Weather,
     now: u64,
     queue: Vec<Live>,
-    released: BTreeSet<Place>,
+    released: BTreeSet<Entry>,
     next: u64,
     fence: u64,
     number: u64,
@@ -97,8 +97,8 @@ pub fn history(seed: u64, steps: usize, weather: Weather) -> Vec<Event> {
         let who = service.rng.below(CLIENTS as u64) as usize;
         service.step(who, &mut clients[who], &mut events);
     }
-    let under_way = clients.into_iter().filter_map(|client| client.call);
-    events.extend(under_way.map(|flight| without_answer(flight.event, Duration::MAX)));
+    let in_flight = clients.into_iter().filter_map(|client| client.call);
+    events.extend(in_flight.map(|flight| without_answer(flight.event, Duration::MAX)));
     events
 }
 
@@ -110,9 +110,9 @@ fn at(moment: u64) -> Duration {
 fn without_answer(event: Event, given_up: Duration) -> Event {
     let is_create = matches!(event.op, Op::Create { .. });
     Event {
-        outcome: Outcome::Unknown(Told::Nothing),
+        outcome: Outcome::Unknown(Learned::Nothing),
         grant: event.grant.filter(|_| event.held().is_none()),
-        place: event.place.filter(|_| !is_create),
+        entry: event.entry.filter(|_| !is_create),
         read: None,
         until: None,
         answered: given_up,
@@ -140,7 +140,7 @@ impl Service {
         if !self.late.is_empty() && self.chance(20) {
             let which = self.rng.below(self.late.len() as u64) as usize;
             let late = self.late.swap_remove(which);
-            let is_present = self.find(late.place).is_some_and(|l| l.grant == late.grant);
+            let is_present = self.find(late.entry).is_some_and(|l| l.grant == late.grant);
             match late.number {
                 Some(number) => self.write((late.grant, number), late.value),
                 // Taken as if it came in only now.
@@ -153,8 +153,8 @@ impl Service {
         }
     }
 
-    fn find(&mut self, place: Place) -> Option<&mut Live> {
-        self.queue.iter_mut().find(|live| live.place == place)
+    fn find(&mut self, entry: Entry) -> Option<&mut Live> {
+        self.queue.iter_mut().find(|live| live.entry == entry)
     }
 
     fn write(&mut self, timestamp: (u64, u64), value: Value) {
@@ -201,9 +201,9 @@ impl Service {
     /// It is on its way still.
     fn leave_behind(&mut self, flight: &Flight) {
         let event = &flight.event;
-        if let (Op::Put(value), Some(place), Some(grant)) = (&event.op, event.place, event.grant) {
+        if let (Op::Put(value), Some(entry), Some(grant)) = (&event.op, event.entry, event.grant) {
             self.late.push(Late {
-                place,
+                entry,
                 grant,
                 number: event.in_order.then_some(flight.number),
                 value: value.clone(),
@@ -212,7 +212,7 @@ impl Service {
     }
 
     fn ask(&mut self, who: usize, client: &mut Client) -> Option<Flight> {
-        let op = match (client.place, client.grant) {
+        let op = match (client.entry, client.grant) {
             (None, _) => {
                 let fresh = Uuid::from_u64_pair(1, self.rng.next());
                 let request = *client.request.get_or_insert(fresh);
@@ -242,7 +242,7 @@ impl Service {
                     _ => client.grant,
                 },
                 op,
-                place: client.place,
+                entry: client.entry,
                 session: None,
                 invoked: at(self.now),
                 answered: at(self.now),
@@ -259,44 +259,44 @@ impl Service {
         let event = &mut flight.event;
         if let Op::Create { request } = event.op {
             let known = self.queue.iter().find(|live| live.request == request);
-            let place = known.map(|live| live.place).unwrap_or_else(|| {
-                let (place, until) = (
-                    Place {
+            let entry = known.map(|live| live.entry).unwrap_or_else(|| {
+                let (entry, until) = (
+                    Entry {
                         seq: self.next,
                         tag: 0,
                     },
                     self.now + TTL,
                 );
                 let live = Live {
-                    place,
+                    entry,
                     request,
                     grant: 0,
                     until,
                 };
                 self.queue.push(live);
-                place
+                entry
             });
-            self.next = self.next.max(place.seq + 1);
-            event.place = Some(place);
+            self.next = self.next.max(entry.seq + 1);
+            event.entry = Some(entry);
         }
-        let Some(place) = event.place else { return };
-        let Some(at_place) = self.queue.iter().position(|live| live.place == place) else {
-            event.outcome = self.of_one_that_is_over(event, place);
+        let Some(entry) = event.entry else { return };
+        let Some(at_entry) = self.queue.iter().position(|live| live.entry == entry) else {
+            event.outcome = self.of_one_that_has_ended(event, entry);
             return;
         };
-        let is_own = self.queue[at_place].grant;
+        let is_own = self.queue[at_entry].grant;
         if event.grant.is_some_and(|grant| grant != is_own) {
-            event.outcome = Outcome::Refused(Told::Superseded);
+            event.outcome = Outcome::Refused(Learned::Superseded);
             return;
         }
         if self.weather.expires {
             let until = event.invoked.as_secs() + TTL;
-            let live = &mut self.queue[at_place];
+            let live = &mut self.queue[at_entry];
             live.until = live.until.max(until);
             event.until = Some(at(until));
         }
         match event.op.clone() {
-            Op::Create { .. } | Op::Acquire if at_place == 0 => self.hold(event),
+            Op::Create { .. } | Op::Acquire if at_entry == 0 => self.hold(event),
             Op::Get => event.read = Some(self.value.clone()),
             Op::Put(value) | Op::Release(Some(value)) => {
                 if !event.in_order {
@@ -305,17 +305,17 @@ impl Service {
                 }
                 self.write((is_own, flight.number), value);
                 if matches!(event.op, Op::Release(_)) {
-                    self.release(at_place);
+                    self.release(at_entry);
                 }
             }
-            Op::Release(None) => self.release(at_place),
+            Op::Release(None) => self.release(at_entry),
             _ => {}
         }
     }
 
-    fn release(&mut self, at_place: usize) {
-        let live = self.queue.remove(at_place);
-        self.released.insert(live.place);
+    fn release(&mut self, at_entry: usize) {
+        let live = self.queue.remove(at_entry);
+        self.released.insert(live.entry);
     }
 
     fn hold(&mut self, event: &mut Event) {
@@ -333,14 +333,14 @@ impl Service {
         }
     }
 
-    fn of_one_that_is_over(&mut self, event: &Event, place: Place) -> Outcome {
-        let released = self.released.contains(&place);
+    fn of_one_that_has_ended(&mut self, event: &Event, entry: Entry) -> Outcome {
+        let released = self.released.contains(&entry);
         match (&event.op, released) {
             (Op::Release(_), true) => event.released(true),
-            (_, true) => Outcome::Refused(Told::Released),
+            (_, true) => Outcome::Refused(Learned::Released),
             // Its home may not have heard yet: the acknowledgement promises nothing.
             (Op::Put(_), false) if self.chance(30) => Outcome::Done,
-            (_, false) => Outcome::Refused(Told::Over),
+            (_, false) => Outcome::Refused(Learned::Ended),
         }
     }
 }
@@ -348,15 +348,15 @@ impl Service {
 impl Client {
     fn hear(&mut self, event: &Event) {
         let leave = matches!(event.op, Op::Release(_)) && event.is_done();
-        if leave || matches!(event.told(), Told::Over | Told::Released) {
-            (self.request, self.place, self.grant) = (None, None, None);
+        if leave || matches!(event.learned(), Learned::Ended | Learned::Released) {
+            (self.request, self.entry, self.grant) = (None, None, None);
             return;
         }
-        if event.told() == Told::Superseded {
+        if event.learned() == Learned::Superseded {
             self.grant = None;
         }
         if event.is_done() {
-            self.place = event.place.or(self.place);
+            self.entry = event.entry.or(self.entry);
             self.grant = event.held().or(self.grant);
         }
     }

@@ -8,7 +8,7 @@
 //! b put:y         #2@20  9..?   unknown
 //! ```
 //!
-//! A value `-` is none. A place may be `other#1` of another key, `#1.2` with a tag, `#` before there is one. A create
+//! A value `-` is none. An entry may be `other#1` of another key, `#1.2` with a tag, `#` before there is one. A create
 //! `:again` is another try of those with this name. `in:s` lives by a session, which `close:s` ends. A call that is
 //! `in_order` comes before the later ones of its client, even if it was given up.
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::history::{Event, Op, Outcome, Place, Rule, Told, Value, check};
+use super::history::{Entry, Event, Learned, Op, Outcome, Rule, Value, check};
 
 /// Nothing is wrong with it.
 pub fn good(text: &str) {
@@ -81,12 +81,12 @@ fn event(number_of_line: usize, line: &str) -> Option<Event> {
         Some((op, argument)) => (op, Some(argument)),
         None => (line.split_whitespace().nth(1)?, None),
     };
-    let (key, place) = words.next()?.split_once('#')?;
-    let (place, grant) = match place.split_once('@') {
-        Some((place, grant)) => (place, Some(number(grant)?)),
-        None => (place, None),
+    let (key, entry) = words.next()?.split_once('#')?;
+    let (entry, grant) = match entry.split_once('@') {
+        Some((entry, grant)) => (entry, Some(number(grant)?)),
+        None => (entry, None),
     };
-    let (seq, tag) = place.split_once('.').unwrap_or((place, "0"));
+    let (seq, tag) = entry.split_once('.').unwrap_or((entry, "0"));
     let tag = number(tag)?;
     let (invoked, answered) = words.next()?.split_once("..")?;
     let mut event = Event {
@@ -105,7 +105,7 @@ fn event(number_of_line: usize, line: &str) -> Option<Event> {
             "close" => Op::CloseSession,
             _ => return None,
         },
-        place: number(seq).map(|seq| Place { seq, tag }),
+        entry: number(seq).map(|seq| Entry { seq, tag }),
         grant,
         session: argument.filter(|_| op == "close").map(Arc::from),
         invoked: Duration::from_secs(number(invoked)?),
@@ -123,12 +123,12 @@ fn event(number_of_line: usize, line: &str) -> Option<Event> {
 }
 
 fn came(event: &mut Event, word: &str) -> Option<()> {
-    let told = |word| {
+    let learned = |word| {
         Some(match word {
-            "nothing" => Told::Nothing,
-            "over" => Told::Over,
-            "released" => Told::Released,
-            "superseded" => Told::Superseded,
+            "nothing" => Learned::Nothing,
+            "over" => Learned::Ended,
+            "released" => Learned::Released,
+            "superseded" => Learned::Superseded,
             _ => return None,
         })
     };
@@ -136,12 +136,12 @@ fn came(event: &mut Event, word: &str) -> Option<()> {
         Some(("held", grant)) => event.grant = Some(number(grant)?),
         Some(("until", until)) => event.until = Some(Duration::from_secs(number(until)?)),
         Some(("in", session)) => event.session = Some(session.into()),
-        Some(("refused", why)) => event.outcome = Outcome::Refused(told(why)?),
-        Some(("unknown", why)) => event.outcome = Outcome::Unknown(told(why)?),
+        Some(("refused", why)) => event.outcome = Outcome::Refused(learned(why)?),
+        Some(("unknown", why)) => event.outcome = Outcome::Unknown(learned(why)?),
         Some(_) => return None,
         None if word == "done" => {}
-        None if word == "unknown" => event.outcome = Outcome::Unknown(Told::Nothing),
-        None if word == "refused" => event.outcome = Outcome::Refused(Told::Nothing),
+        None if word == "unknown" => event.outcome = Outcome::Unknown(Learned::Nothing),
+        None if word == "refused" => event.outcome = Outcome::Refused(Learned::Nothing),
         None if word == "in_order" => event.in_order = true,
         None => event.read = Some(value(word.strip_prefix('=')?)),
     }

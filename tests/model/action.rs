@@ -3,7 +3,7 @@
 use crate::committed::{entry, head_seq, home_of, request_of, seq_of};
 use crate::data::other_nodes;
 use crate::setup::{Fault, Rule, Setup};
-use crate::world::{Call, Entrance, Intent, NODES, Phase, REPLICAS, World};
+use crate::world::{Call, Intent, NODES, Phase, REPLICAS, SyncPhase, World};
 
 /// One thing that happens. Clients are counted from 0; writes, calls and open swaps by their place in the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,11 +15,11 @@ pub enum Action {
     Put { client: u8 },
     PutArrives { call: u8, at: u8 },
     PutRefused { call: u8 },
-    GivesUp { client: u8 },
+    HandOverAnswer { client: u8 },
     Releases { client: u8, at: u8 },
     LearnsEnd { client: u8 },
     ClientCrashes { client: u8 },
-    Look { by: u8 },
+    ReRead { by: u8 },
     Send { by: u8 },
     SwapEnds { by: u8 },
     SwapUnknown { by: u8 },
@@ -28,7 +28,7 @@ pub enum Action {
     SyncReads { by: u8, node: u8 },
     Extend { by: u8 },
     Promises { from: u8, seq: u8 },
-    ConsentArrives,
+    HandOverArrives,
     TakesOver { by: u8, seq: u8 },
     TakesAnew { by: u8 },
     ServesAgain { by: u8 },
@@ -46,7 +46,7 @@ impl Action {
     /// to get the lock.
     pub fn is_chance(self, world: &World, setup: &Setup) -> bool {
         match self {
-            Action::GivesUp { .. }
+            Action::HandOverAnswer { .. }
             | Action::ClientCrashes { .. }
             | Action::SwapUnknown { .. }
             | Action::Lands { .. }
@@ -80,14 +80,14 @@ impl Action {
 }
 
 impl World {
-    /// Whether a replica is home to a place, as it knows.
+    /// Whether a replica is home to an entry, as it knows.
     pub fn is_home(&self, by: u8, seq: u8) -> bool {
         let view = self.replicas[usize::from(by)].view.as_ref();
         let entry = view.and_then(|state| entry(state, seq));
         entry.is_some_and(|e| home_of(e) == by)
     }
 
-    /// Whether nobody comes for a place any more, and this replica may say so: its home, or the other one where the
+    /// Whether nobody claims an entry any more, and this replica may say so: its home, or the other one where the
     /// home is gone.
     fn is_left_behind(&self, setup: &Setup, by: u8, seq: u8) -> bool {
         let view = self.replicas[usize::from(by)].view.as_ref();
@@ -109,17 +109,17 @@ impl World {
         for by in 0..REPLICAS as u8 {
             if self.replicas[usize::from(by)].up {
                 self.replica_actions(setup, by, actions);
-                self.place_actions(setup, by, actions);
+                self.entry_actions(setup, by, actions);
             }
         }
         self.data_actions(setup, actions);
         for swap in 0..self.open.len() as u8 {
             actions.push(Action::Lands { swap });
         }
-        if let Some((to, _)) = self.consent
+        if let Some((to, _)) = self.hand_over
             && self.replicas[usize::from(to)].up
         {
-            actions.push(Action::ConsentArrives);
+            actions.push(Action::HandOverArrives);
         }
     }
 
@@ -152,7 +152,7 @@ impl World {
                 }
             }
             Phase::Waiting | Phase::Held | Phase::Releasing => {
-                self.place_owner_actions(setup, client, actions);
+                self.entry_owner_actions(setup, client, actions);
             }
             Phase::Done | Phase::Lost | Phase::Crashed => return,
         }
@@ -165,14 +165,14 @@ impl World {
     fn creates_nothing(&self, setup: &Setup, client: u8, at: u8) -> bool {
         let mine = setup.request(client, self.clients[usize::from(client)].section);
         let replica = &self.replicas[usize::from(at)];
-        let under_way = replica.swap.iter().flat_map(|swap| &swap.batch);
+        let in_flight = replica.swap.iter().flat_map(|swap| &swap.batch);
         let creates = |i: &Intent| matches!(i, Intent::Create { request, .. } if *request == mine);
-        !replica.pending.iter().chain(under_way).any(creates)
+        !replica.pending.iter().chain(in_flight).any(creates)
     }
 
-    fn place_owner_actions(&self, setup: &Setup, client: u8, actions: &mut Vec<Action>) {
+    fn entry_owner_actions(&self, setup: &Setup, client: u8, actions: &mut Vec<Action>) {
         let its = &self.clients[usize::from(client)];
-        if self.is_over(its.seq) {
+        if self.has_ended(its.seq) {
             actions.push(Action::LearnsEnd { client });
         }
         match its.call {
@@ -183,7 +183,7 @@ impl World {
             }
             Call::Put => {
                 if self.faults.left(Fault::GivenUp) {
-                    actions.push(Action::GivesUp { client });
+                    actions.push(Action::HandOverAnswer { client });
                 }
                 return;
             }
@@ -228,9 +228,11 @@ impl World {
             return self.faults.left(Fault::Foreign) && its.phase == Phase::Held;
         }
         let asked = self.replicas.iter().any(|r| r.is_releasing(its.seq));
-        let ceded = replica.ceded.is_some_and(|place| place.seq == its.seq);
+        let handed_over = replica
+            .handed_over
+            .is_some_and(|entry| entry.seq == its.seq);
         !asked
-            && !ceded
+            && !handed_over
             && match its.phase {
                 Phase::Waiting => self.faults.left(Fault::Leave),
                 Phase::Held | Phase::Releasing => true,
@@ -247,7 +249,7 @@ impl World {
             }
         } else {
             if self.may_look(setup, by) {
-                actions.push(Action::Look { by });
+                actions.push(Action::ReRead { by });
             }
             if !replica.stale && replica.view.is_some() && !replica.pending.is_empty() {
                 actions.push(Action::Send { by });
@@ -256,15 +258,15 @@ impl World {
         if let Some(holding) = &replica.holding
             && !replica.stale
         {
-            match holding.entrance {
-                Entrance::Unsynced => {
+            match holding.sync_phase {
+                SyncPhase::Unsynced => {
                     let nodes = 0..NODES as u8;
                     actions.extend(nodes.map(|node| Action::SyncBegins { by, node }));
                 }
-                Entrance::Reading(first) => {
+                SyncPhase::Reading(first) => {
                     actions.extend(other_nodes(first).map(|node| Action::SyncReads { by, node }));
                 }
-                Entrance::Writing(_) | Entrance::Open => {}
+                SyncPhase::Writing(_) | SyncPhase::Open => {}
             }
         }
         for (call, put) in self.calls.iter().enumerate() {
@@ -301,9 +303,9 @@ impl World {
         if !setup.rule(Rule::Polling) {
             return replica.hinted;
         }
-        // Its own places, and those that calls are passed on for.
-        let places = view.entries.iter().chain(&self.stored.entries);
-        let its_own = places.into_iter().any(|e| home_of(e) == by);
+        // Its own entries, and those that calls are passed on for.
+        let entries = view.entries.iter().chain(&self.stored.entries);
+        let its_own = entries.into_iter().any(|e| home_of(e) == by);
         let moves = [Fault::Move, Fault::Evict, Fault::Foreign];
         its_own
             || !replica.pending.is_empty()
@@ -311,35 +313,35 @@ impl World {
             || moves.iter().any(|fault| self.faults.left(*fault))
     }
 
-    /// What a replica may do about the places that it knows of.
-    fn place_actions(&self, setup: &Setup, by: u8, actions: &mut Vec<Action>) {
+    /// What a replica may do about the entries that it knows of.
+    fn entry_actions(&self, setup: &Setup, by: u8, actions: &mut Vec<Action>) {
         let replica = &self.replicas[usize::from(by)];
         let Some(view) = replica.view.as_ref().filter(|_| !replica.stale) else {
             return;
         };
-        for place in &view.entries {
-            let (seq, home) = (seq_of(place), home_of(place));
-            let wanted = self.is_wanted(setup, request_of(place), seq);
+        for entry in &view.entries {
+            let (seq, home) = (seq_of(entry), home_of(entry));
+            let wanted = self.is_wanted(setup, request_of(entry), seq);
             let free = !replica.is_taking_over(seq) && !replica.is_evicting(seq);
             let left_behind = self.is_left_behind(setup, by, seq);
             if free && (left_behind || (wanted && self.faults.left(Fault::Evict))) {
                 actions.push(Action::Evicts { by, seq });
             }
-            let unasked = !setup.rule(Rule::Consent) && self.faults.left(Fault::Move);
+            let unasked = !setup.rule(Rule::HandOver) && self.faults.left(Fault::Move);
             let down = !self.replicas[usize::from(home)].up;
             if free && wanted && home != by && (down || unasked) {
                 actions.push(Action::TakesOver { by, seq });
             }
             let other = &self.replicas[usize::from(1 - by)];
-            let may_move = self.faults.left(Fault::Move) && self.consent.is_none() && other.up;
-            if may_move && wanted && home == by && replica.ceded.is_none() {
+            let may_move = self.faults.left(Fault::Move) && self.hand_over.is_none() && other.up;
+            if may_move && wanted && home == by && replica.handed_over.is_none() {
                 actions.push(Action::Promises { from: by, seq });
             }
         }
-        let given = replica.ceded.filter(|_| !replica.owes_consent);
-        if let Some(place) = given.filter(|place| !replica.is_taking_over(place.seq)) {
+        let given = replica.handed_over.filter(|_| !replica.owes_hand_over);
+        if let Some(entry) = given.filter(|entry| !replica.is_taking_over(entry.seq)) {
             actions.push(Action::TakesAnew { by });
-            if !setup.rule(Rule::FinalConsent) && head_seq(view) == Some(place.seq) {
+            if !setup.rule(Rule::FinalHandOver) && head_seq(view) == Some(entry.seq) {
                 actions.push(Action::ServesAgain { by });
             }
         }

@@ -3,11 +3,13 @@
 
 use crate::committed::{Committed, entry, head_seq, home_of, request_of, seq_of, ts};
 use crate::setup::{Rule, Setup};
-use crate::world::{Call, Entrance, Holding, Intent, Promise, Proof, Replica, Ts, World, Write};
+use crate::world::{
+    Call, HolderState, Intent, Promise, Proof, Replica, SyncPhase, Ts, World, Write,
+};
 
 impl World {
     /// A replica looks at the register.
-    pub fn look(&mut self, setup: &Setup, by: u8) {
+    pub fn read(&mut self, setup: &Setup, by: u8) {
         let replica = self.replica(by);
         replica.stale = false;
         replica.hinted = false;
@@ -21,21 +23,21 @@ impl World {
         let old = replica.view.replace(new.clone());
         let remembers = old.is_some();
         let old = old.unwrap_or_default();
-        let stays = |place: Promise| {
-            let entry = entry(&new, place.seq);
-            entry.is_some_and(|e| e.epoch == u32::from(place.epoch) && home_of(e) == by)
+        let stays = |entry_ref: Promise| {
+            let entry = entry(&new, entry_ref.seq);
+            entry.is_some_and(|e| e.epoch == u32::from(entry_ref.epoch) && home_of(e) == by)
         };
-        replica.ceded = replica.ceded.filter(|place| stays(*place));
-        replica.owes_consent &= replica.ceded.is_some();
+        replica.handed_over = replica.handed_over.filter(|entry_ref| stays(*entry_ref));
+        replica.owes_hand_over &= replica.handed_over.is_some();
         if !remembers && setup.rule(Rule::KeptMemory) {
-            // Since when it vouches for its waiters is not known any more.
+            // Since when it is valid for its waiters is not known any more.
             let mine = new.entries.iter().skip(1).filter(|e| home_of(e) == by);
             for seq in mine.map(|e| seq_of(e)) {
                 replica.take_over(&new, seq);
             }
         }
         self.adopt_holder(setup, by, &old, &new, remembers);
-        self.finish_consent(by);
+        self.finish_hand_over(by);
     }
 
     fn adopt_holder(
@@ -73,34 +75,41 @@ impl World {
         if fresh || !setup.rule(Rule::KeptMemory) {
             let was_holder = head_seq(old) == Some(seq);
             let releasing = replica.is_releasing(seq);
-            let mut holding = Holding::new(setup, new, seq);
+            let mut holding = HolderState::new(setup, new, seq);
             holding.claimed = was_holder;
             holding.releasing = releasing;
             replica.holding = Some(holding);
-        } else if replica.ceded.is_none_or(|place| place.seq != seq) {
+        } else if replica
+            .handed_over
+            .is_none_or(|entry_ref| entry_ref.seq != seq)
+        {
             replica.take_over(new, seq);
         }
     }
 
     /// The promise is told once the calls of the holder are answered; from then on its fence is forgotten.
-    pub fn finish_consent(&mut self, by: u8) {
+    pub fn finish_hand_over(&mut self, by: u8) {
         let replica = &self.replicas[usize::from(by)];
-        let Some(place) = replica.ceded.filter(|_| replica.owes_consent) else {
+        let Some(entry_ref) = replica.handed_over.filter(|_| replica.owes_hand_over) else {
             return;
         };
-        let grant = replica.holding.as_ref().filter(|h| h.seq == place.seq);
+        let grant = replica.holding.as_ref().filter(|h| h.seq == entry_ref.seq);
         if grant.is_some_and(|h| self.is_serving(by, h.grant)) {
             return;
         }
         let replica = self.replica(by);
-        replica.owes_consent = false;
-        if replica.holding.as_ref().is_some_and(|h| h.seq == place.seq) {
+        replica.owes_hand_over = false;
+        if replica
+            .holding
+            .as_ref()
+            .is_some_and(|h| h.seq == entry_ref.seq)
+        {
             replica.holding = None;
         }
-        self.consent = Some((1 - by, place));
+        self.hand_over = Some((1 - by, entry_ref));
     }
 
-    /// Whether calls of this grant are under way.
+    /// Whether calls of this grant are in flight.
     fn is_serving(&self, by: u8, grant: Ts) -> bool {
         let writing = |w: &Write| w.awaited && w.by == by && w.grant == grant && !w.sync;
         let reading = |call: Call| matches!(call, Call::Get { at, grant: its, .. } if (at, its) == (by, grant));
@@ -109,7 +118,7 @@ impl World {
 }
 
 impl Replica {
-    /// Asks for a place: from the other home, or anew from itself.
+    /// Asks for an entry: from the other home, or anew from itself.
     pub fn take_over(&mut self, state: &Committed, seq: u8) {
         let Some(entry) = entry(state, seq).filter(|_| !self.is_taking_over(seq)) else {
             return;
@@ -123,7 +132,7 @@ impl Replica {
         });
     }
 
-    /// Ends a place, on what is known of it.
+    /// Ends an entry, on what is known of it.
     pub fn evict(&mut self, seq: u8) {
         let Some(entry) = self.view.as_ref().and_then(|state| entry(state, seq)) else {
             return;
@@ -144,19 +153,19 @@ impl Replica {
     }
 }
 
-impl Holding {
-    pub fn new(setup: &Setup, state: &Committed, seq: u8) -> Holding {
+impl HolderState {
+    pub fn new(setup: &Setup, state: &Committed, seq: u8) -> HolderState {
         let synced = !state.unsynced || !setup.rule(Rule::Sync);
-        Holding {
+        HolderState {
             seq,
             grant: ts(state.grant),
             fence: ts(state.grant),
             width: state.width as u16,
             op: 0,
-            entrance: if synced {
-                Entrance::Open
+            sync_phase: if synced {
+                SyncPhase::Open
             } else {
-                Entrance::Unsynced
+                SyncPhase::Unsynced
             },
             synced: false,
             claimed: false,

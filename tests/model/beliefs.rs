@@ -10,7 +10,7 @@ fn clocks() -> Clocks {
     Clocks {
         until: 6,
         renewals: 1,
-        beats: 1,
+        heartbeats: 1,
         unseen: 0,
         loads: true,
         left_out: None,
@@ -32,7 +32,7 @@ pub fn search_all(threads: usize) -> (usize, f64) {
             panic!("not \"{promise}\"\n  {}", trace(path.clone()).join("\n  "));
         }
     }
-    assert_eq!(discoveries.len(), 2, "nobody is sure, or let in");
+    assert_eq!(discoveries.len(), 2, "nobody is sure, or granted the lock");
     (checker.unique_state_count(), began.elapsed().as_secs_f64())
 }
 
@@ -89,8 +89,8 @@ fn a_client_whose_clock_is_slow_is_sure_for_too_long() {
 }
 
 #[test]
-fn a_beat_that_counts_from_its_acknowledgement_vouches_for_too_long() {
-    breaks(Care::BeatFromSending, BELIEF);
+fn a_heartbeat_that_counts_from_its_acknowledgement_is_valid_for_too_long() {
+    breaks(Care::HeartbeatFromSending, BELIEF);
 }
 
 #[test]
@@ -99,16 +99,16 @@ fn an_observer_whose_clock_is_fast_evicts_too_soon() {
 }
 
 #[test]
-fn old_evidence_ends_a_place_that_was_taken_anew() {
+fn old_evidence_ends_an_entry_that_was_taken_anew() {
     breaks(Care::Epoch, BELIEF);
 }
 
 #[test]
-fn a_place_in_doubt_is_promised_for_too_long() {
+fn an_entry_in_doubt_is_promised_for_too_long() {
     breaks(Care::Doubt, BELIEF);
 }
 
 #[test]
-fn a_home_without_beats_answers_after_it_was_taken_over() {
-    breaks(Care::DeadForGood, ONE_HOME);
+fn a_home_without_heartbeats_answers_after_it_was_taken_over() {
+    breaks(Care::FencedForGood, ONE_HOME);
 }

@@ -5,7 +5,7 @@ use fermata::lock::State;
 
 use crate::committed::Committed;
 use crate::setup::{Rule, Setup};
-use crate::world::{Call, Cell, Entrance, Holding, NODES, Phase, World};
+use crate::world::{Call, Cell, HolderState, NODES, Phase, SyncPhase, World};
 
 impl World {
     pub fn make_canonical(&mut self, setup: &Setup) {
@@ -25,7 +25,7 @@ impl World {
             let replicas = &self.replicas;
             self.calls.retain(|call| {
                 let (_, number) = setup.put_of(call.value);
-                let may_take = |h: &Holding| {
+                let may_take = |h: &HolderState| {
                     h.grant == call.grant
                         && (number > h.last_call || !setup.rule(Rule::CallNo))
                         && !h.releasing
@@ -46,7 +46,7 @@ impl World {
             .filter_map(|client| self.open_put(setup, client))
             .collect();
         for write in &mut self.writes {
-            // Nobody hears of it any more, and its home has another fence.
+            // Nobody learns of it any more, and its home has another fence.
             let holding = self.replicas[usize::from(write.by)].holding.as_ref();
             let noted = holding.is_some_and(|h| h.grant == write.grant);
             let heard = !write.sync && waits.contains(&write.cell.value);
@@ -54,7 +54,7 @@ impl World {
         }
         for write in &mut self.writes {
             for (node, has) in nodes.iter().enumerate() {
-                if !write.cell.shows_over(*has) {
+                if !write.cell.shows_end(*has) {
                     write.reached |= 1 << node;
                 }
             }
@@ -80,8 +80,8 @@ impl World {
                 read = read << 1 | u32::from(first);
             }
             for replica in &self.replicas {
-                let entrance = replica.holding.as_ref().map(|h| h.entrance);
-                let first = matches!(entrance, Some(Entrance::Reading(f)) if f.node == node);
+                let sync_phase = replica.holding.as_ref().map(|h| h.sync_phase);
+                let first = matches!(sync_phase, Some(SyncPhase::Reading(f)) if f.node == node);
                 read = read << 1 | u32::from(first);
             }
             (cell.ts, cell.value, reached, read)
@@ -90,23 +90,23 @@ impl World {
         if order.is_sorted() {
             return;
         }
-        let place = |node: u8| order.iter().position(|old| *old == node).unwrap_or(0) as u8;
+        let entry = |node: u8| order.iter().position(|old| *old == node).unwrap_or(0) as u8;
         let cells: [Cell; NODES] = std::array::from_fn(|at| self.nodes[usize::from(order[at])]);
         self.nodes = cells;
         for write in &mut self.writes {
             let bits = (0..NODES as u8).filter(|node| write.reached & (1 << node) != 0);
-            write.reached = bits.fold(0, |bits, node| bits | 1 << place(node));
+            write.reached = bits.fold(0, |bits, node| bits | 1 << entry(node));
         }
         for client in &mut self.clients {
             if let Call::Get { first, .. } = &mut client.call {
-                first.node = place(first.node);
+                first.node = entry(first.node);
             }
         }
         for replica in &mut self.replicas {
             if let Some(holding) = &mut replica.holding
-                && let Entrance::Reading(first) = &mut holding.entrance
+                && let SyncPhase::Reading(first) = &mut holding.sync_phase
             {
-                first.node = place(first.node);
+                first.node = entry(first.node);
             }
         }
     }

@@ -7,7 +7,7 @@ use fermata::session::Observer;
 use stateright::{Model, Property};
 
 use crate::clocks::{
-    BELIEF, Beat, Care, Clocks, HOME, Happening, Moment, ONE_HOME, OTHER, Renewal, SEQ, TTL,
+    BELIEF, Care, Clocks, HOME, Happening, Heartbeat, Moment, ONE_HOME, OTHER, Renewal, SEQ, TTL,
 };
 use crate::committed::{Committed, decided, ts};
 use crate::world::{Intent, Proof};
@@ -33,15 +33,15 @@ impl Model for Clocks {
                 now: 0,
                 fast,
                 stored: stored.clone(),
-                beat: Beat::None,
-                beats: Vec::new(),
+                heartbeat: Heartbeat::None,
+                heartbeats: Vec::new(),
                 renewed: 0,
-                over: false,
+                ended: false,
                 since: 0,
                 anew: None,
-                beats_sent: 0,
+                heartbeats_sent: 0,
                 row_changed: false,
-                looked: 0,
+                re_read: 0,
                 unseen: 0,
                 silent_ms: 0,
                 epoch: 0,
@@ -67,14 +67,16 @@ impl Model for Clocks {
                 actions.push(Happening::TimePassesUnseen);
             }
         }
-        let dead = self.vouch(moment).is_dead(moment.home_clock(moment.now));
-        match moment.beat {
-            Beat::None if moment.beats_sent < self.beats && !dead => {
-                actions.push(Happening::BeatSent);
+        let fenced = self
+            .validity(moment)
+            .is_fenced(moment.home_clock(moment.now));
+        match moment.heartbeat {
+            Heartbeat::None if moment.heartbeats_sent < self.heartbeats && !fenced => {
+                actions.push(Happening::HeartbeatSent);
             }
-            Beat::None => {}
-            Beat::Sent { .. } => actions.push(Happening::BeatLands),
-            Beat::Landed { .. } => actions.push(Happening::BeatAcknowledged),
+            Heartbeat::None => {}
+            Heartbeat::Sent { .. } => actions.push(Happening::HeartbeatLands),
+            Heartbeat::Landed { .. } => actions.push(Happening::HeartbeatAcknowledged),
         }
         match moment.renewal {
             Renewal::None if moment.renewals < self.renewals => {
@@ -89,7 +91,7 @@ impl Model for Clocks {
         }
         match moment.anew {
             // Once its client was told, a new epoch only makes it safer.
-            None if !dead && moment.epoch_now() == 0 && moment.sure_ms == 0 => {
+            None if !fenced && moment.epoch_now() == 0 && moment.sure_ms == 0 => {
                 actions.push(Happening::AnewSent);
             }
             None => {}
@@ -98,7 +100,7 @@ impl Model for Clocks {
         let mut clock = Observer::new(Duration::MAX);
         clock.observe(Duration::ZERO);
         let now = clock.observe(moment.home_clock(moment.now));
-        if !moment.over && Clocks::lease(moment).expire(now) {
+        if !moment.ended && Clocks::lease(moment).expire(now) {
             actions.push(Happening::LeaseExpires);
         }
         if moment.silence_ms() >= self.silence_max_ms() {
@@ -122,26 +124,26 @@ impl Model for Clocks {
             from_fence: ts(moment.stored.fence),
             from_epoch: epoch,
         };
-        match (happening, moment.beat, moment.renewal) {
+        match (happening, moment.heartbeat, moment.renewal) {
             (Happening::TimePasses, ..) => {
                 moment.now += 1;
-                moment.looks(self.loads);
+                moment.reads(self.loads);
             }
             (Happening::TimePassesUnseen, ..) => {
                 moment.now += 1;
                 moment.unseen += 1;
             }
-            (Happening::BeatSent, ..) => {
-                moment.beats_sent += 1;
-                moment.beat = Beat::Sent { at: moment.now };
+            (Happening::HeartbeatSent, ..) => {
+                moment.heartbeats_sent += 1;
+                moment.heartbeat = Heartbeat::Sent { at: moment.now };
             }
-            (Happening::BeatLands, Beat::Sent { at }, _) => {
+            (Happening::HeartbeatLands, Heartbeat::Sent { at }, _) => {
                 moment.row_changed = true;
-                moment.beat = Beat::Landed { at };
+                moment.heartbeat = Heartbeat::Landed { at };
             }
-            (Happening::BeatAcknowledged, Beat::Landed { at }, _) => {
-                moment.beats.push((at, moment.now));
-                moment.beat = Beat::None;
+            (Happening::HeartbeatAcknowledged, Heartbeat::Landed { at }, _) => {
+                moment.heartbeats.push((at, moment.now));
+                moment.heartbeat = Heartbeat::None;
             }
             (Happening::RenewalSent, ..) => {
                 moment.renewals += 1;
@@ -166,7 +168,7 @@ impl Model for Clocks {
                 }
             }
             (Happening::LeaseExpires, ..) => {
-                moment.over = true;
+                moment.ended = true;
                 let intent = silent(moment.epoch_now());
                 Clocks::decide(&mut moment, HOME, intent);
             }
@@ -199,7 +201,7 @@ impl Model for Clocks {
             Property::sometimes("a client is told that it is sure", |_, moment: &Moment| {
                 moment.sure_ms > 0
             }),
-            Property::sometimes("the next one is let in", |_, moment: &Moment| {
+            Property::sometimes("the next one is granted the lock", |_, moment: &Moment| {
                 !moment.is_held()
             }),
         ]
@@ -225,10 +227,10 @@ impl Happening {
         let text = match self {
             Happening::TimePasses => "time passes, and the observer looks",
             Happening::TimePassesUnseen => "time passes, and the observer does not look",
-            Happening::BeatSent => "the home sends a beat",
-            Happening::BeatLands => "the beat is in the store",
-            Happening::BeatAcknowledged => "the home hears that its beat was written",
-            Happening::RenewalSent => "the client sends a sign of life",
+            Happening::HeartbeatSent => "the home sends a heartbeat",
+            Happening::HeartbeatLands => "the heartbeat is in the store",
+            Happening::HeartbeatAcknowledged => "the home learns that its heartbeat was written",
+            Happening::RenewalSent => "the client sends a renewal",
             Happening::RenewalAnswered => match after.renewal {
                 Renewal::Answered { valid_ms, .. } => {
                     return format!("the home answers: safe for {valid_ms} ms");
@@ -239,7 +241,7 @@ impl Happening {
                 let left = after.sure_ms.saturating_sub(after.client_ms(after.now));
                 return format!("the answer arrives: the client is sure for {left} ms");
             }
-            Happening::AnewSent => "the home wants a new epoch of the place",
+            Happening::AnewSent => "the home wants a new epoch of the entry",
             Happening::AnewApplied => "the home's swap for it takes effect",
             Happening::LeaseExpires => "the home finds the client silent, and evicts it",
             Happening::ObserverEvicts => {

@@ -1,10 +1,11 @@
 //! The rules of liveness under clocks of different rates: whoever was told how long it may be sure is sure of its lock
 //! for that long.
 //!
-//! One client has the key at its home, a replica that vouches for it with its beats; the other replica observes. Beats,
-//! renewals and their answers come late or never (one that never comes is one that is later than all that is looked at). The home asks the real `Lease` and `Vouch`, the observer the real
-//! `Observer`, and what is evicted or taken over the real `decide` says. The client's clock runs at the
-//! true rate, the observer's 10 % faster, the home's at either.
+//! One client has the key at its home, a replica that keeps it valid with its heartbeats; the other replica observes.
+//! Heartbeats, renewals and their answers come late or never (one that never comes is one that is later than all that
+//! is looked at). The home asks the real `Lease` and `Validity`, the observer the real `Observer`, and what is evicted
+//! or taken over the real `decide` says. The client's clock runs at the true rate, the observer's 10 % faster, the
+//! home's at either.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::committed::{Committed, decided, entry, head_seq, home_of};
 use crate::setup::Setup;
 use crate::world::Intent;
 use fermata::lock::State;
-use fermata::session::{Lease, Observer, Vouch};
+use fermata::session::{Lease, Observer, Validity};
 
 pub const BELIEF: &str = "a client is sure of its lock for as long as it was told";
 pub const ONE_HOME: &str = "a home that is taken for down answers no more";
@@ -23,7 +24,7 @@ pub const SEQ: u8 = 1;
 /// One step of true time, and the TTLs, which are no whole number of steps.
 const STEP_MS: u64 = 1_000;
 pub const TTL: Duration = Duration::from_millis(4_400);
-/// A pause longer than this between two looks is not counted.
+/// A pause longer than this between two reads is not counted.
 const GAP_MAX: Duration = Duration::from_millis(2_500);
 
 /// What can be left out, to see that it matters.
@@ -33,20 +34,20 @@ pub enum Care {
     FromSending,
     /// The client takes 10 % off.
     TenPercentOff,
-    /// A beat counts from when it was sent, not from when it was acknowledged.
-    BeatFromSending,
+    /// A heartbeat counts from when it was sent, not from when it was acknowledged.
+    HeartbeatFromSending,
     /// The observer waits 10 % longer than the TTL.
     TenPercentMore,
     /// Evidence names the epoch that it was seen at.
     Epoch,
     /// What may be in doubt is taken anew before anybody is told that it is safe.
     Doubt,
-    /// A home answers only while its own beats say that it lives.
-    DeadForGood,
+    /// A home answers only while its own heartbeats say that it lives.
+    FencedForGood,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Beat {
+pub enum Heartbeat {
     None,
     Sent { at: u8 },
     Landed { at: u8 },
@@ -72,21 +73,21 @@ pub struct Moment {
     /// Which clocks are fast: the client's, the home's, the observer's.
     pub fast: [bool; 3],
     pub stored: Committed,
-    /// The beat under way, and those that were acknowledged: when they were sent, and when the home heard.
-    pub beat: Beat,
-    pub beats: Vec<(u8, u8)>,
-    pub beats_sent: u8,
-    /// The home's lease: renewed when, and whether it is over.
+    /// The heartbeat in flight, and those that were acknowledged: when they were sent, and when the home heard.
+    pub heartbeat: Heartbeat,
+    pub heartbeats: Vec<(u8, u8)>,
+    pub heartbeats_sent: u8,
+    /// The home's lease: renewed when, and whether it has ended.
     pub renewed: u8,
-    pub over: bool,
-    /// When the swap was sent that gave the place its epoch, and one that is under way.
+    pub ended: bool,
+    /// When the swap was sent that gave the entry its epoch, and one that is in flight.
     pub since: u8,
     pub anew: Option<u8>,
-    /// A beat landed since the observer looked, when that was, and how many steps it missed.
+    /// A heartbeat landed since the observer looked, when that was, and how many steps it missed.
     pub row_changed: bool,
-    pub looked: u8,
+    pub re_read: u8,
     pub unseen: u8,
-    /// Of what the observer could see: for how long no beat was new, and for how long the place had this epoch.
+    /// Of what the observer could see: for how long no heartbeat was new, and for how long the entry had this epoch.
     pub silent_ms: u64,
     pub epoch: u8,
     pub epoch_ms: u64,
@@ -101,9 +102,9 @@ pub struct Moment {
 pub enum Happening {
     TimePasses,
     TimePassesUnseen,
-    BeatSent,
-    BeatLands,
-    BeatAcknowledged,
+    HeartbeatSent,
+    HeartbeatLands,
+    HeartbeatAcknowledged,
     RenewalSent,
     RenewalAnswered,
     AnswerArrives,
@@ -118,10 +119,10 @@ pub enum Happening {
 pub struct Clocks {
     pub until: u8,
     pub renewals: u8,
-    pub beats: u8,
+    pub heartbeats: u8,
     /// How many steps the observer may miss.
     pub unseen: u8,
-    /// Whether the observer looks at the place as often as at the beats.
+    /// Whether the observer looks at the entry as often as at the heartbeats.
     pub loads: bool,
     pub left_out: Option<Care>,
 }
@@ -140,17 +141,17 @@ impl Clocks {
         moment.stored = new.into();
     }
 
-    /// What the home knows of its own beats.
-    pub fn vouch(&self, moment: &Moment) -> Vouch {
-        let mut vouch = Vouch::beating(Duration::ZERO, TTL);
-        for (sent, heard) in &moment.beats {
-            let from = match self.takes(Care::BeatFromSending) {
+    /// What the home knows of its own heartbeats.
+    pub fn validity(&self, moment: &Moment) -> Validity {
+        let mut validity = Validity::shared(Duration::ZERO, TTL);
+        for (sent, heard) in &moment.heartbeats {
+            let from = match self.takes(Care::HeartbeatFromSending) {
                 true => *sent,
                 false => *heard,
             };
-            vouch.acknowledged(moment.home_clock(from), moment.home_clock(*heard));
+            validity.acknowledged(moment.home_clock(from), moment.home_clock(*heard));
         }
-        vouch
+        validity
     }
 
     pub fn lease(moment: &Moment) -> Lease {
@@ -159,7 +160,7 @@ impl Clocks {
         let mut clock = Observer::new(Duration::MAX);
         clock.observe(Duration::ZERO);
         lease.renew(clock.observe(moment.home_clock(moment.renewed)));
-        if moment.over {
+        if moment.ended {
             lease.end();
         }
         lease
@@ -168,12 +169,12 @@ impl Clocks {
     /// A renewal arrives at the home, which says how long its client is safe.
     pub fn answer(&self, moment: &mut Moment, sent: u8) {
         let now = moment.home_clock(moment.now);
-        let mut vouch = self.vouch(moment);
-        if self.takes(Care::DeadForGood) && vouch.is_dead(now) {
+        let mut validity = self.validity(moment);
+        if self.takes(Care::FencedForGood) && validity.is_fenced(now) {
             return;
         }
         let home = entry(&moment.stored, SEQ).map(|e| home_of(e));
-        // The home may not have heard yet that the place is over; that it is another's it must not need to.
+        // The home may not have heard yet that the entry has ended; that it is another's it must not need to.
         if home == Some(OTHER) {
             moment.broken = Some(ONE_HOME);
             return;
@@ -185,7 +186,7 @@ impl Clocks {
             return;
         };
         moment.renewed = moment.now;
-        let valid = vouch.valid_for(left, moment.home_clock(moment.since), now);
+        let valid = validity.valid_for(left, moment.home_clock(moment.since), now);
         let valid = match self.takes(Care::Doubt) {
             true => valid,
             false => Some(left),
@@ -212,7 +213,7 @@ impl Clocks {
         moment.renewal = Renewal::None;
     }
 
-    /// For how long a replica or a place must be silent to be taken for dead by the observer.
+    /// For how long a replica or an entry must be silent to be taken for down by the observer.
     pub fn silence_max_ms(&self) -> u64 {
         let ttl = TTL.as_millis() as u64;
         match self.takes(Care::TenPercentMore) {
@@ -240,13 +241,13 @@ impl Moment {
         Duration::from_millis(Moment::ms(at, self.fast[1]))
     }
 
-    pub fn looks(&mut self, loads: bool) {
+    pub fn reads(&mut self, loads: bool) {
         let clock = |at: u8| Duration::from_millis(Moment::ms(at, self.fast[2]));
         let mut observer = Observer::new(GAP_MAX);
-        let before = observer.observe(clock(self.looked));
+        let before = observer.observe(clock(self.re_read));
         let heard = observer.observe(clock(self.now)).since(before);
         let heard_ms = heard.as_millis() as u64;
-        self.looked = self.now;
+        self.re_read = self.now;
         self.epoch_ms += heard_ms;
         self.silent_ms += heard_ms;
         if std::mem::take(&mut self.row_changed) {
@@ -257,7 +258,7 @@ impl Moment {
         }
     }
 
-    /// How long the home was silent, of what the observer saw, since it saw the place with this epoch.
+    /// How long the home was silent, of what the observer saw, since it saw the entry with this epoch.
     pub fn silence_ms(&self) -> u64 {
         self.silent_ms.min(self.epoch_ms)
     }

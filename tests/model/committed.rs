@@ -62,7 +62,7 @@ fn request_id(request: u8) -> Uuid {
     Uuid::from_u128(u128::from(request) + 1)
 }
 
-/// The number of the request that made a place.
+/// The number of the request that made an entry.
 pub fn request_of(entry: &Entry) -> u8 {
     (entry.request_id.as_u128() - 1) as u8
 }
@@ -83,12 +83,12 @@ fn fence(ts: Ts) -> Fence {
     Fence(u64::from(ts))
 }
 
-/// The live place of a request with this seq.
-pub fn place_of(state: &State, seq: u8, request: u8) -> Lookup {
+/// The live entry of a request with this seq.
+pub fn entry_of(state: &State, seq: u8, request: u8) -> Lookup {
     state.lookup(Seq(u64::from(seq)), Tag::of(request_id(request)))
 }
 
-/// The live place with this seq.
+/// The live entry with this seq.
 pub fn entry(state: &State, seq: u8) -> Option<&Arc<Entry>> {
     state.entry(Seq(u64::from(seq)))
 }
@@ -188,14 +188,14 @@ pub fn is_step(old: &State, new: &State) -> Result<(), &'static str> {
     };
     let came = |e: &Arc<Entry>| e.seq >= old.next;
     if !new.entries.iter().all(|e| stays(e) || came(e)) {
-        return Err("a place took the seq of another one");
+        return Err("an entry took the seq of another one");
     }
     let twice = |e: &Arc<Entry>| {
         let same = |o: &&Arc<Entry>| o.request_id == e.request_id;
         new.entries.iter().filter(same).count() > 1
     };
     if new.entries.iter().any(twice) {
-        return Err("a request has two places");
+        return Err("a request has two entries");
     }
     let holding = |s: &State| s.holder().map(|e| (e.seq, e.home, e.epoch));
     if holding(new).is_some() && holding(new) != holding(old) && new.grant <= old.fence {

@@ -2,7 +2,9 @@
 //! answer of a read comes by itself.
 
 use crate::setup::{Rule, Setup};
-use crate::world::{Call, Cell, Entrance, FirstAnswer, Holding, NODES, PutCall, Ts, World, Write};
+use crate::world::{
+    Call, Cell, FirstAnswer, HolderState, NODES, PutCall, SyncPhase, Ts, World, Write,
+};
 
 impl World {
     /// A write arrives at a node.
@@ -13,16 +15,16 @@ impl World {
         *has = has.newer(write.cell);
     }
 
-    /// The home of a write hears that a majority has it.
+    /// The home of a write learns that a majority has it.
     pub fn acknowledged(&mut self, setup: &Setup, at: usize) {
         self.writes[at].awaited = false;
         let write = self.writes[at];
         let holding = self.holding_of(&write);
         if write.sync {
-            let waits = |h: &&mut Holding| h.entrance == Entrance::Writing(write.cell);
+            let waits = |h: &&mut HolderState| h.sync_phase == SyncPhase::Writing(write.cell);
             if let Some(holding) = holding.filter(waits) {
                 holding.synced = true;
-                holding.entrance = Entrance::Open;
+                holding.sync_phase = SyncPhase::Open;
             }
             return;
         }
@@ -45,9 +47,9 @@ impl World {
         if write.sync {
             // The rule is off: it is read again, and something else may be written. (With it the same is written
             // again, which is the same write.)
-            let waits = |h: &&mut Holding| h.entrance == Entrance::Writing(write.cell);
+            let waits = |h: &&mut HolderState| h.sync_phase == SyncPhase::Writing(write.cell);
             if let Some(holding) = holding.filter(waits) {
-                holding.entrance = Entrance::Unsynced;
+                holding.sync_phase = SyncPhase::Unsynced;
             }
             return;
         }
@@ -57,7 +59,7 @@ impl World {
         self.put_fails(setup, write.cell.value);
     }
 
-    fn holding_of(&mut self, write: &Write) -> Option<&mut Holding> {
+    fn holding_of(&mut self, write: &Write) -> Option<&mut HolderState> {
         let holding = self.replicas[usize::from(write.by)].holding.as_mut();
         holding.filter(|h| h.grant == write.grant)
     }
@@ -66,7 +68,7 @@ impl World {
     pub fn sync_read_begins(&mut self, by: u8, node: u8) {
         let cell = self.nodes[usize::from(node)];
         if let Some(holding) = &mut self.replicas[usize::from(by)].holding {
-            holding.entrance = Entrance::Reading(FirstAnswer { node, cell });
+            holding.sync_phase = SyncPhase::Reading(FirstAnswer { node, cell });
         }
     }
 
@@ -76,14 +78,14 @@ impl World {
         let Some(holding) = &mut self.replicas[usize::from(by)].holding else {
             return;
         };
-        let Entrance::Reading(first) = holding.entrance else {
+        let SyncPhase::Reading(first) = holding.sync_phase else {
             return;
         };
         let cell = Cell {
             ts: holding.fence,
             value: first.cell.newer(second).value,
         };
-        holding.entrance = Entrance::Writing(cell);
+        holding.sync_phase = SyncPhase::Writing(cell);
         let grant = holding.grant;
         self.write(by, cell, grant, true);
     }
@@ -124,7 +126,7 @@ impl World {
     }
 
     /// Whether a replica takes this put now.
-    pub fn takes(&self, setup: &Setup, by: u8, call: &PutCall) -> Option<&Holding> {
+    pub fn takes(&self, setup: &Setup, by: u8, call: &PutCall) -> Option<&HolderState> {
         let replica = &self.replicas[usize::from(by)];
         let holding = replica.holding.as_ref()?;
         let grant = match setup.rule(Rule::GrantInCall) || holding.seq != call.seq {
@@ -142,7 +144,7 @@ impl World {
         };
         self.clients[client].call = Call::None;
         let holding = self.replicas[usize::from(at)].holding.as_ref();
-        // What was read may be of a later holder: then its caller hears that its grant is over.
+        // What was read may be of a later holder: then its caller learns that its grant has ended.
         if holding.is_some_and(|h| h.grant == grant) {
             self.read_answered(setup, client, first.cell.newer(second).value);
         }
@@ -160,7 +162,7 @@ impl World {
         (0..self.clients.len()).find(|at| self.open_put(setup, *at) == Some(value))
     }
 
-    /// Whoever waits for a put hears that it was not done, or may not have been.
+    /// Whoever waits for a put learns that it was not done, or may not have been.
     pub fn put_fails(&mut self, setup: &Setup, value: u8) {
         if let Some(client) = self.put_is_open(setup, value) {
             self.clients[client].call = Call::None;

@@ -1,7 +1,7 @@
 //! The real lock core under a model checker.
 //!
 //! One key, two replicas, two or three clients and three data nodes. Everything between them is the model's:
-//! messages that come late or never, swaps and writes of unknown outcome, clients and replicas that crash, places that
+//! messages that come late or never, swaps and writes of unknown outcome, clients and replicas that crash, entries that
 //! are evicted and taken over at any moment. What a swap makes of the lock is decided by `fermata::lock::decide`.
 
 #![allow(

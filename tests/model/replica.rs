@@ -1,11 +1,11 @@
 //! What a replica does for the lock: swaps, and what comes of them. As the actors of the engine do it, one intent and
 //! one outcome at a time.
 
-use fermata::lock::{EndReason, Outcome, Over, Seq};
+use fermata::lock::{EndReason, EndedAs, Outcome, Seq};
 
 use crate::committed::{Committed, decided, head_seq, home_of};
 use crate::setup::{Rule, Setup};
-use crate::world::{Call, Holding, Intent, LastWords, Phase, Replica, Swap, World};
+use crate::world::{Call, HolderState, Intent, LastWords, Phase, Replica, Swap, World};
 
 impl World {
     pub fn replica(&mut self, by: u8) -> &mut Replica {
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// A write whose outcome is not known, and that no later acknowledged one covers (I7).
-    fn has_open_write(&self, by: u8, holding: &Holding) -> bool {
+    fn has_open_write(&self, by: u8, holding: &HolderState) -> bool {
         let puts = self
             .writes
             .iter()
@@ -79,7 +79,7 @@ impl World {
         });
     }
 
-    /// The swap under way reaches the register, and its replica hears what came of it.
+    /// The swap in flight reaches the register, and its replica learns what came of it.
     pub fn swap_ends(&mut self, setup: &Setup, by: u8) {
         let Some(swap) = self.replica(by).swap.take() else {
             return;
@@ -108,15 +108,15 @@ impl World {
         // The homes that have something to do now are told, if the word arrives.
         let turn = new.holder().filter(|_| old.grant != new.grant);
         let ended = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
-        for told in ended.chain(turn) {
-            let home = home_of(told);
+        for answered in ended.chain(turn) {
+            let home = home_of(answered);
             if home != swap.by && !setup.rule(Rule::Polling) {
                 self.replica(home).hinted = true;
             }
         }
     }
 
-    /// The outcome of the swap under way is not known to its replica. It may yet take effect.
+    /// The outcome of the swap in flight is not known to its replica. It may yet take effect.
     pub fn swap_unknown(&mut self, setup: &Setup, by: u8) {
         let Some(swap) = self.replica(by).swap.take() else {
             return;
@@ -189,7 +189,7 @@ impl World {
             && setup.request(at as u8, client.section) == request
     }
 
-    /// Callers hear what came of a batch.
+    /// Callers learn what came of a batch.
     fn deliver(&mut self, setup: &Setup, by: u8, batch: &[Intent], outcomes: Vec<Outcome>) {
         for (intent, outcome) in batch.iter().zip(outcomes) {
             match *intent {
@@ -206,8 +206,8 @@ impl World {
                     let released = matches!(
                         outcome,
                         Outcome::Released(_)
-                            | Outcome::Gone(Over::Released)
-                            | Outcome::Gone(Over::Ended(EndReason::Foreign))
+                            | Outcome::Gone(EndedAs::Released)
+                            | Outcome::Gone(EndedAs::Lost(EndReason::Foreign))
                     );
                     let at = setup.client_of(request);
                     if released && self.is_wanted(setup, request, seq) {
@@ -238,11 +238,11 @@ impl World {
         }
     }
 
-    /// A client hears that its place is over.
+    /// A client learns that its entry has ended.
     pub fn end_learned(&mut self, setup: &Setup, at: usize) {
         let client = &mut self.clients[at];
-        let over = self.stored.over(Seq(client.seq.into()));
-        let given_back = matches!(over, Over::Released | Over::Ended(EndReason::Foreign));
+        let ended = self.stored.how_ended(Seq(client.seq.into()));
+        let given_back = matches!(ended, EndedAs::Released | EndedAs::Lost(EndReason::Foreign));
         if client.phase == Phase::Releasing && given_back {
             self.section_done(setup, at);
         } else {
@@ -257,8 +257,8 @@ impl World {
         replica.view = None;
         replica.stale = false;
         replica.holding = None;
-        replica.ceded = None;
-        replica.owes_consent = false;
+        replica.handed_over = None;
+        replica.owes_hand_over = false;
         replica.pending.clear();
         let mut unanswered = Vec::new();
         for write in self.writes.iter_mut().filter(|w| w.by == by && w.awaited) {

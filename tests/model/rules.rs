@@ -46,15 +46,15 @@ fn two_writers_of_a_fence_lose_an_acknowledged_put() {
 }
 
 #[test]
-fn a_take_over_without_consent_loses_an_acknowledged_put() {
+fn a_take_over_without_agreement_loses_an_acknowledged_put() {
     let setup = setup().clients(1).fault(Fault::Move, 1);
-    breaks(Rule::Consent, setup, LATEST_STATE);
+    breaks(Rule::HandOver, setup, LATEST_STATE);
 }
 
 #[test]
-fn a_consent_that_is_not_final_loses_an_acknowledged_put() {
+fn an_agreement_that_is_not_final_loses_an_acknowledged_put() {
     let setup = setup().clients(1).fault(Fault::Move, 1);
-    breaks(Rule::FinalConsent, setup, LATEST_STATE);
+    breaks(Rule::FinalHandOver, setup, LATEST_STATE);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_release_that_hides_an_open_write_shows_the_next_holder_two_values() {
 }
 
 #[test]
-fn a_swap_of_unknown_outcome_that_counts_as_applied_lets_in_who_has_no_place() {
+fn a_swap_of_unknown_outcome_that_counts_as_applied_grants_the_lock_to_who_has_no_entry() {
     let setup = setup().fault(Fault::UnknownSwap, 1);
     breaks(Rule::CommittedGrant, setup, EXCLUSIVITY);
 }

@@ -8,19 +8,19 @@ use fermata::lock::CoreLimits;
 pub enum Rule {
     /// Only the home of a holder serves it (I10).
     OneWriter,
-    /// A holder whose home is up is taken over only with that home's consent (I10).
-    Consent,
-    /// A home that consented never serves that fence again (I10).
-    FinalConsent,
+    /// A holder whose home is up is taken over only with that home's agreement (I10).
+    HandOver,
+    /// A home that agreed never serves that fence again (I10).
+    FinalHandOver,
     /// A home without its memory of a fence serves the holder only under a new one (I10).
     KeptMemory,
-    /// An unsynced key is synced before its holder is let in (I7).
+    /// An unsynced key is synced before its holder is granted the lock (I7).
     Sync,
     /// A fence is synced from one read (I7).
     OneSyncRead,
     /// A release says that a write of unknown outcome was left (I7).
     OpenWriteTold,
-    /// Nobody is let in by a swap of unknown outcome (I4, I6).
+    /// Nobody is granted the lock by a swap of unknown outcome (I4, I6).
     CommittedGrant,
     /// After a conflict every command is decided again (design, section 3).
     DecidedAgain,
@@ -35,15 +35,15 @@ pub enum Rule {
 /// What may go wrong, each as often as the setup says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {
-    /// A live client's place is ended.
+    /// A live client's entry is ended.
     Evict,
     /// A client is gone.
     ClientCrash,
     /// A replica is gone.
     Crash,
-    /// A place moves to the other replica, with its home's consent.
+    /// An entry moves to the other replica, with its home's agreement.
     Move,
-    /// The task of a key at a replica dies, with its memory.
+    /// The task of a key at a replica crashes, with its memory.
     Forget,
     /// The outcome of a swap is not known; it may yet take effect.
     UnknownSwap,
@@ -51,9 +51,9 @@ pub enum Fault {
     UnknownWrite,
     /// A client gives a put up; the call may yet arrive.
     GivenUp,
-    /// A client asks another replica for the place that it asked for.
+    /// A client asks another replica for the entry that it asked for.
     Retry,
-    /// A waiter gives its place back.
+    /// A waiter releases its entry.
     Leave,
     /// A holder is released by a replica that is not its home.
     Foreign,
@@ -118,7 +118,7 @@ impl Setup {
                 width_min: 4,
                 width_max: 8,
                 ended_max: 16,
-                places_max: 16,
+                entries_max: 16,
                 ahead_us_max: None,
                 clock_off: false,
             },

@@ -3,7 +3,9 @@
 use crate::action::Action;
 use crate::committed::{entry, head_seq, request_of, ts};
 use crate::setup::{Fault, Rule, Setup};
-use crate::world::{Call, FirstAnswer, Holding, Intent, LastWords, Phase, Promise, PutCall, World};
+use crate::world::{
+    Call, FirstAnswer, HolderState, Intent, LastWords, Phase, Promise, PutCall, World,
+};
 
 impl World {
     /// The world after an action that was possible.
@@ -33,7 +35,7 @@ impl World {
                     Call::None | Call::Put => return,
                 };
                 self.read_ends(setup, usize::from(client), node);
-                self.finish_consent(by);
+                self.finish_hand_over(by);
             }
             Action::Put { client } => self.put(setup, client),
             Action::PutArrives { call, at } => self.put_arrives(setup, usize::from(call), at),
@@ -41,7 +43,7 @@ impl World {
                 let call = self.calls.remove(usize::from(call));
                 self.put_fails(setup, call.value);
             }
-            Action::GivesUp { client } => {
+            Action::HandOverAnswer { client } => {
                 self.faults.spend(Fault::GivenUp);
                 self.clients[usize::from(client)].call = Call::None;
             }
@@ -53,7 +55,7 @@ impl World {
                 (client.phase, client.call) = (Phase::Crashed, Call::None);
                 self.drop_unwanted(setup);
             }
-            Action::Look { by } => self.look(setup, by),
+            Action::ReRead { by } => self.read(setup, by),
             Action::Send { by } => self.send(setup, by),
             Action::SwapEnds { by } => self.swap_ends(setup, by),
             Action::SwapUnknown { by } => {
@@ -65,15 +67,15 @@ impl World {
             Action::SyncReads { by, node } => self.sync_read_ends(by, node),
             Action::Extend { by } => self.extend(by),
             Action::Promises { from, seq } => self.promise(from, seq),
-            Action::ConsentArrives => {
-                if let Some((to, place)) = self.consent.take() {
+            Action::HandOverArrives => {
+                if let Some((to, entry)) = self.hand_over.take() {
                     self.replicas[usize::from(to)]
                         .pending
                         .push(Intent::TakeOver {
-                            seq: place.seq,
+                            seq: entry.seq,
                             from_home: 1 - to,
-                            from_fence: place.fence,
-                            from_epoch: place.epoch,
+                            from_fence: entry.fence,
+                            from_epoch: entry.epoch,
                         });
                 }
             }
@@ -88,8 +90,8 @@ impl World {
             }
             Action::TakesAnew { by } => {
                 let replica = &mut self.replicas[usize::from(by)];
-                if let (Some(view), Some(place)) = (replica.view.clone(), replica.ceded) {
-                    replica.take_over(&view, place.seq);
+                if let (Some(view), Some(entry)) = (replica.view.clone(), replica.handed_over) {
+                    replica.take_over(&view, entry.seq);
                 }
             }
             Action::ServesAgain { by } => self.serve_again(setup, by),
@@ -112,13 +114,13 @@ impl World {
             Action::Acknowledged { write } => {
                 let by = self.writes[usize::from(write)].by;
                 self.acknowledged(setup, usize::from(write));
-                self.finish_consent(by);
+                self.finish_hand_over(by);
             }
             Action::WriteUnknown { write } => {
                 self.faults.spend(Fault::UnknownWrite);
                 let by = self.writes[usize::from(write)].by;
                 self.write_unknown(setup, usize::from(write));
-                self.finish_consent(by);
+                self.finish_hand_over(by);
             }
         }
     }
@@ -149,7 +151,7 @@ impl World {
         let its = &mut self.clients[usize::from(client)];
         (its.phase, its.grant) = (Phase::Held, grant);
         let request = setup.request(client, its.section);
-        self.heard_held(request, seq, grant);
+        self.answered_held(request, seq, grant);
     }
 
     fn put(&mut self, setup: &Setup, client: u8) {
@@ -196,7 +198,7 @@ impl World {
         }
     }
 
-    /// A home promises a place to the other replica, which asked for it.
+    /// A home hands over an entry to the other replica, which asked for it.
     fn promise(&mut self, from: u8, seq: u8) {
         self.faults.spend(Fault::Move);
         let replica = &mut self.replicas[usize::from(from)];
@@ -205,13 +207,13 @@ impl World {
             return;
         };
         let holds = head_seq(view) == Some(seq);
-        replica.ceded = Some(Promise {
+        replica.handed_over = Some(Promise {
             seq,
             fence: if holds { ts(view.fence) } else { 0 },
             epoch: entry.epoch as u8,
         });
-        replica.owes_consent = true;
-        self.finish_consent(from);
+        replica.owes_hand_over = true;
+        self.finish_hand_over(from);
     }
 
     /// The rule is off: a replica serves the holder by what it reads in the state.
@@ -224,8 +226,8 @@ impl World {
         else {
             return;
         };
-        replica.holding = Some(Holding::new(setup, view, seq));
-        replica.ceded = None;
+        replica.holding = Some(HolderState::new(setup, view, seq));
+        replica.handed_over = None;
     }
 
     fn evict(&mut self, setup: &Setup, by: u8, seq: u8) {
@@ -242,7 +244,7 @@ impl World {
     pub fn grants_end(setup: &Setup) -> bool {
         [
             Rule::OneWriter,
-            Rule::FinalConsent,
+            Rule::FinalHandOver,
             Rule::KeptMemory,
             Rule::GrantInCall,
         ]

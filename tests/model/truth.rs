@@ -1,9 +1,9 @@
-//! What is true whatever anybody believes: which values the holder may read, who was let in last, and the first
-//! promise that was broken.
+//! What is true whatever anybody believes: which values the holder may read, who was granted the lock last, and the
+//! first promise that was broken.
 
 use fermata::lock::Lookup;
 
-use crate::committed::{Committed, entry, is_step, place_of, ts};
+use crate::committed::{Committed, entry, entry_of, is_step, ts};
 use crate::setup::Setup;
 use crate::world::{Phase, Ts, World};
 
@@ -22,12 +22,12 @@ pub struct Truth {
     /// The values that the holder may read, a bit each: what was acknowledged last, and what of later writes may
     /// count either way.
     may_read: u32,
-    /// Values that must never be read: written by a former holder after the next one was let in.
+    /// Values that must never be read: written by a former holder after the next one was granted the lock.
     barred: u32,
     /// The holder has put something of which it did not hear yet what became.
     unsettled: bool,
-    /// The highest place that was let in.
-    let_in: u8,
+    /// The highest entry that was granted the lock.
+    grant_waiter: u8,
     pub broken: Option<Broken>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Truth {
             may_read: 1,
             barred: 0,
             unsettled: false,
-            let_in: 0,
+            grant_waiter: 0,
             broken: None,
         }
     }
@@ -64,33 +64,33 @@ impl World {
         let its = &self.clients[client];
         let served = matches!(its.phase, Phase::Held | Phase::Releasing);
         let request = setup.request(client as u8, its.section);
-        let place = || place_of(&self.stored, its.seq, request);
-        served && place() == Lookup::Live(0)
+        let entry = || entry_of(&self.stored, its.seq, request);
+        served && entry() == Lookup::Live(0)
     }
 
-    /// Somebody hears HELD.
-    pub fn heard_held(&mut self, request: u8, seq: u8, grant: Ts) {
+    /// Somebody is answered HELD.
+    pub fn answered_held(&mut self, request: u8, seq: u8, grant: Ts) {
         let truth = &mut self.truth;
-        match place_of(&self.stored, seq, request) {
+        match entry_of(&self.stored, seq, request) {
             // At its turn, with a grant that was committed.
             Lookup::Live(0) if grant <= ts(self.stored.grant) => {}
             Lookup::Live(1..) => truth.broken = Some(Broken::Order),
-            // Its home did not hear yet that it is over.
-            Lookup::Over(_) => {}
+            // Its home did not hear yet that it has ended.
+            Lookup::Ended(_) => {}
             Lookup::Live(_) | Lookup::NeverIssued => truth.broken = Some(Broken::Exclusivity),
         }
-        if seq < truth.let_in {
+        if seq < truth.grant_waiter {
             // It came late: the next one is in already. Its calls promise nothing.
             return;
         }
-        truth.let_in = seq;
+        truth.grant_waiter = seq;
         // What it wrote under an earlier grant is there by now, or never will be.
         truth.unsettled = false;
     }
 
     /// A client begins a put.
     pub fn put_begun(&mut self, setup: &Setup, client: usize, value: u8) {
-        if self.clients[client].seq < self.truth.let_in {
+        if self.clients[client].seq < self.truth.grant_waiter {
             self.truth.barred |= bit(value);
             return;
         }
@@ -98,7 +98,7 @@ impl World {
         self.truth.unsettled |= self.holds(setup, client);
     }
 
-    /// A client hears that its put was written.
+    /// A client learns that its put was written.
     pub fn put_answered(&mut self, setup: &Setup, client: usize, value: u8) {
         if !self.holds(setup, client) {
             // After its end that promises nothing.
@@ -113,7 +113,7 @@ impl World {
         self.truth.unsettled = later != 0;
     }
 
-    /// A client hears what the value is.
+    /// A client learns what the value is.
     pub fn read_answered(&mut self, setup: &Setup, client: usize, value: u8) {
         if !self.holds(setup, client) {
             return;
@@ -129,8 +129,8 @@ impl World {
         }
     }
 
-    /// The client learns that its place is over, if it is.
-    pub fn is_over(&self, seq: u8) -> bool {
+    /// The client learns that its entry has ended, if it is.
+    pub fn has_ended(&self, seq: u8) -> bool {
         entry(&self.stored, seq).is_none()
     }
 }

@@ -4,7 +4,7 @@ use crate::action::Action;
 use crate::committed::{entry, head_seq, home_of, request_of, ts};
 use crate::setup::Setup;
 use crate::truth::Broken;
-use crate::world::{Call, Cell, Entrance, Intent, World};
+use crate::world::{Call, Cell, Intent, SyncPhase, World};
 
 const CLIENTS: [&str; 3] = ["Ann", "Ben", "Cleo"];
 const REPLICAS: [&str; 2] = ["R1", "R2"];
@@ -48,7 +48,7 @@ fn ending(world: &World) -> String {
     match world.truth.broken {
         Some(Broken::Exclusivity) => "so somebody who does not hold the key counts".to_owned(),
         Some(Broken::LatestState) => "so the holder does not read the latest value".to_owned(),
-        Some(Broken::Order) => "so somebody was let in before its turn".to_owned(),
+        Some(Broken::Order) => "so somebody was granted the lock before its turn".to_owned(),
         Some(Broken::State(what)) => format!("so {what}"),
         None => "so from here on somebody waits for ever".to_owned(),
     }
@@ -64,11 +64,15 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
     };
     match action {
         Action::Create { client, at } => {
-            format!("{} asks {} for a place", who(client), replica(at))
+            format!("{} asks {} for an entry", who(client), replica(at))
         }
         Action::Held { client, by } => {
             let grant = after.clients[usize::from(client)].grant;
-            format!("{} lets {} in with grant {grant}", replica(by), who(client))
+            format!(
+                "{} grants {} the lock with grant {grant}",
+                replica(by),
+                who(client)
+            )
         }
         Action::GetBegins { client, by, node } => format!(
             "{} reads through {}: a first node answers {}",
@@ -105,13 +109,13 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
         Action::PutRefused { call: at } => {
             format!("{} finds no home that takes it", value(setup, call(at)))
         }
-        Action::GivesUp { client } => format!("{} gives its put up", who(client)),
+        Action::HandOverAnswer { client } => format!("{} gives its put up", who(client)),
         Action::Releases { client, at } => {
-            format!("{} asks {} to release its place", who(client), replica(at))
+            format!("{} asks {} to release its entry", who(client), replica(at))
         }
-        Action::LearnsEnd { client } => format!("{} hears that its place is over", who(client)),
+        Action::LearnsEnd { client } => format!("{} learns that its entry has ended", who(client)),
         Action::ClientCrashes { client } => format!("{} crashes", who(client)),
-        Action::Look { by } => format!("{} looks: {}", replica(by), state(setup, after)),
+        Action::ReRead { by } => format!("{} looks: {}", replica(by), state(setup, after)),
         Action::Send { by } => {
             let (sent, swap) = (replica(by), &after.replicas[usize::from(by)].swap);
             match swap {
@@ -143,8 +147,8 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
         ),
         Action::SyncReads { by, node } => {
             let holding = after.replicas[usize::from(by)].holding.as_ref();
-            let rewrites = match holding.map(|h| h.entrance) {
-                Some(Entrance::Writing(rewrite)) => cell(setup, rewrite),
+            let rewrites = match holding.map(|h| h.sync_phase) {
+                Some(SyncPhase::Writing(rewrite)) => cell(setup, rewrite),
                 _ => "nothing".to_owned(),
             };
             format!(
@@ -155,29 +159,29 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
         }
         Action::Extend { by } => format!("{} has no timestamp left for a put", replica(by)),
         Action::Promises { from, seq } => format!(
-            "{} is asked for {}'s place, and gives it up",
+            "{} is asked for {}'s entry, and gives it up",
             replica(from),
             owner(from, seq)
         ),
-        Action::ConsentArrives => match world.consent {
-            Some((to, _)) => format!("{} hears that it may have it", replica(to)),
+        Action::HandOverArrives => match world.hand_over {
+            Some((to, _)) => format!("{} learns that it may have it", replica(to)),
             None => "nothing".to_owned(),
         },
         Action::TakesOver { by, seq } => {
             format!(
-                "{} wants to take {}'s place over",
+                "{} wants to take {}'s entry over",
                 replica(by),
                 owner(by, seq)
             )
         }
         Action::TakesAnew { by } => {
-            format!("{} wants the place back that it gave up", replica(by))
+            format!("{} wants the entry back that it gave up", replica(by))
         }
         Action::ServesAgain { by } => {
             format!("{} serves the holder by what the state says", replica(by))
         }
         Action::Evicts { by, seq } => {
-            format!("{} takes {} for dead", replica(by), owner(by, seq))
+            format!("{} takes {} for down", replica(by), owner(by, seq))
         }
         Action::Crash { replica: at } => format!("{} crashes", replica(at)),
         Action::Forgets { replica: at } => format!("{} loses its memory of the key", replica(at)),
@@ -189,13 +193,13 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
         ),
         Action::Acknowledged { write } => {
             let write = &world.writes[usize::from(write)];
-            let told = if write.sync {
+            let answered = if write.sync {
                 ", and is synced".to_owned()
             } else {
                 answer(setup, world, write.cell.value)
             };
             format!(
-                "{} hears that a majority has {}{told}",
+                "{} learns that a majority has {}{answered}",
                 replica(write.by),
                 cell(setup, write.cell)
             )
@@ -203,7 +207,7 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
         Action::WriteUnknown { write } => {
             let write = &world.writes[usize::from(write)];
             format!(
-                "{} does not hear what became of {}",
+                "{} does not learn what became of {}",
                 replica(write.by),
                 cell(setup, write.cell)
             )
@@ -211,7 +215,7 @@ fn line(setup: &Setup, world: &World, action: Action, after: &World) -> String {
     }
 }
 
-/// Who is told of a write.
+/// Who is notified of a write.
 fn answer(setup: &Setup, world: &World, written: u8) -> String {
     let waits = |at: &usize| world.open_put(setup, *at) == Some(written);
     match (0..world.clients.len()).find(waits) {
@@ -223,7 +227,7 @@ fn answer(setup: &Setup, world: &World, written: u8) -> String {
 fn batch(setup: &Setup, batch: &[Intent]) -> String {
     let whose = |request: u8| client(setup.client_of(request));
     let one = |intent: &Intent| match *intent {
-        Intent::Create { request, .. } => format!("create a place for {}", whose(request)),
+        Intent::Create { request, .. } => format!("create an entry for {}", whose(request)),
         Intent::Release { request, words, .. } => {
             let open = if words.open_write {
                 ", a write open"
@@ -233,7 +237,7 @@ fn batch(setup: &Setup, batch: &[Intent]) -> String {
             format!("release {}{open}", whose(request))
         }
         Intent::Evict { request, .. } => format!("evict {}", whose(request)),
-        Intent::TakeOver { seq, .. } => format!("take place {seq} over"),
+        Intent::TakeOver { seq, .. } => format!("take entry {seq} over"),
         Intent::Extend { .. } => "extend the fence".to_owned(),
     };
     batch.iter().map(one).collect::<Vec<_>>().join(", ")

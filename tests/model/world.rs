@@ -19,12 +19,12 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn shows_over(self, other: Cell) -> bool {
+    pub fn shows_end(self, other: Cell) -> bool {
         (self.ts, other.value) > (other.ts, self.value)
     }
 
     pub fn newer(self, other: Cell) -> Cell {
-        if other.shows_over(self) { other } else { self }
+        if other.shows_end(self) { other } else { self }
     }
 }
 
@@ -58,9 +58,9 @@ pub struct PutCall {
     pub grant: Ts,
 }
 
-/// How far letting the holder in has come.
+/// How far granting the lock to the holder has come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Entrance {
+pub enum SyncPhase {
     Unsynced,
     Reading(FirstAnswer),
     Writing(Cell),
@@ -69,13 +69,13 @@ pub enum Entrance {
 
 /// What the home of a holder remembers of its fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Holding {
+pub struct HolderState {
     pub seq: u8,
     pub grant: Ts,
     pub fence: Ts,
     pub width: u16,
     pub op: u16,
-    pub entrance: Entrance,
+    pub sync_phase: SyncPhase,
     pub synced: bool,
     pub claimed: bool,
     pub releasing: bool,
@@ -87,7 +87,7 @@ pub struct Holding {
     pub unknown: Ts,
 }
 
-/// Why a place may be ended.
+/// Why an entry may be ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Proof {
     Silent { epoch: u8 },
@@ -140,7 +140,7 @@ pub struct Swap {
     pub batch: Vec<Intent>,
 }
 
-/// A place that its home promised to the other replica.
+/// An entry that its home handed over to the other replica.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Promise {
     pub seq: u8,
@@ -151,16 +151,16 @@ pub struct Promise {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Replica {
     pub up: bool,
-    /// The latest committed state that it knows; `None` for a task that died and has not looked yet.
+    /// The latest committed state that it knows; `None` for a task that crashed and has not looked yet.
     pub view: Option<Committed>,
     /// The outcome of its last swap is not known: it looks before anything else.
     pub stale: bool,
-    pub holding: Option<Holding>,
+    pub holding: Option<HolderState>,
     pub pending: Vec<Intent>,
     pub swap: Option<Swap>,
-    pub ceded: Option<Promise>,
-    /// The other one is to hear of the promise once no call is under way.
-    pub owes_consent: bool,
+    pub handed_over: Option<Promise>,
+    /// The other one is to learn of the promise once no call is in flight.
+    pub owes_hand_over: bool,
     /// A hint is on its way to it.
     pub hinted: bool,
 }
@@ -209,8 +209,8 @@ pub struct World {
     pub nodes: [Cell; NODES],
     pub writes: Vec<Write>,
     pub calls: Vec<PutCall>,
-    /// A consent on its way, to the replica that it is for.
-    pub consent: Option<(u8, Promise)>,
+    /// An agreement on its way, to the replica that it is for.
+    pub hand_over: Option<(u8, Promise)>,
     pub replicas: [Replica; REPLICAS],
     pub clients: Vec<Client>,
     pub faults: Faults,
@@ -227,8 +227,8 @@ impl World {
             holding: None,
             pending: Vec::new(),
             swap: None,
-            ceded: None,
-            owes_consent: false,
+            handed_over: None,
+            owes_hand_over: false,
             hinted: false,
         };
         let client = Client {
@@ -245,7 +245,7 @@ impl World {
             nodes: Default::default(),
             writes: Vec::new(),
             calls: Vec::new(),
-            consent: None,
+            hand_over: None,
             replicas: [replica.clone(), replica],
             clients: vec![client; usize::from(setup.clients)],
             faults: setup.faults,
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Whether this place's client is still there for it.
+    /// Whether this entry's client is still there for it.
     pub fn is_wanted(&self, setup: &Setup, request: u8, seq: u8) -> bool {
         let client = &self.clients[setup.client_of(request)];
         let mine = setup.request(setup.client_of(request) as u8, client.section) == request;
@@ -277,9 +277,9 @@ impl World {
     }
 }
 
-impl Holding {
+impl HolderState {
     pub fn is_open(&self) -> bool {
-        self.entrance == Entrance::Open
+        self.sync_phase == SyncPhase::Open
     }
 
     /// The timestamp of the next write, where the fence has one left (I3).
@@ -290,31 +290,31 @@ impl Holding {
 
 impl Replica {
     /// What it remembers of this grant, where it serves it.
-    pub fn serves(&self, grant: Ts) -> Option<&Holding> {
-        let serving = |h: &&Holding| h.grant == grant && h.is_open() && !h.releasing;
+    pub fn serves(&self, grant: Ts) -> Option<&HolderState> {
+        let serving = |h: &&HolderState| h.grant == grant && h.is_open() && !h.releasing;
         self.holding
             .as_ref()
             .filter(serving)
-            .filter(|h| self.up && !self.stale && self.ceded.is_none_or(|c| c.seq != h.seq))
+            .filter(|h| self.up && !self.stale && self.handed_over.is_none_or(|c| c.seq != h.seq))
             // Whoever it ends itself it serves no longer.
             .filter(|h| !self.is_evicting(h.seq))
     }
 
-    pub fn is_taking_over(&self, place: u8) -> bool {
-        self.wants(|i| matches!(i, Intent::TakeOver { seq, .. } if *seq == place))
+    pub fn is_taking_over(&self, entry: u8) -> bool {
+        self.wants(|i| matches!(i, Intent::TakeOver { seq, .. } if *seq == entry))
     }
 
-    pub fn is_evicting(&self, place: u8) -> bool {
-        self.wants(|i| matches!(i, Intent::Evict { seq, .. } if *seq == place))
+    pub fn is_evicting(&self, entry: u8) -> bool {
+        self.wants(|i| matches!(i, Intent::Evict { seq, .. } if *seq == entry))
     }
 
-    pub fn is_releasing(&self, place: u8) -> bool {
-        self.wants(|i| matches!(i, Intent::Release { seq, .. } if *seq == place))
+    pub fn is_releasing(&self, entry: u8) -> bool {
+        self.wants(|i| matches!(i, Intent::Release { seq, .. } if *seq == entry))
     }
 
-    /// Whether such a thing waits for the next swap, or is in the one under way.
+    /// Whether such a thing waits for the next swap, or is in the one in flight.
     fn wants(&self, such: impl Fn(&Intent) -> bool) -> bool {
-        let under_way = self.swap.iter().flat_map(|swap| &swap.batch);
-        self.pending.iter().chain(under_way).any(such)
+        let in_flight = self.swap.iter().flat_map(|swap| &swap.batch);
+        self.pending.iter().chain(in_flight).any(such)
     }
 }

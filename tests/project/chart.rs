@@ -87,9 +87,9 @@ fn the_configuration_that_the_chart_makes_is_valid() {
             .env_clear()
             .output()
             .unwrap();
-        let told: Json = serde_json::from_slice(&checked.stdout).unwrap();
-        assert_eq!(told["valid"], true, "{values:?}: {told:#}\n{text}");
-        let config = &told["config"];
+        let answered: Json = serde_json::from_slice(&checked.stdout).unwrap();
+        assert_eq!(answered["valid"], true, "{values:?}: {answered:#}\n{text}");
+        let config = &answered["config"];
         assert_eq!(config["data_dir"], "/data");
         if values == VALUES[2] {
             // Text that needs escapes, numbers that YAML makes floating-point, and tables.
@@ -133,7 +133,7 @@ fn what_could_not_work_is_refused_before_it_is_installed() {
 }
 
 #[test]
-fn an_empty_list_of_peers_lets_nobody_in() {
+fn an_empty_list_of_peers_grants_nobody_the_lock() {
     if helm_is_missing() {
         return;
     }

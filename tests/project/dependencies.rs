@@ -39,10 +39,10 @@ fn every_dependency_is_used() {
     let manifest = toml_file("Cargo.toml");
     let sources = files::ending(".rs");
     let mut unused = Vec::new();
-    for (section, places) in USED_IN {
+    for (section, used_in) in USED_IN {
         let code: String = sources
             .iter()
-            .filter(|path| places.iter().any(|place| path.starts_with(place)))
+            .filter(|path| used_in.iter().any(|entry| path.starts_with(entry)))
             .map(|path| files::text(path))
             .collect();
         let names = manifest[*section].as_table().unwrap().keys();
@@ -88,8 +88,8 @@ fn linked() -> BTreeSet<Package> {
         .current_dir(files::root())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cargo tree: {told}");
+    let answered = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree: {answered}");
     let tree = String::from_utf8(output.stdout).unwrap();
     let packages: BTreeSet<_> = tree
         .lines()

@@ -49,7 +49,7 @@ fn the_readme_names_the_command_that_tests_a_change() {
 }
 
 #[test]
-fn each_invariant_stands_in_a_file_that_is_said_to_keep_it() {
+fn each_invariant_is_in_a_file_that_is_said_to_keep_it() {
     let page = files::text("docs/architecture.md");
     for number in 1..=11 {
         let name = format!("I{number}");
@@ -69,7 +69,7 @@ fn each_invariant_stands_in_a_file_that_is_said_to_keep_it() {
     }
 }
 
-/// What stands in `](…)`, outside of code.
+/// What is in `](…)`, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for prose in text.split("```").step_by(2) {

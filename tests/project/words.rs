@@ -1,5 +1,7 @@
 //! What no file of this project may be called or say.
 
+mod old;
+
 use super::files;
 
 /// Names that say nothing about what is in a file.

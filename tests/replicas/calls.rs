@@ -18,7 +18,7 @@ pub fn seconds(span: Duration) -> prost_types::Duration {
 }
 
 impl Sprayed {
-    /// A place in the queue.
+    /// An entry in the queue.
     pub async fn create(&self, ask: CreateLockRefRequest) -> Result<String, Status> {
         let create = self.call(ask, Duration::ZERO, |mut client, ask| async move {
             client.create_lock_ref(ask).await

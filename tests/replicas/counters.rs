@@ -37,7 +37,7 @@ struct Section {
     /// The sum of all counts that it wrote.
     sum: u32,
     fence: u64,
-    /// When it asked for a place, and when it held the key.
+    /// When it asked for an entry, and when it held the key.
     asked: Instant,
     held: Instant,
 }
@@ -47,7 +47,7 @@ struct Section {
 enum Ended {
     /// The lockRef has a newer grant: ask for it.
     Superseded,
-    /// The lockRef, or its session, is over: begin anew.
+    /// The lockRef, or its session, has ended: begin anew.
     Lost,
 }
 
@@ -67,14 +67,14 @@ struct Seen {
     /// Lost before they were finished.
     lost: AtomicUsize,
     /// How each of those was told.
-    told: Mutex<Vec<String>>,
+    answered: Mutex<Vec<String>>,
 }
 
 /// What came of a run.
 pub struct Counted {
     sections: Vec<Section>,
     pub lost: usize,
-    pub told: Vec<String>,
+    pub answered: Vec<String>,
     pub repeats: usize,
 }
 
@@ -157,7 +157,7 @@ impl Counters {
         let counted = Counted {
             sections: self.seen.sections.lock().unwrap().clone(),
             lost: self.seen.lost.load(Ordering::Relaxed),
-            told: self.seen.told.lock().unwrap().clone(),
+            answered: self.seen.answered.lock().unwrap().clone(),
             repeats: self.sprayed.repeats(),
         };
         counted.check_fences();
@@ -165,7 +165,7 @@ impl Counters {
     }
 }
 
-/// Waits until no place is left in any queue: all were given back, or their liveness is over by now.
+/// Waits until no entry is left in any queue: all were given back, or their liveness has ended by now.
 async fn nobody_is_left(sprayed: &Sprayed) {
     let until = Instant::now() + TTL + Duration::from_secs(15);
     loop {
@@ -195,7 +195,7 @@ impl Counted {
         }
     }
 
-    /// When each turn came, and how long its client had waited for it, from the call that asked for a place.
+    /// When each turn came, and how long its client had waited for it, from the call that asked for an entry.
     pub fn waits(&self) -> impl Iterator<Item = (Instant, Duration)> {
         let waited = |section: &Section| section.held.saturating_duration_since(section.asked);
         self.sections
@@ -395,7 +395,7 @@ impl CountingClient {
                 let renew = sprayed.once(ask, Duration::ZERO, |mut client, ask| async move {
                     client.renew_session(ask).await
                 });
-                // One that is over is opened anew by the next section.
+                // One that has ended is opened anew by the next section.
                 if let Err(status) = renew.await
                     && !may_be_repeated(&status)
                 {
@@ -424,8 +424,8 @@ impl CountingClient {
             return Ended::Superseded;
         }
         if what != "release" {
-            let told = format!("{what}: {reason}: {}", status.message());
-            self.seen.told.lock().unwrap().push(told);
+            let answered = format!("{what}: {reason}: {}", status.message());
+            self.seen.answered.lock().unwrap().push(answered);
         }
         // Whatever it was of; the next section finds out.
         self.session = None;

@@ -23,8 +23,8 @@ fn address(node: usize) -> String {
 fn belief(world: &World, node: usize, other: usize) -> Option<String> {
     let log = std::fs::read(world.node_log(node)).unwrap();
     let log = String::from_utf8_lossy(&log);
-    let told = format!("InetAddress /{}:7000 is now ", address(other));
-    let mut words = log.lines().filter_map(|line| line.split_once(&told));
+    let answered = format!("InetAddress /{}:7000 is now ", address(other));
+    let mut words = log.lines().filter_map(|line| line.split_once(&answered));
     words.next_back().map(|(_, word)| word.to_owned())
 }
 

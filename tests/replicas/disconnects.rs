@@ -37,7 +37,7 @@ async fn next_has_it(client: &Sprayed, lock_ref: String, since: Instant) -> Dura
     let acquired = acquired.expect("as soon as that").unwrap();
     let after = since.elapsed();
     client.release(&acquired.lock_ref).await.unwrap();
-    // Its last sign of life was answered after that: it was safe for its grace from there.
+    // Its last renewal was answered after that: it was safe for its grace from there.
     assert!(after >= GRACE, "taken away from a live holder: {after:?}");
     after
 }

@@ -10,7 +10,7 @@ use super::counters::{Counters, TTL};
 use super::support;
 use super::world::World;
 
-/// The longest that anybody may wait for a turn after a fault is over: the longer of session TTL and replica TTL,
+/// The longest that anybody may wait for a turn after a fault has ended: the longer of session TTL and replica TTL,
 /// and what the clients before it in the queue take.
 const WAIT_MAX: Duration = Duration::from_secs(TTL.as_secs() + 5);
 /// How long a pause lasts: longer than the TTL of replicas, and of sessions.
@@ -26,7 +26,7 @@ fn rounds() -> usize {
     })
 }
 
-/// What comes of a fault, and when it was over.
+/// What comes of a fault, and when it had ended.
 async fn count_through<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> Option<()> {
     let mut world = World::of(3).await?;
     count_through_in(&mut world, what, fault).await;
@@ -61,8 +61,8 @@ pub async fn count_through_in<F>(
         counted.repeats,
         counted.lost
     );
-    for told in &counted.told {
-        eprintln!("{what}: lost: {told}");
+    for answered in &counted.answered {
+        eprintln!("{what}: lost: {answered}");
     }
     assert!(longest < WAIT_MAX, "{what}: somebody waited {longest:?}");
 }

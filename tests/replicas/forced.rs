@@ -50,7 +50,7 @@ async fn a_holder_hears_within_a_second_that_its_lock_was_ended_by_force_and_why
             })
         );
         assert!(forced.unwrap().into_inner().was_holder);
-        let (lost, after) = lost.expect("it hears of it");
+        let (lost, after) = lost.expect("it learns of it");
         assert_eq!(lost.reason, LostReason::Forced, "{lost:?}");
         assert!(lost.detail.contains(WHY), "{lost:?}");
         took.push(after);

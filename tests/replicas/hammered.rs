@@ -62,9 +62,9 @@ impl Client {
 
     /// Adds to the counter at each turn, from the one of `first` on, until so many sections were finished by all.
     async fn count(self, first: String, finished: Arc<Finished>, sections: usize) {
-        let mut place = first;
+        let mut entry = first;
         loop {
-            let granted = self.sprayed.acquire(&place).await.unwrap().lock_ref;
+            let granted = self.sprayed.acquire(&entry).await.unwrap().lock_ref;
             let count = self.read(&granted).await + 1;
             self.sprayed.put(&granted, count.to_string()).await.unwrap();
             self.sprayed.release(&granted).await.unwrap();
@@ -72,7 +72,7 @@ impl Client {
             if finished.all() >= sections {
                 return;
             }
-            place = self.create().await;
+            entry = self.create().await;
         }
     }
 
@@ -127,13 +127,13 @@ async fn hammer(what: &str, mut world: World) -> Vec<Said> {
     ));
     let sections = rounds() * CLIENTS;
     // One after the other, so that each turn is of another replica than the one before it.
-    let mut places = Vec::new();
+    let mut entries = Vec::new();
     for client in &clients {
-        places.push(client.create().await);
+        entries.push(client.create().await);
     }
     let begun = Instant::now();
-    let counting: Vec<JoinHandle<()>> = std::iter::zip(clients, places)
-        .map(|(client, place)| tokio::spawn(client.count(place, Arc::clone(&finished), sections)))
+    let counting: Vec<JoinHandle<()>> = std::iter::zip(clients, entries)
+        .map(|(client, entry)| tokio::spawn(client.count(entry, Arc::clone(&finished), sections)))
         .collect();
     for round in 1..=rounds() {
         let reached = async {

@@ -1,10 +1,10 @@
 //! A client whose replica goes away, or is out of its reach, goes on through another one by itself: with its session,
-//! the lock that it holds, and its place in the queue of one that it waits for.
+//! the lock that it holds, and its entry in the queue of one that it waits for.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fermata::client::{Client, LockGuard, LockRequest, Place, Session, SessionRequest};
+use fermata::client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
 use nix::sys::signal::Signal;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,9 +16,9 @@ use super::kills::home_of_key;
 use super::replica::{PATIENCE, Replica};
 use super::world::World;
 
-/// More than the TTL of replicas: what has less dies with a replica that is killed.
+/// More than the TTL of replicas: what has less crashes with a replica that is killed.
 const TTL: Duration = Duration::from_secs(20);
-/// How long a replica is paused: until the others hold it for dead.
+/// How long a replica is paused: until the others take it for down.
 const PAUSE: Duration = Duration::from_secs(13);
 /// How long a client is cut off from a replica that the others can reach.
 const CUT: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ struct Both {
     holder: Session,
     guard: LockGuard,
     waiter: Session,
-    place: Place,
+    entry: QueueEntry,
 }
 
 impl Both {
@@ -80,12 +80,12 @@ impl Both {
         let holder = session().await.unwrap();
         let guard = holder.lock("k").await.unwrap();
         let waiter = session().await.unwrap();
-        let place = waiter.place(LockRequest::new("k")).await.unwrap();
+        let entry = waiter.enqueue(LockRequest::new("k")).await.unwrap();
         Both {
             holder,
             guard,
             waiter,
-            place,
+            entry,
         }
     }
 
@@ -93,9 +93,9 @@ impl Both {
     async fn go_on(self, what: &str, fault: impl Future<Output = ()>) {
         let ids = [self.holder.id(), self.waiter.id()].map(str::to_owned);
         let held = without_grant(&self.guard.lock_ref());
-        let mut place = self.place;
-        let waited_for = place.lock_ref().to_owned();
-        let waiting = tokio::spawn(async move { place.wait(None).await });
+        let mut entry = self.entry;
+        let waited_for = entry.lock_ref().to_owned();
+        let waiting = tokio::spawn(async move { entry.wait(None).await });
         // So that the fault meets an open wait, and a stream that was answered.
         self.guard.put("before").await.unwrap();
         sleep(Duration::from_secs(1)).await;
@@ -138,7 +138,7 @@ impl Both {
             assert!(session.valid_until().is_some(), "{what}");
             assert!(
                 !session.close().await.unwrap(),
-                "{what}: it was over before"
+                "{what}: it had ended before"
             );
         }
     }
@@ -149,7 +149,7 @@ fn without_grant(lock_ref: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_place() {
+async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_entry() {
     let Some(mut world) = World::of(3).await else {
         return;
     };
@@ -197,11 +197,11 @@ async fn a_client_goes_on_at_another_replica_with_its_session_its_lock_and_its_p
 }
 
 async fn stop(replica: &mut Replica) {
-    let told = Instant::now();
+    let answered = Instant::now();
     let status = block_in_place(|| replica.stop());
     assert!(status.success(), "{status}");
     // Waits through it, at another replica, would go on for most of the time that it may take.
-    assert!(told.elapsed() < STOP_MAX, "{:?}", told.elapsed());
+    assert!(answered.elapsed() < STOP_MAX, "{:?}", answered.elapsed());
 }
 
 fn start_again(replica: &mut Replica) {

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
-use super::history::{Asked, Recorder};
+use super::history::{RecordedRequest, Recorder};
 use super::replica::Client;
 
 /// How long one attempt may take, a wait aside.
@@ -101,7 +101,7 @@ impl Sprayed {
         make: impl Fn(Client, Request<Q>) -> F,
     ) -> Result<Q::Answer, Status>
     where
-        Q: Asked + Clone,
+        Q: RecordedRequest + Clone,
         F: Future<Output = Result<Response<Q::Answer>, Status>>,
     {
         let begun = Instant::now();
@@ -146,7 +146,7 @@ impl Sprayed {
         make: impl Fn(Client, Request<Q>) -> F,
     ) -> Result<Q::Answer, Status>
     where
-        Q: Asked + Clone,
+        Q: RecordedRequest + Clone,
         F: Future<Output = Result<Response<Q::Answer>, Status>>,
     {
         let mut request = Request::new(ask.clone());

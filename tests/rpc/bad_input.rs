@@ -9,7 +9,7 @@ mod stage;
 use fermata::proto::CriticalGetRequest;
 use tonic::{Code, Status};
 
-use crate::world::{fields, has_retry_info, told};
+use crate::world::{code_and_reason, fields, has_retry_info};
 use calls::Call;
 use stage::Stage;
 
@@ -84,7 +84,7 @@ fn wrong(answer: &Result<String, Status>, expected: &Expected) -> Option<String>
                 words,
             },
         ) => {
-            let refusal = told(Err::<(), _>(status.clone()));
+            let refusal = code_and_reason(Err::<(), _>(status.clone()));
             refusal == (*code, (*reason).to_owned())
                 && fields(status) == field.as_slice()
                 && has_retry_info(status) == (*code == Code::Unavailable)
@@ -96,7 +96,7 @@ fn wrong(answer: &Result<String, Status>, expected: &Expected) -> Option<String>
         Ok(answer) => answer.clone(),
         Err(status) => format!(
             "{:?} {:?} {}",
-            told(Err::<(), _>(status.clone())),
+            code_and_reason(Err::<(), _>(status.clone())),
             fields(status),
             status.message()
         ),

@@ -58,23 +58,23 @@ async fn readiness_follows_the_store_and_liveness_does_not() {
     let world = World::new().await;
     let mut health = HealthClient::new(world.channel().await);
     let mut watch = health.watch(of("")).await.unwrap().into_inner();
-    let mut told = watch.next().await.unwrap().unwrap().status();
-    if told == ServingStatus::NotServing {
-        told = watch.next().await.unwrap().unwrap().status();
+    let mut answered = watch.next().await.unwrap().unwrap().status();
+    if answered == ServingStatus::NotServing {
+        answered = watch.next().await.unwrap().unwrap().status();
     }
-    assert_eq!(told, ServingStatus::Serving);
+    assert_eq!(answered, ServingStatus::Serving);
     world.store.send_replace(Mode::Fails);
-    let told = watch.next().await.unwrap().unwrap().status();
-    assert_eq!(told, ServingStatus::NotServing);
+    let answered = watch.next().await.unwrap().unwrap().status();
+    assert_eq!(answered, ServingStatus::NotServing);
     for service in ["", "fermata.v1.LockService", "fermata.v1.LockAdmin"] {
-        let told = health.check(of(service)).await.unwrap().into_inner();
-        assert_eq!(told.status(), ServingStatus::NotServing);
+        let answered = health.check(of(service)).await.unwrap().into_inner();
+        assert_eq!(answered.status(), ServingStatus::NotServing);
     }
     let live = health.check(of("liveness")).await.unwrap().into_inner();
     assert_eq!(live.status(), ServingStatus::Serving);
     world.store.send_replace(Mode::Works);
-    let told = watch.next().await.unwrap().unwrap().status();
-    assert_eq!(told, ServingStatus::Serving);
+    let answered = watch.next().await.unwrap().unwrap().status();
+    assert_eq!(answered, ServingStatus::Serving);
 }
 
 #[tokio::test]

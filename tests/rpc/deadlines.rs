@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 use crate::lever::Mode;
 use crate::malformed;
 use crate::world::{
-    World, create, has_retry_info, heard, hold, in_ms, in_time, told, until_in_time,
+    World, code_and_reason, create, has_retry_info, heard, hold, in_ms, in_time, until_in_time,
 };
 
 fn seconds(seconds: i64) -> Option<prost_types::Duration> {
@@ -81,7 +81,7 @@ async fn a_call_that_the_store_does_not_answer_is_unavailable_before_the_deadlin
     let write = info.metadata.get("write");
     assert_eq!(write.map(String::as_str), Some("unknown"));
     assert_eq!(
-        told(Err::<(), _>(status)),
+        code_and_reason(Err::<(), _>(status)),
         (Code::Unavailable, "OUTCOME_UNKNOWN".into())
     );
 }

@@ -79,7 +79,7 @@ impl Alive {
         }
     }
 
-    /// A sign of life, answered.
+    /// A renewal, answered.
     async fn ping(&mut self) {
         let asks = self.asks.as_ref().unwrap();
         asks.send(alive(&self.session)).await.unwrap();
@@ -216,8 +216,8 @@ async fn a_server_that_stops_disconnects_nobody() {
     let mut stream = Alive::open(&mut client, &session).await;
     stream.ping().await;
     stop.now();
-    let told = stream.answers.next().await.unwrap().unwrap_err();
-    assert_eq!(told.code(), Code::Unavailable);
+    let answered = stream.answers.next().await.unwrap().unwrap_err();
+    assert_eq!(answered.code(), Code::Unavailable);
     drop((stream, client));
     server.abort();
     sleep(2 * GRACE).await;

@@ -54,9 +54,9 @@ async fn a_queue_is_described_in_pages() {
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await;
-    let mut places = Vec::new();
+    let mut entries = Vec::new();
     for _ in 0..5 {
-        places.push(create(&mut client, "a").await.lock_ref);
+        entries.push(create(&mut client, "a").await.lock_ref);
     }
     let mut admin = world.admin().await;
     let mut ask = DescribeLockRequest {
@@ -77,13 +77,13 @@ async fn a_queue_is_described_in_pages() {
         );
         assert_eq!(holder.ttl.unwrap().seconds, 30);
         assert!(holder.lease_left.is_some() && holder.create_time.unwrap().seconds > 0);
-        waiters.extend(page.waiters.into_iter().map(|place| place.lock_ref));
+        waiters.extend(page.waiters.into_iter().map(|entry| entry.lock_ref));
         if page.next_page_token.is_empty() {
             break;
         }
         ask.page_token = page.next_page_token;
     }
-    assert_eq!(waiters, places);
+    assert_eq!(waiters, entries);
 }
 
 #[tokio::test]

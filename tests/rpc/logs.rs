@@ -76,13 +76,13 @@ async fn a_call_is_logged_with_its_lock_ref_and_without_grant_or_value() {
 
     let log = log.text();
     // The other tests write here as well; the lockRef tells whose line it is.
-    let place = held.lock_ref.split('@').next().unwrap();
+    let entry = held.lock_ref.split('@').next().unwrap();
     let put = log
         .lines()
-        .find(|line| line.contains("CriticalPut") && line.contains(place))
+        .find(|line| line.contains("CriticalPut") && line.contains(entry))
         .unwrap();
     assert!(
-        put.contains("fermata.v1.LockService") && put.contains(place),
+        put.contains("fermata.v1.LockService") && put.contains(entry),
         "{put}"
     );
     assert!(!log.contains("swordfish"), "{log}");

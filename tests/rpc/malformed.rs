@@ -7,7 +7,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Code, Status};
 
-use crate::world::{World, fields, told};
+use crate::world::{World, code_and_reason, fields};
 
 /// Sends these bytes as the body of a call; what the call is answered with.
 pub async fn call(world: &World, path: &str, body: Body, headers: &[(&str, &str)]) -> Status {
@@ -45,7 +45,10 @@ async fn sent(method: &str, bytes: Bytes) -> Status {
 fn assert_invalid(status: Status, field: &str, word: &str) {
     assert_eq!(fields(&status), [field], "{status:?}");
     assert!(status.message().contains(word), "{status:?}");
-    assert_eq!(told(Err::<(), _>(status)).0, Code::InvalidArgument);
+    assert_eq!(
+        code_and_reason(Err::<(), _>(status)).0,
+        Code::InvalidArgument
+    );
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! TLS between replicas: who is let in, who is not, and what both sides say of it.
+//! TLS between replicas: who is admitted, who is not, and what both sides say of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use fermata::engine::Peer;
 use fermata::proto::{CreateLockRefRequest, CreateLockRefResponse};
 use fermata::rpc::calls::CreateLockRef;
 use fermata::rpc::peer::PeerClient;
-use fermata::rpc::route::There;
+use fermata::rpc::route::ForwardOutcome;
 use fermata::server::{PeerTls, PeerTlsFiles};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -37,7 +37,7 @@ fn encrypted(trusted: &Authority, issuer: &Authority, host: &str) -> PeerClient 
     client().with_tls(tls(trusted, issuer, host))
 }
 
-async fn create(client: &PeerClient, to: &Peer) -> There<CreateLockRefResponse> {
+async fn create(client: &PeerClient, to: &Peer) -> ForwardOutcome<CreateLockRefResponse> {
     let ask = CreateLockRefRequest {
         key: "a".to_owned(),
         ..Default::default()
@@ -98,7 +98,7 @@ async fn whoever_has_no_right_certificate_is_refused_and_both_sides_say_why() {
     ] {
         let called = Called::by(called).await;
         let there = create(&caller, &called.peer).await;
-        let There::NotAsked(why) = &there else {
+        let ForwardOutcome::NotAsked(why) = &there else {
             panic!("{said_by_caller}: {there:?}");
         };
         assert!(why.contains(said_by_caller), "{why}");
@@ -127,8 +127,8 @@ async fn a_caller_without_a_certificate_is_refused() {
     let connector = TlsConnector::from(Arc::new(config));
     let host = HOST.try_into().unwrap();
     let mut io = connector.connect(host, plain).await.unwrap();
-    let told = io.read_u8().await.unwrap_err().to_string();
-    assert!(told.contains("CertificateRequired"), "{told}");
+    let answered = io.read_u8().await.unwrap_err().to_string();
+    assert!(answered.contains("CertificateRequired"), "{answered}");
     logged(
         log,
         &[&called.peer.address, "the caller shows no certificate"],
@@ -145,7 +145,10 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     let plain = client();
     let there = create(&plain, &called.peer).await;
     assert!(
-        matches!(there, There::Unknown(_) | There::NotAsked(_)),
+        matches!(
+            there,
+            ForwardOutcome::Unknown(_) | ForwardOutcome::NotAsked(_)
+        ),
         "{there:?}"
     );
     let why = "the replica speaks TLS, and peers.tls is not set here";
@@ -153,7 +156,7 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     logged(log, &["was refused", address, "does not speak TLS"]).await;
     let there = create(&plain, &called.peer).await;
     assert!(
-        matches!(there, There::NotAsked(_)),
+        matches!(there, ForwardOutcome::NotAsked(_)),
         "not at once again: {there:?}"
     );
     assert_eq!(called.engine.counts().swaps, 0);
@@ -161,7 +164,7 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     let called = Called::by(client()).await;
     let address = called.peer.address.as_str();
     let there = create(&encrypted(&ours, &ours, HOST), &called.peer).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     logged(log, &["another replica", address, "does not speak TLS"]).await;
     logged(log, &["was refused", "peers.tls is not set"]).await;
     assert_eq!(called.engine.counts().swaps, 0);

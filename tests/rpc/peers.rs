@@ -21,11 +21,11 @@ use fermata::proto::{
     OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
 };
 use fermata::rpc::calls::{
-    AcquireLock, Call, CreateLockRef, Edge, KeepAlive, OpenSession, ReleaseLock,
+    AcquireLock, Call, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock,
 };
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
-use fermata::rpc::route::There;
+use fermata::rpc::route::ForwardOutcome;
 use fermata::server::{Secret, ServeError, Server, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use futures_util::stream;
@@ -47,8 +47,8 @@ pub fn client() -> PeerClient {
     PeerClient::new(Secret::parse(SECRET).unwrap(), &Limits::default())
 }
 
-fn edge() -> Edge {
-    Edge {
+fn context() -> CallContext {
+    CallContext {
         deadline: Deadline::of_headers(&http::HeaderMap::new()),
         identity: "ann".to_owned(),
         limits: Arc::new(Limits::default()),
@@ -121,7 +121,7 @@ impl Called {
         RawClient::connect(address).await.unwrap()
     }
 
-    async fn ask<C: Call>(&self, ask: C::Ask, ms: u64) -> There<C::Answer> {
+    async fn ask<C: Call>(&self, ask: C::Ask, ms: u64) -> ForwardOutcome<C::Answer> {
         forward::<C>(&client(), &self.peer, ask, ms).await
     }
 
@@ -140,14 +140,14 @@ pub async fn forward<C: Call>(
     to: &Peer,
     ask: C::Ask,
     ms: u64,
-) -> There<C::Answer> {
-    let call = C::parse(ask, &edge()).unwrap();
-    client.forward(to, &call, &edge(), within(ms)).await
+) -> ForwardOutcome<C::Answer> {
+    let call = C::parse(ask, &context()).unwrap();
+    client.forward(to, &call, &context(), within(ms)).await
 }
 
-pub fn answered<A: std::fmt::Debug>(there: There<A>) -> A {
+pub fn answered<A: std::fmt::Debug>(there: ForwardOutcome<A>) -> A {
     match there {
-        There::Answered(answer) => answer,
+        ForwardOutcome::Answered(answer) => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -191,7 +191,7 @@ async fn only_who_knows_the_secret_is_heard() {
         &Limits::default(),
     );
     let there = forward::<ReleaseLock>(&stranger, &called.peer, unknown_ref(), 5_000).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
 }
 
 #[tokio::test]
@@ -235,12 +235,12 @@ async fn a_refusal_is_told_word_for_word_with_all_its_details() {
     let mut direct = LockServiceClient::connect(called.clients.clone())
         .await
         .unwrap();
-    let told = direct.release_lock(unknown_ref()).await.unwrap_err();
+    let answered = direct.release_lock(unknown_ref()).await.unwrap_err();
     match called.ask::<ReleaseLock>(unknown_ref(), 5_000).await {
-        There::Refused(status) => {
-            assert_eq!(status.code(), told.code());
-            assert_eq!(status.message(), told.message());
-            assert_eq!(status.details(), told.details());
+        ForwardOutcome::Refused(status) => {
+            assert_eq!(status.code(), answered.code());
+            assert_eq!(status.message(), answered.message());
+            assert_eq!(status.details(), answered.details());
             assert!(!status.details().is_empty());
         }
         other => panic!("{other:?}"),
@@ -259,7 +259,7 @@ async fn a_replica_serves_nothing_that_was_meant_for_another() {
         ..Default::default()
     };
     let there = forward::<CreateLockRef>(&client(), &earlier, create, 5_000).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     assert_eq!(called.engine.counts().swaps, 0);
 }
 
@@ -292,7 +292,7 @@ async fn a_watch_that_is_passed_on_tells_all_of_it() {
     let ask = WatchLockRequest {
         lock_ref: lock_ref.clone(),
     };
-    let watch = client().watch(&called.peer, &ask, &edge()).await;
+    let watch = client().watch(&called.peer, &ask, &context()).await;
     let mut news = answered(watch);
     let mut next = async || match news.message().await.unwrap().unwrap().outcome.unwrap() {
         forward_watch_response::Outcome::News(news) => {
@@ -317,15 +317,15 @@ async fn a_replica_that_stops_answers_those_that_wait_through_others() {
         }),
         ..Default::default()
     };
-    let call = AcquireLock::parse(ask, &edge()).unwrap();
-    let (client, edge) = (client(), edge());
-    let waiting = client.forward(&called.peer, &call, &edge, within(60_000));
+    let call = AcquireLock::parse(ask, &context()).unwrap();
+    let (client, context) = (client(), context());
+    let waiting = client.forward(&called.peer, &call, &context, within(60_000));
     tokio::pin!(waiting);
     let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
     assert!(early.is_err(), "it waits");
     called.stop.take().unwrap().send(()).unwrap();
     let there = waiting.await;
-    assert!(matches!(there, There::Unknown(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::Unknown(_)), "{there:?}");
     assert_eq!(called.server.await.unwrap().unwrap(), Stopped::Clean);
 }
 
@@ -339,13 +339,13 @@ async fn a_replica_that_is_gone_was_certainly_not_asked() {
     drop(listener);
     let client = client();
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     let nowhere = Peer {
         address: String::new(),
         ..peer
     };
     let there = forward::<ReleaseLock>(&client, &nowhere, unknown_ref(), 60_000).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
 }
 
 #[tokio::test]
@@ -359,10 +359,10 @@ async fn a_replica_that_is_paused_is_noticed_within_seconds_whatever_the_deadlin
     let begun = Instant::now();
     let client = client();
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
-    assert!(matches!(there, There::Unknown(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::Unknown(_)), "{there:?}");
     // Not once more by each of the calls that come then.
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
-    assert!(matches!(there, There::NotAsked(_)), "{there:?}");
+    assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     assert!(
         begun.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -446,12 +446,12 @@ async fn a_replica_tells_another_what_it_did_and_one_that_does_not_is_not_waited
     let called = Called::start().await;
     called.create("k").await;
     called.create("k").await;
-    let told = client().activity(&called.peer, 9, SOON).await.unwrap();
-    let info = told.replica.unwrap();
+    let answered = client().activity(&called.peer, 9, SOON).await.unwrap();
+    let info = answered.replica.unwrap();
     assert_eq!(info.replica, called.peer.id.to_string());
-    assert!(told.answered && !info.answering);
-    assert_eq!((told.keys, told.grants.unwrap().at_once), (1, 1));
-    assert_eq!(told.busiest_keys.len(), 1);
+    assert!(answered.answered && !info.answering);
+    assert_eq!((answered.keys, answered.grants.unwrap().at_once), (1, 1));
+    assert_eq!(answered.busiest_keys.len(), 1);
     let none = client().activity(&called.peer, 0, SOON).await.unwrap();
     assert_eq!(none.busiest_keys.len(), 0);
     let (_says, silent) = Says::start(None).await;
@@ -476,25 +476,25 @@ async fn what_a_replica_says_is_understood() {
         code: Code::FailedPrecondition.into(),
         ..Default::default()
     };
-    type Expected = fn(&There<fermata::proto::ReleaseLockResponse>) -> bool;
+    type Expected = fn(&ForwardOutcome<fermata::proto::ReleaseLockResponse>) -> bool;
     let cases: [(Option<Outcome>, Expected); 6] = [
         (
             Some(Outcome::Elsewhere(elsewhere)),
-            |there| matches!(there, There::Elsewhere { home, version: 5 } if home.0.as_u128() == 7),
+            |there| matches!(there, ForwardOutcome::Elsewhere { home, version: 5 } if home.0.as_u128() == 7),
         ),
         (
             Some(Outcome::Refusal(refusal)),
-            |there| matches!(there, There::Refused(status) if status.code() == Code::FailedPrecondition),
+            |there| matches!(there, ForwardOutcome::Refused(status) if status.code() == Code::FailedPrecondition),
         ),
         (Some(unable(true)), |there| {
-            matches!(there, There::NotAsked(_))
+            matches!(there, ForwardOutcome::NotAsked(_))
         }),
         (Some(unable(false)), |there| {
-            matches!(there, There::Unknown(_))
+            matches!(there, ForwardOutcome::Unknown(_))
         }),
-        (None, |there| matches!(there, There::Unknown(_))),
+        (None, |there| matches!(there, ForwardOutcome::Unknown(_))),
         (Some(Outcome::Answer(vec![0xff].into())), |there| {
-            matches!(there, There::Unknown(_))
+            matches!(there, ForwardOutcome::Unknown(_))
         }),
     ];
     for (outcome, expected) in cases {
@@ -545,15 +545,15 @@ async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
         tokio::time::sleep(GRACE / 8).await;
     }
     teller.session_disconnected(&called.peer, id);
-    let told = Instant::now();
+    let answered = Instant::now();
     while called.engine.counts().sessions > 0 {
         assert!(
-            told.elapsed() < Duration::from_secs(20),
+            answered.elapsed() < Duration::from_secs(20),
             "it lives for its TTL"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(told.elapsed() >= GRACE, "{:?}", told.elapsed());
+    assert!(answered.elapsed() >= GRACE, "{:?}", answered.elapsed());
 }
 
 #[tokio::test]
@@ -563,9 +563,11 @@ async fn a_create_is_one_call_wherever_it_is_made() {
         key: "a".to_owned(),
         ..Default::default()
     };
-    let call = CreateLockRef::parse(ask, &edge()).unwrap();
+    let call = CreateLockRef::parse(ask, &context()).unwrap();
     for _ in 0..2 {
-        client().forward(&peer, &call, &edge(), within(5_000)).await;
+        client()
+            .forward(&peer, &call, &context(), within(5_000))
+            .await;
     }
     let heard = says.heard.lock().await;
     let ids: Vec<String> = heard

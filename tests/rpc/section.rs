@@ -103,7 +103,7 @@ async fn the_largest_value_goes_in_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_create_that_was_repeated_finds_its_place() {
+async fn a_create_that_was_repeated_finds_its_entry() {
     let world = World::new().await;
     let mut client = world.client().await;
     let ask = CreateLockRefRequest {
@@ -182,7 +182,7 @@ async fn a_wait_that_gives_up_leaves_the_queue_in_one_change() {
     assert_eq!(left.state(), LockState::Released);
     assert_eq!(world.engine.counts().swaps, changes + 1);
     assert_eq!(waiters(&world, "a").await, 0);
-    // It is over; and of the holder's nothing is given back.
+    // It has ended; and of the holder's nothing is given back.
     let status = client.acquire_lock(ask).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     let ask = or_leave(&held.lock_ref, Duration::ZERO);
@@ -217,7 +217,7 @@ async fn limits_that_are_as_large_as_can_be_set_are_served_with() {
         message_bytes_max: MAX,
         owner_bytes_max: MAX,
         reason_bytes_max: MAX,
-        places_per_key_max: MAX,
+        entries_per_key_max: MAX,
         ended_per_key_max: MAX,
         lock_refs_per_session_max: MAX,
         sessions_max: MAX,

@@ -5,7 +5,7 @@ use fermata::proto::*;
 use tonic::Code;
 
 use crate::lever::Mode;
-use crate::world::{World, create, fields, has_retry_info, hold, in_ms, told};
+use crate::world::{World, code_and_reason, create, fields, has_retry_info, hold, in_ms};
 
 fn refused(code: Code, reason: &str) -> (Code, String) {
     (code, reason.to_owned())
@@ -139,7 +139,7 @@ async fn a_request_id_with_another_argument_is_invalid() {
     });
     let answer = client.create_lock_ref(ask).await;
     assert_eq!(
-        told(answer),
+        code_and_reason(answer),
         refused(Code::InvalidArgument, "REQUEST_MISMATCH")
     );
 }
@@ -151,13 +151,19 @@ async fn a_released_lock_ref_is_stale() {
     let held = hold(&mut client, "a").await;
     client.release_lock(release(&held.lock_ref)).await.unwrap();
     let answer = client.critical_get(get(&held.lock_ref)).await;
-    assert_eq!(told(answer), refused(Code::FailedPrecondition, "RELEASED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::FailedPrecondition, "RELEASED")
+    );
     let acquire = AcquireLockRequest {
         lock_ref: held.lock_ref,
         ..Default::default()
     };
     let answer = client.acquire_lock(acquire).await;
-    assert_eq!(told(answer), refused(Code::FailedPrecondition, "RELEASED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::FailedPrecondition, "RELEASED")
+    );
 }
 
 #[tokio::test]
@@ -179,9 +185,15 @@ async fn a_lock_ref_whose_client_was_silent_is_expired() {
     let held = client.create_lock_ref(ask).await.unwrap().into_inner();
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let answer = client.critical_get(get(&held.lock_ref)).await;
-    assert_eq!(told(answer), refused(Code::FailedPrecondition, "EXPIRED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::FailedPrecondition, "EXPIRED")
+    );
     let answer = client.release_lock(release(&held.lock_ref)).await;
-    assert_eq!(told(answer), refused(Code::FailedPrecondition, "EXPIRED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::FailedPrecondition, "EXPIRED")
+    );
 }
 
 #[tokio::test]
@@ -225,15 +237,18 @@ async fn an_older_grant_is_superseded_and_none_is_not_enough() {
     let world = World::new().await;
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await;
-    let place = held.lock_ref.split('@').next().unwrap();
-    let older = format!("{place}@{}", held.fencing_token - 1);
+    let entry = held.lock_ref.split('@').next().unwrap();
+    let older = format!("{entry}@{}", held.fencing_token - 1);
     let answer = client.critical_get(get(&older)).await;
     assert_eq!(
-        told(answer),
+        code_and_reason(answer),
         refused(Code::FailedPrecondition, "GRANT_SUPERSEDED")
     );
-    let answer = client.critical_get(get(place)).await;
-    assert_eq!(told(answer), refused(Code::FailedPrecondition, "NO_GRANT"));
+    let answer = client.critical_get(get(entry)).await;
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::FailedPrecondition, "NO_GRANT")
+    );
 }
 
 #[tokio::test]
@@ -248,7 +263,7 @@ async fn a_call_no_must_grow() {
     client.critical_get(numbered(5)).await.unwrap();
     let answer = client.critical_get(numbered(5)).await;
     assert_eq!(
-        told(answer),
+        code_and_reason(answer),
         refused(Code::FailedPrecondition, "CALL_NO_NOT_ABOVE")
     );
 }
@@ -278,15 +293,24 @@ async fn what_never_was_is_not_found() {
         ..Default::default()
     };
     let answer = client.create_lock_ref(ask).await;
-    assert_eq!(told(answer), refused(Code::NotFound, "UNKNOWN_TABLE"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::NotFound, "UNKNOWN_TABLE")
+    );
     let answer = client.critical_get(get("default/a#1.k3vt9p2q@1")).await;
-    assert_eq!(told(answer), refused(Code::NotFound, "NEVER_ISSUED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::NotFound, "NEVER_ISSUED")
+    );
     let answer = client.release_lock(release("default/a#1.k3vt9p2q")).await;
-    assert_eq!(told(answer), refused(Code::NotFound, "NEVER_ISSUED"));
+    assert_eq!(
+        code_and_reason(answer),
+        refused(Code::NotFound, "NEVER_ISSUED")
+    );
 }
 
 #[tokio::test]
-async fn a_session_that_is_over_is_a_precondition() {
+async fn a_session_that_has_ended_is_a_precondition() {
     let world = World::new().await;
     let mut client = world.client().await;
     let opened = client
@@ -316,7 +340,7 @@ async fn a_session_that_is_over_is_a_precondition() {
     };
     let answer = client.renew_session(renew).await;
     assert_eq!(
-        told(answer),
+        code_and_reason(answer),
         refused(Code::FailedPrecondition, "SESSION_CLOSED")
     );
     let ask = CreateLockRefRequest {
@@ -326,7 +350,7 @@ async fn a_session_that_is_over_is_a_precondition() {
     };
     let answer = client.create_lock_ref(ask).await;
     assert_eq!(
-        told(answer),
+        code_and_reason(answer),
         refused(Code::FailedPrecondition, "SESSION_CLOSED")
     );
 }
@@ -334,7 +358,7 @@ async fn a_session_that_is_over_is_a_precondition() {
 #[tokio::test]
 async fn a_full_queue_names_its_limit_and_when_to_come_back() {
     let limits = Limits {
-        places_per_key_max: 2,
+        entries_per_key_max: 2,
         ..Limits::default()
     };
     let world = World::with(limits).await;
@@ -349,7 +373,7 @@ async fn a_full_queue_names_its_limit_and_when_to_come_back() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(has_retry_info(&status));
     assert!(
-        status.message().contains("places_per_key_max"),
+        status.message().contains("entries_per_key_max"),
         "{}",
         status.message()
     );

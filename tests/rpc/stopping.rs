@@ -58,8 +58,8 @@ async fn open_waits_and_streams_end_and_the_server_with_them() {
         assert!(has_retry_info(&status));
     }
     let mut last = ServingStatus::Unknown;
-    while let Some(told) = healthy.next().await {
-        last = told.unwrap().status();
+    while let Some(answered) = healthy.next().await {
+        last = answered.unwrap().status();
     }
     assert_eq!(last, ServingStatus::NotServing);
     assert_eq!(stopped.await.unwrap().unwrap(), Stopped::Clean);

@@ -49,13 +49,13 @@ async fn watch(client: &mut Client, lock_ref: &str) -> Streaming<WatchLockRespon
 }
 
 #[tokio::test]
-async fn signs_of_life_are_answered_in_order_and_an_ended_session_ends_nothing() {
+async fn renewals_are_answered_in_order_and_an_ended_session_ends_nothing() {
     let world = World::new().await;
     let mut client = world.client().await;
     let live = open(&mut client, 5_000).await;
-    let over = open(&mut client, 5_000).await;
+    let ended = open(&mut client, 5_000).await;
     let close = CloseSessionRequest {
-        session: over.clone(),
+        session: ended.clone(),
     };
     client.close_session(close).await.unwrap();
     let held = hold(&mut client, "a").await;
@@ -66,7 +66,7 @@ async fn signs_of_life_are_answered_in_order_and_an_ended_session_ends_nothing()
     };
     client.release_lock(release).await.unwrap();
 
-    let asked: Vec<String> = [&live, &over, &held.session, &released.session]
+    let asked: Vec<String> = [&live, &ended, &held.session, &released.session]
         .into_iter()
         .cycle()
         .take(200)
@@ -81,7 +81,7 @@ async fn signs_of_life_are_answered_in_order_and_an_ended_session_ends_nothing()
     );
     for answer in answers {
         let seconds = answer.valid_for.unwrap().seconds;
-        if answer.session == over {
+        if answer.session == ended {
             assert_eq!((seconds, answer.reason()), (0, EndReason::SessionClosed));
         } else if answer.session == released.session {
             assert_eq!((seconds, answer.reason()), (0, EndReason::Released));
@@ -147,11 +147,11 @@ async fn a_lease_of_which_nothing_can_be_said_ends_no_stream() {
     let asks = stream::iter([alive(&live), alive(&unknown), alive(&live)]);
     let answers = client.keep_alive(asks).await.unwrap().into_inner();
     let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
-    let told: Vec<_> = answers
+    let answered: Vec<_> = answers
         .iter()
         .map(|a| (&a.session, a.ttl.is_some()))
         .collect();
-    assert_eq!(told, [(&live, true), (&unknown, false), (&live, true)]);
+    assert_eq!(answered, [(&live, true), (&unknown, false), (&live, true)]);
     assert_eq!(answers[1].valid_for, Some(prost_types::Duration::default()));
     assert_eq!(answers[1].reason(), EndReason::Unspecified);
 }
@@ -168,8 +168,8 @@ async fn streams_end_cleanly_a_little_before_their_deadline() {
             let started = Instant::now();
             let ask = WatchLockRequest { lock_ref };
             let watch = heard(client.watch_lock(in_ms(ask, 1_000)).await)?.unwrap();
-            let told: Vec<_> = watch.into_inner().map(Result::unwrap).collect().await;
-            assert_eq!(told.len(), 1);
+            let answered: Vec<_> = watch.into_inner().map(Result::unwrap).collect().await;
+            assert_eq!(answered.len(), 1);
             (started.elapsed() < Duration::from_millis(1_000)).then_some(())
         }
     })
@@ -180,8 +180,8 @@ async fn streams_end_cleanly_a_little_before_their_deadline() {
             let started = Instant::now();
             let asks = stream::pending::<KeepAliveRequest>();
             let answers = heard(client.keep_alive(in_ms(asks, 1_000)).await)?.unwrap();
-            let told: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
-            assert_eq!(told.len(), 0);
+            let answered: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+            assert_eq!(answered.len(), 0);
             (started.elapsed() < Duration::from_millis(1_000)).then_some(())
         }
     })
@@ -196,8 +196,11 @@ async fn a_watch_tells_position_held_and_lost() {
     let second = create(&mut client, "a").await;
     let third = create(&mut client, "a").await;
     let mut watch = watch(&mut client, &third.lock_ref).await;
-    let told = watch.next().await.unwrap().unwrap();
-    assert_eq!((told.state(), told.position), (LockState::Waiting, 2));
+    let answered = watch.next().await.unwrap().unwrap();
+    assert_eq!(
+        (answered.state(), answered.position),
+        (LockState::Waiting, 2)
+    );
     for gone in [second, first] {
         let release = ReleaseLockRequest {
             lock_ref: gone.lock_ref,
@@ -205,21 +208,21 @@ async fn a_watch_tells_position_held_and_lost() {
         };
         client.release_lock(release).await.unwrap();
     }
-    let mut told = watch.next().await.unwrap().unwrap();
-    while told.state() == LockState::Waiting {
-        told = watch.next().await.unwrap().unwrap();
+    let mut answered = watch.next().await.unwrap().unwrap();
+    while answered.state() == LockState::Waiting {
+        answered = watch.next().await.unwrap().unwrap();
     }
-    assert_eq!(told.state(), LockState::Held);
-    assert!(told.fencing_token > 0);
-    assert!(told.valid_for.unwrap().seconds > 0);
+    assert_eq!(answered.state(), LockState::Held);
+    assert!(answered.fencing_token > 0);
+    assert!(answered.valid_for.unwrap().seconds > 0);
     let get = CriticalGetRequest {
-        lock_ref: told.lock_ref.clone(),
+        lock_ref: answered.lock_ref.clone(),
         call_no: 0,
     };
     client.critical_get(get).await.unwrap();
 
     let force = ForceReleaseRequest {
-        lock_ref: told.lock_ref,
+        lock_ref: answered.lock_ref,
         reason: "wedged".into(),
         forced_by: "ann".into(),
     };
@@ -234,7 +237,7 @@ async fn a_watch_tells_position_held_and_lost() {
 }
 
 #[tokio::test]
-async fn an_open_watch_is_a_sign_of_life_until_it_is_dropped() {
+async fn an_open_watch_is_a_renewal_until_it_is_dropped() {
     let world = World::with(quick()).await;
     let mut client = world.client().await;
     let ask = CreateLockRefRequest {

@@ -108,7 +108,7 @@ impl World {
         LockServiceClient::new(self.channel().await)
     }
 
-    /// A connection whose calls go on listening when their deadline is over, as tonic's do not: what they
+    /// A connection whose calls go on listening when their deadline has passed, as tonic's do not: what they
     /// are told is the server's word on any machine, however busy.
     pub async fn patient_channel(&self) -> PatientChannel {
         let socket = TcpStream::connect(self.addr).await.unwrap();
@@ -153,7 +153,7 @@ pub async fn hold(client: &mut Client, key: &str) -> CreateLockRefResponse {
     held
 }
 
-/// A place in the queue of this key.
+/// An entry in the queue of this key.
 pub async fn create(client: &mut Client, key: &str) -> CreateLockRefResponse {
     let ask = CreateLockRefRequest {
         key: key.to_owned(),
@@ -170,7 +170,7 @@ pub fn in_ms<T>(ask: T, ms: u64) -> Request<T> {
 }
 
 /// The code and the reason of a refusal.
-pub fn told<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, String) {
+pub fn code_and_reason<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, String) {
     let status = answer.unwrap_err();
     let details = status.check_error_details().unwrap();
     let reason = details.error_info().map(|info| {
@@ -195,7 +195,7 @@ pub fn has_retry_info(status: &Status) -> bool {
     status.get_error_details().retry_info().is_some()
 }
 
-/// Tries a call with a short deadline until its answer came in time: on a busy machine a client may hear
+/// Tries a call with a short deadline until its answer came in time: on a busy machine a client may learn
 /// of it too late.
 pub async fn in_time<T, F>(mut call: impl FnMut() -> F) -> Result<T, Status>
 where

@@ -12,7 +12,7 @@ use fermata::proto::{
 use tonic::{Code, Response, Status};
 use uuid::Uuid;
 
-use super::history::{Asked, Recorder};
+use super::history::{RecordedRequest, Recorder};
 use super::process::{Client, Serve};
 
 const CLIENTS: usize = 16;
@@ -29,7 +29,7 @@ struct Increment {
 enum Trouble {
     /// The server was not there, or did not know the outcome: the same call again.
     Again,
-    /// The lockRef is over: start a new section.
+    /// The lockRef has ended: start a new section.
     Lost,
 }
 
@@ -72,7 +72,7 @@ struct Counting {
 
 impl Counting {
     /// One try of a call.
-    async fn tried<Q: Asked + Clone, F>(
+    async fn tried<Q: RecordedRequest + Clone, F>(
         &mut self,
         ask: &Q,
         make: impl FnOnce(Client, Q) -> F,
@@ -148,7 +148,7 @@ async fn section(
         let get = async |mut client: Client, request| client.critical_get(request).await;
         match client.tried(&request, get).await {
             Ok(answer) => break parse(&answer.value),
-            // Taken over by the process that came after: the same place, with a newer grant.
+            // Taken over by the process that came after: the same entry, with a newer grant.
             Err(_) => (held, fence) = acquire(client, &lock_ref).await?,
         }
     };

@@ -1,4 +1,4 @@
-//! Holders that die or pause: the next waiter gets the lock after the TTL and not before, and nothing the
+//! Holders that crash or pause: the next waiter gets the lock after the TTL and not before, and nothing the
 //! old holder writes late survives.
 //!
 //! The holder is a process of its own: this test binary again, running `holder`.
@@ -153,7 +153,7 @@ async fn the_next_waiter_gets_the_lock_after_the_ttl_of_a_killed_holder_and_not_
     let waiting = create(&mut next).await;
     holder.signal(Signal::SIGKILL);
     let held = acquire(&mut next, &waiting).await;
-    // Its last sign of life was after `before`, so it was safe for a TTL from there.
+    // Its last renewal was after `before`, so it was safe for a TTL from there.
     assert!(before.elapsed() >= TTL, "taken away from a live holder");
     assert_eq!(get(&mut next, &held).await, "first");
 }
@@ -176,7 +176,7 @@ async fn a_late_write_of_a_paused_holder_is_refused_and_the_next_value_stands() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_gives_signs_of_life_keeps_its_lock_beyond_the_ttl() {
+async fn a_holder_that_sends_renewals_keeps_its_lock_beyond_the_ttl() {
     let serve = Serve::start();
     let mut next = serve.client();
     let mut holder = Holder::start(&serve);
@@ -232,7 +232,7 @@ async fn with_a_disconnect_grace_the_next_waiter_gets_the_lock_soon_after_its_ho
             "round {round}: the next one has the lock {} ms after SIGKILL",
             after.as_millis()
         );
-        // What the holder was promised ended before: it gave no sign of life after it was killed.
+        // What the holder was promised ended before: it sent no renewal after it was killed.
         assert!(after >= GRACE, "taken away from a live holder: {after:?}");
         locked.wait().unwrap();
         let release = ReleaseLockRequest {

@@ -48,7 +48,7 @@ fn steady(text: &str) -> String {
         let taken = if digits >= 13 && digits == word {
             steady.push_str("<token>");
             digits
-        } else if word == 8 && after_place(&steady) {
+        } else if word == 8 && after_entry(&steady) {
             steady.push_str("<tag>");
             word
         } else {
@@ -62,10 +62,10 @@ fn steady(text: &str) -> String {
 }
 
 /// Whether the text ends with the `#17.` of a lockRef.
-fn after_place(text: &str) -> bool {
+fn after_entry(text: &str) -> bool {
     text.strip_suffix('.').is_some_and(|text| {
-        let place = text.trim_end_matches(|c: char| c.is_ascii_digit());
-        place.len() < text.len() && place.ends_with('#')
+        let location = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        location.len() < text.len() && location.ends_with('#')
     })
 }
 

@@ -69,7 +69,7 @@ fn a_replica_that_others_cannot_call_says_so_once() {
 #[test]
 fn a_file_that_cannot_be_read_is_told_with_its_setting() {
     let secret = secret();
-    for (more, told) in [
+    for (more, answered) in [
         (
             &["--peer-secret-file", "none.secret"][..],
             "peers.secret_file: cannot read none.secret",
@@ -95,6 +95,6 @@ fn a_file_that_cannot_be_read_is_told_with_its_setting() {
         let output = serve(more).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(78), "{said}");
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(answered), "{said}");
     }
 }

@@ -64,7 +64,7 @@ impl Running {
         }
     }
 
-    /// A call that waits for a lock, under way.
+    /// A call that waits for a lock, in flight.
     async fn waiting_call(&self) -> JoinHandle<Status> {
         let mut client = client(&format!("http://{}", self.address()));
         let create = CreateLockRefRequest {
@@ -106,12 +106,15 @@ fn refusal(args: &[&str]) -> (i32, String) {
 fn the_greeting_says_where_everything_is_and_what_to_try() {
     let data = tempfile::tempdir().unwrap();
     let running = Running::start(data.path(), &[]);
-    let [listening, place, replica, lock, grpcurl] = &running.greeting[..] else {
+    let [listening, location, replica, lock, grpcurl] = &running.greeting[..] else {
         panic!("{:?}", running.greeting);
     };
     let address = listening.strip_prefix("listening on ").unwrap();
     assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"));
-    assert!(place.contains(data.path().to_str().unwrap()), "{place}");
+    assert!(
+        location.contains(data.path().to_str().unwrap()),
+        "{location}"
+    );
     assert!(replica.starts_with("replica "), "{replica}");
     assert!(lock.ends_with(&format!(
         "lock --endpoint http://{address} demo -- echo hello"

@@ -1,4 +1,4 @@
-//! Who believes that it holds a key, by its own clock and by what it was told. While somebody does, its place lives
+//! Who believes that it holds a key, by its own clock and by what it was told. While somebody does, its entry lives
 //! and is the first one, whatever the queue is changed to; unless it was ended by force.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub struct Beliefs(Mutex<Noted>);
 #[derive(Default)]
 struct Noted {
     held: Vec<Belief>,
-    /// Keys, and their places that somebody may have ended by force.
+    /// Keys, and their entries that somebody may have ended by force.
     forced: BTreeSet<(String, u64)>,
 }
 
@@ -27,7 +27,7 @@ struct Belief {
 }
 
 impl Beliefs {
-    /// A client holds a key from now on, for as long as its guard is there and valid. `first`: the first place now.
+    /// A client holds a key from now on, for as long as its guard is there and valid. `first`: the first entry now.
     pub fn begin(
         &self,
         log: &Log,
@@ -46,7 +46,7 @@ impl Beliefs {
         noted.look(log, key, first);
     }
 
-    /// From now on nothing is promised for this place.
+    /// From now on nothing is promised for this entry.
     pub fn force(&self, key: &str, seq: u64) {
         let mut noted = self.0.lock().unwrap();
         noted.forced.insert((key.to_owned(), seq));
@@ -65,14 +65,14 @@ impl Beliefs {
 }
 
 impl Noted {
-    /// Whether all who believe in their lock of a key have its first place.
+    /// Whether all who believe in their lock of a key have its first entry.
     fn look(&self, log: &Log, key: &str, first: Option<u64>) {
         for belief in self.held.iter().filter(|belief| belief.key == key) {
             let believes = belief.guard.upgrade().is_some_and(|guard| guard.is_valid());
             let is_forced = self.forced.contains(&(key.to_owned(), belief.seq));
             if believes && first != Some(belief.seq) && !is_forced {
                 log.violation(format_args!(
-                    "{} believes that it holds {key} as #{}, and the first place is {first:?} now",
+                    "{} believes that it holds {key} as #{}, and the first entry is {first:?} now",
                     belief.who, belief.seq
                 ));
             }

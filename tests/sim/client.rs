@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fermata::client::{
     Client, ClientOptions, CreateError, CriticalError, LockGuard, LockRequest, Lost, LostReason,
-    Moment, Mutation, Place, ReleaseError, Session, SessionRequest, WaitError,
+    Moment, Mutation, QueueEntry, ReleaseError, Session, SessionRequest, WaitError,
 };
 use fermata::lock::LockRef;
 use hyper_util::rt::TokioIo;
@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::clocks::{HostClock, random_uuid};
 use super::counter;
-use super::history::{Call, Op, Outcome, Told};
+use super::history::{Call, Learned, Op, Outcome};
 use super::net::Node;
 use super::replica::{addresses, dial};
 use super::rng::Rng;
@@ -142,28 +142,30 @@ struct Caller {
     session: Option<Session>,
 }
 
-/// What a loss tells of the place.
-fn told(lost: &Lost) -> Told {
+/// What a loss tells of the entry.
+fn learned(lost: &Lost) -> Learned {
     match lost.reason {
         // Known by its own clock only.
-        LostReason::ValidityEnded | LostReason::NeverIssued | LostReason::Unknown => Told::Nothing,
-        LostReason::Released => Told::Released,
-        _ => Told::Over,
+        LostReason::ValidityEnded | LostReason::NeverIssued | LostReason::Unknown => {
+            Learned::Nothing
+        }
+        LostReason::Released => Learned::Released,
+        _ => Learned::Ended,
     }
 }
 
 /// What is known of a critical call that failed. That it was lost on the way says nothing of what was done.
 fn failed(error: &CriticalError) -> Outcome {
     match error {
-        CriticalError::Lost(lost) => Outcome::Unknown(told(lost)),
-        _ => Outcome::Unknown(Told::Nothing),
+        CriticalError::Lost(lost) => Outcome::Unknown(learned(lost)),
+        _ => Outcome::Unknown(Learned::Nothing),
     }
 }
 
 fn done_or_unknown<T, E>(done: &Result<T, E>) -> Outcome {
     match done {
         Ok(_) => Outcome::Done,
-        Err(_) => Outcome::Unknown(Told::Nothing),
+        Err(_) => Outcome::Unknown(Learned::Nothing),
     }
 }
 
@@ -176,7 +178,7 @@ enum Section {
 }
 
 /// Something that is asked for.
-struct Asked {
+struct LockAttempt {
     call: Call,
     name: String,
 }
@@ -227,7 +229,7 @@ impl Caller {
     }
 
     /// Begins to ask for something.
-    fn asks(&self, op: Op, key: &str) -> Asked {
+    fn asks(&self, op: Op, key: &str) -> LockAttempt {
         let log = &self.world.log;
         log.operation();
         let name = format!("{op:?}");
@@ -237,12 +239,17 @@ impl Caller {
         let call = self.world.history.call(&self.name, op, |event| {
             event.key = key.into();
         });
-        Asked { call, name }
+        LockAttempt { call, name }
     }
 
     /// What came of it.
-    fn hears<T, E: std::fmt::Display>(&self, asked: Asked, outcome: Outcome, done: &Result<T, E>) {
-        let Asked { call, name } = asked;
+    fn hears<T, E: std::fmt::Display>(
+        &self,
+        asked: LockAttempt,
+        outcome: Outcome,
+        done: &Result<T, E>,
+    ) {
+        let LockAttempt { call, name } = asked;
         call.came_to(outcome);
         match done {
             Ok(_) => self.say(format_args!("{name}: {outcome:?}")),
@@ -304,33 +311,33 @@ impl Caller {
         let session = self.session.clone().filter(|_| in_session);
         let mut asked = self.asks(op, key);
         asked.call.event.session = session.as_ref().map(|session| session.id().into());
-        let place = match &session {
-            Some(session) => session.place(request).await,
-            None => self.client.place(request).await,
+        let entry = match &session {
+            Some(session) => session.enqueue(request).await,
+            None => self.client.enqueue(request).await,
         };
-        let outcome = match &place {
-            Ok(place) => {
-                if let Ok(lock_ref) = place.lock_ref().parse() {
+        let outcome = match &entry {
+            Ok(entry) => {
+                if let Ok(lock_ref) = entry.lock_ref().parse() {
                     asked.call.event.names(&lock_ref);
                 }
-                asked.call.event.until = Some(self.global(place.valid_until()));
+                asked.call.event.until = Some(self.global(entry.valid_until()));
                 Outcome::Done
             }
             Err(CreateError::Unavailable(_) | CreateError::Other(_)) => {
-                Outcome::Unknown(Told::Nothing)
+                Outcome::Unknown(Learned::Nothing)
             }
-            Err(_) => Outcome::Refused(Told::Nothing),
+            Err(_) => Outcome::Refused(Learned::Nothing),
         };
-        self.hears(asked, outcome, &place);
-        let Ok(mut place) = place else {
+        self.hears(asked, outcome, &entry);
+        let Ok(mut entry) = entry else {
             return Section::InVain;
         };
-        let lock_ref: LockRef = place.lock_ref().parse().unwrap();
-        let Some(held) = self.wait(&mut place, key, &lock_ref, limit).await else {
+        let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
+        let Some(held) = self.wait(&mut entry, key, &lock_ref, limit).await else {
             if self.rng.below(2) == 0 {
                 let mut asked = self.asks(Op::Release(None), key);
                 asked.call.event.names(&lock_ref);
-                let given_up = place.give_up().await;
+                let given_up = entry.give_up().await;
                 self.hears(asked, done_or_unknown(&given_up), &given_up);
             } else {
                 self.gives_back(&lock_ref);
@@ -354,7 +361,7 @@ impl Caller {
 
     async fn wait(
         &self,
-        place: &mut Place,
+        entry: &mut QueueEntry,
         key: &str,
         lock_ref: &LockRef,
         limit: Duration,
@@ -362,7 +369,7 @@ impl Caller {
         let mut asked = self.asks(Op::Acquire, key);
         let event = &mut asked.call.event;
         event.names(lock_ref);
-        let waited = place.wait(Some(limit)).await;
+        let waited = entry.wait(Some(limit)).await;
         let event = &mut asked.call.event;
         let outcome = match &waited {
             Ok(guard) => {
@@ -371,11 +378,11 @@ impl Caller {
                 Outcome::Done
             }
             Err(WaitError::TimedOut { .. }) => {
-                event.until = Some(self.global(place.valid_until()));
+                event.until = Some(self.global(entry.valid_until()));
                 Outcome::Done
             }
-            Err(WaitError::Lost(lost)) => Outcome::Refused(told(lost)),
-            Err(_) => Outcome::Unknown(Told::Nothing),
+            Err(WaitError::Lost(lost)) => Outcome::Refused(learned(lost)),
+            Err(_) => Outcome::Unknown(Learned::Nothing),
         };
         self.hears(asked, outcome, &waited);
         let guard = Arc::new(waited.ok()?);
@@ -403,7 +410,7 @@ impl Caller {
     }
 
     /// Notes a critical call. It was answered under the grant that is known by then.
-    fn answered<T>(&self, held: &Held, mut asked: Asked, done: &Result<T, CriticalError>) {
+    fn answered<T>(&self, held: &Held, mut asked: LockAttempt, done: &Result<T, CriticalError>) {
         let event = &mut asked.call.event;
         event.grant = Some(held.guard.fencing_token());
         let outcome = match done {
@@ -520,8 +527,8 @@ impl Caller {
         };
         let outcome = match &released {
             Ok(()) => Outcome::Done,
-            Err(ReleaseError::Lost(lost)) if !is_lost => Outcome::Unknown(told(lost)),
-            Err(_) => Outcome::Unknown(Told::Nothing),
+            Err(ReleaseError::Lost(lost)) if !is_lost => Outcome::Unknown(learned(lost)),
+            Err(_) => Outcome::Unknown(Learned::Nothing),
         };
         self.hears(asked, outcome, &released);
         let (Ok(()), Some((count, _))) = (released, put) else {

@@ -28,7 +28,7 @@ pub fn print(counts: &[u64], tag: &str) -> String {
 pub struct Counters(Mutex<BTreeMap<(String, usize), BTreeSet<u64>>>);
 
 impl Counters {
-    /// A holder reads this. Whatever was under way of others is settled by that.
+    /// A holder reads this. Whatever was in flight of others is settled by that.
     pub fn read(&self, log: &Log, who: &str, key: &str, counts: &[u64]) {
         let mut may = self.0.lock().unwrap();
         for (client, &count) in counts.iter().enumerate() {

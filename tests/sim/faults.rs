@@ -137,20 +137,20 @@ fn cut_off(world: &Arc<World>, replica: usize, span: Duration) {
     });
 }
 
-/// A replica's beats do not get through.
+/// A replica's heartbeats do not get through.
 fn mute(world: &Arc<World>, replica: usize, span: Duration) {
     let name = &world.replicas[replica].name;
     let span = span * 2;
     world
         .log
-        .fault(name, format_args!("gives no beat for {span:?}"));
+        .fault(name, format_args!("sends no heartbeat for {span:?}"));
     world.change_weather(replica, |weather| weather.is_mute = true);
     later(world, span, move |world| {
         world.change_weather(replica, |weather| weather.is_mute = false);
     });
 }
 
-/// As SIGSTOP: it hears nothing, says nothing, and its sleeps do not end.
+/// As SIGSTOP: it learns nothing, says nothing, and its sleeps do not end.
 fn stop_replica(world: &Arc<World>, replica: usize, span: Duration) {
     let clock = &world.replicas[replica].clock;
     if clock.awake.is_closed() {
@@ -177,15 +177,15 @@ fn stop_host(world: &Arc<World>, host: usize, span: Duration) {
 
 /// A replica goes, or loses the store, in the middle of its next write or swap.
 fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
-    let Some(way) = world.replicas[replica].way() else {
+    let Some(link) = world.replicas[replica].link() else {
         return;
     };
     let kind = match rng.below(4) {
         0 => Ambush::Swap,
         _ => Ambush::Write,
     };
-    let dies = rng.below(4);
-    let met = way.ambush(kind);
+    let crashes = rng.below(4);
+    let met = link.ambush(kind);
     let world = Arc::clone(world);
     tokio::task::spawn_local(async move {
         if met.await.is_err() || world.is_healed() {
@@ -196,7 +196,7 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
             &host.name,
             format_args!("is met in the middle of a {kind:?}"),
         );
-        match dies {
+        match crashes {
             0 => cut_off(&world, replica, span),
             1 => stop_replica(&world, replica, span),
             how => {

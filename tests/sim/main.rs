@@ -1,5 +1,5 @@
 //! Deterministic simulation: the real engine, services and client on a network, a store and clocks that one seed
-//! rules. What is simulated and what is not, and how a seed is repeated, stands in docs/simulation.md.
+//! rules. What is simulated and what is not, and how a seed is repeated, is in docs/simulation.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,10 +13,10 @@ mod client;
 mod clocks;
 mod counter;
 mod faults;
-mod heard;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod log;
+mod log_tap;
 mod net;
 mod replica;
 #[path = "../support/rng.rs"]

@@ -17,8 +17,8 @@ use tonic::transport::server::Connected;
 use super::log::Log;
 use super::rng::Rng;
 
-/// How many bytes may be under way in one direction.
-const UNDER_WAY_MAX: usize = 1024 * 1024;
+/// How many bytes may be in flight in one direction.
+const IN_FLIGHT_MAX: usize = 1024 * 1024;
 
 /// A running process: a host, and how often that was started before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,7 +43,7 @@ struct Inner {
     /// Whoever waits for something to be unblocked.
     waiting: Vec<Waker>,
     listeners: BTreeMap<String, (Node, UnboundedSender<End>)>,
-    dead: BTreeSet<Node>,
+    fenced: BTreeSet<Node>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
 }
@@ -59,7 +59,7 @@ struct Connection {
 #[derive(Default)]
 struct Pipe {
     chunks: VecDeque<(Instant, Vec<u8>)>,
-    under_way: usize,
+    in_flight: usize,
     /// The last one comes then.
     last: Option<Instant>,
     /// Nothing comes after that.
@@ -106,7 +106,7 @@ impl Net {
                 stopped: BTreeSet::new(),
                 waiting: Vec::new(),
                 listeners: BTreeMap::new(),
-                dead: BTreeSet::new(),
+                fenced: BTreeSet::new(),
                 connections: BTreeMap::new(),
                 next: 0,
             })),
@@ -155,7 +155,7 @@ impl Net {
     /// A process is gone: what it does from here on nobody sees. `is_heard`: the others see its connections break.
     pub fn kill(&self, node: Node, is_heard: bool) {
         let mut inner = self.inner();
-        inner.dead.insert(node);
+        inner.fenced.insert(node);
         inner.listeners.retain(|_, (by, _)| *by != node);
         for connection in inner.connections.values_mut() {
             if connection.nodes.contains(&node) && is_heard {
@@ -180,7 +180,7 @@ impl Net {
         sleep(latency).await;
         poll_fn(|cx| {
             let mut inner = self.inner();
-            if inner.dead.contains(&from) {
+            if inner.fenced.contains(&from) {
                 return Poll::Pending;
             }
             let ways = [(from.host, host), (host, from.host)];
@@ -248,7 +248,7 @@ impl AsyncRead for End {
         };
         let [me, other] = [this.me, 1 - this.me].map(|at| connection.nodes[at]);
         connection.to[this.me].reader = Some(cx.waker().clone());
-        if inner.dead.contains(&me) {
+        if inner.fenced.contains(&me) {
             return Poll::Pending;
         }
         if connection.is_reset {
@@ -282,7 +282,7 @@ impl AsyncRead for End {
         if chunk.is_empty() {
             pipe.chunks.pop_front();
         }
-        pipe.under_way -= bytes;
+        pipe.in_flight -= bytes;
         if let Some(writer) = pipe.writer.take() {
             writer.wake();
         }
@@ -304,20 +304,20 @@ impl AsyncWrite for End {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
         let other = 1 - this.me;
-        if inner.dead.contains(&connection.nodes[this.me]) {
+        if inner.fenced.contains(&connection.nodes[this.me]) {
             return Poll::Pending;
         }
         if connection.is_reset || !connection.is_open[other] {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let pipe = &mut connection.to[other];
-        if pipe.under_way + buf.len() > UNDER_WAY_MAX {
+        if pipe.in_flight + buf.len() > IN_FLIGHT_MAX {
             pipe.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let at = (Instant::now() + latency).max(pipe.last.unwrap_or_else(Instant::now));
         pipe.last = Some(at);
-        pipe.under_way += buf.len();
+        pipe.in_flight += buf.len();
         pipe.chunks.push_back((at, buf.to_vec()));
         if let Some(reader) = pipe.reader.take() {
             reader.wake();
@@ -339,9 +339,9 @@ impl Net {
     /// This end says no more.
     fn ends(&self, id: u64, me: usize) {
         let mut inner = self.inner();
-        let dead = inner.dead.clone();
+        let fenced = inner.fenced.clone();
         if let Some(connection) = inner.connections.get_mut(&id)
-            && !dead.contains(&connection.nodes[me])
+            && !fenced.contains(&connection.nodes[me])
         {
             connection.to[1 - me].ends = true;
             connection.to[1 - me].wake();
@@ -353,18 +353,18 @@ impl Drop for End {
     fn drop(&mut self) {
         self.net.ends(self.id, self.me);
         let mut inner = self.net.inner();
-        let dead = inner.dead.clone();
+        let fenced = inner.fenced.clone();
         let Some(connection) = inner.connections.get_mut(&self.id) else {
             return;
         };
         // Of a process that is gone nobody sees it.
-        if dead.contains(&connection.nodes[self.me]) {
+        if fenced.contains(&connection.nodes[self.me]) {
             return;
         }
         connection.is_open[self.me] = false;
         connection.to[self.me].wake();
         let other = 1 - self.me;
-        if !connection.is_open[other] || dead.contains(&connection.nodes[other]) {
+        if !connection.is_open[other] || fenced.contains(&connection.nodes[other]) {
             inner.connections.remove(&self.id);
         }
     }

@@ -1,5 +1,5 @@
-//! One replica: the real engine and the real services, on the simulated network and store. It dies and starts anew
-//! as the seed says; a dead one's tasks run on for a while, but nothing that they do gets anywhere.
+//! One replica: the real engine and the real services, on the simulated network and store. It crashes and starts anew
+//! as the seed says; a crashed one's tasks run on for a while, but nothing that they do gets anywhere.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use super::clocks::{HostClock, HostIds, Sleeper};
 use super::net::{End, Net, Node};
 use super::rng::Rng;
-use super::store::Way;
+use super::store::StoreLink;
 use super::world::World;
 
 /// One host that runs replicas, one after the other.
@@ -36,7 +36,7 @@ pub struct ReplicaHost {
 
 struct Running {
     node: Node,
-    way: Arc<Way>,
+    link: Arc<StoreLink>,
     engine: Engine,
     serving: JoinHandle<()>,
     /// Asks for an orderly end.
@@ -85,9 +85,9 @@ impl ReplicaHost {
     }
 
     /// The way to the store of the one that runs.
-    pub fn way(&self) -> Option<Arc<Way>> {
+    pub fn link(&self) -> Option<Arc<StoreLink>> {
         let running = self.running.lock().unwrap();
-        running.as_ref().map(|running| Arc::clone(&running.way))
+        running.as_ref().map(|running| Arc::clone(&running.link))
     }
 
     /// Starts a new one, unless one runs.
@@ -107,8 +107,8 @@ impl ReplicaHost {
         let mut rng = self.rng.lock().unwrap().fork();
         let name = format!("{}.{life}", self.name);
         world.log.note(&name, "starts");
-        let way = Way::new(&world.cluster, name.clone(), &self.clock, rng.fork());
-        world.weather(self.host, &way);
+        let link = StoreLink::new(&world.cluster, name.clone(), &self.clock, rng.fork());
+        world.weather(self.host, &link);
         let engine = Engine::waiting(Vec::new(), Limits::default(), "it starts");
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
         let secret = Secret::parse("the secret of the replicas").unwrap();
@@ -116,7 +116,7 @@ impl ReplicaHost {
         let peers = Arc::new(peers);
         let [for_clients, for_peers] = addresses(self.host);
         let options = || EngineOptions {
-            store: Arc::clone(&way) as _,
+            store: Arc::clone(&link) as _,
             clock: Arc::new(Sleeper(Arc::clone(&self.clock))),
             ids: Arc::clone(&ids),
             peers: Arc::clone(&peers) as _,
@@ -143,7 +143,7 @@ impl ReplicaHost {
             .add_service(service)
             .serve_with_incoming(others);
         let (log, served) = (Arc::clone(&world.log), engine.clone());
-        let (net, ended) = (world.net.clone(), Arc::clone(&way));
+        let (net, ended) = (world.net.clone(), Arc::clone(&link));
         let serving = tokio::spawn(async move {
             let to_clients = server.serve(clients, async move {
                 let _ = stopped.await;
@@ -164,7 +164,7 @@ impl ReplicaHost {
         });
         *self.running.lock().unwrap() = Some(Running {
             node,
-            way,
+            link,
             engine,
             serving,
             stop: Some(stop),
@@ -181,7 +181,7 @@ impl ReplicaHost {
             false => "falls silent for good",
         };
         world.log.fault(&self.name, how);
-        running.way.kill();
+        running.link.kill();
         world.net.kill(running.node, is_heard);
         running.serving.abort();
         running.engine.stop();

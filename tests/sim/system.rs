@@ -30,7 +30,7 @@ pub fn take_over(seed: u64) {
     NOW.set(BEGIN);
 }
 
-/// So much of the simulation is over.
+/// So much of the simulation has ended.
 pub fn advance(since_begin: Duration) {
     NOW.set(BEGIN + since_begin);
 }
@@ -78,11 +78,11 @@ pub unsafe extern "C" fn clock_gettime(
         return unsafe { libc::syscall(libc::SYS_clock_gettime, id, to) as libc::c_int };
     }
     let now = NOW.get();
-    let told = libc::timespec {
+    let answered = libc::timespec {
         tv_sec: now.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(now.subsec_nanos() as i32),
     };
     // SAFETY: the caller promises that it may be written to.
-    unsafe { to.write(told) };
+    unsafe { to.write(answered) };
     0
 }

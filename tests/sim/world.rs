@@ -13,20 +13,20 @@ use super::client::{self, ClientHost};
 use super::clocks::{GlobalClock, HostClock};
 use super::counter::Counters;
 use super::faults;
-use super::heard;
-use super::history::{Op, Outcome, Recorder, Told};
+use super::history::{Learned, Op, Outcome, Recorder};
 use super::log::{self, Log};
+use super::log_tap;
 use super::net::{Net, Node};
 use super::replica::ReplicaHost;
 use super::rng::Rng;
-use super::store::{Cluster, Way, Weather};
+use super::store::{Cluster, StoreLink, Weather};
 use super::system;
 
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_secs(30);
 /// After that everybody who asks has its turn within this …
 const TURNS_WITHIN: Duration = Duration::from_secs(60);
-/// … and then no place is left within this.
+/// … and then no entry is left within this.
 const EMPTY_WITHIN: Duration = Duration::from_secs(45);
 
 pub struct World {
@@ -78,7 +78,7 @@ pub fn run(seed: u64) -> log::Outcome {
 async fn simulate(seed: u64) -> log::Outcome {
     let mut rng = Rng::new(seed);
     let world = World::new(&mut rng);
-    let _heard = heard::listen(&world.log);
+    let _heard = log_tap::listen(&world.log);
     for replica in &world.replicas {
         replica.start(&world);
     }
@@ -111,7 +111,7 @@ async fn simulate(seed: u64) -> log::Outcome {
     world.log.note(
         "world",
         format_args!(
-            "all had their turn after {turns:?}, and no place was left after {empty:?} more"
+            "all had their turn after {turns:?}, and no entry was left after {empty:?} more"
         ),
     );
     if let Some(broken) = world.history.broken("simulation") {
@@ -187,16 +187,16 @@ impl World {
     }
 
     /// A way to the store begins in the weather of its host.
-    pub fn weather(&self, host: usize, way: &Way) {
+    pub fn weather(&self, host: usize, link: &StoreLink) {
         let weather = self.weather.lock().unwrap()[host];
-        way.set(|of_way| *of_way = weather);
+        link.set(|of_way| *of_way = weather);
     }
 
     /// The weather of one host's way to the store changes.
     pub fn change_weather(&self, host: usize, change: impl Fn(&mut Weather)) {
         change(&mut self.weather.lock().unwrap()[host]);
-        if let Some(way) = self.replicas[host].way() {
-            way.set(change);
+        if let Some(link) = self.replicas[host].link() {
+            link.set(change);
         }
     }
 
@@ -228,7 +228,7 @@ impl World {
         );
         call.came_to(match forced {
             Ok(_) => Outcome::Done,
-            Err(_) => Outcome::Unknown(Told::Nothing),
+            Err(_) => Outcome::Unknown(Learned::Nothing),
         });
     }
 }

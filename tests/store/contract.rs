@@ -10,7 +10,7 @@ use fermata::lock::State;
 use fermata::store::{Cell, Listed, SessionRow, SessionSwap, Store, Swap, Written};
 
 use crate::world::{
-    Random, apply, id, id_in, key, replica_row, session, table, with_place, without_holder,
+    Random, apply, id, id_in, key, replica_row, session, table, with_entry, without_holder,
 };
 
 pub use shared::*;
@@ -33,10 +33,10 @@ macro_rules! keeps_its_promises {
             only_a_closed_session_is_forgotten,
             sessions_are_listed_in_order_and_by_page,
             an_announced_replica_is_listed,
-            beats_never_go_back,
+            heartbeats_never_go_back,
             a_forgotten_replica_does_not_come_back,
-            who_is_asked_sees_a_question_until_they_answer,
-            some_hundreds_of_questions_are_seen_at_once_and_the_others_after_them,
+            who_is_asked_sees_a_hand_over_request_until_they_answer,
+            some_hundreds_of_hand_over_requests_are_seen_at_once_and_the_others_after_them,
             a_shared_store_has_a_clock,
         );
     };
@@ -82,8 +82,8 @@ fn cell(timestamp: u64, value: Option<&'static str>) -> Cell {
 pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Arc<dyn Store>) {
     assert_eq!(store.load(&id("k")).await.unwrap(), None);
     let none = State::default();
-    let one = with_place(&none, 1);
-    let two = with_place(&one, 2);
+    let one = with_entry(&none, 1);
+    let two = with_entry(&one, 2);
     apply(&*store, &id("k"), &none, &one).await;
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(one.clone()));
     apply(&*store, &id("k"), &one, &two).await;
@@ -102,8 +102,8 @@ pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Arc<dyn Sto
 
 pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Arc<dyn Store>) {
     let none = State::default();
-    let one = with_place(&none, 1);
-    let two = with_place(&one, 2);
+    let one = with_entry(&none, 1);
+    let two = with_entry(&one, 2);
     let shown = |swap| match swap {
         Swap::Conflict(state) => state,
         other => panic!("{other:?}"),
@@ -116,11 +116,11 @@ pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Arc<dyn Store
     apply(&*store, &id("k"), &none, &one).await;
     apply(&*store, &id("k"), &one, &two).await;
     // One that comes too late, and one from a future that never was.
-    let stale = with_place(&one, 3);
+    let stale = with_entry(&one, 3);
     let swap = store.compare_and_swap(&id("k"), &one, &stale).await;
     assert_eq!(shown(swap), Some(two.clone()));
-    let ahead = with_place(&stale, 4);
-    let ahead_by_one = with_place(&ahead, 5);
+    let ahead = with_entry(&stale, 4);
+    let ahead_by_one = with_entry(&ahead, 5);
     let swap = store
         .compare_and_swap(&id("k"), &ahead, &ahead_by_one)
         .await;
@@ -132,8 +132,8 @@ pub async fn of_two_racing_writers_exactly_one_applies(store: Arc<dyn Store>) {
     let mut state = State::default();
     for round in 0..50u128 {
         let racers = [
-            with_place(&state, 2 * round + 1),
-            with_place(&state, 2 * round + 2),
+            with_entry(&state, 2 * round + 1),
+            with_entry(&state, 2 * round + 2),
         ];
         let key = id("k");
         let (a, b) = tokio::join!(
@@ -197,7 +197,7 @@ pub async fn keys_and_tables_do_not_touch_each_other(store: Arc<dyn Store>) {
         ids.extend(ODD_KEYS.map(|key| id_in(table, key)));
     }
     for (number, id) in (0u128..).zip(&ids) {
-        let state = with_place(&none, number);
+        let state = with_entry(&none, number);
         let swap = store.compare_and_swap(id, &none, &state).await;
         assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
         let value = Some(Bytes::from(id.to_string()));
@@ -210,7 +210,7 @@ pub async fn keys_and_tables_do_not_touch_each_other(store: Arc<dyn Store>) {
     }
     for (number, id) in (0u128..).zip(&ids) {
         let state = store.load(id).await.unwrap().unwrap();
-        assert_eq!(state, with_place(&none, number), "{id}");
+        assert_eq!(state, with_entry(&none, number), "{id}");
         let cell = store.read_data(id).await.unwrap().unwrap();
         assert_eq!(cell.value, Some(Bytes::from(id.to_string())), "{id}");
     }
@@ -220,13 +220,13 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
     let none = State::default();
     let mut expected = ODD_KEYS.map(key).to_vec();
     expected.sort();
-    // Written backwards, each with as many places as its number; other tables beside it.
+    // Written backwards, each with as many entries as its number; other tables beside it.
     for (number, key) in expected.iter().enumerate().rev() {
         for name in ["default", "d", "default_2"] {
             let id = id_in(name, key.as_str());
             let mut state = none.clone();
-            for place in 0..=number as u128 {
-                let next = with_place(&state, place);
+            for entry in 0..=number as u128 {
+                let next = with_entry(&state, entry);
                 let swap = store.compare_and_swap(&id, &state, &next).await;
                 assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
                 state = next;
@@ -234,7 +234,7 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Arc<dyn Store>) {
         }
     }
     // One that nobody wants any more.
-    let one = with_place(&none, 1);
+    let one = with_entry(&none, 1);
     apply(&*store, &id("a gone one"), &none, &one).await;
     apply(&*store, &id("a gone one"), &one, &without_holder(&one)).await;
 

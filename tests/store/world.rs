@@ -1,4 +1,4 @@
-//! Keys, places and random states for the tests of stores.
+//! Keys, entries and random states for the tests of stores.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ pub fn create(request: u128) -> Command {
     })
 }
 
-/// The state after one more place.
-pub fn with_place(state: &State, request: u128) -> State {
+/// The state after one more entry.
+pub fn with_entry(state: &State, request: u128) -> State {
     decide(state, &[create(request)], 1_000, &CoreLimits::default()).state
 }
 
@@ -87,7 +87,7 @@ pub fn replica_row(number: u128) -> ReplicaRow {
         version: "0.1.0".to_owned(),
         started_at_ms: 5,
         ttl_ms: 15_000,
-        beat: 0,
+        heartbeat: 0,
         stopped: false,
     }
 }
@@ -203,7 +203,7 @@ impl Random {
                 Liveness::Session(session) => Command::Evict {
                     seq: entry.seq,
                     tag: entry.tag(),
-                    evidence: Evidence::SessionOver(session),
+                    evidence: Evidence::SessionEnded(session),
                 },
                 Liveness::Own { .. } => random_create(self),
             },

@@ -131,7 +131,7 @@ impl CqlProxy {
         *self.nodes[number - 1].faults.lock().unwrap() = faults;
     }
 
-    /// Breaks every connection to a node, in the middle of whatever is under way.
+    /// Breaks every connection to a node, in the middle of whatever is in flight.
     pub fn break_connections(&self, number: usize) {
         self.nodes[number - 1]
             .breaks

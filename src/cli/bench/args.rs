@@ -26,7 +26,7 @@ use crate::config::{Config, Span};
 /// Every section increments a counter under its lock. Afterwards the counters are read: an increment
 /// that was acknowledged and is missing is reported as lost. Errors are counted by status code and never
 /// left out. Ctrl-C ends early with the report of what was measured; a second one does not wait for
-/// calls under way.
+/// calls in flight.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXIT_STATUS)]
 pub struct Args {
@@ -77,7 +77,7 @@ struct LockArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 struct LoadArgs {
-    /// How many sections are under way at once; several numbers run one after the other
+    /// How many sections are in flight at once; several numbers run one after the other
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     workers: Vec<usize>,
@@ -241,7 +241,7 @@ fn parse_skew(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::Parser;
 
-    use super::super::report::Way;
+    use super::super::report::Transport;
     use super::*;
     use crate::config::StoreKind;
 
@@ -304,11 +304,11 @@ mod tests {
         assert_eq!(tables, ["default", "orders"]);
         assert_eq!(config.store.kind, StoreKind::Cassandra);
         assert_eq!(config.store.cassandra.keyspace.0.as_str(), "locks");
-        assert_eq!(plan.settings().way, Way::InProcess);
+        assert_eq!(plan.settings().transport, Transport::InProcess);
 
         let (plan, _) = parse(baseline).unwrap();
         assert!(plan.replica().is_none() && !plan.endpoints.is_empty());
-        assert_eq!(plan.settings().way, Way::Grpc);
+        assert_eq!(plan.settings().transport, Transport::Grpc);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use crate::cli::remote::Remote;
 use crate::config::Span;
 use crate::engine::{Ids as _, SystemIds};
 
-/// Each waits in an open call, which keeps its place alive.
+/// Each waits in an open call, which keeps its entry alive.
 const TTL: Duration = Duration::from_secs(60);
-/// How many take a place at once.
+/// How many take an entry at once.
 const AT_ONCE: usize = 64;
 /// How many wait on one connection.
 const PER_CONNECTION: usize = 500;
@@ -140,7 +140,7 @@ async fn with(
             replicas.push(replica.again().await?);
         }
         let replicas = replicas.iter().cycle().take(waiters as usize).cloned();
-        let places: Vec<(Replica, String)> = stream::iter(replicas.collect::<Vec<_>>())
+        let entries: Vec<(Replica, String)> = stream::iter(replicas.collect::<Vec<_>>())
             .map(|replica| async move {
                 let created = replica.create(table, key, "", TTL).await?;
                 Ok::<_, ServiceError>((replica, created.lock_ref))
@@ -151,7 +151,7 @@ async fn with(
             .into_iter()
             .collect::<Result<_, _>>()?;
         let mut waits = JoinSet::new();
-        for (replica, lock_ref) in &places {
+        for (replica, lock_ref) in &entries {
             let (replica, lock_ref) = (replica.clone(), lock_ref.clone());
             waits.spawn(async move { replica.acquire(&lock_ref).await.map(drop) });
         }
@@ -177,7 +177,7 @@ async fn with(
             },
         };
         waits.shutdown().await;
-        let left = stream::iter(places)
+        let left = stream::iter(entries)
             .map(|(replica, lock_ref)| async move { replica.release(&lock_ref).await })
             .buffer_unordered(AT_ONCE);
         let left: Vec<Result<(), ServiceError>> = left.collect().await;
@@ -201,7 +201,7 @@ fn text(report: &Report) -> String {
         ]);
     }
     let mut text = table.render(colour());
-    text.push_str("statements of all replicas of the service, beats among them\n");
+    text.push_str("statements of all replicas of the service, heartbeats among them\n");
     if report.interrupted {
         text.push_str("interrupted\n");
     }

@@ -20,7 +20,7 @@ use crate::store::cassandra::baseline::{Fault, Music};
 
 /// The longest pause, before it is stretched by chance.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Long enough for any pause; each place is released before.
+/// Long enough for any pause; each entry is released before.
 const TTL: Duration = Duration::from_secs(60);
 
 /// From the release of one client to the grant of the next

@@ -90,7 +90,7 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
         () = interrupt.pressed() => None,
     };
     // Before all is closed again, which takes as long as it took to take it.
-    let told = match measured {
+    let answered = match measured {
         None => Err(Failure::signal(
             Signal::SIGINT,
             "interrupted before anything was measured",
@@ -115,7 +115,7 @@ pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> 
         let count = failed.len();
         eprintln!("fermata: {count} sessions were not closed, and expire: {error}");
     }
-    told.map(|()| 0)
+    answered.map(|()| 0)
 }
 
 fn line(len: usize, what: &'static str) -> ProgressBar {
@@ -220,6 +220,6 @@ fn text(report: &Report) -> String {
         format!("{:.0}", report.bytes_per_lock),
     ]);
     let mut text = table.render(colour());
-    text.push_str("statements and memory of all replicas of the service, beats among them\n");
+    text.push_str("statements and memory of all replicas of the service, heartbeats among them\n");
     text
 }

@@ -1,6 +1,6 @@
 //! One run: so many workers, for so long.
 //!
-//! The load is a closed loop: a worker begins a section when its last one is over. What is measured is
+//! The load is a closed loop: a worker begins a section when its last one ends. What is measured is
 //! every section that began after the warm-up, to its end, however late: a stall of the server shows in
 //! the highest latencies and in the rate, but as no more slow sections than there are workers.
 
@@ -99,7 +99,7 @@ pub(super) async fn run<W: Worker>(
             _ = show.tick() => progress.show(&seen),
             () = sleep_until(give_up_at) => tasks.abort_all(),
             () = interrupt.pressed() => {
-                // The second one does not wait for what is under way.
+                // The second one does not wait for what is in flight.
                 if seen.stop.swap(true, Relaxed) {
                     tasks.abort_all();
                 }

@@ -40,7 +40,7 @@ use self::in_process::Replica;
 use self::interrupt::Interrupt;
 use self::keys::{KeyChoice, Keys};
 use self::music::MusicWorker;
-use self::report::{DiskReport, Report, Run, Way, millis};
+use self::report::{DiskReport, Report, Run, Transport, millis};
 use self::rounds::{Comparison, alternate};
 use self::workload::{Caller, Form, Workload};
 use super::cluster::SettingsError;
@@ -306,9 +306,9 @@ impl Plan {
         report::Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
-            way: match self.replica() {
-                Some(_) => Way::InProcess,
-                None => Way::Grpc,
+            transport: match self.replica() {
+                Some(_) => Transport::InProcess,
+                None => Transport::Grpc,
             },
             endpoints: self.endpoints.clone(),
             table: self.table.clone(),

@@ -13,7 +13,7 @@ use crate::store::cassandra::baseline::{Fault, Music};
 
 /// How often a lockRef is asked for before it counts as an error: the guard that was read may be an old one.
 const CREATES_MAX: usize = 4;
-/// The label of a place in the queue.
+/// The label of an entry in the queue.
 const OWNER: &str = "fermata bench";
 
 /// One worker, on a key of its own.

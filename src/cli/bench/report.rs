@@ -34,7 +34,7 @@ pub(super) struct Report {
 pub(super) struct Settings {
     pub(super) version: &'static str,
     pub(super) form: Form,
-    pub(super) way: Way,
+    pub(super) transport: Transport,
     /// None where no server was called.
     pub(super) endpoints: Vec<String>,
     pub(super) table: String,
@@ -48,7 +48,7 @@ pub(super) struct Settings {
     pub(super) ttl_ms: u64,
     pub(super) warm_up_ms: u64,
     pub(super) duration_ms: u64,
-    /// Always `closed`: a worker begins a section when its last one is over.
+    /// Always `closed`: a worker begins a section when its last one ends.
     #[serde(rename = "loop")]
     pub(super) load_loop: &'static str,
     /// Absent where only fermata is measured.
@@ -58,7 +58,7 @@ pub(super) struct Settings {
 /// Which way the calls of fermata's sections went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// Over connections to servers.
     Grpc,
     /// To a replica in the process of the benchmark.

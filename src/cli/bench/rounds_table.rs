@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::baseline::BaselineSettings;
-use super::report::{Report, Way};
+use super::report::{Report, Transport};
 use super::rounds::{Comparison, PhaseMedians, Side};
 use super::table::{aligned, counted, ms, span, verdict};
 
@@ -70,20 +70,20 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
         baseline.rounds,
         span(report.settings.duration_ms),
         span(report.settings.warm_up_ms),
-        favours(report.settings.way, other),
+        favours(report.settings.transport, other),
     );
     out
 }
 
 /// What is not the same for both.
-fn favours(way: Way, other: &str) -> String {
-    match way {
-        Way::Grpc => format!(
+fn favours(transport: Transport, other: &str) -> String {
+    match transport {
+        Transport::Grpc => format!(
             "{other} is the sequence of statements alone, sent from this\n\
              process straight to Cassandra, with no service in between, on keys that are\n\
              new in each round: both favour it."
         ),
-        Way::InProcess => format!(
+        Transport::InProcess => format!(
             "Both went from this process straight to Cassandra:\n\
              fermata as a whole replica, called without sockets and HTTP/2, {other} as the\n\
              sequence of statements alone. Its keys are new in each round, which favours it."
@@ -186,12 +186,12 @@ mod tests {
 
     #[test]
     fn the_report_says_which_way_the_sections_went() {
-        for (way, said) in [
-            (Way::Grpc, "at http://here:1"),
-            (Way::InProcess, "by a replica in this process"),
+        for (transport, said) in [
+            (Transport::Grpc, "at http://here:1"),
+            (Transport::InProcess, "by a replica in this process"),
         ] {
             let mut report = report(Vec::new());
-            report.settings.way = way;
+            report.settings.transport = transport;
             report.settings.baseline = Some(BaselineSettings {
                 system: System::Music,
                 contact_points: Vec::new(),
@@ -201,16 +201,16 @@ mod tests {
             let whole = table::text(&report);
             assert!(whole.contains(said), "{whole}");
             let in_process = whole.contains("without sockets and HTTP/2");
-            assert_eq!(in_process, way == Way::InProcess, "{whole}");
+            assert_eq!(in_process, transport == Transport::InProcess, "{whole}");
             for line in whole.lines() {
                 assert!(line.chars().count() <= 80, "{line}");
             }
             let json = serde_json::to_value(&report).unwrap();
-            let named = match way {
-                Way::Grpc => "grpc",
-                Way::InProcess => "in_process",
+            let named = match transport {
+                Transport::Grpc => "grpc",
+                Transport::InProcess => "in_process",
             };
-            assert_eq!(json["settings"]["way"], named);
+            assert_eq!(json["settings"]["transport"], named);
         }
     }
 }

@@ -27,17 +27,17 @@ use crate::proto::{
 const CALL: Duration = Duration::from_secs(30);
 /// How long closing a session may take: all that lives by it is ended.
 const CLOSE: Duration = Duration::from_secs(300);
-/// How many signs of life may be on their way to a stream.
+/// How many renewals may be on their way to a stream.
 const KEPT_AHEAD: usize = 64;
 /// How long one waits for a lock.
 const WAIT: Duration = Duration::from_secs(3_600);
-/// For how long a place is asked for while the store cannot be reached …
+/// For how long an entry is asked for while the store cannot be reached …
 const CREATE_WITHIN: Duration = Duration::from_secs(30);
 /// … and how soon again.
 const CREATE_AGAIN: Duration = Duration::from_secs(1);
 /// How many keys are tried to find one that has its home at a certain replica.
 const KEYS_TRIED: usize = 200;
-/// The label of a place in the queue.
+/// The label of an entry in the queue.
 const OWNER: &str = "fermata bench";
 
 /// Why nothing, or no more, was measured.
@@ -153,7 +153,7 @@ impl Replica {
         answer.map(tonic::Response::into_inner).map_err(failed)
     }
 
-    /// Takes a place; of a session where there is one, else it lives for this TTL.
+    /// Takes an entry; of a session where there is one, else it lives for this TTL.
     pub(super) async fn create(
         &self,
         table: &str,
@@ -177,7 +177,7 @@ impl Replica {
                 .create_lock_ref(in_time(ask.clone(), CALL))
                 .await;
             match created {
-                // One request is one place, however often it is made.
+                // One request is one entry, however often it is made.
                 Err(status) if status.code() == Code::Unavailable && Instant::now() < until => {
                     sleep(CREATE_AGAIN).await;
                 }
@@ -201,7 +201,7 @@ impl Replica {
         let acquired = self.done("AcquireLock", acquired)?;
         match acquired.state() {
             LockState::Held => Ok(acquired),
-            _ => self.done("AcquireLock", Err(Status::aborted("an hour is over"))),
+            _ => self.done("AcquireLock", Err(Status::aborted("an hour has passed"))),
         }
     }
 
@@ -271,7 +271,7 @@ impl Replica {
     /// The UUID of the replica that serves the holder of a key.
     pub(super) async fn home_of(&self, table: &str, key: &str) -> Result<String, ServiceError> {
         let holder = self.describe(table, key).await?.holders.into_iter().next();
-        Ok(holder.map(|place| place.home).unwrap_or_default())
+        Ok(holder.map(|entry| entry.home).unwrap_or_default())
     }
 
     async fn describe(&self, table: &str, key: &str) -> Result<DescribeLockResponse, ServiceError> {
@@ -305,7 +305,7 @@ pub(super) struct Did {
     pub(super) turns_after_hint: u64,
     /// … and those that were found by polling …
     pub(super) turns_after_poll: u64,
-    /// … or by a look that a call asked for.
+    /// … or by a read that a call asked for.
     pub(super) turns_after_call: u64,
     pub(super) store_reads: u64,
     pub(super) store_writes: u64,
@@ -369,10 +369,10 @@ impl Service {
     /// What all replicas of the service did so far, also those that no endpoint names.
     pub(super) async fn did(&self) -> Result<Did, ServiceError> {
         let ask = in_time(DescribeActivityRequest { keys_max: 1 }, CALL);
-        let told = self.first.admin().describe_activity(ask).await;
-        let told = self.first.done("DescribeActivity", told)?;
+        let answered = self.first.admin().describe_activity(ask).await;
+        let answered = self.first.done("DescribeActivity", answered)?;
         let mut did = Did::default();
-        for one in told.replicas {
+        for one in answered.replicas {
             if !one.answered {
                 let id = one.replica.unwrap_or_default().replica;
                 return Err(ServiceError::Silent(id));
@@ -392,7 +392,7 @@ impl Service {
         Ok(did)
     }
 
-    /// A key that nobody uses, whose places have their home at the first replica.
+    /// A key that nobody uses, whose entries have their home at the first replica.
     pub(super) async fn key_at_first(
         &self,
         table: &str,

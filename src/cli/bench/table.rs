@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::disk::Disk;
 use super::keys::KeyChoice;
-use super::report::{Report, Run, Settings, Way};
+use super::report::{Report, Run, Settings, Transport};
 use super::rounds_table;
 use super::workload::Form;
 use crate::config::Span;
@@ -31,7 +31,7 @@ pub(super) fn text(report: &Report) -> String {
         }
     }
     out.push_str(
-        "\nClosed loop: a worker begins a section when its last one is over. So a stall of\n\
+        "\nClosed loop: a worker begins a section when its last one ends. So a stall of\n\
          the server shows in the highest latencies and in the rate, but as no more slow\n\
          sections than there are workers.\n",
     );
@@ -96,12 +96,12 @@ fn settings(settings: &Settings) -> String {
         Some(bytes) => format!(", values of {bytes} bytes"),
         None => String::new(),
     };
-    let place = match settings.way {
-        Way::Grpc => format!("at {}", settings.endpoints.join(", ")),
-        Way::InProcess => "by a replica in this process, with no network to it".to_owned(),
+    let location = match settings.transport {
+        Transport::Grpc => format!("at {}", settings.endpoints.join(", ")),
+        Transport::InProcess => "by a replica in this process, with no network to it".to_owned(),
     };
     format!(
-        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\n{place}\n",
+        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\n{location}\n",
         span(settings.ttl_ms),
         span(settings.duration_ms),
         span(settings.warm_up_ms),
@@ -230,7 +230,7 @@ pub(super) mod tests {
             settings: Settings {
                 version: "0",
                 form: Form::Full,
-                way: Way::Grpc,
+                transport: Transport::Grpc,
                 endpoints: vec!["http://here:1".to_owned()],
                 table: String::new(),
                 keys: KeyChoice::Own,

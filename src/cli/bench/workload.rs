@@ -66,7 +66,7 @@ pub(super) struct Caller {
     client: Client,
     workload: Arc<Workload>,
     random: Random,
-    /// Of a create that was not answered: the next one on its key finds the same place again.
+    /// Of a create that was not answered: the next one on its key finds the same entry again.
     unanswered: Option<(usize, Uuid)>,
     times: Vec<(Phase, Duration)>,
 }
@@ -251,7 +251,7 @@ impl Caller {
     }
 
     /// Frees the key after an error, so that the others need not wait for the TTL. What comes of it is
-    /// not counted: the section has failed already, and the lockRef may be over.
+    /// not counted: the section has failed already, and the lockRef may have ended.
     async fn give_up(&mut self, lock_ref: String) {
         let ask = ReleaseLockRequest {
             lock_ref,

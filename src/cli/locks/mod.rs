@@ -55,9 +55,9 @@ fn short(uuid: &str) -> String {
     uuid.split('-').next().unwrap_or_default().to_owned()
 }
 
-/// How long ago a place was created, by the clocks of two machines.
-fn age(place: &proto::Place, now: SystemTime) -> String {
-    let created = place
+/// How long ago an entry was created, by the clocks of two machines.
+fn age(entry: &proto::QueueEntry, now: SystemTime) -> String {
+    let created = entry
         .create_time
         .and_then(|time| SystemTime::try_from(time).ok());
     let Some(created) = created else {
@@ -67,8 +67,8 @@ fn age(place: &proto::Place, now: SystemTime) -> String {
     Span::from_secs(age.as_secs()).to_string()
 }
 
-fn lease_left(place: &proto::Place) -> String {
-    let left = place
+fn lease_left(entry: &proto::QueueEntry) -> String {
+    let left = entry
         .lease_left
         .and_then(|left| Duration::try_from(left).ok());
     left.map_or_else(String::new, |left| format!("{:.1}s", left.as_secs_f64()))
@@ -78,8 +78,8 @@ fn lease_left(place: &proto::Place) -> String {
 mod tests {
     use super::*;
 
-    pub fn holder() -> proto::Place {
-        proto::Place {
+    pub fn holder() -> proto::QueueEntry {
+        proto::QueueEntry {
             lock_ref: "default/a#1.00000000".to_owned(),
             state: proto::LockState::Held.into(),
             fencing_token: 7,
@@ -92,7 +92,7 @@ mod tests {
                 seconds: 100,
                 nanos: 0,
             }),
-            ..proto::Place::default()
+            ..proto::QueueEntry::default()
         }
     }
 }

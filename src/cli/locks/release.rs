@@ -9,17 +9,17 @@ use crate::cli::remote::{Remote, who};
 
 const HELP: &str = "\
 The former holder's calls fail from then on and are told the reason; `fermata
-lock` stops its command. Until it has heard of it the former holder may still
+lock` stops its command. Until it has learned of it the former holder may still
 act on other systems: there only fencing tokens help.
 
-Exit status: 0 (also if it was over before); 64 malformed; 66 no such lockRef,
+Exit status: 0 (also if it had ended before); 64 malformed; 66 no such lockRef,
 or nobody holds the key; 69 no server; 77 not allowed.
 
 Examples:
   fermata locks release --key orders-42 --reason 'stuck since noon'
   fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'gave up'";
 
-/// End a lock, or a place in a queue, by force
+/// End a lock, or an entry in a queue, by force
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         }))?,
         Format::Text => {
             let what = match (released.already_released, released.was_holder) {
-                (true, _) => "was over before",
+                (true, _) => "had ended before",
                 (false, true) => "released; it held the key",
                 (false, false) => "released; it waited for the key",
             };

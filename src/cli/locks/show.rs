@@ -70,17 +70,17 @@ fn describe(
         0 => text.push_str("never locked\n"),
         token => text.push_str(&format!("last fencing token {token}\n")),
     }
-    // For one who holds it that was done before it was let in, though the mark stays until its release.
+    // For one who holds it that was done before it was granted the lock, though the mark stays until its release.
     if lock.unsynced && lock.holders.is_empty() {
         text.push_str(
-            "the last holder went without a clean release: the value is rewritten before the next one is let in\n",
+            "the last holder went without a clean release: the value is rewritten before the next one is granted the lock\n",
         );
     }
     if lock.holders.is_empty() && lock.waiters.is_empty() {
         text.push_str("nobody holds it\n");
     } else {
         text.push('\n');
-        text.push_str(&places(lock, now).render(colour));
+        text.push_str(&entries(lock, now).render(colour));
         let hidden = u64::from(lock.waiter_count).saturating_sub(lock.waiters.len() as u64);
         if hidden > 0 {
             text.push_str(&format!("and {hidden} more\n"));
@@ -108,7 +108,7 @@ fn describe(
     text
 }
 
-fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
+fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
     let columns = [
         "STATE",
         "LOCK_REF",
@@ -119,8 +119,8 @@ fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         "HOME",
     ];
     let mut table = Table::new(&columns);
-    for place in lock.holders.iter().chain(&lock.waiters) {
-        let state = match proto::LockState::try_from(place.state) {
+    for entry in lock.holders.iter().chain(&lock.waiters) {
+        let state = match proto::LockState::try_from(entry.state) {
             Ok(proto::LockState::Held) => "held",
             Ok(proto::LockState::Waiting) => "waiting",
             Ok(
@@ -128,27 +128,27 @@ fn places(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             )
             | Err(_) => "",
         };
-        let token = match place.fencing_token {
+        let token = match entry.fencing_token {
             0 => String::new(),
             token => token.to_string(),
         };
         table.row(vec![
             state.to_owned(),
-            place.lock_ref.clone(),
-            place.owner.clone(),
-            age(place, now),
-            lease_left(place),
+            entry.lock_ref.clone(),
+            entry.owner.clone(),
+            age(entry, now),
+            lease_left(entry),
             token,
-            short(&place.home),
+            short(&entry.home),
         ]);
     }
     table
 }
 
-/// The replicas that serve the places, and where each takes calls: nothing of one that is gone.
+/// The replicas that serve the entries, and where each takes calls: nothing of one that is gone.
 fn homes(lock: &proto::DescribeLockResponse, replicas: &[proto::ReplicaInfo]) -> Table {
-    let places = lock.holders.iter().chain(&lock.waiters);
-    let homes: BTreeSet<&str> = places.map(|place| place.home.as_str()).collect();
+    let entries = lock.holders.iter().chain(&lock.waiters);
+    let homes: BTreeSet<&str> = entries.map(|entry| entry.home.as_str()).collect();
     let mut table = Table::new(&["HOME", "REPLICA", "ADDRESS"]);
     for home in homes {
         let known = replicas.iter().find(|one| one.replica == home);
@@ -170,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_home_of_each_place_is_told_with_its_address_if_that_is_known() {
+    fn the_home_of_each_entry_is_told_with_its_address_if_that_is_known() {
         let home = |number: u8| format!("0000000{number}-0000-4000-8000-000000000000");
-        let place = |number| proto::Place {
+        let entry = |number| proto::QueueEntry {
             home: home(number),
             ..holder()
         };
@@ -180,10 +180,10 @@ mod tests {
             table: "default".to_owned(),
             key: "a".to_owned(),
             last_fencing_token: 7,
-            // Until the release, though the value was rewritten before this holder was let in.
+            // Until the release, though the value was rewritten before this holder was granted the lock.
             unsynced: true,
-            holders: vec![place(1)],
-            waiters: vec![place(2)],
+            holders: vec![entry(1)],
+            waiters: vec![entry(2)],
             waiter_count: 1,
             ..proto::DescribeLockResponse::default()
         };
@@ -214,8 +214,11 @@ mod tests {
             unsynced: true,
             ..proto::DescribeLockResponse::default()
         };
-        let told = describe(&lock, &[], UNIX_EPOCH, false);
-        assert!(told.contains("rewritten before the next one"), "{told}");
+        let answered = describe(&lock, &[], UNIX_EPOCH, false);
+        assert!(
+            answered.contains("rewritten before the next one"),
+            "{answered}"
+        );
     }
 
     #[test]
@@ -224,7 +227,7 @@ mod tests {
             table: "default".to_owned(),
             key: "a".to_owned(),
             last_fencing_token: 7,
-            ended: vec![proto::EndedPlace {
+            ended: vec![proto::EndedEntry {
                 lock_ref: "default/a#1.00000000".to_owned(),
                 seq: 1,
                 reason: proto::EndReason::Forced.into(),

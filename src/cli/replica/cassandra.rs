@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cli::cluster::{self, SettingsError};
 use crate::config::Config;
-use crate::engine::{Clock as _, Complaint, Engine, EngineError, EngineOptions, SystemClock};
+use crate::engine::{Clock as _, Engine, EngineError, EngineOptions, LogThrottle, SystemClock};
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::{Schema, SchemaError};
@@ -75,7 +75,7 @@ impl Starting {
     }
 
     /// Where the data is, in words.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!(
             "data in the keyspace {} of {} (Cassandra)",
             self.options.keyspace,
@@ -91,12 +91,12 @@ impl Starting {
         engine_options: impl Fn(Arc<dyn Store>) -> EngineOptions,
     ) {
         let mut pause = PAUSE_MIN;
-        let complaint = Complaint::default();
+        let log_throttle = LogThrottle::default();
         loop {
             let Err(why) = self.once(engine, &engine_options).await else {
                 return;
             };
-            if let Some(times) = complaint.met(SystemClock.boot(), &why.to_string()) {
+            if let Some(times) = log_throttle.met(SystemClock.boot(), &why.to_string()) {
                 tracing::warn!(
                     contact_points = self.options.contact_points.join(","),
                     keyspace = %self.options.keyspace,

@@ -17,8 +17,8 @@ pub fn listening(addresses: &[String], peer_addresses: &[String]) {
 }
 
 /// Which store is used and which replica this is, and what to try.
-pub fn serving(place: &str, replica: ReplicaId, addresses: &[String]) {
-    let mut text = format!("{place}\nreplica {replica}\n");
+pub fn serving(location: &str, replica: ReplicaId, addresses: &[String]) {
+    let mut text = format!("{location}\nreplica {replica}\n");
     if let Some(address) = addresses.first() {
         let program = std::env::args().next().unwrap_or_default();
         let endpoint = match address.as_str() {

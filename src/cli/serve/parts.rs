@@ -122,8 +122,8 @@ impl Prepared {
                     embedded: Some(store),
                     peers: None,
                     later: Box::pin(async move {
-                        let place = format!("data in {} (embedded store)", directory.display());
-                        greeting::serving(&place, replica, &addresses);
+                        let location = format!("data in {} (embedded store)", directory.display());
+                        greeting::serving(&location, replica, &addresses);
                     }),
                 })
             }
@@ -146,8 +146,8 @@ impl Prepared {
                     peers: client,
                     later: Box::pin(async move {
                         starting.run(&begun, |store| made.options(store)).await;
-                        let place = starting.place();
-                        greeting::serving(&place, begun.replica(), &addresses);
+                        let location = starting.location();
+                        greeting::serving(&location, begun.replica(), &addresses);
                     }),
                 })
             }

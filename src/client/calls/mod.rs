@@ -2,7 +2,7 @@
 //! the background. [`super::LockGuard`] and [`super::Session`] are made of these; use them directly where a
 //! lockRef came from another process. (What operators call is in `admin.rs`.)
 
-mod place;
+mod entry;
 mod session;
 mod value;
 

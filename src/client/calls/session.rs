@@ -12,8 +12,8 @@ use crate::client::fault::Fault;
 use crate::client::request::SessionRequest;
 use crate::proto;
 
-fn grace(told: Option<prost_types::Duration>) -> Option<Duration> {
-    told.map(|grace| from_wire(Some(grace)))
+fn grace(answered: Option<prost_types::Duration>) -> Option<Duration> {
+    answered.map(|grace| from_wire(Some(grace)))
 }
 
 impl Client {
@@ -45,7 +45,7 @@ impl Client {
         })
     }
 
-    /// One sign of life for a session, or for a lockRef without one.
+    /// One renewal for a session, or for a lockRef without one.
     pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
         self.renew_within(session, self.options().timeout).await
     }
@@ -74,7 +74,7 @@ impl Client {
         })
     }
 
-    /// Closes a session and ends all lockRefs of it. True if it was over before.
+    /// Closes a session and ends all lockRefs of it. True if it had ended before.
     pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
         let answer = self
             .call(|attempt| {

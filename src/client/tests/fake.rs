@@ -24,7 +24,7 @@ pub enum Act {
     LoseAnswer,
     /// It takes effect, and its answer comes this late.
     Late(Duration),
-    /// Nothing is heard of it.
+    /// Nothing is known of it.
     Hang,
 }
 
@@ -36,10 +36,10 @@ pub struct State {
     pub always: BTreeMap<&'static str, Act>,
     /// The calls, as they came in.
     pub calls: Vec<String>,
-    /// The places in the queue: lockRef without grant, request_id.
+    /// The entries in the queue: lockRef without grant, request_id.
     pub queue: VecDeque<(String, String)>,
-    /// How the places that are over ended.
-    pub over: BTreeMap<String, (&'static str, String)>,
+    /// How the ended entries ended.
+    pub ended: BTreeMap<String, (&'static str, String)>,
     /// What every release that carries a put is refused with.
     pub refuses_puts: Option<Status>,
     pub grant: u64,
@@ -137,12 +137,12 @@ impl Fake {
         lock_ref
     }
 
-    /// Ends a place.
+    /// Ends an entry.
     pub fn end(&self, lock_ref: &str, reason: &'static str, words: &str) {
         let mut state = self.state();
         let lock_ref = bare(lock_ref).to_owned();
-        state.queue.retain(|(place, _)| *place != lock_ref);
-        state.over.insert(lock_ref, (reason, words.to_owned()));
+        state.queue.retain(|(entry, _)| *entry != lock_ref);
+        state.ended.insert(lock_ref, (reason, words.to_owned()));
         drop(state);
         self.changed.notify_waiters();
     }
@@ -212,12 +212,12 @@ impl Drop for OpenStream {
 }
 
 impl State {
-    fn standing(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
-        let place = bare(lock_ref);
-        if let Some((reason, words)) = self.over.get(place) {
+    fn status(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
+        let entry = bare(lock_ref);
+        if let Some((reason, words)) = self.ended.get(entry) {
             return Err(refusal(Code::FailedPrecondition, reason, words));
         }
-        match self.queue.iter().position(|(queued, _)| queued == place) {
+        match self.queue.iter().position(|(queued, _)| queued == entry) {
             Some(0) => Ok((LockState::Held, 0)),
             Some(ahead) => Ok((LockState::Waiting, ahead as u32)),
             None => Err(refusal(Code::NotFound, "NEVER_ISSUED", "never issued")),
@@ -225,7 +225,7 @@ impl State {
     }
 
     fn holder(&self, lock_ref: &str) -> Result<(), Status> {
-        self.standing(lock_ref)?;
+        self.status(lock_ref)?;
         if lock_ref == self.granted(lock_ref) {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl State {
     fn granted(&self, lock_ref: &str) -> String {
         let seq: u64 = bare(lock_ref)
             .rsplit_once('#')
-            .and_then(|(_, place)| place.split_once('.'))
+            .and_then(|(_, entry)| entry.split_once('.'))
             .and_then(|(seq, _)| seq.parse().ok())
             .unwrap();
         format!("{}@{}", bare(lock_ref), self.grant + seq)
@@ -252,7 +252,7 @@ impl State {
     }
 
     fn acquired(&self, lock_ref: &str) -> Result<AcquireLockResponse, Status> {
-        let (state, position) = self.standing(lock_ref)?;
+        let (state, position) = self.status(lock_ref)?;
         let held = state == LockState::Held;
         Ok(AcquireLockResponse {
             lock_ref: if held {
@@ -269,10 +269,10 @@ impl State {
     }
 
     fn renewed(&self, session: &str) -> Result<(), Status> {
-        if session.starts_with("session") && !self.over.contains_key(session) {
+        if session.starts_with("session") && !self.ended.contains_key(session) {
             return Ok(());
         }
-        self.standing(session).map(|_| ())
+        self.status(session).map(|_| ())
     }
 }
 
@@ -358,11 +358,11 @@ impl LockService for Fake {
         let request = request.into_inner();
         let call = format!("{} call_no={}", request.lock_ref, request.call_no);
         self.act("release", call, |state| {
-            let place = bare(&request.lock_ref).to_owned();
+            let entry = bare(&request.lock_ref).to_owned();
             if let (Some(refusal), Some(_)) = (&state.refuses_puts, &request.put) {
                 return Err(refusal.clone());
             }
-            match state.over.get(&place) {
+            match state.ended.get(&entry) {
                 Some(("RELEASED", _)) => {
                     return Ok(ReleaseLockResponse {
                         already_released: true,
@@ -377,10 +377,10 @@ impl LockService for Fake {
                 state.holder(&request.lock_ref)?;
                 state.value = (!put.delete).then_some(put.value);
             }
-            state.queue.retain(|(queued, _)| *queued != place);
+            state.queue.retain(|(queued, _)| *queued != entry);
             state
-                .over
-                .insert(place, ("RELEASED", "it was released".to_owned()));
+                .ended
+                .insert(entry, ("RELEASED", "it was released".to_owned()));
             Ok(ReleaseLockResponse::default())
         })
         .await
@@ -440,13 +440,13 @@ impl LockService for Fake {
     ) -> Result<Response<Self::WatchLockStream>, Status> {
         let lock_ref = request.into_inner().lock_ref;
         self.act("watch", lock_ref.clone(), |_| Ok(())).await?;
-        let (tell, told) = tokio::sync::mpsc::channel(16);
+        let (notify, answered) = tokio::sync::mpsc::channel(16);
         let fake = self.clone();
         tokio::spawn(async move {
             loop {
                 let changed = fake.changed.notified();
-                let standing = fake.state().acquired(&lock_ref);
-                let (message, over) = match standing {
+                let status = fake.state().acquired(&lock_ref);
+                let (message, ended) = match status {
                     Ok(now) => (
                         WatchLockResponse {
                             state: now.state,
@@ -475,14 +475,14 @@ impl LockService for Fake {
                         )
                     }
                 };
-                if tell.send(Ok(message)).await.is_err() || over {
+                if notify.send(Ok(message)).await.is_err() || ended {
                     return;
                 }
                 changed.await;
             }
         });
-        let told = tokio_stream::wrappers::ReceiverStream::new(told);
-        Ok(Response::new(Box::pin(told)))
+        let answered = tokio_stream::wrappers::ReceiverStream::new(answered);
+        Ok(Response::new(Box::pin(answered)))
     }
 
     async fn open_session(

@@ -1,7 +1,7 @@
 //! The client against a server that misbehaves as the test says, in one process and on a paused clock.
 
 mod fake;
-mod holding;
+mod held_lock;
 mod repeats;
 mod waiting;
 

@@ -15,7 +15,7 @@ fn unavailable() -> Act {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_whose_answer_was_lost_takes_no_second_place() {
+async fn a_create_whose_answer_was_lost_takes_no_second_entry() {
     let world = World::new();
     world.fake.next("create", Act::LoseAnswer);
     world.fake.next("create", unavailable());
@@ -38,10 +38,10 @@ async fn a_create_that_hangs_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_whose_create_is_given_up_is_given_back() {
+async fn an_entry_whose_create_is_given_up_is_given_back() {
     let world = World::new();
     world.fake.next("create", Act::Late(secs(2)));
-    let creating = world.client.place("k");
+    let creating = world.client.enqueue("k");
     assert!(tokio::time::timeout(secs(1), creating).await.is_err());
     assert_eq!(world.fake.state().queue.len(), 1);
     while !world.fake.state().queue.is_empty() {
@@ -50,7 +50,7 @@ async fn a_place_whose_create_is_given_up_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_whose_create_never_was_answered_is_given_back() {
+async fn an_entry_whose_create_never_was_answered_is_given_back() {
     let world = World::new();
     world.fake.always("create", Act::LoseAnswer);
     let error = world.client.lock("k").await.unwrap_err();
@@ -135,16 +135,16 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_release_waits_for_the_one_under_way() {
+async fn a_repeated_release_waits_for_the_one_in_flight() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
     world.fake.next("release", Act::LoseAnswer);
-    let under_way = refusal(
+    let in_flight = refusal(
         Code::FailedPrecondition,
         "RELEASING",
-        "a release is under way",
+        "a release is in flight",
     );
-    world.fake.next("release", Act::Refuse(under_way));
+    world.fake.next("release", Act::Refuse(in_flight));
     guard.release_with(Mutation::Put("v".into())).await.unwrap();
     assert_eq!(world.fake.count("release"), 3);
 }

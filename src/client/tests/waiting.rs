@@ -10,7 +10,7 @@ use super::{World, secs};
 use crate::client::{ClientOptions, LockError, LockRequest, LostReason, WaitError};
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_resumed_at_the_same_place() {
+async fn a_wait_is_resumed_at_the_same_entry() {
     let world = World::new();
     let holder = world.fake.occupy();
     world
@@ -23,7 +23,7 @@ async fn a_wait_is_resumed_at_the_same_place() {
     });
     assert!(guard.unwrap().lock_ref().starts_with("default/k#2."));
     assert_eq!(world.fake.count("create"), 1);
-    // Slices of half the TTL at most: a broken connection must not cost the place.
+    // Slices of half the TTL at most: a broken connection must not cost the entry.
     assert!(
         world
             .fake
@@ -47,7 +47,7 @@ async fn a_lock_that_was_waited_for_long_is_asked_how_long_it_is_good_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_times_out_gives_the_place_back() {
+async fn a_wait_that_times_out_releases_the_entry() {
     let world = World::new();
     world.fake.occupy();
     let start = tokio::time::Instant::now();
@@ -76,10 +76,10 @@ async fn who_waits_is_told_how_the_queue_moves_and_how_long_that_may_take() {
     let world = World::new();
     world.fake.state().turn = Some(secs(5));
     let (first, second) = (world.fake.occupy(), world.fake.occupy());
-    let mut place = world.client.place("k").await.unwrap();
-    let told = Mutex::new(Vec::new());
+    let mut entry = world.client.enqueue("k").await.unwrap();
+    let reported = Mutex::new(Vec::new());
     let (guard, ()) = tokio::join!(
-        place.wait_with(None, |progress| told
+        entry.wait_with(None, |progress| reported
             .lock()
             .unwrap()
             .push((progress.position, progress.estimate))),
@@ -92,16 +92,16 @@ async fn who_waits_is_told_how_the_queue_moves_and_how_long_that_may_take() {
     );
     guard.unwrap().release().await.unwrap();
     let expected = [(2, None), (2, Some(secs(10))), (1, Some(secs(5)))];
-    assert_eq!(*told.lock().unwrap(), expected);
+    assert_eq!(*reported.lock().unwrap(), expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_ended_is_told_why() {
     let world = World::new();
     world.fake.occupy();
-    let mut place = world.client.place("k").await.unwrap();
-    let lock_ref = place.lock_ref().to_owned();
-    let (error, ()) = tokio::join!(place.wait(None), async {
+    let mut entry = world.client.enqueue("k").await.unwrap();
+    let lock_ref = entry.lock_ref().to_owned();
+    let (error, ()) = tokio::join!(entry.wait(None), async {
         tokio::time::sleep(secs(1)).await;
         world.fake.end(&lock_ref, "FORCED", "it was ended by ops");
     });
@@ -136,15 +136,15 @@ async fn a_wait_with_a_short_ttl_goes_on_for_as_long_as_any_call() {
     let error = world.client.lock("k").await.unwrap_err();
     assert!(matches!(error, LockError::Wait(WaitError::Unavailable(_))));
     assert!((secs(15)..secs(16)).contains(&start.elapsed()));
-    // Whoever takes the place over must hear of it before its TTL is over.
+    // Whoever takes the entry over must learn of it before its TTL has passed.
     assert!(world.fake.count("acquire") > 40);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_place_leaves_the_queue() {
+async fn a_dropped_entry_leaves_the_queue() {
     let world = World::new();
     world.fake.occupy();
-    drop(world.client.place("k").await.unwrap());
+    drop(world.client.enqueue("k").await.unwrap());
     while world.fake.state().queue.len() > 1 {
         tokio::task::yield_now().await;
     }
@@ -198,7 +198,7 @@ async fn a_wait_that_finds_no_stream_asks_now_and_then_until_its_turn_comes() {
     let world = World::with(room_for(1, 1));
     let holder = world.fake.occupy();
     world.fake.next("acquire", Act::Hang);
-    let first = world.client.place("k").await.unwrap();
+    let first = world.client.enqueue("k").await.unwrap();
     let first_ref = first.lock_ref().to_owned();
     let client = world.client.clone();
     let hanging = tokio::spawn(async move {
@@ -233,7 +233,7 @@ async fn a_wait_without_a_stream_ends_when_its_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_lives_where_calls_come_through_and_waits_do_not() {
+async fn an_entry_lives_where_calls_come_through_and_waits_do_not() {
     let world = World::new();
     let holder = world.fake.occupy();
     // As a server that takes no further connection.

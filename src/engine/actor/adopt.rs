@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::activity::{Cause, Grant, Minute};
-use super::super::api::{EngineError, Watched};
+use super::super::api::{EngineError, WatchEvent};
 use super::super::leases::NoLease;
 use super::super::wall_ms;
-use super::holding::Holding;
+use super::holding::HolderState;
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
 use crate::lock::{Diff, Entry, Evidence, Fence, Liveness, Lookup, Seq, State, Tag};
@@ -22,11 +22,11 @@ impl Actor {
         let remembers = old.is_some();
         let old = old.unwrap_or_default();
         let diff = Diff::between(&old, &new);
-        for seq in &diff.over {
+        for seq in &diff.ended {
             if let Some(entry) = old.entry(*seq) {
                 self.forget_lease(run, entry);
             }
-            self.tell_over(&new, *seq);
+            self.notify_ended(&new, *seq);
         }
         for entry in &diff.written {
             if entry.home == run.inner.replica {
@@ -42,7 +42,7 @@ impl Actor {
             } else {
                 self.forget_lease(run, entry);
                 if run.inner.shared {
-                    self.lose_place(entry.seq, &new);
+                    self.lose_entry(entry.seq, &new);
                 }
                 if run.inner.store.is_exclusive() && !new.is_holder(entry.seq) {
                     // Opening the store proved the old home down: serve its waiters.
@@ -56,30 +56,30 @@ impl Actor {
                 }
             }
         }
-        self.note_others(run, &new);
+        self.note_remote_entries(run, &new);
         self.adopt_holder(run, &old, &new, remembers, shown_by);
         self.note_turns(run, &old, &new, remembers);
         if old.head != new.head {
             // The turn of the new head has come, and so has that of any that was passed over.
-            for turn in self.wakes.remove(&new.head).unwrap_or_default() {
+            for turn in self.wakers.remove(&new.head).unwrap_or_default() {
                 // A wait that was given up meanwhile does not listen any longer.
                 let _ = turn.send(());
             }
         }
-        self.tell_positions(run, &new);
-        self.finish_consent();
+        self.notify_positions(run, &new);
+        self.finish_hand_over();
     }
 
-    /// A place went to another home: whoever waits here asks there.
-    fn lose_place(&mut self, seq: Seq, state: &State) {
-        self.wakes.remove(&seq);
+    /// An entry went to another home: whoever waits here asks there.
+    fn lose_entry(&mut self, seq: Seq, state: &State) {
+        self.wakers.remove(&seq);
         self.watches.remove(&seq);
         if let Some(entry) = state.entry(seq) {
             let elsewhere = EngineError::Elsewhere {
                 home: entry.home,
                 version: state.version,
             };
-            self.fail_let_ins(seq, &elsewhere);
+            self.fail_grant_waiters(seq, &elsewhere);
         }
     }
 
@@ -115,7 +115,7 @@ impl Actor {
         let mine = entry.home == run.inner.replica;
         // Nobody can have served a grant that is newer than what this actor remembers.
         if mine && remembers && old.grant != new.grant {
-            let mut holding = Holding::new(entry, new.grant, new.width, new.unsynced);
+            let mut holding = HolderState::new(entry, new.grant, new.width, new.unsynced);
             // One that was the holder before was taken over: it counts as claimed (I5).
             let was_holder = old.head == entry.seq && old.holder().is_some();
             holding.claimed = was_holder;
@@ -149,55 +149,58 @@ impl Actor {
         }
     }
 
-    /// Ends the memory of a fence that is over, and tells those whose calls it still had.
+    /// Ends the memory of a fence that has ended, and tells those whose calls it still had.
     fn drop_holding(&mut self) {
         let Some(mut gone) = self.holding.take() else {
             return;
         };
-        let error = self.why_over(gone.seq, gone.tag);
+        let error = self.why_ended(gone.seq, gone.tag);
         for call in gone.put_off.drain(..) {
             call.fail(error.clone());
         }
     }
 
-    /// What to tell a caller whose place is no longer what it was.
-    pub(super) fn why_over(&self, seq: Seq, tag: Tag) -> EngineError {
+    /// What to tell a caller whose entry is no longer what it was.
+    pub(super) fn why_ended(&self, seq: Seq, tag: Tag) -> EngineError {
         match self.state.as_ref().map(|s| s.lookup(seq, tag)) {
-            Some(Lookup::Over(over)) => EngineError::Over(over),
+            Some(Lookup::Ended(ended)) => EngineError::Ended(ended),
             Some(Lookup::Live(_)) => EngineError::GrantSuperseded,
             Some(Lookup::NeverIssued) | None => EngineError::NeverIssued,
         }
     }
 
-    /// Begins, or goes on, to vouch for a place that is served here.
+    /// Begins, or goes on, to keep valid an entry that is served here.
     fn keep_lease(&mut self, run: &Run, entry: &Entry, remembers: bool) {
-        let place = self.place(entry.seq);
+        let entry_id = self.entry_id(entry.seq);
         let (kept, evidence) = match entry.liveness {
             Liveness::Own { ttl_ms } => {
-                if run.inner.shared && !remembers && !run.inner.leases.has_place(&place) {
-                    // Since when this home vouches for it is not known any more: a new epoch.
+                if run.inner.shared && !remembers && !run.inner.leases.has_entry(&entry_id) {
+                    // Since when this home keeps it valid is not known any more: a new epoch.
                     return self.take_anew(run, entry.seq);
                 }
                 let ttl = Duration::from_millis(u64::from(ttl_ms));
-                let since = self.others.sent_at.unwrap_or(Duration::ZERO);
-                let kept = run.inner.leases.add_place(place, entry.tag(), ttl, since);
+                let since = self.remote_entries.sent_at.unwrap_or(Duration::ZERO);
+                let kept = run
+                    .inner
+                    .leases
+                    .add_entry(entry_id, entry.tag(), ttl, since);
                 if run.inner.shared {
-                    run.inner.beat_sooner.notify_one();
+                    run.inner.heartbeat_sooner.notify_one();
                 }
                 (kept, Evidence::Silent { epoch: entry.epoch })
             }
             Liveness::Session(session) => {
-                let mut kept = run.inner.leases.attach(session, place.clone());
+                let mut kept = run.inner.leases.attach(session, entry_id.clone());
                 if kept == Err(NoLease::Unknown) && run.inner.shared {
-                    run.inner.remote.attach(session, place);
+                    run.inner.remote.attach(session, entry_id);
                     kept = Ok(());
                 }
-                (kept, Evidence::SessionOver(session))
+                (kept, Evidence::SessionEnded(session))
             }
         };
         if kept.is_err() {
-            // Its session was closed while this place was being made; or it expired, and the actor that
-            // was to evict it died, or has taken it over since: the evidence needs its present epoch.
+            // Its session was closed while this entry was being made; or it expired, and the actor that
+            // was to evict it crashed, or has taken it over since: the evidence needs its present epoch.
             self.pending.push_back(Intent::Evict {
                 seq: entry.seq,
                 tag: entry.tag(),
@@ -208,30 +211,30 @@ impl Actor {
     }
 
     fn forget_lease(&self, run: &Run, entry: &Entry) {
-        let place = self.place(entry.seq);
+        let entry_id = self.entry_id(entry.seq);
         match entry.liveness {
-            Liveness::Own { .. } => run.inner.leases.remove_place(&place),
+            Liveness::Own { .. } => run.inner.leases.remove_entry(&entry_id),
             Liveness::Session(session) => {
-                run.inner.leases.detach(session, &place);
-                run.inner.remote.detach(session, &place);
+                run.inner.leases.detach(session, &entry_id);
+                run.inner.remote.detach(session, &entry_id);
                 super::super::sessions::forget_if_done(&run.inner, session);
             }
         }
     }
 
-    fn tell_over(&mut self, state: &State, seq: Seq) {
-        // The waits look again and hear how it ended.
-        self.wakes.remove(&seq);
-        let over = state.over(seq);
+    fn notify_ended(&mut self, state: &State, seq: Seq) {
+        // The waits re-read and learn how it ended.
+        self.wakers.remove(&seq);
+        let ended = state.how_ended(seq);
         if let Some(watch) = self.watches.remove(&seq) {
-            watch.send_replace(Watched::Lost(over.clone()));
+            watch.send_replace(WatchEvent::Lost(ended.clone()));
         }
-        self.fail_let_ins(seq, &EngineError::Over(over));
+        self.fail_grant_waiters(seq, &EngineError::Ended(ended));
     }
 
-    /// Tells the watches where their places stand. That a place holds the key they hear once it is let
-    /// in.
-    fn tell_positions(&mut self, run: &Run, state: &State) {
+    /// Tells the watches the status of their entries. That an entry holds the key they hear once it is granted the
+    /// lock.
+    fn notify_positions(&mut self, run: &Run, state: &State) {
         let between = self.between_turns(run);
         self.watches.retain(|seq, watch| {
             if watch.receiver_count() == 0 {
@@ -241,13 +244,13 @@ impl Actor {
                 && position > 0
             {
                 watch.send_if_modified(|seen| {
-                    let told = |seen: &Watched| match seen {
-                        Watched::Waiting { position, .. } => Some(*position),
-                        Watched::Held { .. } | Watched::Lost(_) => None,
+                    let answered = |seen: &WatchEvent| match seen {
+                        WatchEvent::Waiting { position, .. } => Some(*position),
+                        WatchEvent::Held { .. } | WatchEvent::Lost(_) => None,
                     };
-                    let changed = told(seen) != Some(position);
+                    let changed = answered(seen) != Some(position);
                     if changed {
-                        *seen = Watched::Waiting {
+                        *seen = WatchEvent::Waiting {
                             position,
                             estimate: estimated(between, position),
                         };
@@ -279,11 +282,11 @@ impl Actor {
 
     /// Counts the turns of the key while somebody waits here, by which it is guessed how long that may take.
     fn note_turns(&mut self, run: &Run, old: &State, new: &State, remembers: bool) {
-        // Most keys have no waiters, and nobody is told of those.
+        // Most keys have no waiters, and nobody is notified of those.
         if waiters(old) != waiters(new) {
             run.inner.activity.waiting(&self.id, waiters(new));
         }
-        if self.turns.is_none() && self.wakes.is_empty() && self.watches.is_empty() {
+        if self.turns.is_none() && self.wakers.is_empty() && self.watches.is_empty() {
             return;
         }
         let now = run.inner.clock.boot();

@@ -1,46 +1,49 @@
 //! What a call says by coming, whatever becomes of it: its client is there.
 //!
 //! A call that has to wait for the store may fail for want of it. It renews what its lockRef lives by when it comes
-//! (I9), and counts as a claim of a holder that was not let in yet (I5): who asks is not to be ended for an outage.
+//! (I9), and counts as a claim of a holder that was not granted the lock yet (I5): who asks is not to be ended for an
+//! outage.
 
 use super::super::leases::{LeaseKey, NoLease};
 use super::super::remote;
 use super::intent::Intent;
-use super::msg::{Msg, PlaceRef};
+use super::msg::{EntryRef, Msg};
 use super::{Actor, Run};
 use crate::lock::{Entry, Evidence, Liveness, Lookup, Seq};
 
 impl Actor {
     /// A message waits until the state was read.
     pub(super) fn put_off(&mut self, run: &Run, msg: Msg) {
-        if let Some(place) = msg.place() {
-            self.note_sign_of_life(run, place);
+        if let Some(entry_ref) = msg.entry_ref() {
+            self.note_renewal(run, entry_ref);
         }
-        if let Msg::Acquire { place, reply, .. } = &msg
+        if let Msg::Acquire {
+            entry_ref, reply, ..
+        } = &msg
             && !reply.is_closed()
-            && self.is_live(*place)
+            && self.is_live(*entry_ref)
         {
-            self.came_for(place.seq);
+            self.came_for(entry_ref.seq);
         }
         self.backlog.push_back(msg);
     }
 
-    fn entry_of(&self, place: PlaceRef) -> Option<&Entry> {
+    fn entry_of(&self, entry_ref: EntryRef) -> Option<&Entry> {
         let state = self.state.as_ref()?;
-        match state.lookup(place.seq, place.tag) {
+        match state.lookup(entry_ref.seq, entry_ref.tag) {
             Lookup::Live(at) => state.entries.get(at).map(|entry| &**entry),
-            Lookup::Over(_) | Lookup::NeverIssued => None,
+            Lookup::Ended(_) | Lookup::NeverIssued => None,
         }
     }
 
-    fn is_live(&self, place: PlaceRef) -> bool {
-        self.entry_of(place).is_some()
+    fn is_live(&self, entry_ref: EntryRef) -> bool {
+        self.entry_of(entry_ref).is_some()
     }
 
     /// Renews what a lockRef lives by. What may be told of that is found out once the call is served.
-    fn note_sign_of_life(&self, run: &Run, place: PlaceRef) {
+    fn note_renewal(&self, run: &Run, entry_ref: EntryRef) {
         let leases = &run.inner.leases;
-        match self.entry_of(place).map(|entry| entry.liveness) {
+        match self.entry_of(entry_ref).map(|entry| entry.liveness) {
             Some(Liveness::Session(session)) => {
                 let renewed = leases.renew(&LeaseKey::Session(session));
                 if renewed == Err(NoLease::Unknown) && run.inner.shared {
@@ -49,7 +52,7 @@ impl Actor {
             }
             // Its tag is looked at there, too.
             Some(Liveness::Own { .. }) | None => {
-                let _ = leases.renew_place(self.place(place.seq), place.tag);
+                let _ = leases.renew_entry(self.entry_id(entry_ref.seq), entry_ref.tag);
             }
         }
     }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::super::api::{EngineError, Watched};
+use super::super::api::{EngineError, WatchEvent};
 use super::super::leases::{LeaseKey, NoLease, OpenCall, Room};
-use super::ceding::changing_home;
 use super::critical::{Critical, CriticalKind};
-use super::holding::Holding;
+use super::hand_over::changing_home;
+use super::holding::HolderState;
 use super::intent::{EvictReply, Intent};
-use super::msg::{Held, HeldReply, Life, Msg, PlaceRef, Reply, Wake, WatchHandle};
-use super::others::session_closed;
-use super::{Actor, LetIn, Run};
+use super::msg::{EntryRef, Held, HeldReply, LeaseValidity, Msg, Reply, TurnWaker, WatchHandle};
+use super::remote_entries::session_closed;
+use super::{Actor, GrantWaiter, Run};
 use crate::lock::{
-    Create, Created, EndReason, Entry, Evidence, Fence, Liveness, Lookup, Over, Seq,
+    Create, Created, EndReason, EndedAs, Entry, Evidence, Fence, Liveness, Lookup, Seq,
 };
 
 impl Actor {
@@ -23,23 +23,25 @@ impl Actor {
     pub(super) fn take(&mut self, run: &mut Run, msg: Msg, fresh: bool) {
         if run.inner.shared && !fresh {
             // Others may have changed it since: what this home cannot answer for is looked up first.
-            let must_look = match &msg {
+            let must_read = match &msg {
                 Msg::Where { .. } => true,
-                Msg::Force { place, .. } => !self.knows(run, *place),
+                Msg::Force { entry_ref, .. } => !self.knows(run, *entry_ref),
                 // It may say HELD, or "not yet" for as long as it is repeated.
-                Msg::Acquire { place, .. } | Msg::Watch { place, .. } => {
-                    !self.knows(run, *place) || self.looked_long_ago(run)
+                Msg::Acquire { entry_ref, .. } | Msg::Watch { entry_ref, .. } => {
+                    !self.knows(run, *entry_ref) || self.read_long_ago(run)
                 }
-                Msg::Get { place, .. }
-                | Msg::Write { place, .. }
+                Msg::Get { entry_ref, .. }
+                | Msg::Write { entry_ref, .. }
                 | Msg::Release {
-                    place,
+                    entry_ref,
                     put: Some(_),
                     ..
-                } => !self.knows(run, *place) || !self.knows_grant(*place),
-                other => other.place().is_some_and(|place| !self.knows(run, place)),
+                } => !self.knows(run, *entry_ref) || !self.knows_grant(*entry_ref),
+                other => other
+                    .entry_ref()
+                    .is_some_and(|entry_ref| !self.knows(run, entry_ref)),
             };
-            if must_look {
+            if must_read {
                 self.stale = true;
                 return self.put_off(run, msg);
             }
@@ -66,45 +68,50 @@ impl Actor {
                 });
             }
             Msg::Acquire {
-                place,
+                entry_ref,
                 wait,
                 read_value,
                 reply,
-            } => self.stand(run, place, wait, read_value, true, reply),
+            } => self.stand(run, entry_ref, wait, read_value, true, reply),
             Msg::Get {
-                place,
+                entry_ref,
                 call_no,
                 reply,
-            } => self.critical(run, place, call_no, CriticalKind::Get(reply)),
+            } => self.critical(run, entry_ref, call_no, CriticalKind::Get(reply)),
             Msg::Write {
-                place,
+                entry_ref,
                 call_no,
                 mutation,
                 reply,
-            } => self.critical(run, place, call_no, CriticalKind::Write(mutation, reply)),
+            } => self.critical(
+                run,
+                entry_ref,
+                call_no,
+                CriticalKind::Write(mutation, reply),
+            ),
             Msg::Release {
-                place,
+                entry_ref,
                 call_no,
                 put: Some(mutation),
                 reply,
-            } => self.release_with_put(run, place, call_no, mutation, reply),
+            } => self.release_with_put(run, entry_ref, call_no, mutation, reply),
             Msg::Release {
-                place,
+                entry_ref,
                 call_no: _,
                 put: None,
                 reply,
-            } => self.release(run, place, reply),
-            Msg::Watch { place, reply } => {
-                drop(reply.send(self.watch(run, place)));
+            } => self.release(run, entry_ref, reply),
+            Msg::Watch { entry_ref, reply } => {
+                drop(reply.send(self.watch(run, entry_ref)));
             }
-            Msg::Renew { place, reply } => {
-                let renewed = self.live(run, place).map(|(_, _, life)| life);
+            Msg::Renew { entry_ref, reply } => {
+                let renewed = self.live(run, entry_ref).map(|(_, _, validity)| validity);
                 drop(reply.send(renewed));
             }
-            Msg::Told { place, reply } => drop(reply.send(self.told(run, place))),
+            Msg::Answered { entry_ref, reply } => drop(reply.send(self.answered(run, entry_ref))),
             Msg::Expired { seq } => self.expired(run, seq),
             Msg::Claim { seq, grant } => self.claim_due(run, seq, grant),
-            Msg::SessionOver {
+            Msg::SessionEnded {
                 seq,
                 session,
                 reply,
@@ -112,13 +119,13 @@ impl Actor {
                 Some(entry) => self.pending.push_back(Intent::Evict {
                     seq,
                     tag: entry.tag(),
-                    evidence: Evidence::SessionOver(session),
+                    evidence: Evidence::SessionEnded(session),
                     reply: EvictReply::Settled(reply),
                 }),
                 None => drop(reply.send(())),
             },
             Msg::Force {
-                place,
+                entry_ref,
                 by,
                 why,
                 reply,
@@ -127,13 +134,13 @@ impl Actor {
                     return drop(reply.send(Err(full)));
                 }
                 self.pending.push_back(Intent::Evict {
-                    seq: place.seq,
-                    tag: place.tag,
+                    seq: entry_ref.seq,
+                    tag: entry_ref.tag,
                     evidence: Evidence::Forced { by, why },
                     reply: EvictReply::Force(reply),
                 });
             }
-            Msg::Where { place, reply } => drop(reply.send(self.whereabouts(place))),
+            Msg::Where { entry_ref, reply } => drop(reply.send(self.entry_status(entry_ref))),
             Msg::Take {
                 seq,
                 from_home,
@@ -147,20 +154,20 @@ impl Actor {
                 from_epoch,
                 reply,
             } => self.ask_for(run, (seq, from_home, from_epoch), reply),
-            Msg::Consent {
+            Msg::HandOver {
                 seq,
                 fence,
                 epoch,
                 reply,
-            } => self.consent(run, (seq, fence, epoch), reply),
+            } => self.hand_over(run, (seq, fence, epoch), reply),
             Msg::Hint { version } => self.hinted(version),
-            Msg::Look => self.look_soon(),
+            Msg::MembershipRead => self.read_soon(),
             Msg::Sweep => self.sweep(run),
             Msg::Settle { reply } => self.pending.push_back(Intent::Settle(reply)),
         }
     }
 
-    /// Room in the session that a new place shall live by. One that was made before needs none (I5).
+    /// Room in the session that a new entry shall live by. One that was made before needs none (I5).
     fn room(&self, run: &Run, create: &Create) -> Result<Option<Room>, EngineError> {
         let Liveness::Session(session) = create.liveness else {
             return Ok(None);
@@ -184,7 +191,7 @@ impl Actor {
             }
             Err(NoLease::Unknown) if run.inner.shared => {
                 // Another replica keeps it, and was asked before.
-                match run.inner.remote.places_of(session) < most {
+                match run.inner.remote.entries_of(session) < most {
                     true => Ok(None),
                     false => Err(EngineError::Exhausted {
                         what: "lock_refs_per_session_max",
@@ -192,8 +199,8 @@ impl Actor {
                     }),
                 }
             }
-            Err(NoLease::Ceded | NoLease::Doubted) => Err(changing_home()),
-            Err(NoLease::Over | NoLease::Unknown) => Err(EngineError::SessionOver),
+            Err(NoLease::HandedOver | NoLease::InDoubt) => Err(changing_home()),
+            Err(NoLease::Ended | NoLease::Unknown) => Err(EngineError::SessionEnded),
         }
     }
 
@@ -209,16 +216,16 @@ impl Actor {
         })
     }
 
-    /// A live place of this home, its position, and what may be told of its lease, renewed by this call.
+    /// A live entry of this home, its position, and what may be told of its lease, renewed by this call.
     pub(super) fn live(
         &mut self,
         run: &Run,
-        place: PlaceRef,
-    ) -> Result<(usize, LeaseKey, Life), EngineError> {
+        entry_ref: EntryRef,
+    ) -> Result<(usize, LeaseKey, LeaseValidity), EngineError> {
         let state = self.state.clone().ok_or(EngineError::NeverIssued)?;
-        let at = match state.lookup(place.seq, place.tag) {
+        let at = match state.lookup(entry_ref.seq, entry_ref.tag) {
             Lookup::Live(at) => at,
-            Lookup::Over(over) => return Err(EngineError::Over(over)),
+            Lookup::Ended(ended) => return Err(EngineError::Ended(ended)),
             Lookup::NeverIssued => return Err(EngineError::NeverIssued),
         };
         let Some(entry) = state.entries.get(at) else {
@@ -230,7 +237,7 @@ impl Actor {
                 version: state.version,
             });
         }
-        if self.is_ceded(run, place.seq) {
+        if self.is_handed_over(run, entry_ref.seq) {
             return Err(changing_home());
         }
         let key = self.lease_key(entry);
@@ -238,26 +245,26 @@ impl Actor {
             (Ok(renewed), _) => Ok((
                 at,
                 key,
-                Life {
+                LeaseValidity {
                     ttl: renewed.ttl,
                     valid_for: renewed.valid_for,
                     ask: None,
                 },
             )),
             (
-                Err(NoLease::Unknown | NoLease::Doubted | NoLease::Ceded),
+                Err(NoLease::Unknown | NoLease::InDoubt | NoLease::HandedOver),
                 LeaseKey::Session(session),
             ) if run.inner.shared => {
                 let ask = Some(*session);
-                let life = Life {
+                let validity = LeaseValidity {
                     ttl: Duration::ZERO,
                     valid_for: Duration::ZERO,
                     ask,
                 };
-                Ok((at, key, life))
+                Ok((at, key, validity))
             }
-            (Err(NoLease::Doubted), LeaseKey::Place(_)) => {
-                self.take_anew(run, place.seq);
+            (Err(NoLease::InDoubt), LeaseKey::Entry(_)) => {
+                self.take_anew(run, entry_ref.seq);
                 Err(changing_home())
             }
             (Err(why), _) => Err(self.no_lease(run, entry, why)),
@@ -267,22 +274,22 @@ impl Actor {
     /// A call that keeps a lease alive for as long as the guard lives.
     fn open_call(&self, run: &Run, lease: &LeaseKey) -> Result<OpenCall, EngineError> {
         let open = run.inner.leases.open_call(lease, run.inner.shared);
-        open.map_err(|_| EngineError::SessionOver)
+        open.map_err(|_| EngineError::SessionEnded)
     }
 
-    /// What to tell a client whose lease is over while its place is still being evicted.
+    /// What to tell a client whose lease has ended while its entry is still being evicted.
     fn no_lease(&self, run: &Run, entry: &Entry, why: NoLease) -> EngineError {
         match (why, self.lease_key(entry)) {
-            (NoLease::Over, LeaseKey::Place(_)) => {
-                EngineError::Over(Over::Ended(EndReason::Expired))
+            (NoLease::Ended, LeaseKey::Entry(_)) => {
+                EngineError::Ended(EndedAs::Lost(EndReason::Expired))
             }
-            (NoLease::Over, LeaseKey::Session(_)) => session_closed(),
-            // Closed, and forgotten before this place came to live by it.
+            (NoLease::Ended, LeaseKey::Session(_)) => session_closed(),
+            // Closed, and forgotten before this entry came to live by it.
             (NoLease::Unknown, LeaseKey::Session(_)) if entry.home == run.inner.replica => {
                 session_closed()
             }
-            // The place is being taken over from a home that is gone.
-            (NoLease::Unknown | NoLease::TooMany | NoLease::Ceded | NoLease::Doubted, _) => {
+            // The entry is being taken over from a home that is gone.
+            (NoLease::Unknown | NoLease::TooMany | NoLease::HandedOver | NoLease::InDoubt, _) => {
                 changing_home()
             }
         }
@@ -297,30 +304,30 @@ impl Actor {
         reply: HeldReply,
     ) {
         let Some(entry) = self.state.as_ref().and_then(|s| s.entry(created.seq)) else {
-            let over = self.state.as_ref().map(|s| s.over(created.seq));
-            let over = over.unwrap_or(Over::NoLongerKept);
-            drop(reply.send(Err(EngineError::Over(over))));
+            let ended = self.state.as_ref().map(|s| s.how_ended(created.seq));
+            let ended = ended.unwrap_or(EndedAs::NoLongerKept);
+            drop(reply.send(Err(EngineError::Ended(ended))));
             return;
         };
-        let place = PlaceRef {
+        let entry_ref = EntryRef {
             seq: created.seq,
             tag: entry.tag(),
             grant: None,
         };
-        self.stand(run, place, false, read_value, created.existed, reply);
+        self.stand(run, entry_ref, false, read_value, created.existed, reply);
     }
 
-    /// Answers where a place stands: HELD once the holder may be let in, WAITING at once.
+    /// Answers the status of an entry: HELD once the holder may be granted the lock, WAITING at once.
     fn stand(
         &mut self,
         run: &Run,
-        place: PlaceRef,
+        entry_ref: EntryRef,
         wait: bool,
         read_value: bool,
         existed: bool,
         reply: HeldReply,
     ) {
-        let (position, lease, life) = match self.live(run, place) {
+        let (position, lease, validity) = match self.live(run, entry_ref) {
             Ok(live) => live,
             Err(error) => return drop(reply.send(Err(error))),
         };
@@ -331,18 +338,18 @@ impl Actor {
         };
         if position == 0 {
             if !reply.is_closed() {
-                self.came_for(place.seq);
+                self.came_for(entry_ref.seq);
             }
-            self.let_ins.retain(|l| !l.reply.is_closed());
-            if self.let_ins.len() >= waits_max {
+            self.grant_waiters.retain(|l| !l.reply.is_closed());
+            if self.grant_waiters.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
             }
             let open = match self.open_call(run, &lease) {
                 Ok(open) => open,
                 Err(error) => return drop(reply.send(Err(error))),
             };
-            self.let_ins.push(LetIn {
-                seq: place.seq,
+            self.grant_waiters.push(GrantWaiter {
+                seq: entry_ref.seq,
                 read_value,
                 existed,
                 reply,
@@ -350,8 +357,8 @@ impl Actor {
             });
             return;
         }
-        let wake = if wait {
-            let turns = self.wakes.entry(place.seq).or_default();
+        let waker = if wait {
+            let turns = self.wakers.entry(entry_ref.seq).or_default();
             turns.retain(|turn| !turn.is_closed());
             if turns.len() >= waits_max {
                 return drop(reply.send(Err(too_many())));
@@ -363,96 +370,101 @@ impl Actor {
                 Err(error) => return drop(reply.send(Err(error))),
             };
             self.count_turns(run);
-            Some(Wake { turn, _open: open })
+            Some(TurnWaker { turn, _open: open })
         } else {
             None
         };
         drop(reply.send(Ok(Held::Waiting {
-            seq: place.seq,
-            tag: place.tag,
+            seq: entry_ref.seq,
+            tag: entry_ref.tag,
             position,
-            wake,
+            waker,
             lease,
-            life,
+            validity,
             existed,
         })));
     }
 
-    fn release(&mut self, run: &mut Run, place: PlaceRef, reply: Reply<bool>) {
+    fn release(&mut self, run: &mut Run, entry_ref: EntryRef, reply: Reply<bool>) {
         if let Err(full) = self.has_room(run) {
             return drop(reply.send(Err(full)));
         }
-        match self.live(run, place) {
-            Ok(_) => self.push_release(place, false, reply),
-            Err(EngineError::Over(Over::Released)) => drop(reply.send(Ok(true))),
+        match self.live(run, entry_ref) {
+            Ok(_) => self.push_release(entry_ref, false, reply),
+            Err(EngineError::Ended(EndedAs::Released)) => drop(reply.send(Ok(true))),
             // A release of it through another replica, repeated here.
-            Err(EngineError::Over(Over::Ended(EndReason::Foreign))) => drop(reply.send(Ok(true))),
+            Err(EngineError::Ended(EndedAs::Lost(EndReason::Foreign))) => {
+                drop(reply.send(Ok(true)))
+            }
             Err(error) => drop(reply.send(Err(error))),
         }
     }
 
     /// From here on nothing more is taken of this lockRef (I11).
-    pub(super) fn push_release(&mut self, place: PlaceRef, wrote: bool, reply: Reply<bool>) {
+    pub(super) fn push_release(&mut self, entry_ref: EntryRef, wrote: bool, reply: Reply<bool>) {
         if let Some(holding) = &mut self.holding
-            && holding.seq == place.seq
+            && holding.seq == entry_ref.seq
         {
             holding.releasing = true;
             // What was accepted before and is not begun must not land once the release is decided.
             self.fail_put_off(&EngineError::Releasing);
         }
         self.pending.push_back(Intent::Release {
-            place,
+            entry_ref,
             wrote,
             reply,
         });
     }
 
-    /// May be a repeated call: what an earlier try of it wrote is not known here once it is over otherwise than by a
+    /// May be a repeated call: what an earlier try of it wrote is not known here once it has ended otherwise than by a
     /// clean release.
     fn release_with_put(
         &mut self,
         run: &mut Run,
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         mutation: crate::engine::Mutation,
         reply: Reply<bool>,
     ) {
         let state = self.state.as_ref();
-        let over = state.map(|s| s.lookup(place.seq, place.tag));
-        match over {
-            // A repeated call: what it carries was written before the release, once (design §8).
-            Some(Lookup::Over(Over::Released)) => return drop(reply.send(Ok(true))),
-            Some(Lookup::Over(over)) => {
-                return drop(reply.send(Err(EngineError::OverDuringWrite(over))));
+        let ended = state.map(|s| s.lookup(entry_ref.seq, entry_ref.tag));
+        match ended {
+            // A repeated call: what it carries was written before the release, once.
+            Some(Lookup::Ended(EndedAs::Released)) => return drop(reply.send(Ok(true))),
+            Some(Lookup::Ended(ended)) => {
+                return drop(reply.send(Err(EngineError::EndedDuringWrite(ended))));
             }
             Some(Lookup::Live(_) | Lookup::NeverIssued) | None => {}
         }
-        let current = |h: &&Holding| Some(h.grant) == place.grant;
+        let current = |h: &&HolderState| Some(h.grant) == entry_ref.grant;
         let holding = self.holding.as_ref().filter(current);
         if holding.is_some_and(|h| h.releasing && h.has_written_last(call_no)) {
-            // The same call: its put was acknowledged, so it hears what becomes of its release.
+            // The same call: its put was acknowledged, so it learns what becomes of its release.
             return match self.has_room(run) {
-                Ok(()) => self.push_release(place, true, reply),
+                Ok(()) => self.push_release(entry_ref, true, reply),
                 Err(full) => drop(reply.send(Err(full))),
             };
         }
         let kind = CriticalKind::Release(mutation, reply);
-        self.critical(run, place, call_no, kind);
+        self.critical(run, entry_ref, call_no, kind);
     }
 
-    fn watch(&mut self, run: &Run, place: PlaceRef) -> Result<WatchHandle, EngineError> {
-        let (position, lease, _) = self.live(run, place)?;
+    fn watch(&mut self, run: &Run, entry_ref: EntryRef) -> Result<WatchHandle, EngineError> {
+        let (position, lease, _) = self.live(run, entry_ref)?;
         let open = self.open_call(run, &lease)?;
         let waits_max = run.inner.limits.waits_per_lock_ref_max;
         self.count_turns(run);
         let estimate = self.estimate(run, position);
-        let sender = self.watches.entry(place.seq).or_insert_with(|| {
-            // The head is told that it holds the key once it is let in; until then nobody is ahead.
-            watch::channel(Watched::Waiting { position, estimate }).0
+        let sender = self.watches.entry(entry_ref.seq).or_insert_with(|| {
+            // The head is told that it holds the key once it is granted the lock; until then nobody is ahead.
+            watch::channel(WatchEvent::Waiting { position, estimate }).0
         });
         sender.send_if_modified(|seen| {
-            if let Watched::Waiting { estimate: told, .. } = seen {
-                *told = estimate;
+            if let WatchEvent::Waiting {
+                estimate: answered, ..
+            } = seen
+            {
+                *answered = estimate;
             }
             // Nobody is told anew because one more asks.
             false
@@ -470,7 +482,7 @@ impl Actor {
         })
     }
 
-    /// The lease of a place that lives by itself is over: evict it, on the epoch it has now.
+    /// The lease of an entry that lives by itself has ended: evict it, on the epoch it has now.
     fn expired(&mut self, run: &Run, seq: Seq) {
         let Some(entry) = self.state.as_ref().and_then(|s| s.entry(seq)) else {
             return;
@@ -486,7 +498,7 @@ impl Actor {
         });
     }
 
-    /// The TTL of what a place lives by; the longest there may be, of a session that another replica keeps and whose
+    /// The TTL of what an entry lives by; the longest there may be, of a session that another replica keeps and whose
     /// row was not read yet.
     pub(super) fn ttl_of(&self, run: &Run, entry: &Entry) -> Duration {
         let here = || run.inner.leases.ttl(&self.lease_key(entry));
@@ -500,19 +512,19 @@ impl Actor {
         }
     }
 
-    /// A place has been the holder for one TTL: evict it if nobody was told (I5).
+    /// An entry has been the holder for one TTL: evict it if nobody was told (I5).
     fn claim_due(&mut self, run: &Run, seq: Seq, grant: Fence) {
-        let waits = |l: &LetIn| l.seq == seq && !l.reply.is_closed();
-        let watched = |w: &watch::Sender<Watched>| w.receiver_count() > 0;
+        let waits = |l: &GrantWaiter| l.seq == seq && !l.reply.is_closed();
+        let watched = |w: &watch::Sender<WatchEvent>| w.receiver_count() > 0;
         let is_waited_for =
-            self.let_ins.iter().any(waits) || self.watches.get(&seq).is_some_and(watched);
+            self.grant_waiters.iter().any(waits) || self.watches.get(&seq).is_some_and(watched);
         if let Some(holding) = &mut self.holding
             && holding.seq == seq
             && holding.grant == grant
             && !holding.claimed
         {
             if is_waited_for || !holding.claim_watched {
-                // Somebody came and could not be let in yet: from now on, one TTL more.
+                // Somebody came and could not be granted the lock yet: from now on, one TTL more.
                 holding.claim_watched = false;
                 return;
             }

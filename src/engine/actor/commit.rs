@@ -1,5 +1,5 @@
-//! Group commit: commands are collected while a compare-and-swap is under way, decided together, and
-//! committed in the next one. An outcome that is not known is resolved before anybody hears of it (I6).
+//! Group commit: commands are collected while a compare-and-swap is in flight, decided together, and
+//! committed in the next one. An outcome that is not known is resolved before anybody learns of it (I6).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::store::{StoreError, Swap};
 /// More conflicts in a row make no longer pauses than this many (some 100 ms): each means that the key got on.
 const CONFLICTS_COUNTED_MAX: u32 = 5;
 
-/// What came of the operation under way.
+/// What came of the operation in flight.
 pub(super) enum StoreDone {
     Loaded {
         /// When it was begun.
@@ -80,7 +80,7 @@ impl Actor {
         let (now_us, core) = (run.inner.clock.wall_us(), run.inner.core());
         let may_grant = state.awaits_grant() && self.may_grant(&state, now_us, &core);
         if self.pending.is_empty() && !may_grant {
-            self.others.sent_at = None;
+            self.remote_entries.sent_at = None;
             return false;
         }
         let (batch, commands) = self.next_batch(&state, run.inner.replica);
@@ -94,7 +94,7 @@ impl Actor {
             })
             .collect();
         if decision.state.version == state.version {
-            self.others.sent_at = None;
+            self.remote_entries.sent_at = None;
             // As if it had been: there was nothing left to change.
             self.settle_unclaimed(&Swap::Applied);
             self.deliver(run, batch);
@@ -105,7 +105,7 @@ impl Actor {
         let new = decision.state;
         let commands = commands.len();
         let now = inner.clock.boot();
-        let since = *self.others.sent_at.get_or_insert(now);
+        let since = *self.remote_entries.sent_at.get_or_insert(now);
         run.store_op = Some(Box::pin(async move {
             let swap = inner.store.compare_and_swap(&id, &state, &new).await;
             StoreDone::Swapped {
@@ -124,14 +124,14 @@ impl Actor {
     fn may_grant(&mut self, state: &State, now_us: u64, core: &CoreLimits) -> bool {
         match why_not_granted(state, now_us, core) {
             Some(error) => {
-                self.fail_let_ins(state.head, &no_fence(error));
+                self.fail_grant_waiters(state.head, &no_fence(error));
                 false
             }
             None => true,
         }
     }
 
-    /// Takes in what came of the operation under way.
+    /// Takes in what came of the operation in flight.
     pub(super) fn store_done(&mut self, run: &mut Run, done: StoreDone) {
         match done {
             StoreDone::Loaded {
@@ -146,18 +146,18 @@ impl Actor {
                 }
                 self.stale = false;
                 self.disputed = false;
-                let cause = std::mem::replace(&mut self.looks_for, Cause::Call);
+                let cause = std::mem::replace(&mut self.read_cause, Cause::Call);
                 self.past = past;
                 let known = self.state.as_ref().map(|s| s.version);
-                // A look beside a call may have shown more.
+                // A re-read beside a call may have shown more.
                 if known.is_none_or(|known| known <= state.version) {
-                    self.others.looked_at = self.others.looked_at.max(begun);
+                    self.remote_entries.read_at = self.remote_entries.read_at.max(begun);
                     self.latest.met(known, &state);
                     self.adopt(run, state, cause);
                 }
-                self.tell_untold(run);
+                self.notify_unnotified(run);
                 let now = self.state.as_ref().map(|s| s.version);
-                self.looked(run, known != now);
+                self.after_read(run, known != now);
                 self.just_read = true;
                 // What this read shows may be older than a call that came after it was begun.
                 let awaiting = std::mem::take(&mut self.awaiting);
@@ -181,7 +181,7 @@ impl Actor {
             } => {
                 match swap {
                     Swap::Applied | Swap::Conflict(_) => {
-                        self.others.looked_at = self.others.looked_at.max(since);
+                        self.remote_entries.read_at = self.remote_entries.read_at.max(since);
                     }
                     Swap::Unknown(_) | Swap::NotStarted(_) => {}
                 }
@@ -191,16 +191,16 @@ impl Actor {
         }
     }
 
-    /// Whether a read shows another state than is known of its version. One of both never was, or the store lost what it
-    /// had acknowledged: the key is settled before anything is done by either (I4).
+    /// Whether a read shows another state than is known of its version. One of both never was, or the store lost what
+    /// it had acknowledged: the key is settled before anything is done by either (I4).
     pub(super) fn contradicts(&mut self, run: &Run, read: &State) -> bool {
         let version = read.version;
         let known = self.state.as_deref();
         if !known.is_some_and(|known| known.version == version && known != read) {
             return false;
         }
-        let complaint = &run.inner.complaints.contradiction;
-        if let Some(times) = complaint.met(run.inner.clock.boot(), "") {
+        let log_throttle = &run.inner.log_throttles.contradiction;
+        if let Some(times) = log_throttle.met(run.inner.clock.boot(), "") {
             tracing::error!(key = %self.id, version, times, "a read shows another state than is known of this version; settling the key");
         }
         self.stale = true;
@@ -216,7 +216,7 @@ impl Actor {
         batch: Vec<(Intent, Option<Outcome>)>,
         commands: usize,
     ) {
-        // A look beside a call may have shown more than what the swap was decided on.
+        // A re-read beside a call may have shown more than what the swap was decided on.
         let known = self.state.as_ref().map_or(0, |s| s.version);
         let counters = &run.inner.counters;
         match swap {
@@ -225,19 +225,19 @@ impl Actor {
                 self.conflicts = 0;
                 Counters::add(&counters.swaps, 1);
                 Counters::add(&counters.commands, commands);
-                let old = self.others.untold.take().unwrap_or(old);
-                // A look beside a call may have shown it already, and more.
+                let old = self.remote_entries.unnotified.take().unwrap_or(old);
+                // A re-read beside a call may have shown it already, and more.
                 if new.version > known {
                     self.changes_to(&new);
                     self.adopt(run, new, Cause::Change);
                 }
-                self.others.sent_at = None;
+                self.remote_entries.sent_at = None;
                 self.deliver(run, batch);
-                self.tell_others(run, &old);
+                self.notify_homes(run, &old);
             }
             Swap::Conflict(current) => {
                 Counters::add(&counters.conflicts, 1);
-                self.others.sent_at = None;
+                self.remote_entries.sent_at = None;
                 self.ask_again(batch, false);
                 let current = current.unwrap_or_default();
                 if current.version > known {
@@ -246,17 +246,17 @@ impl Actor {
                 } else {
                     self.contradicts(run, &current);
                 }
-                self.tell_untold(run);
+                self.notify_unnotified(run);
                 self.make_way(run);
             }
             Swap::Unknown(error) => {
                 Counters::add(&counters.unknown, 1);
-                let complaint = &run.inner.complaints.unknown_outcome;
-                if let Some(times) = complaint.met(run.inner.clock.boot(), &error.to_string()) {
-                    tracing::warn!(key = %self.id, %error, times, "the outcome of a change is not known; looking it up");
+                let log_throttle = &run.inner.log_throttles.unknown_outcome;
+                if let Some(times) = log_throttle.met(run.inner.clock.boot(), &error.to_string()) {
+                    tracing::warn!(key = %self.id, %error, times, "the outcome of a compare-and-swap is unknown; reading the key");
                 }
                 self.ask_again(batch, true);
-                self.others.untold.get_or_insert(old);
+                self.remote_entries.unnotified.get_or_insert(old);
                 self.stale = true;
                 self.pause(run);
             }
@@ -280,7 +280,7 @@ impl Actor {
         }
     }
 
-    /// The pause is over.
+    /// The pause has passed.
     pub(super) fn go_on(&mut self, run: &mut Run) {
         run.pause = None;
         // Not before: until now calls could be served by what is known.
@@ -336,9 +336,9 @@ impl Actor {
                 Intent::TakeOver {
                     reply: Some(reply), ..
                 } => drop(reply.send(Err(failed()))),
-                // Its caller hears of it and may ask again; the place goes on being released.
+                // Its caller learns of it and may ask again; the entry goes on being released.
                 Intent::Release {
-                    place,
+                    entry_ref,
                     wrote,
                     reply,
                 } => {
@@ -347,10 +347,10 @@ impl Actor {
                         false => failed(),
                     };
                     drop(reply.send(Err(error)));
-                    if !self.is_releasing(place) {
+                    if !self.is_releasing(entry_ref) {
                         let (reply, _) = oneshot::channel();
                         self.pending.push_back(Intent::Release {
-                            place,
+                            entry_ref,
                             wrote,
                             reply,
                         });
@@ -365,9 +365,9 @@ impl Actor {
                     tracing::debug!(key = %self.id, %seq, %tag, "a forced release was not started");
                     drop(reply.send(Err(failed())));
                 }
-                // It was to come after a take-over, which is not tried again: alone it would make a head of that place.
+                // It was to come after a take-over, which is not tried again: alone it would make a head of that entry.
                 Intent::Evict {
-                    reply: EvictReply::Look,
+                    reply: EvictReply::MembershipRead,
                     ..
                 } => {}
                 Intent::Evict { .. }

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use super::super::api::{EngineError, Mutation, Value};
-use super::ceding::changing_home;
-use super::holding::{Holding, LastPut};
+use super::hand_over::changing_home;
+use super::holding::{HolderState, LastPut};
 use super::intent::Intent;
 use super::latest::Read;
-use super::msg::{Accepted, HeldReply, Life, PlaceRef, Reply};
-use super::others::Looked;
+use super::msg::{Accepted, EntryRef, HeldReply, LeaseValidity, Reply};
 use super::outcome::unexpected;
+use super::remote_entries::ReRead;
 use super::{Actor, Run};
-use crate::lock::{EndReason, Fence, Outcome, Over, Seq};
+use crate::lock::{EndReason, EndedAs, Fence, Outcome, Seq};
 use crate::store::{Cell, StoreError, Written};
 
-/// What a critical call does, and who hears of it.
+/// What a critical call does, and who learns of it.
 pub(super) enum CriticalKind {
     Get(Reply<Accepted<Value>>),
     Write(Mutation, Reply<Accepted<()>>),
@@ -25,12 +25,12 @@ pub(super) enum CriticalKind {
 
 /// An accepted critical call.
 pub(super) struct Critical {
-    pub place: PlaceRef,
-    pub life: Life,
+    pub entry_ref: EntryRef,
+    pub validity: LeaseValidity,
     pub kind: CriticalKind,
 }
 
-/// Who hears of a write.
+/// Who learns of a write.
 pub(super) enum WriteReply {
     Write(Reply<Accepted<()>>),
     Release(Reply<bool>),
@@ -39,26 +39,26 @@ pub(super) enum WriteReply {
 /// What came of a read or a write of data. Each belongs to the grant it was begun under.
 pub(super) enum IoDone {
     Got {
-        place: PlaceRef,
-        life: Life,
+        entry_ref: EntryRef,
+        validity: LeaseValidity,
         reply: Reply<Accepted<Value>>,
         read: Read,
-        looked: Looked,
+        re_read: ReRead,
     },
     Wrote {
-        place: PlaceRef,
-        life: Life,
+        entry_ref: EntryRef,
+        validity: LeaseValidity,
         cell: Cell,
         reply: WriteReply,
         written: Written,
-        looked: Looked,
+        re_read: ReRead,
     },
     /// The value that an answer of HELD shall carry.
-    LetIn {
+    GrantWaiter {
         grant: Fence,
-        let_in: super::LetIn,
+        grant_waiter: super::GrantWaiter,
         read: Read,
-        looked: Looked,
+        re_read: ReRead,
     },
     /// The one read of a fence that must be synced.
     SyncRead {
@@ -68,7 +68,7 @@ pub(super) enum IoDone {
     /// The rewrite of what was read.
     SyncWrote { fence: Fence, written: Written },
     /// The look at the key after a sync that took long.
-    SyncLooked { grant: Fence, looked: Looked },
+    SyncReRead { grant: Fence, re_read: ReRead },
 }
 
 impl Actor {
@@ -76,23 +76,27 @@ impl Actor {
     pub(super) fn critical(
         &mut self,
         run: &mut Run,
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         kind: CriticalKind,
     ) {
         let is_release = matches!(kind, CriticalKind::Release(..));
-        match self.accept(run, place, call_no, is_release) {
-            Ok(life) => {
+        match self.accept(run, entry_ref, call_no, is_release) {
+            Ok(validity) => {
                 if let Some(holding) = &mut self.holding {
                     holding.last_put = match is_release {
-                        true => LastPut::UnderWay(call_no),
+                        true => LastPut::InFlight(call_no),
                         false => LastPut::None,
                     };
                 }
-                let call = Critical { place, life, kind };
+                let call = Critical {
+                    entry_ref,
+                    validity,
+                    kind,
+                };
                 self.begin(run, call);
             }
-            // The one under way may be an earlier try of it.
+            // The one in flight may be an earlier try of it.
             Err(EngineError::Releasing) if is_release => {
                 kind.fail(EngineError::Releasing.with_write());
             }
@@ -103,12 +107,12 @@ impl Actor {
     fn accept(
         &mut self,
         run: &Run,
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         is_release: bool,
-    ) -> Result<Life, EngineError> {
-        let (position, _, life) = self.live(run, place)?;
-        let grant = place.grant.ok_or(EngineError::NoGrant)?;
+    ) -> Result<LeaseValidity, EngineError> {
+        let (position, _, validity) = self.live(run, entry_ref)?;
+        let grant = entry_ref.grant.ok_or(EngineError::NoGrant)?;
         if position > 0 {
             // Nobody ever told this lockRef a grant.
             return Err(EngineError::NoGrant);
@@ -116,7 +120,7 @@ impl Actor {
         let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
             return Err(EngineError::GrantSuperseded);
         };
-        if holding.releasing || matches!(holding.last_put, LastPut::UnderWay(_)) {
+        if holding.releasing || matches!(holding.last_put, LastPut::InFlight(_)) {
             return Err(EngineError::Releasing);
         }
         let calls_max = run.inner.limits.critical_calls_per_lock_ref_max;
@@ -139,14 +143,14 @@ impl Actor {
         }
         holding.calls += 1;
         holding.served_at = Some(run.inner.clock.boot());
-        Ok(life)
+        Ok(validity)
     }
 
-    /// Begins an accepted call, or puts it off until the holder is let in or has timestamps again.
+    /// Begins an accepted call, or puts it off until the holder is granted the lock or has timestamps again.
     pub(super) fn begin(&mut self, run: &mut Run, call: Critical) {
-        let current = |h: &&mut Holding| Some(h.grant) == call.place.grant;
+        let current = |h: &&mut HolderState| Some(h.grant) == call.entry_ref.grant;
         let Some(holding) = self.holding.as_mut().filter(current) else {
-            let error = self.why_over(call.place.seq, call.place.tag);
+            let error = self.why_ended(call.entry_ref.seq, call.entry_ref.tag);
             return call.fail(error);
         };
         if !holding.is_open() || holding.extending {
@@ -155,18 +159,22 @@ impl Actor {
         }
         let id = Arc::clone(&self.id);
         let store = Arc::clone(&run.inner.store);
-        let Critical { place, life, kind } = call;
+        let Critical {
+            entry_ref,
+            validity,
+            kind,
+        } = call;
         let (mutation, reply) = match kind {
             CriticalKind::Get(reply) => {
-                let (read, look) = (self.read_latest(run), self.look_beside(run));
+                let (read, look) = (self.read_latest(run), self.re_read_beside(run));
                 run.io.push(Box::pin(async move {
-                    let (read, looked) = tokio::join!(read, look);
+                    let (read, re_read) = tokio::join!(read, look);
                     IoDone::Got {
-                        place,
-                        life,
+                        entry_ref,
+                        validity,
                         reply,
                         read,
-                        looked,
+                        re_read,
                     }
                 }));
                 return;
@@ -187,7 +195,11 @@ impl Actor {
                 WriteReply::Write(reply) => CriticalKind::Write(mutation, reply),
                 WriteReply::Release(reply) => CriticalKind::Release(mutation, reply),
             };
-            return holding.put_off.push_back(Critical { place, life, kind });
+            return holding.put_off.push_back(Critical {
+                entry_ref,
+                validity,
+                kind,
+            });
         };
         holding.writing.insert(timestamp);
         self.latest.forget();
@@ -198,21 +210,21 @@ impl Actor {
             },
             timestamp,
         };
-        let look = self.look_beside(run);
+        let look = self.re_read_beside(run);
         run.io.push(Box::pin(async move {
-            let (written, looked) = tokio::join!(store.write_data(&id, cell.clone()), look);
+            let (written, re_read) = tokio::join!(store.write_data(&id, cell.clone()), look);
             IoDone::Wrote {
-                place,
-                life,
+                entry_ref,
+                validity,
                 cell,
                 reply,
                 written,
-                looked,
+                re_read,
             }
         }));
     }
 
-    /// An Extend was decided: what waited for timestamps goes on in `let_in`.
+    /// An Extend was decided: what waited for timestamps goes on in `grant_waiter`.
     pub(super) fn extended(
         &mut self,
         run: &mut Run,
@@ -221,8 +233,8 @@ impl Actor {
         outcome: Option<Outcome>,
     ) {
         // The fence may have ended, and what is remembered be of the holder after it.
-        let asked = |h: &&mut Holding| h.seq == seq && h.grant <= fence;
-        let Some(holding) = self.holding.as_mut().filter(asked) else {
+        let take_over_requests = |h: &&mut HolderState| h.seq == seq && h.grant <= fence;
+        let Some(holding) = self.holding.as_mut().filter(take_over_requests) else {
             return;
         };
         holding.extending = false;
@@ -232,18 +244,18 @@ impl Actor {
         }
     }
 
-    /// Fails what waits to be let in, or for timestamps; the callers may ask again.
+    /// Fails what waits to be granted the lock, or for timestamps; the callers may ask again.
     pub(super) fn fail_holder_calls(&mut self, error: &EngineError) {
-        for let_in in std::mem::take(&mut self.let_ins) {
-            drop(let_in.reply.send(Err(error.clone())));
+        for grant_waiter in std::mem::take(&mut self.grant_waiters) {
+            drop(grant_waiter.reply.send(Err(error.clone())));
         }
         self.fail_put_off(error);
     }
 
-    /// Fails who waits for this place to be let in.
-    pub(super) fn fail_let_ins(&mut self, seq: Seq, error: &EngineError) {
-        for let_in in self.let_ins.extract_if(.., |l| l.seq == seq) {
-            drop(let_in.reply.send(Err(error.clone())));
+    /// Fails who waits for this entry to be granted the lock.
+    pub(super) fn fail_grant_waiters(&mut self, seq: Seq, error: &EngineError) {
+        for grant_waiter in self.grant_waiters.extract_if(.., |l| l.seq == seq) {
+            drop(grant_waiter.reply.send(Err(error.clone())));
         }
     }
 
@@ -266,69 +278,69 @@ impl Actor {
     pub(super) fn io_done(&mut self, run: &mut Run, done: IoDone) {
         match done {
             IoDone::Got {
-                place,
-                life,
+                entry_ref,
+                validity,
                 reply,
                 read,
-                looked,
+                re_read,
             } => {
-                let looked = self.saw_beside(run, looked);
-                let answer = match settle_call(&mut self.holding, place) {
+                let re_read = self.saw_re_read(run, re_read);
+                let answer = match settle_call(&mut self.holding, entry_ref) {
                     Some(holding) => read
                         .noted(holding, &mut self.latest)
                         .map(|cell| Accepted {
                             value: value_of(cell),
-                            life,
+                            validity,
                         })
                         .map_err(|error| EngineError::Unavailable(error.to_string()))
-                        .and_then(|done| looked.map(|()| done)),
+                        .and_then(|done| re_read.map(|()| done)),
                     // What was read may be of a later holder.
-                    None => Err(self.why_over(place.seq, place.tag)),
+                    None => Err(self.why_ended(entry_ref.seq, entry_ref.tag)),
                 };
                 drop(reply.send(answer));
-                self.finish_consent();
+                self.finish_hand_over();
             }
             IoDone::Wrote {
-                place,
-                life,
+                entry_ref,
+                validity,
                 cell,
                 reply,
                 written,
-                looked,
+                re_read,
             } => {
-                let looked = self.saw_beside(run, looked);
-                self.wrote((place, life), cell, reply, written, looked);
-                self.finish_consent();
+                let re_read = self.saw_re_read(run, re_read);
+                self.wrote((entry_ref, validity), cell, reply, written, re_read);
+                self.finish_hand_over();
             }
-            IoDone::LetIn {
+            IoDone::GrantWaiter {
                 grant,
-                let_in,
+                grant_waiter,
                 read,
-                looked,
-            } => match self.saw_beside(run, looked) {
-                Ok(()) => self.let_in_read(run, grant, let_in, read),
-                Err(error) => drop(let_in.reply.send(Err(error))),
+                re_read,
+            } => match self.saw_re_read(run, re_read) {
+                Ok(()) => self.grant_with_value(run, grant, grant_waiter, read),
+                Err(error) => drop(grant_waiter.reply.send(Err(error))),
             },
             IoDone::SyncRead { fence, cell } => self.sync_read(run, fence, cell),
             IoDone::SyncWrote { fence, written } => self.sync_wrote(run, fence, written),
-            IoDone::SyncLooked { grant, looked } => self.sync_looked(run, grant, looked),
+            IoDone::SyncReRead { grant, re_read } => self.sync_re_read(run, grant, re_read),
         }
     }
 
     fn wrote(
         &mut self,
-        (place, life): (PlaceRef, Life),
+        (entry_ref, validity): (EntryRef, LeaseValidity),
         cell: Cell,
         reply: WriteReply,
         written: Written,
-        looked: Result<(), EngineError>,
+        re_read: Result<(), EngineError>,
     ) {
         let timestamp = cell.timestamp;
-        let Some(holding) = settle_call(&mut self.holding, place) else {
+        let Some(holding) = settle_call(&mut self.holding, entry_ref) else {
             // The fence ended meanwhile: its end was not clean, so the next holder syncs (I7). Whether
             // this write shows is up to that.
             let is_unknown = !matches!(written, Written::NotStarted(_));
-            let error = match (self.why_over(place.seq, place.tag), is_unknown) {
+            let error = match (self.why_ended(entry_ref.seq, entry_ref.tag), is_unknown) {
                 (error, true) => error.with_write(),
                 (error, false) => error,
             };
@@ -345,7 +357,7 @@ impl Actor {
                     self.latest.know(Some(cell));
                 }
                 // Written; but whether this home's fence was still in force is not known.
-                looked.map_err(|error| EngineError::WriteUnknown(error.to_string()))
+                re_read.map_err(|error| EngineError::WriteUnknown(error.to_string()))
             }
             Written::Unknown(error) => {
                 holding.unknown = holding.unknown.max(timestamp);
@@ -355,12 +367,15 @@ impl Actor {
         };
         match (reply, result) {
             (WriteReply::Write(reply), result) => {
-                let answer = result.map(|()| Accepted { value: (), life });
+                let answer = result.map(|()| Accepted {
+                    value: (),
+                    validity,
+                });
                 drop(reply.send(answer));
             }
             (WriteReply::Release(reply), Ok(())) => {
                 holding.end_last_put(true);
-                self.push_release(place, true, reply);
+                self.push_release(entry_ref, true, reply);
             }
             (WriteReply::Release(reply), Err(error)) => {
                 // Not released: the caller may repeat it.
@@ -381,47 +396,47 @@ impl Actor {
         let Some(holding) = &self.holding else {
             return drop(reply.send(Err(super::no_answer())));
         };
-        let place = PlaceRef {
+        let entry_ref = EntryRef {
             seq: holding.seq,
             tag: holding.tag,
             grant: Some(holding.grant),
         };
         let grant = holding.grant;
         let answer = self
-            .live(run, place)
-            .map(|(_, lease, life)| super::Held::Held {
-                seq: place.seq,
-                tag: place.tag,
+            .live(run, entry_ref)
+            .map(|(_, lease, validity)| super::Held::Held {
+                seq: entry_ref.seq,
+                tag: entry_ref.tag,
                 grant,
                 value,
                 lease,
-                life,
+                validity,
                 existed,
             });
-        // Where its session is kept elsewhere the answer is not out yet: `told`.
+        // Where its session is kept elsewhere the answer is not out yet: `answered`.
         let held = answer.as_ref().is_ok_and(super::Held::is_final);
-        let heard = reply.send(answer).is_ok();
+        let observed = reply.send(answer).is_ok();
         if let Some(holding) = &mut self.holding
             && held
-            && heard
+            && observed
         {
             holding.claimed = true;
             holding.served_at = Some(run.inner.clock.boot());
         }
     }
 
-    /// A caller hears HELD now, unless that changed while its session was asked about: notes it (I5).
-    pub(super) fn told(&mut self, run: &Run, place: PlaceRef) -> Result<(), EngineError> {
-        let current = |h: &&mut Holding| Some(h.grant) == place.grant;
+    /// A caller is answered HELD now, unless that changed while its session was asked about: notes it (I5).
+    pub(super) fn answered(&mut self, run: &Run, entry_ref: EntryRef) -> Result<(), EngineError> {
+        let current = |h: &&mut HolderState| Some(h.grant) == entry_ref.grant;
         let Some(holding) = self.holding.as_mut().filter(current) else {
-            return Err(match self.why_over(place.seq, place.tag) {
+            return Err(match self.why_ended(entry_ref.seq, entry_ref.tag) {
                 // Given up, or taken anew: nobody was told that grant.
                 EngineError::GrantSuperseded => changing_home(),
                 other => other,
             });
         };
         if holding.is_unclaimed() {
-            return Err(EngineError::Over(Over::Ended(EndReason::Unclaimed)));
+            return Err(EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed)));
         }
         holding.claimed = true;
         holding.served_at = Some(run.inner.clock.boot());
@@ -429,9 +444,9 @@ impl Actor {
     }
 }
 
-/// One critical call less under way; what is known of its fence, if that is still in force.
-fn settle_call(holding: &mut Option<Holding>, place: PlaceRef) -> Option<&mut Holding> {
-    let current = |h: &&mut Holding| Some(h.grant) == place.grant;
+/// One critical call less in flight; what is known of its fence, if that is still in force.
+fn settle_call(holding: &mut Option<HolderState>, entry_ref: EntryRef) -> Option<&mut HolderState> {
+    let current = |h: &&mut HolderState| Some(h.grant) == entry_ref.grant;
     let holding = holding.as_mut().filter(current)?;
     holding.calls = holding.calls.saturating_sub(1);
     Some(holding)

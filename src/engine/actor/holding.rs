@@ -1,4 +1,4 @@
-//! What the home of a holder remembers of its fence, until the store shows that the fence is over (I10).
+//! What the home of a holder remembers of its fence, until the store shows that the fence has ended (I10).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,26 +7,26 @@ use super::critical::Critical;
 use crate::lock::{Entry, Fence, Seq, Tag};
 use crate::store::Cell;
 
-/// How far letting the holder in has come (I7).
+/// How far granting the lock to the holder has come (I7).
 #[derive(Debug)]
-pub(super) enum Entrance {
+pub(super) enum SyncPhase {
     /// The value must be synced under this fence first.
     Unsynced,
-    /// The one read of this fence is under way.
+    /// The one read of this fence is in flight.
     Reading,
     /// What was read is being rewritten at op 0, with the same content until that is acknowledged.
     Writing(Cell),
-    /// It was rewritten, and the last look at the key is too long ago by now: it is looked at first (I10).
+    /// It was rewritten, and the last read of the key is too long ago by now: it is looked at first (I10).
     Looking,
-    /// The holder may be let in.
+    /// The holder may be granted the lock.
     Open,
 }
 
-/// Whether a holder is being evicted because nobody claimed it. While it is, nobody is let in.
+/// Whether a holder is being evicted because nobody claimed it. While it is, nobody is granted the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unclaimed {
     No,
-    /// By the swap under way.
+    /// By the swap in flight.
     Evicting,
     /// By one that may yet take effect.
     InDoubt,
@@ -38,7 +38,7 @@ pub(super) enum LastPut {
     /// There is none.
     None,
     /// It is not acknowledged yet: nothing more is taken unless it fails.
-    UnderWay(u64),
+    InFlight(u64),
     /// It was acknowledged.
     Written(u64),
     /// It failed, and nothing was accepted since: the same call may come again.
@@ -46,7 +46,7 @@ pub(super) enum LastPut {
 }
 
 /// What the home of a holder remembers of its fence.
-pub(super) struct Holding {
+pub(super) struct HolderState {
     pub seq: Seq,
     pub tag: Tag,
     pub grant: Fence,
@@ -54,10 +54,10 @@ pub(super) struct Holding {
     pub width: u32,
     /// The last op of this fence that was given out; 0 is the sync rewrite (I3).
     pub op: u32,
-    pub entrance: Entrance,
+    pub sync_phase: SyncPhase,
     /// The value was rewritten under this grant.
     pub synced: bool,
-    /// When it was last told HELD, or had a critical call accepted, by CLOCK_BOOTTIME.
+    /// When it was last answered HELD, or had a critical call accepted, by CLOCK_BOOTTIME.
     pub served_at: Option<Duration>,
     /// An answer said HELD to someone who was there to hear it (I5).
     pub claimed: bool,
@@ -74,31 +74,31 @@ pub(super) struct Holding {
     /// The highest timestamp seen in the data that this fence did not give out (I2).
     pub past: Option<u64>,
     pub last_call_no: u64,
-    /// Timestamps of writes that are under way.
+    /// Timestamps of writes that are in flight.
     pub writing: BTreeSet<u64>,
     /// The highest timestamp of a write that was acknowledged.
     pub acked: u64,
     /// The highest timestamp of a write whose outcome is not known.
     pub unknown: u64,
-    /// Critical calls under way or put off.
+    /// Critical calls in flight or put off.
     pub calls: usize,
-    /// Critical calls that wait for the entrance or for an Extend.
+    /// Critical calls that wait for the sync phase or for an Extend.
     pub put_off: VecDeque<Critical>,
 }
 
-impl Holding {
+impl HolderState {
     pub fn new(entry: &Entry, grant: Fence, width: u32, unsynced: bool) -> Self {
-        Holding {
+        HolderState {
             seq: entry.seq,
             tag: entry.tag(),
             grant,
             fence: grant,
             width,
             op: 0,
-            entrance: if unsynced {
-                Entrance::Unsynced
+            sync_phase: if unsynced {
+                SyncPhase::Unsynced
             } else {
-                Entrance::Open
+                SyncPhase::Open
             },
             synced: false,
             served_at: None,
@@ -119,10 +119,10 @@ impl Holding {
     }
 
     pub fn is_open(&self) -> bool {
-        matches!(self.entrance, Entrance::Open)
+        matches!(self.sync_phase, SyncPhase::Open)
     }
 
-    /// Whether nobody may be let in any more.
+    /// Whether nobody may be granted the lock any more.
     pub fn is_unclaimed(&self) -> bool {
         self.unclaimed != Unclaimed::No
     }
@@ -132,9 +132,9 @@ impl Holding {
         call_no > 0 && self.last_put == LastPut::Written(call_no)
     }
 
-    /// The put of the release that is under way was acknowledged, or failed.
+    /// The put of the release that is in flight was acknowledged, or failed.
     pub fn end_last_put(&mut self, written: bool) {
-        if let LastPut::UnderWay(call_no) = self.last_put {
+        if let LastPut::InFlight(call_no) = self.last_put {
             self.last_put = match written {
                 true => LastPut::Written(call_no),
                 false => LastPut::Failed(call_no),

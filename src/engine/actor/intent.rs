@@ -7,20 +7,20 @@ use tokio::sync::oneshot;
 use super::super::api::ForceReleased;
 use super::super::leases::Room;
 use super::Actor;
-use super::holding::{Holding, Unclaimed};
-use super::msg::{HeldReply, PlaceRef, Reply};
+use super::holding::{HolderState, Unclaimed};
+use super::msg::{EntryRef, HeldReply, Reply};
 use crate::lock::{Command, Create, Evidence, Fence, ReplicaId, Seq, State, Tag};
 use crate::store::Swap;
 
 /// How many commands go into one compare-and-swap.
 const BATCH_MAX: usize = 256;
 
-/// Who hears of an Evict.
+/// Who learns of an Evict.
 pub(super) enum EvictReply {
     /// Nobody.
     None,
-    /// Nobody: the next look finds it again, and what is to come before it.
-    Look,
+    /// Nobody: the next read finds it again, and what is to come before it.
+    MembershipRead,
     /// Whoever closes a session.
     Settled(oneshot::Sender<()>),
     /// An operator.
@@ -34,15 +34,15 @@ pub(super) enum Intent {
         create: Box<Create>,
         read_value: bool,
         reply: HeldReply,
-        /// A try of it was of unknown outcome: it is decided to its end, whoever waits. Its place would have a home
+        /// A try of it was of unknown outcome: it is decided to its end, whoever waits. Its entry would have a home
         /// that does not know of it.
         open: bool,
         /// Kept until it is decided.
         _room: Option<Room>,
     },
     Release {
-        place: PlaceRef,
-        /// A put that it carried was acknowledged: whoever hears that it failed hears of that.
+        entry_ref: EntryRef,
+        /// A put that it carried was acknowledged: whoever learns that it failed learns of that.
         wrote: bool,
         reply: Reply<bool>,
     },
@@ -101,8 +101,8 @@ impl Actor {
             if !intent.is_wanted() || self.was_claimed(&intent) {
                 continue;
             }
-            if let Intent::Release { place, .. } = &intent
-                && Some(place.seq) == taken_over
+            if let Intent::Release { entry_ref, .. } = &intent
+                && Some(entry_ref.seq) == taken_over
             {
                 later.push_back(intent);
                 continue;
@@ -118,7 +118,7 @@ impl Actor {
         (batch, commands)
     }
 
-    /// Whether a holder that nobody had come for was claimed after all: that evidence stands no longer.
+    /// Whether a holder that nobody had claimed was claimed after all: that evidence no longer holds.
     fn was_claimed(&self, intent: &Intent) -> bool {
         let Intent::Evict {
             evidence: Evidence::Unclaimed { grant, .. },
@@ -131,7 +131,7 @@ impl Actor {
         holding.is_some_and(|h| h.grant == *grant && h.claimed)
     }
 
-    /// A holder that nobody came for is about to be evicted: whoever comes now must not hear that it holds.
+    /// A holder that nobody claimed is about to be evicted: whoever comes now must not learn that it holds.
     fn note_unclaimed(&mut self, intent: &Intent) {
         if let Intent::Evict {
             evidence: Evidence::Unclaimed { grant, .. },
@@ -144,7 +144,7 @@ impl Actor {
         }
     }
 
-    /// What became of a swap: a holder that is certainly not evicted by it, or one before it, may be let in.
+    /// What became of a swap: a holder that is certainly not evicted by it, or one before it, may be granted the lock.
     pub(super) fn settle_unclaimed(&mut self, swap: &Swap) {
         if let Some(holding) = &mut self.holding {
             holding.unclaimed = match (holding.unclaimed, swap) {
@@ -157,21 +157,22 @@ impl Actor {
         }
     }
 
-    pub(super) fn is_releasing(&self, of: PlaceRef) -> bool {
-        let same = |i: &Intent| matches!(i, Intent::Release { place, .. } if *place == of);
+    pub(super) fn is_releasing(&self, of: EntryRef) -> bool {
+        let same = |i: &Intent| matches!(i, Intent::Release { entry_ref, .. } if *entry_ref == of);
         self.pending.iter().any(same)
     }
 
-    /// Whether a release of this place is asked for.
+    /// Whether a release of this entry is asked for.
     pub(super) fn is_giving_back(&self, seq: Seq) -> bool {
-        let of_place = |i: &Intent| matches!(i, Intent::Release { place, .. } if place.seq == seq);
-        self.pending.iter().any(of_place)
+        let of_entry =
+            |i: &Intent| matches!(i, Intent::Release { entry_ref, .. } if entry_ref.seq == seq);
+        self.pending.iter().any(of_entry)
     }
 
-    /// Whether a TakeOver of this place is asked for.
-    pub(super) fn is_taking_over(&self, place: Seq) -> bool {
-        let of_place = |i: &Intent| matches!(i, Intent::TakeOver { seq, .. } if *seq == place);
-        self.pending.iter().any(of_place)
+    /// Whether a TakeOver of this entry is asked for.
+    pub(super) fn is_taking_over(&self, entry_ref: Seq) -> bool {
+        let of_entry = |i: &Intent| matches!(i, Intent::TakeOver { seq, .. } if *seq == entry_ref);
+        self.pending.iter().any(of_entry)
     }
 
     fn command(&self, state: &State, intent: &Intent, replica: ReplicaId) -> Option<Command> {
@@ -181,15 +182,15 @@ impl Actor {
                 create.past = if state.version == 0 { self.past } else { None };
                 Command::Create(create)
             }
-            Intent::Release { place, .. } => {
-                let holding = self.holding.as_ref().filter(|h| h.seq == place.seq);
+            Intent::Release { entry_ref, .. } => {
+                let holding = self.holding.as_ref().filter(|h| h.seq == entry_ref.seq);
                 Command::Release {
-                    seq: place.seq,
-                    tag: place.tag,
+                    seq: entry_ref.seq,
+                    tag: entry_ref.tag,
                     home: replica,
                     grant: holding.map(|h| h.grant),
                     synced: holding.is_some_and(|h| h.synced),
-                    open_write: holding.is_some_and(Holding::has_open_write),
+                    open_write: holding.is_some_and(HolderState::has_open_write),
                 }
             }
             Intent::Evict {

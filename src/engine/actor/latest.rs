@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::holding::Holding;
+use super::holding::HolderState;
 use super::{Actor, Run};
 use crate::lock::{Fence, State};
 use crate::store::{Cell, StoreError};
@@ -65,7 +65,7 @@ impl Read {
     /// Notes what it showed for the holder that it was made for.
     pub fn noted(
         self,
-        holding: &mut Holding,
+        holding: &mut HolderState,
         latest: &mut Latest,
     ) -> Result<Option<Cell>, StoreError> {
         let cell = self.cell?;
@@ -80,10 +80,10 @@ impl Read {
 }
 
 impl Actor {
-    /// The value, for a holder that was let in: from memory if it is known, else read.
+    /// The value, for a holder that was granted the lock: from memory if it is known, else read.
     pub(super) fn read_latest(&self, run: &Run) -> impl Future<Output = Read> + Send + use<> {
         let settled = self.holding.as_ref().filter(|h| !h.has_open_write());
-        let after = settled.map(Holding::last_timestamp);
+        let after = settled.map(HolderState::last_timestamp);
         let known = self.latest.known.clone();
         let store = Arc::clone(&run.inner.store);
         let id = Arc::clone(&self.id);
@@ -100,7 +100,10 @@ impl Actor {
     pub(super) fn changes_to(&mut self, new: &State) {
         let grant = self.state.as_ref().map_or(Fence::NONE, |old| old.grant);
         let goes_on = grant == new.grant && new.holder().is_some();
-        let is_open = self.holding.as_ref().is_some_and(Holding::has_open_write);
+        let is_open = self
+            .holding
+            .as_ref()
+            .is_some_and(HolderState::has_open_write);
         if !goes_on && (new.unsynced || is_open) {
             self.latest.forget();
         }

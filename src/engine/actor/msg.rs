@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::super::api::{EngineError, ForceReleased, Mutation, Value, Watched};
+use super::super::api::{EngineError, ForceReleased, Mutation, Value, WatchEvent};
 use super::super::leases::{LeaseKey, OpenCall};
 use crate::lock::{Create, Fence, LockRef, ReplicaId, Seq, SessionId, Tag};
 
 /// A lockRef of the actor's own key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct PlaceRef {
+pub(in super::super) struct EntryRef {
     pub seq: Seq,
     pub tag: Tag,
     pub grant: Option<Fence>,
 }
 
-impl From<&LockRef> for PlaceRef {
+impl From<&LockRef> for EntryRef {
     fn from(lock_ref: &LockRef) -> Self {
-        PlaceRef {
+        EntryRef {
             seq: lock_ref.seq,
             tag: lock_ref.tag,
             grant: lock_ref.grant,
@@ -26,9 +26,9 @@ impl From<&LockRef> for PlaceRef {
     }
 }
 
-/// What may be told of the lease that a place lives by.
+/// What may be told of the lease that an entry lives by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Life {
+pub(in super::super) struct LeaseValidity {
     pub ttl: Duration,
     pub valid_for: Duration,
     /// Another replica is to be asked first: it keeps this session, or it needs a new epoch.
@@ -38,35 +38,35 @@ pub(in super::super) struct Life {
 /// An accepted critical call that was done.
 pub(in super::super) struct Accepted<T> {
     pub value: T,
-    pub life: Life,
+    pub validity: LeaseValidity,
 }
 
-/// Who has a place.
+/// Who has an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Whereabouts {
+pub(in super::super) struct EntryStatus {
     pub home: ReplicaId,
     pub epoch: u32,
     /// The fence in force, of the holder; [`Fence::NONE`] of a waiter.
     pub fence: Fence,
     /// Whether it goes to another home only once its own gave it up, or is down: one that holds, or that lives by
-    /// what its home hears of it (I10).
-    pub needs_consent: bool,
+    /// what its home learns of it (I10).
+    pub needs_hand_over: bool,
     /// The version of the key that says so.
     pub version: u64,
 }
 
-/// Whether something is given up to another replica that asks for it.
+/// Whether something is handed over to another replica that asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum GivesUp {
+pub(in super::super) enum HandOverAnswer {
     /// For good.
     Yes,
-    /// Whoever asks hears so, and may ask anew later.
+    /// Whoever asks learns so, and may ask anew later.
     No,
     /// It cannot be said yet, or there is nothing to give.
     NotNow,
 }
 
-/// Where a place stands, to whoever created or acquires it.
+/// The status of an entry, to whoever created or acquires it.
 pub(in super::super) enum Held {
     /// It holds the key.
     Held {
@@ -75,7 +75,7 @@ pub(in super::super) enum Held {
         grant: Fence,
         value: Option<Value>,
         lease: LeaseKey,
-        life: Life,
+        validity: LeaseValidity,
         existed: bool,
     },
     /// It waits.
@@ -83,9 +83,9 @@ pub(in super::super) enum Held {
         seq: Seq,
         tag: Tag,
         position: usize,
-        wake: Option<Wake>,
+        waker: Option<TurnWaker>,
         lease: LeaseKey,
-        life: Life,
+        validity: LeaseValidity,
         existed: bool,
     },
 }
@@ -93,13 +93,13 @@ pub(in super::super) enum Held {
 impl Held {
     /// Whether nobody else is to be asked before it is told.
     pub fn is_final(&self) -> bool {
-        let (Held::Held { life, .. } | Held::Waiting { life, .. }) = self;
-        life.ask.is_none()
+        let (Held::Held { validity, .. } | Held::Waiting { validity, .. }) = self;
+        validity.ask.is_none()
     }
 }
 
-/// Rings when it is the place's turn, or the place is over. Keeps it alive until then.
-pub(in super::super) struct Wake {
+/// Wakes when it is the entry's turn, or the entry has ended. Keeps it alive until then.
+pub(in super::super) struct TurnWaker {
     pub turn: oneshot::Receiver<()>,
     pub _open: OpenCall,
 }
@@ -107,10 +107,10 @@ pub(in super::super) struct Wake {
 pub(in super::super) type HeldReply = oneshot::Sender<Result<Held, EngineError>>;
 pub(in super::super) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
-/// A watch of one place.
+/// A watch of one entry.
 pub(in super::super) struct WatchHandle {
-    pub seen: watch::Receiver<Watched>,
-    /// Keeps the place alive.
+    pub seen: watch::Receiver<WatchEvent>,
+    /// Keeps the entry alive.
     pub _open: OpenCall,
     pub lease: LeaseKey,
 }
@@ -123,59 +123,65 @@ pub(in super::super) enum Msg {
         reply: HeldReply,
     },
     Acquire {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         wait: bool,
         read_value: bool,
         reply: HeldReply,
     },
     Get {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         reply: Reply<Accepted<Value>>,
     },
     Write {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         mutation: Mutation,
         reply: Reply<Accepted<()>>,
     },
     Release {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         call_no: u64,
         put: Option<Mutation>,
         /// True if it had been released before.
         reply: Reply<bool>,
     },
     Watch {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         reply: Reply<WatchHandle>,
     },
-    /// A sign of life: answered with what may be told of what the place lives by.
-    Renew { place: PlaceRef, reply: Reply<Life> },
-    /// A caller is about to hear HELD, after the replica that keeps its session was asked (I5).
-    Told { place: PlaceRef, reply: Reply<()> },
-    /// The lease of a place that lives by itself is over.
+    /// A renewal: answered with what may be told of what the entry lives by.
+    Renew {
+        entry_ref: EntryRef,
+        reply: Reply<LeaseValidity>,
+    },
+    /// A caller is about to be answered HELD, after the replica that keeps its session was asked (I5).
+    Answered {
+        entry_ref: EntryRef,
+        reply: Reply<()>,
+    },
+    /// The lease of an entry that lives by itself has ended.
     Expired { seq: Seq },
-    /// A place has been the holder with this grant for one TTL.
+    /// An entry has been the holder with this grant for one TTL.
     Claim { seq: Seq, grant: Fence },
-    /// The session that a place lives by is over. Answered when the place is.
-    SessionOver {
+    /// The session that an entry lives by has ended. Answered when the entry is.
+    SessionEnded {
         seq: Seq,
         session: SessionId,
         reply: oneshot::Sender<()>,
     },
     Force {
-        place: PlaceRef,
+        entry_ref: EntryRef,
         by: Box<str>,
         why: Box<str>,
         reply: Reply<ForceReleased>,
     },
-    /// Who has a place, as the store has it now.
+    /// Who has an entry, as the store has it now.
     Where {
-        place: PlaceRef,
-        reply: Reply<Whereabouts>,
+        entry_ref: EntryRef,
+        reply: Reply<EntryStatus>,
     },
-    /// Makes this replica the home of a place whose home until now is down, or consented. False if the place is
+    /// Makes this replica the home of an entry whose home until now is down, or agreed. False if the entry is
     /// another one than that by now.
     Take {
         seq: Seq,
@@ -185,52 +191,52 @@ pub(in super::super) enum Msg {
         reply: Reply<bool>,
     },
     /// Makes this replica the home of a waiter once the one that is its liveness was silent for its TTL. Answered then;
-    /// false if the place is another one than that by now.
+    /// false if the entry is another one than that by now.
     TakeSilent {
         seq: Seq,
         from_home: ReplicaId,
         from_epoch: u32,
         reply: Reply<bool>,
     },
-    /// Another replica asks for a place: answered once it is given up, for good, or is not.
-    Consent {
+    /// Another replica asks for an entry: answered once it is given up, for good, or is not.
+    HandOver {
         seq: Seq,
         fence: Fence,
         epoch: u32,
-        reply: oneshot::Sender<GivesUp>,
+        reply: oneshot::Sender<HandOverAnswer>,
     },
     /// Another replica says that the key has this version.
     Hint { version: u64 },
-    /// One that lives by a session may be over: that was closed by this replica.
-    Look,
-    /// Replicas that have places here are down: see to them.
+    /// One that lives by a session may have ended: that was closed by this replica.
+    MembershipRead,
+    /// Replicas that have entries here are down: see to them.
     Sweep,
-    /// After a start: answered when all places of the key are this replica's.
+    /// After a start: answered when all entries of the key are this replica's.
     Settle { reply: oneshot::Sender<()> },
 }
 
 impl Msg {
-    /// The place that a call is about, where it can be served by the home of the place only.
-    pub fn place(&self) -> Option<PlaceRef> {
+    /// The entry that a call is about, where it can be served by the home of the entry only.
+    pub fn entry_ref(&self) -> Option<EntryRef> {
         match self {
-            Msg::Acquire { place, .. }
-            | Msg::Get { place, .. }
-            | Msg::Write { place, .. }
-            | Msg::Release { place, .. }
-            | Msg::Watch { place, .. }
-            | Msg::Renew { place, .. }
-            | Msg::Told { place, .. } => Some(*place),
+            Msg::Acquire { entry_ref, .. }
+            | Msg::Get { entry_ref, .. }
+            | Msg::Write { entry_ref, .. }
+            | Msg::Release { entry_ref, .. }
+            | Msg::Watch { entry_ref, .. }
+            | Msg::Renew { entry_ref, .. }
+            | Msg::Answered { entry_ref, .. } => Some(*entry_ref),
             Msg::Create { .. }
             | Msg::Expired { .. }
             | Msg::Claim { .. }
-            | Msg::SessionOver { .. }
+            | Msg::SessionEnded { .. }
             | Msg::Force { .. }
             | Msg::Where { .. }
             | Msg::Take { .. }
             | Msg::TakeSilent { .. }
-            | Msg::Consent { .. }
+            | Msg::HandOver { .. }
             | Msg::Hint { .. }
-            | Msg::Look
+            | Msg::MembershipRead
             | Msg::Sweep
             | Msg::Settle { .. } => None,
         }
@@ -245,17 +251,17 @@ impl Msg {
             Msg::Release { reply, .. } => drop(reply.send(Err(error))),
             Msg::Watch { reply, .. } => drop(reply.send(Err(error))),
             Msg::Renew { reply, .. } => drop(reply.send(Err(error))),
-            Msg::Told { reply, .. } => drop(reply.send(Err(error))),
+            Msg::Answered { reply, .. } => drop(reply.send(Err(error))),
             Msg::Force { reply, .. } => drop(reply.send(Err(error))),
             Msg::Where { reply, .. } => drop(reply.send(Err(error))),
             Msg::Take { reply, .. } | Msg::TakeSilent { reply, .. } => {
                 drop(reply.send(Err(error)));
             }
-            Msg::Consent { reply, .. } => drop(reply.send(GivesUp::NotNow)),
-            Msg::Hint { .. } | Msg::Look | Msg::Sweep => {}
+            Msg::HandOver { reply, .. } => drop(reply.send(HandOverAnswer::NotNow)),
+            Msg::Hint { .. } | Msg::MembershipRead | Msg::Sweep => {}
             Msg::Expired { .. }
             | Msg::Claim { .. }
-            | Msg::SessionOver { .. }
+            | Msg::SessionEnded { .. }
             | Msg::Settle { .. } => return Some(self),
         }
         None

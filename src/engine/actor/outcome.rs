@@ -1,9 +1,9 @@
-//! What callers hear of a batch whose outcomes stand.
+//! What callers learn of a batch whose outcomes stand.
 
-use super::super::api::{EngineError, ForceReleased, describe_over};
+use super::super::api::{EngineError, ForceReleased, describe_end};
 use super::intent::{EvictReply, Intent};
 use super::{Actor, Run};
-use crate::lock::{EndReason, Evidence, FenceError, LockRef, Outcome, Over, Refusal, Seq, Tag};
+use crate::lock::{EndReason, EndedAs, Evidence, FenceError, LockRef, Outcome, Refusal, Seq, Tag};
 
 impl Actor {
     /// Answers a batch whose outcomes stand.
@@ -25,9 +25,11 @@ impl Actor {
                 Intent::Release { reply, wrote, .. } => {
                     let answer = match outcome {
                         Some(Outcome::Released(_)) => Ok(false),
-                        Some(Outcome::Gone(Over::Released)) => Ok(true),
+                        Some(Outcome::Gone(EndedAs::Released)) => Ok(true),
                         // Released through another replica. (The next holder may have read before a put of this one.)
-                        Some(Outcome::Gone(Over::Ended(EndReason::Foreign))) if !wrote => Ok(true),
+                        Some(Outcome::Gone(EndedAs::Lost(EndReason::Foreign))) if !wrote => {
+                            Ok(true)
+                        }
                         other => Err(match wrote {
                             true => unexpected(other).with_write(),
                             false => unexpected(other),
@@ -41,7 +43,7 @@ impl Actor {
                     evidence,
                     reply,
                 } => match reply {
-                    EvictReply::None | EvictReply::Look => {
+                    EvictReply::None | EvictReply::MembershipRead => {
                         self.log_eviction(seq, tag, &evidence, outcome.as_ref())
                     }
                     EvictReply::Settled(reply) => {
@@ -85,7 +87,7 @@ impl Actor {
                         if self.holding.as_ref().is_none_or(|h| h.seq != seq) {
                             // Whoever waits for it would wait for ever; it is tried again when asked for.
                             let error = unexpected(Some(Outcome::Refused(refusal)));
-                            self.fail_let_ins(seq, &error);
+                            self.fail_grant_waiters(seq, &error);
                         }
                     }
                 }
@@ -102,7 +104,7 @@ impl Actor {
         let was_holder = match outcome {
             Some(Outcome::Evicted { was_holder }) => Some(*was_holder),
             // Ended so before: by a change, perhaps, of which no answer came.
-            Some(Outcome::Gone(Over::Ended(reason @ EndReason::Forced { .. })))
+            Some(Outcome::Gone(EndedAs::Lost(reason @ EndReason::Forced { .. })))
                 if *reason == evidence.reason() =>
             {
                 None
@@ -120,11 +122,11 @@ impl Actor {
             tracing::warn!(%lock_ref, %by, %why, was_holder, "an operator ended a lockRef");
             return;
         }
-        let why = describe_over(&Over::Ended(evidence.reason()));
+        let why = describe_end(&EndedAs::Lost(evidence.reason()));
         if was_holder == Some(true) {
             tracing::info!(%lock_ref, why, "a holder lost its lock");
         } else {
-            tracing::debug!(%lock_ref, why, "a waiter lost its place");
+            tracing::debug!(%lock_ref, why, "a waiter lost its entry");
         }
     }
 }
@@ -139,14 +141,14 @@ pub(super) fn no_fence(error: FenceError) -> EngineError {
     }
 }
 
-/// What a caller hears of an outcome that is no success.
+/// What a caller learns of an outcome that is no success.
 pub(super) fn unexpected(outcome: Option<Outcome>) -> EngineError {
     match outcome {
-        Some(Outcome::Gone(over)) => EngineError::Over(over),
+        Some(Outcome::Gone(ended)) => EngineError::Ended(ended),
         Some(Outcome::Refused(refusal)) => match refusal {
-            Refusal::QueueFull { places_max } => EngineError::Exhausted {
-                what: "places_per_key_max",
-                limit: places_max as u64,
+            Refusal::QueueFull { entries_max } => EngineError::Exhausted {
+                what: "entries_per_key_max",
+                limit: entries_max as u64,
             },
             Refusal::SeqUsedUp => {
                 EngineError::KeyUsedUp("the numbers of this key are used up".to_owned())

@@ -1,26 +1,26 @@
-//! Letting a holder in: at once if the key is synced, else after one read and one rewrite (I7).
+//! Granting the lock to a holder: at once if the key is synced, else after one read and one rewrite (I7).
 
 use std::sync::Arc;
 
-use super::super::api::{EngineError, Watched};
+use super::super::api::{EngineError, WatchEvent};
 use super::critical::{IoDone, value_of};
-use super::holding::{Entrance, Holding};
+use super::holding::{HolderState, SyncPhase};
 use super::intent::Intent;
 use super::latest::Read;
-use super::others::Looked;
-use super::{Actor, LetIn, Run};
+use super::remote_entries::ReRead;
+use super::{Actor, GrantWaiter, Run};
 use crate::lock::Fence;
 use crate::store::{Cell, StoreError, Written};
 
 impl Actor {
-    /// Lets the holder in if that is wanted and possible, and does what waited for it.
-    pub(super) fn let_in(&mut self, run: &mut Run) {
+    /// Grants the holder the lock if that is wanted and possible, and does what waited for it.
+    pub(super) fn grant_holder(&mut self, run: &mut Run) {
         if self.stale && !self.just_read {
             return;
         }
         let Some(holding) = &mut self.holding else {
             // An earlier take-over was refused. It is tried again for as long as somebody asks.
-            if !self.let_ins.is_empty() && run.store_op.is_none() && run.pause.is_none() {
+            if !self.grant_waiters.is_empty() && run.store_op.is_none() && run.pause.is_none() {
                 self.fail_promised(run);
                 self.ask_take_over(run);
             }
@@ -31,13 +31,13 @@ impl Actor {
             return;
         }
         if holding.is_open() {
-            self.open_entrance(run);
-        } else if matches!(holding.entrance, Entrance::Unsynced)
+            self.open_sync_phase(run);
+        } else if matches!(holding.sync_phase, SyncPhase::Unsynced)
             && !holding.extending
             && run.pause.is_none()
         {
             let wanted = !holding.put_off.is_empty()
-                || self.let_ins.iter().any(|l| l.seq == seq)
+                || self.grant_waiters.iter().any(|l| l.seq == seq)
                 || self
                     .watches
                     .get(&seq)
@@ -54,11 +54,13 @@ impl Actor {
         {
             holding.claim_watched = true;
             let ttl = self.ttl_of(run, entry);
-            run.inner.leases.watch_claim(&self.place(seq), grant, ttl);
+            run.inner
+                .leases
+                .watch_claim(&self.entry_id(seq), grant, ttl);
         }
     }
 
-    fn open_entrance(&mut self, run: &mut Run) {
+    fn open_sync_phase(&mut self, run: &mut Run) {
         let Some(holding) = &mut self.holding else {
             return;
         };
@@ -70,32 +72,32 @@ impl Actor {
         for call in put_off {
             self.begin(run, call);
         }
-        let (ready, later) = std::mem::take(&mut self.let_ins)
+        let (ready, later) = std::mem::take(&mut self.grant_waiters)
             .into_iter()
             .partition(|l| l.seq == seq);
-        self.let_ins = later;
-        let ready: Vec<LetIn> = ready;
-        for let_in in ready {
-            if let_in.reply.is_closed() {
+        self.grant_waiters = later;
+        let ready: Vec<GrantWaiter> = ready;
+        for grant_waiter in ready {
+            if grant_waiter.reply.is_closed() {
                 continue;
             }
-            if let_in.read_value {
-                let (read, look) = (self.read_latest(run), self.look_beside(run));
+            if grant_waiter.read_value {
+                let (read, look) = (self.read_latest(run), self.re_read_beside(run));
                 run.io.push(Box::pin(async move {
-                    let (read, looked) = tokio::join!(read, look);
-                    IoDone::LetIn {
+                    let (read, re_read) = tokio::join!(read, look);
+                    IoDone::GrantWaiter {
                         grant,
-                        let_in,
+                        grant_waiter,
                         read,
-                        looked,
+                        re_read,
                     }
                 }));
             } else {
-                self.say_held(run, let_in.reply, let_in.existed, None);
+                self.say_held(run, grant_waiter.reply, grant_waiter.existed, None);
             }
         }
         if let Some(watch) = self.watches.get(&seq) {
-            let now = Watched::Held { grant };
+            let now = WatchEvent::Held { grant };
             if *watch.borrow() != now
                 && watch.send(now).is_ok()
                 && let Some(holding) = &mut self.holding
@@ -105,33 +107,39 @@ impl Actor {
         }
     }
 
-    pub(super) fn let_in_read(&mut self, run: &mut Run, grant: Fence, let_in: LetIn, read: Read) {
+    pub(super) fn grant_with_value(
+        &mut self,
+        run: &mut Run,
+        grant: Fence,
+        grant_waiter: GrantWaiter,
+        read: Read,
+    ) {
         let Some(holding) = self.holding.as_mut().filter(|h| h.grant == grant) else {
-            // Taken over or ended meanwhile: look again.
+            // Taken over or ended meanwhile: re-read.
             if self
                 .state
                 .as_ref()
-                .is_some_and(|s| s.entry(let_in.seq).is_some())
+                .is_some_and(|s| s.entry(grant_waiter.seq).is_some())
             {
-                self.let_ins.push(let_in);
+                self.grant_waiters.push(grant_waiter);
             } else {
-                let over = self.state.as_ref().map(|s| s.over(let_in.seq));
-                let error = over.map_or_else(super::no_answer, EngineError::Over);
-                drop(let_in.reply.send(Err(error)));
+                let ended = self.state.as_ref().map(|s| s.how_ended(grant_waiter.seq));
+                let error = ended.map_or_else(super::no_answer, EngineError::Ended);
+                drop(grant_waiter.reply.send(Err(error)));
             }
             return;
         };
         if holding.is_unclaimed() {
-            return self.let_ins.push(let_in);
+            return self.grant_waiters.push(grant_waiter);
         }
         match read.noted(holding, &mut self.latest) {
             Ok(cell) => {
                 let value = Some(value_of(cell));
-                self.say_held(run, let_in.reply, let_in.existed, value);
+                self.say_held(run, grant_waiter.reply, grant_waiter.existed, value);
             }
             Err(error) => {
                 let error = EngineError::Unavailable(error.to_string());
-                drop(let_in.reply.send(Err(error)));
+                drop(grant_waiter.reply.send(Err(error)));
             }
         }
     }
@@ -140,7 +148,7 @@ impl Actor {
         let Some(holding) = &mut self.holding else {
             return;
         };
-        holding.entrance = Entrance::Reading;
+        holding.sync_phase = SyncPhase::Reading;
         let fence = holding.fence;
         let store = Arc::clone(&run.inner.store);
         let id = Arc::clone(&self.id);
@@ -163,7 +171,7 @@ impl Actor {
             Ok(cell) => cell,
             Err(error) => {
                 // Nothing was written from this read, so it may be read again (I7).
-                holding.entrance = Entrance::Unsynced;
+                holding.sync_phase = SyncPhase::Unsynced;
                 self.fail_holder_calls(&EngineError::Unavailable(error.to_string()));
                 self.pause(run);
                 return;
@@ -174,7 +182,7 @@ impl Actor {
         {
             // The rewrite would not show above what is there: take a fence that does, and read again
             // under that one.
-            holding.entrance = Entrance::Unsynced;
+            holding.sync_phase = SyncPhase::Unsynced;
             holding.extending = true;
             self.pending.push_back(Intent::Extend {
                 seq: holding.seq,
@@ -187,7 +195,7 @@ impl Actor {
             value: cell.and_then(|cell| cell.value),
             timestamp: fence.0,
         };
-        holding.entrance = Entrance::Writing(rewrite.clone());
+        holding.sync_phase = SyncPhase::Writing(rewrite.clone());
         Self::write_sync(run, &self.id, fence, rewrite, None);
     }
 
@@ -210,11 +218,11 @@ impl Actor {
     }
 
     pub(super) fn sync_wrote(&mut self, run: &mut Run, fence: Fence, written: Written) {
-        let looked_long_ago = self.looked_long_ago(run);
+        let read_long_ago = self.read_long_ago(run);
         let Some(holding) = self.holding.as_mut().filter(|h| h.fence == fence) else {
             return;
         };
-        let Entrance::Writing(cell) = &holding.entrance else {
+        let SyncPhase::Writing(cell) = &holding.sync_phase else {
             return;
         };
         match written {
@@ -222,12 +230,12 @@ impl Actor {
                 self.tries = 0;
                 self.latest.know(Some(cell.clone()));
                 holding.synced = true;
-                if looked_long_ago {
-                    holding.entrance = Entrance::Looking;
+                if read_long_ago {
+                    holding.sync_phase = SyncPhase::Looking;
                     let grant = holding.grant;
-                    self.look_after_sync(run, grant, None);
+                    self.re_read_after_sync(run, grant, None);
                 } else {
-                    holding.entrance = Entrance::Open;
+                    holding.sync_phase = SyncPhase::Open;
                 }
             }
             Written::Unknown(error) | Written::NotStarted(error) => {
@@ -241,35 +249,35 @@ impl Actor {
         }
     }
 
-    fn look_after_sync(&self, run: &Run, grant: Fence, pause: Option<super::Sleep>) {
-        let look = self.look_now(run);
+    fn re_read_after_sync(&self, run: &Run, grant: Fence, pause: Option<super::Sleep>) {
+        let look = self.read_now(run);
         run.io.push(Box::pin(async move {
             if let Some(pause) = pause {
                 pause.await;
             }
-            let looked = look.await;
-            IoDone::SyncLooked { grant, looked }
+            let re_read = look.await;
+            IoDone::SyncReRead { grant, re_read }
         }));
     }
 
-    /// Nobody is let in by what was known before a sync that took long (I10).
-    pub(super) fn sync_looked(&mut self, run: &mut Run, grant: Fence, looked: Looked) {
-        let looked = self.saw_beside(run, looked);
+    /// Nobody is granted the lock by what was known before a sync that took long (I10).
+    pub(super) fn sync_re_read(&mut self, run: &mut Run, grant: Fence, re_read: ReRead) {
+        let re_read = self.saw_re_read(run, re_read);
         let looking =
-            |h: &&mut Holding| h.grant == grant && matches!(h.entrance, Entrance::Looking);
+            |h: &&mut HolderState| h.grant == grant && matches!(h.sync_phase, SyncPhase::Looking);
         let Some(holding) = self.holding.as_mut().filter(looking) else {
             return;
         };
-        match looked {
+        match re_read {
             Ok(()) => {
                 self.tries = 0;
-                holding.entrance = Entrance::Open;
+                holding.sync_phase = SyncPhase::Open;
             }
             Err(error) => {
                 let pause = run.inner.clock.sleep(run.inner.backoff(self.tries));
                 self.tries = self.tries.saturating_add(1);
                 self.fail_holder_calls(&error);
-                self.look_after_sync(run, grant, Some(pause));
+                self.re_read_after_sync(run, grant, Some(pause));
             }
         }
     }

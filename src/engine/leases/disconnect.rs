@@ -6,9 +6,9 @@ use crate::lock::SessionId;
 use crate::session::Observed;
 
 impl Leases {
-    /// As [`Leases::renew`], by a sign of life on a stream.
+    /// As [`Leases::renew`], by a renewal on a stream.
     pub fn renew_on_stream(&self, session: SessionId) -> Result<Renewed, NoLease> {
-        let (mut table, now) = self.look();
+        let (mut table, now) = self.table_now();
         let key = LeaseKey::Session(session);
         let renewed = table.renew(&key, now, self.clock.boot())?;
         if let Some(lease) = table.lease(&key) {
@@ -17,25 +17,25 @@ impl Leases {
         Ok(renewed)
     }
 
-    /// A stream ended that the client of a session gave signs of life on.
+    /// A stream ended that the client of a session sent renewals on.
     pub fn disconnected(&self, session: SessionId) {
-        let (mut table, now) = self.look();
+        let (mut table, now) = self.table_now();
         if let Some(known) = table.sessions.get_mut(&session) {
             known.lease.disconnect(now);
-            table.ring_sooner(session, now);
+            table.fire_sooner(session, now);
         }
     }
 }
 
 impl Table {
-    /// Moves the alarm of a session that may end sooner than that rings. (Later is no matter: it is set again.)
-    pub(super) fn ring_sooner(&mut self, session: SessionId, now: Observed) {
+    /// Moves the alarm of a session that may end sooner than that fires. (Later is no matter: it is set again.)
+    pub(super) fn fire_sooner(&mut self, session: SessionId, now: Observed) {
         let Some(known) = self.sessions.get(&session) else {
             return;
         };
         let (expires, older) = (known.lease.expires(now), known.alarm);
-        // One that is over has rung.
-        if known.lease.is_over() || expires >= older.0 {
+        // One that has ended has rung.
+        if known.lease.has_ended() || expires >= older.0 {
             return;
         }
         self.alarms.remove(&older);

@@ -16,14 +16,14 @@ pub(in super::super) struct OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        let (mut table, now) = self.leases.look();
+        let (mut table, now) = self.leases.table_now();
         if let Some(lease) = table.lease(&self.key) {
             lease.close_call(now);
         }
         if let LeaseKey::Session(session) = &self.key {
             table.close(*session);
             // Its client may be disconnected, which did not matter meanwhile.
-            table.ring_sooner(*session, now);
+            table.fire_sooner(*session, now);
         }
     }
 }
@@ -36,11 +36,11 @@ impl Leases {
         key: &LeaseKey,
         may_be_elsewhere: bool,
     ) -> Result<OpenCall, NoLease> {
-        let (mut table, now) = self.look();
+        let (mut table, now) = self.table_now();
         match (table.lease(key), key) {
             (Some(lease), _) => {
                 if !lease.open_call(now) {
-                    return Err(NoLease::Over);
+                    return Err(NoLease::Ended);
                 }
             }
             (None, LeaseKey::Session(_)) if may_be_elsewhere => {}
@@ -58,7 +58,7 @@ impl Leases {
 
     /// Whether a call is open here that keeps this session alive.
     pub fn has_open_call(&self, session: SessionId) -> bool {
-        self.look().0.open_calls(session) > 0
+        self.table_now().0.open_calls(session) > 0
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::key::{Home, Reserved};
-use crate::lock::{Liveness, Mode, Over, SessionId};
+use crate::lock::{EndedAs, Liveness, Mode, SessionId};
 use uuid::Uuid;
 
 const NOW: u64 = 1_000;
@@ -14,7 +14,7 @@ fn limits() -> CoreLimits {
         width_min: 10,
         width_max: 80,
         ended_max: 2,
-        places_max: 3,
+        entries_max: 3,
         ahead_us_max: Some(10_000),
         clock_off: false,
     }
@@ -142,7 +142,7 @@ fn a_release_grants_the_next_one_above_all_that_was_written() {
     assert_eq!(outcomes, [Outcome::Released]);
     assert_eq!(state.holder().map(|e| e.seq), Some(Seq(2)));
     assert_eq!(state.grant, Fence(NOW + 10));
-    assert_eq!(state.end_of(Seq(1)), Over::Released);
+    assert_eq!(state.end_of(Seq(1)), EndedAs::Released);
     assert!(!state.unsynced);
 }
 
@@ -183,7 +183,7 @@ fn an_evicted_holder_leaves_the_key_unsynced_and_a_waiter_does_not() {
     let (state, outcomes) = decided(&two_entries(), &[evict(1, 1)]);
     assert_eq!(outcomes, [Outcome::Evicted { was_holder: true }]);
     assert!(state.unsynced);
-    assert_eq!(state.end_of(Seq(1)), Over::Ended(EndReason::Expired));
+    assert_eq!(state.end_of(Seq(1)), EndedAs::Lost(EndReason::Expired));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_take_over_keeps_the_queue_and_gives_the_holder_a_new_grant() {
 }
 
 #[test]
-fn a_key_at_rest_that_is_taken_over_needs_no_sync() {
+fn an_idle_key_that_is_taken_over_needs_no_sync() {
     let (state, _) = decided(&two_entries(), &[evict(2, 2)]);
     let (state, _) = decided(&state, &[release(1, 1, WritesOfHolder::NONE)]);
     let decision = decided_by(2, Some(NOW), &state, &[take(state.home, 2)]);
@@ -259,7 +259,7 @@ fn a_take_over_jumps_what_the_home_before_had_reserved() {
     let after = decided_by(2, Some(NOW), &state, &[take(state.home, 2)]).state;
     assert_eq!(after.next, Seq(100));
     assert_eq!(after.grant, Fence(5_000));
-    assert_eq!(after.end_of(Seq(50)), Over::NoLongerKept);
+    assert_eq!(after.end_of(Seq(50)), EndedAs::NoLongerKept);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_take_over_ends_what_may_have_been_granted_in_memory_but_for_the_kept_holder
     let after = decided_by(2, Some(NOW), &state, &[take(state.home, 2)]).state;
     let left: Vec<Seq> = after.entries.iter().map(|e| e.seq).collect();
     assert_eq!(left, [Seq(1), Seq(3)]);
-    assert_eq!(after.end_of(Seq(2)), Over::NoLongerKept);
+    assert_eq!(after.end_of(Seq(2)), EndedAs::NoLongerKept);
     state.kept = None;
     let after = decided_by(2, Some(NOW), &state, &[take(state.home, 2)]).state;
     let left: Vec<Seq> = after.entries.iter().map(|e| e.seq).collect();
@@ -349,16 +349,16 @@ fn a_hand_over_gives_the_holder_a_new_grant_and_one_that_was_not_told_none() {
         to: replica(2),
         holder,
     };
-    let (told, outcomes) = decided(&state, &[hand(Some(clean))]);
+    let (answered, outcomes) = decided(&state, &[hand(Some(clean))]);
     assert_eq!(outcomes, [Outcome::HandedOver]);
-    assert_eq!(told.grant, Fence(NOW + 10));
-    assert_eq!((told.kept, told.unsynced), (Some(Seq(1)), false));
+    assert_eq!(answered.grant, Fence(NOW + 10));
+    assert_eq!((answered.kept, answered.unsynced), (Some(Seq(1)), false));
     assert_eq!(
-        told.home.map(|h| (h.replica, h.term)),
+        answered.home.map(|h| (h.replica, h.term)),
         Some((replica(2), 2))
     );
-    let (untold, _) = decided(&state, &[hand(None)]);
-    assert_eq!((untold.grant, untold.kept), (Fence::NONE, None));
+    let (unnotified, _) = decided(&state, &[hand(None)]);
+    assert_eq!((unnotified.grant, unnotified.kept), (Fence::NONE, None));
     let open = WritesOfHolder {
         synced: false,
         open: true,
@@ -375,6 +375,6 @@ fn ends_that_are_forgotten_are_said_to_be() {
         (state, _) = decided(&state, &[create(n)]);
         (state, _) = decided(&state, &[evict(n as u64, n)]);
     }
-    assert_eq!(state.end_of(Seq(1)), Over::NoLongerKept);
-    assert_eq!(state.end_of(Seq(3)), Over::Ended(EndReason::Expired));
+    assert_eq!(state.end_of(Seq(1)), EndedAs::NoLongerKept);
+    assert_eq!(state.end_of(Seq(3)), EndedAs::Lost(EndReason::Expired));
 }

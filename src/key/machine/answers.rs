@@ -165,7 +165,7 @@ impl Machine {
 }
 
 impl Serving {
-    /// Nobody is told HELD for this entry any more, if it is the holder. What is to be evicted.
+    /// Nobody is answered HELD for this entry any more, if it is the holder. What is to be evicted.
     fn begin_eviction(
         &mut self,
         seq: Seq,
@@ -180,7 +180,7 @@ impl Serving {
         Some((EntryRef { seq, tag, grant }, reason, only_under))
     }
 
-    /// The client of an entry was there, and could not be told HELD: its claim is waited for from now on (I5).
+    /// The client of an entry was there, and could not be answered HELD: its claim is waited for from now on (I5).
     pub fn wait_for_claim_anew(&mut self, cx: &Context<'_>, seq: Seq) {
         let Some(entry) = self.state.holder().filter(|entry| entry.seq == seq) else {
             return;

@@ -7,7 +7,7 @@ use super::holder::{CriticalKind, Phase};
 use super::intent::{Intent, Wish};
 use super::serving::{Ask, Watcher};
 use super::{Machine, Queued, Role};
-use crate::lock::{EndReason, Over};
+use crate::lock::{EndReason, EndedAs};
 
 impl Machine {
     pub(super) fn call(&mut self, cx: &Context<'_>, id: CallId, call: Call, out: &mut Vec<Effect>) {
@@ -88,7 +88,7 @@ impl Machine {
         self.pending.push_back(Intent::new(Some(id), what));
     }
 
-    /// Answers where an entry stands: HELD once the holder may be told so, WAITING at once.
+    /// Answers the status of an entry: HELD once the holder may be told so, WAITING at once.
     pub(super) fn acquire(
         &mut self,
         cx: &Context<'_>,
@@ -148,13 +148,13 @@ impl Machine {
             return;
         };
         let live = serving.live(cx, entry, out);
-        if live == Err(KeyError::Ended(Over::Released)) {
+        if live == Err(KeyError::Ended(EndedAs::Released)) {
             // A repeated call: what it carries was written before the release, once.
             let answer = Ok(Answer::Released { already: true });
             return out.push(Effect::Answer { call: id, answer });
         }
         if let Some(value) = put {
-            if let Err(why @ KeyError::Ended(Over::NoLongerKept)) = live {
+            if let Err(why @ KeyError::Ended(EndedAs::NoLongerKept)) = live {
                 // An earlier try of this call may have written, and ended it.
                 let error = CallError {
                     why,
@@ -225,7 +225,7 @@ impl Machine {
         });
         let answer = Ok(Answer::Watching { lease });
         out.push(Effect::Answer { call: id, answer });
-        // Until it may be told HELD, nobody is ahead of the first one.
+        // Until it may be answered HELD, nobody is ahead of the first one.
         out.push(Effect::Notify {
             call: id,
             status: EntryStatus::Waiting { position },

@@ -1,5 +1,5 @@
-//! Group commit: what is wished while a compare-and-swap is under way is decided together in the next one. An outcome
-//! that is not known is resolved before anybody hears of it (I6).
+//! Group commit: what is wished while a compare-and-swap is in flight is decided together in the next one. An outcome
+//! that is not known is resolved before anybody learns of it (I6).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::intent::{BATCH_MAX, Intent, Swapping, Wish};
 use super::serving::Io;
 use super::{Machine, Role, Turn};
 use crate::key::{Command, KeyState, Outcome, WritesOfHolder, decide};
-use crate::lock::{EndReason, Fence, Over};
+use crate::lock::{EndReason, EndedAs, Fence};
 
 impl Machine {
     /// Decides what is wished. True if that could be answered without the store.
@@ -73,7 +73,7 @@ impl Machine {
         batch
     }
 
-    /// Sends a compare-and-swap; none is under way.
+    /// Sends a compare-and-swap; none is in flight.
     pub(super) fn send(
         &mut self,
         old: Arc<KeyState>,
@@ -165,7 +165,8 @@ impl Machine {
         }
     }
 
-    /// Takes a committed state of this term as the latest one. A new holder whose end is wanted already hears HELD never.
+    /// Takes a committed state of this term as the latest one. A new holder whose end is wanted already is answered
+    /// HELD never.
     fn adopt(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -238,7 +239,7 @@ impl Machine {
                         ..
                     }
                 );
-                // An operator hears that it was not done; so it is not, unless it may be already.
+                // An operator learns that it was not done; so it is not, unless it may be already.
                 if forced && !intent.in_doubt {
                     continue;
                 }
@@ -263,7 +264,7 @@ impl Machine {
 }
 
 impl super::serving::Serving {
-    /// Everybody who waits here hears where to ask, or why not; a write under way may have been done.
+    /// Everybody who waits here hears where to ask, or why not; a write in flight may have been done.
     fn close(mut self: Box<Self>, why: &KeyError, out: &mut Vec<Effect>) {
         let mut close = |call, may_have_written| {
             let why = why.clone();
@@ -293,7 +294,7 @@ impl super::serving::Serving {
             let status = match why {
                 KeyError::Elsewhere(home) => super::EntryStatus::Elsewhere(*home),
                 // The row is lost, and with it the queue.
-                _ => super::EntryStatus::Ended(Over::NoLongerKept),
+                _ => super::EntryStatus::Ended(EndedAs::NoLongerKept),
             };
             out.push(Effect::Notify {
                 call: watcher.call,

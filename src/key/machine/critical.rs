@@ -27,13 +27,13 @@ impl Machine {
             Ok(live) => live,
             Err(why) => return fail(id, why, out),
         };
-        let under_way = serving.critical_calls();
+        let in_flight = serving.critical_calls();
         let accepted = match (entry.grant, &mut serving.holder) {
             (None, _) => Err(KeyError::NoGrant),
             // Nobody ever told this lockRef a grant.
             (Some(_), _) if position > 0 => Err(KeyError::NoGrant),
             (Some(_), None) => Err(KeyError::GrantSuperseded),
-            (Some(grant), Some(holder)) => accept(cx, holder, grant, call_no, under_way),
+            (Some(grant), Some(holder)) => accept(cx, holder, grant, call_no, in_flight),
         };
         match accepted {
             Ok(holder) => holder.queued.push_back(Critical {
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// Begins what was accepted, once the holder may be told HELD, and as long as there are timestamps.
+    /// Begins what was accepted, once the holder may be answered HELD, and as long as there are timestamps.
     pub(super) fn begin_queued(&mut self, out: &mut Vec<Effect>) {
         loop {
             let Some(holder) = self.serving_mut().and_then(|s| s.holder.as_mut()) else {
@@ -260,7 +260,7 @@ fn accept<'a>(
     holder: &'a mut Holder,
     grant: Fence,
     call_no: u64,
-    under_way: usize,
+    in_flight: usize,
 ) -> Result<&'a mut Holder, KeyError> {
     if holder.grant != grant {
         return Err(KeyError::GrantSuperseded);
@@ -268,7 +268,7 @@ fn accept<'a>(
     if holder.is_closing() {
         return Err(KeyError::Releasing);
     }
-    if under_way >= cx.limits.critical_calls_max {
+    if in_flight >= cx.limits.critical_calls_max {
         return Err(KeyError::Exhausted {
             what: "critical_calls_per_lock_ref_max",
             limit: cx.limits.critical_calls_max,

@@ -7,7 +7,7 @@ use super::holder::{Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::take_over::refused;
 use crate::key::Outcome;
-use crate::lock::{Fence, Over};
+use crate::lock::{EndedAs, Fence};
 
 impl Machine {
     /// Answers a batch whose outcomes stand.
@@ -47,7 +47,7 @@ impl Machine {
                 return self.acquire(cx, call, entry, (false, read_value), existed, out);
             }
             (Wish::Release { .. }, Outcome::Released) => Ok(Answer::Released { already: false }),
-            (Wish::Release { .. }, Outcome::Gone(Over::Released)) => {
+            (Wish::Release { .. }, Outcome::Gone(EndedAs::Released)) => {
                 Ok(Answer::Released { already: !in_doubt })
             }
             (Wish::Release { has_written, .. }, Outcome::Gone(end)) => Err(CallError {
@@ -55,7 +55,7 @@ impl Machine {
                 may_have_written: has_written,
             }),
             (Wish::Evict { entry, reason, .. }, Outcome::Evicted { was_holder }) => {
-                let end = Over::Ended(reason);
+                let end = EndedAs::Lost(reason);
                 out.push(Effect::Report(Report::Evicted {
                     entry,
                     end,
@@ -67,7 +67,7 @@ impl Machine {
                 })
             }
             (Wish::Evict { reason, .. }, Outcome::Gone(end)) => Ok(Answer::Forced {
-                already: !(in_doubt && end == Over::Ended(reason)),
+                already: !(in_doubt && end == EndedAs::Lost(reason)),
                 was_holder: false,
             }),
             (Wish::Grant, Outcome::Refused(refusal)) => {
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// No fence can be taken for the first entry: whoever asks for it hears so, and may ask again. Watchers wait on.
+    /// No fence can be taken for the first entry: whoever asks for it learns so, and may ask again. Watchers wait on.
     fn grant_refused(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::key::{Decider, Home, KeyState, NewEntry};
 use crate::lock::{
-    CoreLimits, Fence, FenceError, Liveness, LockRef, Over, ReplicaId, Seq, SessionId, Tag,
+    CoreLimits, EndedAs, Fence, FenceError, Liveness, LockRef, ReplicaId, Seq, SessionId, Tag,
 };
 use crate::session::Observed;
 
@@ -57,7 +57,7 @@ pub struct KeyLimits {
     pub calls_max: usize,
     /// How many waits and watches one lockRef may have at once.
     pub waits_per_lock_ref_max: usize,
-    /// How many reads and writes of one lockRef may be under way at once.
+    /// How many reads and writes of one lockRef may be in flight at once.
     pub critical_calls_max: usize,
     /// A longer value is not kept in memory, in bytes; with 0 none is.
     pub known_value_bytes_max: usize,
@@ -204,7 +204,7 @@ pub enum Event {
         /// Its outcome.
         outcome: WriteOutcome,
     },
-    /// The pause that [`Effect::Pause`] asked for is over.
+    /// The pause that [`Effect::Pause`] asked for has ended.
     Resume(PauseOf),
     /// The moment that [`super::Machine::due`] named has come.
     Due,
@@ -376,7 +376,7 @@ pub enum KeyError {
     /// This key never gave out such an entry.
     NeverIssued,
     /// The entry has ended.
-    Ended(Over),
+    Ended(EndedAs),
     /// The grant in the lockRef is not the one in force.
     GrantSuperseded,
     /// The lockRef carries no grant, or its entry does not hold the key.
@@ -430,7 +430,7 @@ pub enum EntryStatus {
         grant: Fence,
     },
     /// It ended.
-    Ended(Over),
+    Ended(EndedAs),
     /// Another replica tells from now on.
     Elsewhere(Home),
 }
@@ -482,7 +482,7 @@ pub enum Effect {
     },
     /// The client of an entry that lives by this session is there.
     RenewSession(SessionId),
-    /// From now on this key wants to hear of the session's end; at once, if it ended before.
+    /// From now on this key wants to learn of the session's end; at once, if it ended before.
     Attach {
         /// The session.
         session: SessionId,
@@ -515,7 +515,7 @@ pub enum Report {
         /// Which.
         entry: EntryRef,
         /// How.
-        end: Over,
+        end: EndedAs,
         /// It held the key.
         was_holder: bool,
     },

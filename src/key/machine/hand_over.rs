@@ -13,7 +13,7 @@ use super::{Machine, Role};
 use crate::key::{Command, KeyState, Outcome, decide};
 use crate::lock::ReplicaId;
 
-/// A hand-over under way.
+/// A hand-over in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct HandOver {
     to: ReplicaId,
@@ -76,10 +76,10 @@ impl Machine {
             return false;
         }
         let holder = serving.holder.as_ref();
-        let told = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
+        let answered = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
         let command = Command::HandOver {
             to: hand_over.to,
-            holder: told.map(|holder| holder.writes_of_holder()),
+            holder: answered.map(|holder| holder.writes_of_holder()),
         };
         let decision = decide(&state, &[command], cx.decider());
         if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {
@@ -169,7 +169,7 @@ impl Machine {
 }
 
 impl HandOver {
-    /// Those who asked for it, who hear that it came otherwise.
+    /// Those who asked for it, who learn that it came otherwise.
     pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
         for call in self.calls {
             fail(call, why.clone(), out);
@@ -178,7 +178,7 @@ impl HandOver {
 }
 
 impl Serving {
-    /// Whether no read and no write of the value is under way whose caller waits.
+    /// Whether no read and no write of the value is in flight whose caller waits.
     fn is_drained(&self) -> bool {
         self.ios.is_empty()
     }

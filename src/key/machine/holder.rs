@@ -12,13 +12,13 @@ use crate::session::Observed;
 /// How far a grant has come. What only one phase has is in it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
-    /// The value must be rewritten under this fence before anybody is told HELD. Begun once somebody asks.
+    /// The value must be rewritten under this fence before anybody is answered HELD. Begun once somebody asks.
     Unsynced,
-    /// The one read of this fence is under way.
+    /// The one read of this fence is in flight.
     SyncRead(IoId),
     /// What was read is being written at op 0.
     SyncWrite {
-        /// The write under way.
+        /// The write in flight.
         io: IoId,
         /// What was read, under this fence: the same content until that is acknowledged.
         datum: Datum,
@@ -45,7 +45,7 @@ pub(super) enum Phase {
         /// As of Held.
         synced: bool,
     },
-    /// It is being evicted: nobody hears HELD any more.
+    /// It is being evicted: nobody is answered HELD any more.
     Evicting {
         /// Why.
         reason: EndReason,
@@ -64,23 +64,23 @@ pub(super) enum Resume {
     },
 }
 
-/// Whether anybody was told HELD (I5).
+/// Whether anybody was answered HELD (I5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Claim {
     /// Nobody yet: evicted as unclaimed at this moment.
     Until(Observed),
     /// So many answers and news said so, and were not lost.
-    Told(u32),
+    Answered(u32),
     /// Somebody who named the grant; or the home before may have told it.
     Claimed,
 }
 
 impl Claim {
     /// HELD is told once more.
-    pub fn told(&mut self) {
+    pub fn answered(&mut self) {
         *self = match self {
-            Claim::Until(_) => Claim::Told(1),
-            Claim::Told(times) => Claim::Told(times.saturating_add(1)),
+            Claim::Until(_) => Claim::Answered(1),
+            Claim::Answered(times) => Claim::Answered(times.saturating_add(1)),
             Claim::Claimed => Claim::Claimed,
         };
     }
@@ -88,8 +88,8 @@ impl Claim {
     /// One answer was heard by nobody. If no other was, the claim is waited for until then.
     pub fn lost(&mut self, until: Observed) {
         *self = match self {
-            Claim::Until(_) | Claim::Told(0 | 1) => Claim::Until(until),
-            Claim::Told(times) => Claim::Told(*times - 1),
+            Claim::Until(_) | Claim::Answered(0 | 1) => Claim::Until(until),
+            Claim::Answered(times) => Claim::Answered(*times - 1),
             Claim::Claimed => Claim::Claimed,
         };
     }
@@ -116,8 +116,8 @@ pub(super) struct Critical {
 /// The writes of a fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Writes {
-    /// Timestamps of those under way.
-    under_way: BTreeSet<u64>,
+    /// Timestamps of those in flight.
+    in_flight: BTreeSet<u64>,
     /// The highest timestamp that was acknowledged.
     acknowledged: u64,
     /// The highest timestamp of those whose outcome is not known.
@@ -126,32 +126,32 @@ pub(super) struct Writes {
 
 impl Writes {
     pub fn begin(&mut self, timestamp: u64) {
-        self.under_way.insert(timestamp);
+        self.in_flight.insert(timestamp);
     }
 
     pub fn done(&mut self, timestamp: u64) {
-        self.under_way.remove(&timestamp);
+        self.in_flight.remove(&timestamp);
         self.acknowledged = self.acknowledged.max(timestamp);
     }
 
     pub fn unknown(&mut self, timestamp: u64) {
-        self.under_way.remove(&timestamp);
+        self.in_flight.remove(&timestamp);
         self.unknown = self.unknown.max(timestamp);
     }
 
     pub fn not_started(&mut self, timestamp: u64) {
-        self.under_way.remove(&timestamp);
+        self.in_flight.remove(&timestamp);
     }
 
     /// Whether one may yet take effect that no later acknowledged one covers (I7).
     pub fn are_open(&self) -> bool {
-        let last = self.under_way.last().copied().unwrap_or(0);
+        let last = self.in_flight.last().copied().unwrap_or(0);
         last.max(self.unknown) > self.acknowledged
     }
 
-    /// Whether this is the timestamp of one under way.
+    /// Whether this is the timestamp of one in flight.
     fn has(&self, timestamp: u64) -> bool {
-        self.under_way.contains(&timestamp)
+        self.in_flight.contains(&timestamp)
     }
 
     /// Whether this write was acknowledged and is the last one.
@@ -253,7 +253,7 @@ impl Holder {
         };
     }
 
-    /// Nobody is told HELD any more.
+    /// Nobody is answered HELD any more.
     pub fn begin_eviction(&mut self, reason: EndReason) {
         self.phase = Phase::Evicting { reason };
     }

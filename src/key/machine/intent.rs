@@ -12,7 +12,7 @@ pub(super) const BATCH_MAX: usize = 256;
 /// What the next compare-and-swap shall do.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Intent {
-    /// Who is answered; nobody where that is over, or nobody asked.
+    /// Who is answered; nobody where that has ended, or nobody asked.
     pub call: Option<CallId>,
     /// An earlier try of it was of unknown outcome: it is decided to its end, whoever waits, and what it finds done may
     /// be its own doing.
@@ -100,7 +100,7 @@ impl Intent {
     }
 }
 
-/// A compare-and-swap under way.
+/// A compare-and-swap in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Swapping {
     pub new: Arc<KeyState>,

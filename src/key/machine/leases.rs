@@ -63,7 +63,7 @@ impl Leases {
 
     fn set_alarm(&mut self, at: Observed, seq: Seq) {
         let alarm = (at, seq);
-        let place = self.alarms.partition_point(|other| *other <= alarm);
-        self.alarms.insert(place, alarm);
+        let entry = self.alarms.partition_point(|other| *other <= alarm);
+        self.alarms.insert(entry, alarm);
     }
 }

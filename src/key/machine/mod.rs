@@ -9,7 +9,7 @@
 //!      └───────────────────────────────┘ deposed
 //! ```
 //!
-//! At most one operation on the row is under way ([`Turn`]); what comes in meanwhile is collected and decided together
+//! At most one operation on the row is in flight ([`Turn`]); what comes in meanwhile is collected and decided together
 //! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
 //! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
 //!
@@ -68,7 +68,7 @@ enum Turn {
     InDoubt,
     /// The row is being read.
     Reading,
-    /// A compare-and-swap is under way.
+    /// A compare-and-swap is in flight.
     Swapping(Box<Swapping>),
     /// The store failed a moment ago; with `in_doubt` as in that.
     Paused {
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is under way, and no
+    /// Whether it knows nothing that a new one would not find in the row: no call waits, nothing is in flight, and no
     /// entry is live here.
     pub fn is_forgettable(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is under way.
+    /// Leaves the row alone for a moment, the longer the more often the store failed. No operation on it is in flight.
     fn pause(&mut self, in_doubt: bool, out: &mut Vec<Effect>) {
         let tries = self.tries;
         self.tries = tries.saturating_add(1);

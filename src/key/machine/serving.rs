@@ -9,7 +9,7 @@ use super::event::{
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
 use crate::key::{Home, KeyState, QueueEntry};
-use crate::lock::{EndReason, Fence, Liveness, Lookup, Over, Seq};
+use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq};
 use crate::session::Observed;
 
 /// A call that is answered once its entry holds the key, or has ended.
@@ -26,11 +26,11 @@ pub(super) struct Ask {
 pub(super) struct Watcher {
     pub call: CallId,
     pub seq: Seq,
-    /// What it heard last: how many are ahead; `None` since it heard that it holds the key.
+    /// What it heard last: how many are ahead; `None` since it learned that it holds the key.
     pub position: Option<usize>,
 }
 
-/// A read or a write of the value under way.
+/// A read or a write of the value in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Io {
     /// For a critical Get.
@@ -82,7 +82,7 @@ pub(super) struct Serving {
 
 impl Serving {
     /// A home that begins with this state: every lease begins with a full TTL. A holder that the home before may have
-    /// told HELD counts as claimed.
+    /// answered HELD counts as claimed.
     pub fn begin(
         cx: &Context<'_>,
         home: Home,
@@ -123,7 +123,7 @@ impl Serving {
         let has = |state: &KeyState, seq: Seq| state.position(seq).is_some();
         for entry in old.entries.iter().filter(|e| !has(&new, e.seq)) {
             self.forget(entry, out);
-            self.tell_end(entry, &new, out);
+            self.notify_end(entry, &new, out);
         }
         for entry in new.entries.iter().filter(|e| !has(&old, e.seq)) {
             match entry.liveness {
@@ -138,7 +138,7 @@ impl Serving {
             }
         }
         self.adopt_holder(cx, &old, out);
-        self.tell_positions(out);
+        self.notify_positions(out);
     }
 
     fn adopt_holder(&mut self, cx: &Context<'_>, old: &KeyState, out: &mut Vec<Effect>) {
@@ -201,8 +201,8 @@ impl Serving {
         }
     }
 
-    /// An entry ended: whoever asks for it or watches it hears how.
-    fn tell_end(&mut self, entry: &QueueEntry, new: &KeyState, out: &mut Vec<Effect>) {
+    /// An entry ended: whoever asks for it or watches it learns how.
+    fn notify_end(&mut self, entry: &QueueEntry, new: &KeyState, out: &mut Vec<Effect>) {
         let end = new.end_of(entry.seq);
         for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
             out.push(Effect::Answer {
@@ -218,10 +218,10 @@ impl Serving {
         }
     }
 
-    fn tell_positions(&mut self, out: &mut Vec<Effect>) {
+    fn notify_positions(&mut self, out: &mut Vec<Effect>) {
         for watcher in &mut self.watchers {
             let position = self.state.position(watcher.seq);
-            // That an entry holds the key is told once it may be told HELD.
+            // That an entry holds the key is told once it may be answered HELD.
             if let Some(position) = position.filter(|position| *position > 0)
                 && watcher.position != Some(position)
             {
@@ -244,12 +244,12 @@ impl Serving {
     ) -> Result<(usize, LeaseStatus), KeyError> {
         let position = match self.state.lookup(entry.seq, entry.tag) {
             Lookup::Live(position) => position,
-            Lookup::Over(end) => return Err(KeyError::Ended(end)),
+            Lookup::Ended(end) => return Err(KeyError::Ended(end)),
             Lookup::NeverIssued => return Err(KeyError::NeverIssued),
         };
         if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == entry.seq) {
             if let Phase::Evicting { reason } = &holder.phase {
-                return Err(KeyError::Ended(Over::Ended(reason.clone())));
+                return Err(KeyError::Ended(EndedAs::Lost(reason.clone())));
             }
             if entry.grant == Some(holder.grant) {
                 holder.claim = Claim::Claimed;
@@ -266,7 +266,7 @@ impl Serving {
         seq: Seq,
         out: &mut Vec<Effect>,
     ) -> Result<LeaseStatus, KeyError> {
-        let expired = || KeyError::Ended(Over::Ended(EndReason::Expired));
+        let expired = || KeyError::Ended(EndedAs::Lost(EndReason::Expired));
         match self.state.entry(seq).map(|entry| entry.liveness) {
             None => Err(KeyError::NeverIssued),
             Some(Liveness::Session(session)) => {
@@ -301,7 +301,7 @@ impl Serving {
     /// What to tell a caller whose entry is no longer what it was.
     pub fn why_not(&self, entry: EntryRef) -> KeyError {
         match self.state.lookup(entry.seq, entry.tag) {
-            Lookup::Over(end) => KeyError::Ended(end),
+            Lookup::Ended(end) => KeyError::Ended(end),
             Lookup::Live(_) => KeyError::GrantSuperseded,
             Lookup::NeverIssued => KeyError::NeverIssued,
         }
@@ -319,11 +319,11 @@ impl Serving {
         reads + self.asks.iter().filter(|ask| ask.seq == seq).count()
     }
 
-    /// How many reads and writes of the holder are under way, or accepted.
+    /// How many reads and writes of the holder are in flight, or accepted.
     pub fn critical_calls(&self) -> usize {
         let critical = |(_, io): &&(IoId, Io)| matches!(io, Io::Get { .. } | Io::Put { .. });
-        let under_way = self.ios.iter().filter(critical).count();
-        under_way + self.holder.as_ref().map_or(0, |holder| holder.queued.len())
+        let in_flight = self.ios.iter().filter(critical).count();
+        in_flight + self.holder.as_ref().map_or(0, |holder| holder.queued.len())
     }
 
     /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last.

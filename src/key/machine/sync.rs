@@ -58,7 +58,7 @@ impl Machine {
         out.push(Effect::WriteData { io, datum });
     }
 
-    /// The pause of a sync is over.
+    /// The pause of a sync has ended.
     pub(super) fn resume_sync(&mut self, grant: Fence, out: &mut Vec<Effect>) {
         let Some(holder) = self.holder_mut().filter(|h| h.grant == grant) else {
             return;
@@ -83,7 +83,7 @@ impl Machine {
         let (seq, grant) = (holder.seq, holder.grant);
         for watcher in serving.watchers.iter_mut().filter(|w| w.seq == seq) {
             if watcher.position.take().is_some() {
-                holder.claim.told();
+                holder.claim.answered();
                 out.push(Effect::Notify {
                     call: watcher.call,
                     status: EntryStatus::Held { grant },
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody hears any answer of it.
+    /// Answers HELD: from here on the grant counts as claimed (I5), unless nobody learns any answer of it.
     pub(super) fn answer_held(
         &mut self,
         cx: &Context<'_>,
@@ -145,7 +145,7 @@ impl Machine {
             // It is being released or evicted since.
             return fail(ask.call, KeyError::Releasing, out);
         }
-        holder.claim.told();
+        holder.claim.answered();
         let answer = Ok(Answer::Held {
             entry: holder.entry(),
             value,

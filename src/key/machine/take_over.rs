@@ -259,13 +259,13 @@ impl Machine {
     }
 }
 
-/// What a caller hears of a refusal.
+/// What a caller learns of a refusal.
 pub(super) fn refused(refusal: &Refusal) -> KeyError {
     match refusal {
         Refusal::NotHome(Some(home)) => KeyError::Elsewhere(*home),
         Refusal::NotHome(None) | Refusal::OtherGrant => KeyError::ChangingHome,
         Refusal::QueueFull { entries_max } => KeyError::Exhausted {
-            what: "places_per_key_max",
+            what: "entries_per_key_max",
             limit: *entries_max,
         },
         Refusal::SeqUsedUp => KeyError::SeqUsedUp,

@@ -1,7 +1,7 @@
 use super::*;
 
-fn ended(seq: u64) -> EndedPlace {
-    EndedPlace {
+fn ended(seq: u64) -> EndedEntry {
+    EndedEntry {
         seq: Seq(seq),
         tag: tag(seq),
         reason: EndReason::Expired,
@@ -26,7 +26,7 @@ fn entry(seq: u64) -> Arc<Entry> {
     })
 }
 
-/// Places 1 to 8 were given out; 5 holds the key, 7 waits; 2 and 6 expired, the rest was released.
+/// Entries 1 to 8 were given out; 5 holds the key, 7 waits; 2 and 6 expired, the rest was released.
 fn state() -> State {
     State {
         version: 12,
@@ -38,7 +38,7 @@ fn state() -> State {
         unsynced: true,
         entries: [entry(5), entry(7)].into(),
         ended: Ended {
-            places: [ended(2), ended(6)].into(),
+            entries: [ended(2), ended(6)].into(),
             complete_from: Seq(2),
         },
     }
@@ -49,26 +49,26 @@ fn lookup(seq: u64) -> Lookup {
 }
 
 #[test]
-fn a_place_is_live_over_or_never_was() {
+fn an_entry_is_live_ended_or_never_was() {
     assert_eq!(lookup(5), Lookup::Live(0));
     assert_eq!(lookup(7), Lookup::Live(1));
-    assert_eq!(lookup(3), Lookup::Over(Over::Released));
-    assert_eq!(lookup(8), Lookup::Over(Over::Released));
-    assert_eq!(lookup(6), Lookup::Over(Over::Ended(EndReason::Expired)));
-    assert_eq!(lookup(1), Lookup::Over(Over::NoLongerKept));
+    assert_eq!(lookup(3), Lookup::Ended(EndedAs::Released));
+    assert_eq!(lookup(8), Lookup::Ended(EndedAs::Released));
+    assert_eq!(lookup(6), Lookup::Ended(EndedAs::Lost(EndReason::Expired)));
+    assert_eq!(lookup(1), Lookup::Ended(EndedAs::NoLongerKept));
     assert_eq!(lookup(9), Lookup::NeverIssued);
     assert_eq!(lookup(0), Lookup::NeverIssued);
     assert_eq!(lookup(u64::MAX), Lookup::NeverIssued);
 }
 
 #[test]
-fn a_tag_that_does_not_belong_to_the_place_finds_nothing() {
+fn a_tag_that_does_not_belong_to_the_entry_finds_nothing() {
     assert_eq!(state().lookup(Seq(5), tag(7)), Lookup::NeverIssued);
     assert_eq!(state().lookup(Seq(6), tag(7)), Lookup::NeverIssued);
 }
 
 #[test]
-fn positions_count_the_places_ahead() {
+fn positions_count_the_entries_ahead() {
     let state = state();
     assert_eq!(state.position(Seq(5)), Some(0));
     assert_eq!(state.position(Seq(7)), Some(1));
@@ -80,21 +80,21 @@ fn positions_count_the_places_ahead() {
 #[test]
 fn what_is_forgotten_of_the_ends_is_never_taken_for_a_clean_release() {
     let mut ended = Ended {
-        places: VecDeque::new(),
+        entries: VecDeque::new(),
         complete_from: Seq::FIRST,
     };
     for (seq, complete_from) in [(4, 1), (2, 1), (9, 5), (7, 5), (8, 10)] {
         ended.push(self::ended(seq), 2);
         assert_eq!(ended.complete_from, Seq(complete_from), "after {seq}");
     }
-    assert_eq!(ended.places, [self::ended(7), self::ended(8)]);
+    assert_eq!(ended.entries, [self::ended(7), self::ended(8)]);
 }
 
 #[test]
 fn with_no_room_for_ends_the_list_is_complete_after_the_last_one() {
     let mut ended = state().ended;
     ended.push(self::ended(8), 0);
-    assert!(ended.places.is_empty());
+    assert!(ended.entries.is_empty());
     assert_eq!(ended.complete_from, Seq(9));
 }
 
@@ -125,9 +125,9 @@ fn a_damaged_state_is_told_by_what_is_wrong_with_it() {
             s.head = s.next;
         }),
         check(|s| s.grant = Fence(117)),
-        check(|s| s.ended.places.push_back(ended(9))),
-        check(|s| s.ended.places.push_back(ended(0))),
-        check(|s| s.ended.places.push_back(ended(7))),
+        check(|s| s.ended.entries.push_back(ended(9))),
+        check(|s| s.ended.entries.push_back(ended(0))),
+        check(|s| s.ended.entries.push_back(ended(7))),
         check(|s| s.ended.complete_from = Seq(10)),
         check(|s| s.ended.complete_from = Seq(0)),
     ];
@@ -136,17 +136,17 @@ fn a_damaged_state_is_told_by_what_is_wrong_with_it() {
         "next is out of range",
         "fence is out of range",
         "fence is out of range",
-        "head is not the first live place",
-        "head is not the first live place",
-        "places are out of order",
-        "a place is not below next",
+        "head is not the first live entry",
+        "head is not the first live entry",
+        "entries are out of order",
+        "an entry is not below next",
         "a grant without a holder",
         "grant is above fence",
-        "an ended place was never given out",
-        "an ended place was never given out",
-        "an ended place is live",
-        "the list of ends is complete from a place out of range",
-        "the list of ends is complete from a place out of range",
+        "an ended entry was never given out",
+        "an ended entry was never given out",
+        "an ended entry is live",
+        "the list of ends is complete from an entry out of range",
+        "the list of ends is complete from an entry out of range",
     ];
     assert_eq!(found, expected);
 }

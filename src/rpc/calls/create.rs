@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use tracing::Span;
 use tracing::field::display;
 
-use super::{About, Call, Edge};
+use super::{Call, CallContext, Target};
 use crate::engine::{CreateCall, Engine, EngineError};
 use crate::proto::peer::Method;
 use crate::proto::{CreateLockRefRequest, CreateLockRefResponse};
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
 
-/// A new place in the queue of a key.
+/// A new entry in the queue of a key.
 pub struct CreateLockRef {
     /// With its request_id, so that it is one call wherever it is made (I5).
     ask: CreateLockRefRequest,
@@ -24,15 +24,15 @@ impl Call for CreateLockRef {
     type Ask = CreateLockRefRequest;
     type Answer = CreateLockRefResponse;
 
-    fn parse(mut ask: CreateLockRefRequest, edge: &Edge) -> Result<Self, Invalid> {
-        let limits = &edge.limits;
+    fn parse(mut ask: CreateLockRefRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let limits = &context.limits;
         let call = CreateCall {
             id: parse::key_id(&ask.key, &ask.table, limits)?,
-            request_id: parse::request_id(&ask.request_id, || edge.ids.uuid())?,
+            request_id: parse::request_id(&ask.request_id, || context.ids.uuid())?,
             live_by: parse::live_by(&ask.session, ask.ttl.as_ref(), limits)?,
             mode: parse::mode(ask.mode)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: edge.identity.clone(),
+            identity: context.identity.clone(),
             read_value: ask.read_value,
         };
         Span::current().record("request_id", display(call.request_id));
@@ -40,15 +40,15 @@ impl Call for CreateLockRef {
         Ok(CreateLockRef { ask, call })
     }
 
-    fn about(&self) -> About {
-        About::Key(self.call.id.clone(), self.call.request_id)
+    fn target(&self) -> Target {
+        Target::Key(self.call.id.clone(), self.call.request_id)
     }
 
     fn ask(&self) -> Cow<'_, CreateLockRefRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {
         let created = engine.create(self.call.clone()).await?;
         Span::current().record("lock_ref", display(created.lock_ref.without_grant()));
         Ok(answer::created(created))

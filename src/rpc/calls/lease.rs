@@ -1,10 +1,10 @@
-//! The calls on what keeps places alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
+//! The calls on what keeps entries alive: OpenSession, RenewSession, one message of a KeepAlive, CloseSession.
 
 use std::borrow::Cow;
 
 use tonic::Status;
 
-use super::{About, Call, Edge};
+use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::SessionId;
 use crate::proto::peer::Method;
@@ -27,30 +27,30 @@ impl Call for OpenSession {
     type Ask = OpenSessionRequest;
     type Answer = OpenSessionResponse;
 
-    fn parse(mut ask: OpenSessionRequest, edge: &Edge) -> Result<Self, Invalid> {
-        let limits = &edge.limits;
+    fn parse(mut ask: OpenSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let limits = &context.limits;
         let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), limits)?;
         let grace = ask.disconnect_grace.as_ref();
         let call = SessionCall {
-            request_id: parse::request_id(&ask.request_id, || edge.ids.uuid())?,
+            request_id: parse::request_id(&ask.request_id, || context.ids.uuid())?,
             ttl_ms,
             disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: edge.identity.clone(),
+            identity: context.identity.clone(),
         };
         ask.request_id = call.request_id.to_string();
         Ok(OpenSession { ask, call })
     }
 
-    fn about(&self) -> About {
-        About::Session(SessionId(self.call.request_id))
+    fn target(&self) -> Target {
+        Target::Session(SessionId(self.call.request_id))
     }
 
     fn ask(&self) -> Cow<'_, OpenSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
         let (session, renewed) = engine.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
             session: session.to_string(),
@@ -61,7 +61,7 @@ impl Call for OpenSession {
     }
 }
 
-/// A sign of life.
+/// A renewal.
 pub struct RenewSession {
     ask: RenewSessionRequest,
     lease: LeaseId,
@@ -72,20 +72,20 @@ impl Call for RenewSession {
     type Ask = RenewSessionRequest;
     type Answer = RenewSessionResponse;
 
-    fn parse(ask: RenewSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: RenewSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let lease = parse::lease(&ask.session)?;
         Ok(RenewSession { ask, lease })
     }
 
-    fn about(&self) -> About {
-        About::from(&self.lease)
+    fn target(&self) -> Target {
+        Target::from(&self.lease)
     }
 
     fn ask(&self) -> Cow<'_, RenewSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<RenewSessionResponse, EngineError> {
         let renewed = engine.renew(&self.lease).await?;
         Ok(RenewSessionResponse {
             valid_for: Some(answer::duration(renewed.valid_for)),
@@ -95,7 +95,7 @@ impl Call for RenewSession {
     }
 }
 
-/// A sign of life on a stream: that a session is over is an answer.
+/// A renewal on a stream: that a session has ended is an answer.
 pub struct KeepAlive {
     ask: KeepAliveRequest,
     lease: LeaseId,
@@ -110,7 +110,7 @@ impl KeepAlive {
         }
     }
 
-    /// The answer of a lease that is over; with no reason: of one of which nothing can be said now.
+    /// The answer of a lease that has ended; with no reason: of one of which nothing can be said now.
     pub fn nothing_safe(&self, reason: EndReason) -> KeepAliveResponse {
         KeepAliveResponse {
             session: self.ask.session.clone(),
@@ -127,20 +127,20 @@ impl Call for KeepAlive {
     type Ask = KeepAliveRequest;
     type Answer = KeepAliveResponse;
 
-    fn parse(ask: KeepAliveRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: KeepAliveRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let lease = parse::lease(&ask.session)?;
         Ok(KeepAlive { ask, lease })
     }
 
-    fn about(&self) -> About {
-        About::from(&self.lease)
+    fn target(&self) -> Target {
+        Target::from(&self.lease)
     }
 
     fn ask(&self) -> Cow<'_, KeepAliveRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<KeepAliveResponse, EngineError> {
         let renewed = engine.renew_on_stream(&self.lease).await?;
         Ok(KeepAliveResponse {
             session: self.ask.session.clone(),
@@ -151,9 +151,9 @@ impl Call for KeepAlive {
         })
     }
 
-    /// Wherever it was found out that the lease is over, that is an answer.
+    /// Wherever it was found out that the lease has ended, that is an answer.
     fn failed(&self, error: EngineError) -> Result<KeepAliveResponse, Status> {
-        match how_over(&error) {
+        match how_ended(&error) {
             Some(reason) => Ok(self.nothing_safe(reason)),
             None => Err(status::of_engine(&error)),
         }
@@ -171,30 +171,32 @@ impl Call for CloseSession {
     type Ask = CloseSessionRequest;
     type Answer = CloseSessionResponse;
 
-    fn parse(ask: CloseSessionRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: CloseSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let session = parse::session(&ask.session)?;
         Ok(CloseSession { ask, session })
     }
 
-    fn about(&self) -> About {
-        About::Session(self.session)
+    fn target(&self) -> Target {
+        Target::Session(self.session)
     }
 
     fn ask(&self) -> Cow<'_, CloseSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<CloseSessionResponse, EngineError> {
         let already_closed = engine.close_session(self.session).await?;
         Ok(CloseSessionResponse { already_closed })
     }
 }
 
 /// How a lease ended, where that is what an error says; `None` where it says nothing about the lease.
-fn how_over(error: &EngineError) -> Option<EndReason> {
+fn how_ended(error: &EngineError) -> Option<EndReason> {
     match error {
-        EngineError::SessionOver => Some(EndReason::SessionClosed),
-        EngineError::Over(how) | EngineError::OverDuringWrite(how) => Some(status::end_reason(how)),
+        EngineError::SessionEnded => Some(EndReason::SessionClosed),
+        EngineError::Ended(how) | EngineError::EndedDuringWrite(how) => {
+            Some(status::end_reason(how))
+        }
         // Of another life of its key: whatever ended it is not kept, and the others must go on.
         EngineError::NeverIssued => Some(EndReason::NoLongerKept),
         // Its holder gives it back already.
@@ -221,7 +223,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::lock::Over;
+    use crate::lock::EndedAs;
 
     fn sign() -> KeepAlive {
         let session = SessionId(Uuid::from_u128(7));
@@ -234,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_over_is_an_answer_and_ends_no_stream() {
+    fn a_session_that_has_ended_is_an_answer_and_ends_no_stream() {
         for (error, reason) in [
-            (EngineError::SessionOver, EndReason::SessionClosed),
+            (EngineError::SessionEnded, EndReason::SessionClosed),
             (EngineError::NeverIssued, EndReason::NoLongerKept),
             (
-                EngineError::Over(Over::Ended(crate::lock::EndReason::Expired)),
+                EngineError::Ended(EndedAs::Lost(crate::lock::EndReason::Expired)),
                 EndReason::Expired,
             ),
         ] {

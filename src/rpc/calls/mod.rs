@@ -4,8 +4,8 @@
 //! Where a call is made is not decided here but in [`super::route`].
 
 mod create;
+mod entry;
 mod lease;
-mod place;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -19,8 +19,8 @@ use tracing::field::display;
 use uuid::Uuid;
 
 pub use create::CreateLockRef;
+pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
-pub use place::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
 
 use super::deadline::Deadline;
 use super::parse::Invalid;
@@ -32,7 +32,7 @@ use crate::proto::peer::Method;
 
 /// What is known of a call beside its message.
 #[derive(Clone)]
-pub struct Edge {
+pub struct CallContext {
     /// When it came in, and how long its caller listens.
     pub deadline: Deadline,
     /// Who asks, as far as the server knows.
@@ -43,7 +43,7 @@ pub struct Edge {
     pub ids: Arc<dyn Ids>,
 }
 
-impl Edge {
+impl CallContext {
     /// When a call without a wait must be answered.
     fn answer_by(&self) -> Instant {
         self.deadline.answer_by_or(self.limits.call_max())
@@ -52,31 +52,31 @@ impl Edge {
 
 /// What a call is about: says which replica has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum About {
-    /// A new place in the queue of a key, by the request_id that names it.
+pub enum Target {
+    /// A new entry in the queue of a key, by the request_id that names it.
     Key(KeyId, Uuid),
-    /// A place.
-    Place(LockRef),
+    /// An entry.
+    LockRef(LockRef),
     /// A session.
     Session(SessionId),
 }
 
-impl From<&LeaseId> for About {
-    fn from(lease: &LeaseId) -> About {
+impl From<&LeaseId> for Target {
+    fn from(lease: &LeaseId) -> Target {
         match lease {
-            LeaseId::Session(session) => About::Session(*session),
-            LeaseId::LockRef(lock_ref) => About::Place(lock_ref.clone()),
+            LeaseId::Session(session) => Target::Session(*session),
+            LeaseId::LockRef(lock_ref) => Target::LockRef(lock_ref.clone()),
         }
     }
 }
 
-impl About {
+impl Target {
     /// Names it in the span of the call (a lockRef without its grant).
     pub fn record(&self, span: &Span) {
         match self {
-            About::Key(id, _) => span.record("table", display(&id.table)),
-            About::Place(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
-            About::Session(session) => span.record("session", display(session)),
+            Target::Key(id, _) => span.record("table", display(&id.table)),
+            Target::LockRef(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
+            Target::Session(session) => span.record("session", display(session)),
         };
     }
 }
@@ -91,14 +91,14 @@ pub trait Call: Sized + Send + Sync + 'static {
     type Answer: Message + Default + Send + 'static;
 
     /// Checks a request. Nothing was changed where that fails.
-    fn parse(ask: Self::Ask, edge: &Edge) -> Result<Self, Invalid>;
+    fn parse(ask: Self::Ask, context: &CallContext) -> Result<Self, Invalid>;
 
     /// What it is about.
-    fn about(&self) -> About;
+    fn target(&self) -> Target;
 
     /// When it must be answered.
-    fn answer_by(&self, edge: &Edge) -> Instant {
-        edge.answer_by()
+    fn answer_by(&self, context: &CallContext) -> Instant {
+        context.answer_by()
     }
 
     /// It writes a value: what may have been done is not done once more.
@@ -128,7 +128,7 @@ pub trait Call: Sized + Send + Sync + 'static {
     }
 
     /// Makes it on the engine of this replica.
-    fn here(
+    fn serve_locally(
         &self,
         engine: &Engine,
     ) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;

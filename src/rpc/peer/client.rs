@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
-use super::{AROUND_BYTES_MAX, Dial, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
+use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -28,8 +28,8 @@ use crate::proto::peer::{
     forward_response, forward_watch_response, renew_session_response,
 };
 use crate::proto::{ReplicaActivity, WatchLockRequest};
-use crate::rpc::calls::{Call, Edge};
-use crate::rpc::route::There;
+use crate::rpc::calls::{Call, CallContext};
+use crate::rpc::route::ForwardOutcome;
 
 /// A replica that is cut off or paused is noticed by the others, whoever called, after this …
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const AVOID: Duration = Duration::from_secs(2);
 const FORGET: Duration = Duration::from_secs(60);
 /// How many replicas connections are kept to.
 const PEERS_MAX: usize = 256;
-/// How many hints may be under way; further ones are dropped.
+/// How many hints may be in flight; further ones are dropped.
 const HINTS_MAX: usize = 256;
 /// How long a hint may take.
 const HINT: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ impl PeerClient {
             secret,
             tls: None,
             dial: None,
-            message_bytes_max: limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX),
+            message_bytes_max: limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX),
             links: Mutex::new(BTreeMap::new()),
             hints: Arc::new(Semaphore::new(HINTS_MAX)),
         }
@@ -124,14 +124,14 @@ impl PeerClient {
         };
         let mut client = self.client(to, false).ok()?;
         let request = self.request(message, Some(Instant::now() + within));
-        let told = match client.describe_activity(request).await {
-            Ok(told) => told.into_inner(),
+        let answer = match client.describe_activity(request).await {
+            Ok(answer) => answer.into_inner(),
             Err(status) => {
-                tracing::debug!(replica = %to.id, %status, "another replica does not say what it did");
+                tracing::debug!(replica = %to.id, %status, "another replica did not report its activity");
                 return None;
             }
         };
-        ReplicaActivity::decode(told.activity).ok()
+        ReplicaActivity::decode(answer.activity).ok()
     }
 
     /// Has another replica make a call.
@@ -139,18 +139,18 @@ impl PeerClient {
         &self,
         to: &Peer,
         call: &C,
-        edge: &Edge,
+        context: &CallContext,
         answer_by: Instant,
-    ) -> There<C::Answer> {
+    ) -> ForwardOutcome<C::Answer> {
         let message = ForwardRequest {
             to: id_bytes(to.id.0),
             method: C::METHOD.into(),
             request: call.ask().encode_to_vec().into(),
-            identity: edge.identity.clone(),
+            identity: context.identity.clone(),
         };
         let mut client = match self.client(to, call.waits()) {
             Ok(client) => client,
-            Err(why) => return There::NotAsked(why),
+            Err(why) => return ForwardOutcome::NotAsked(why),
         };
         let request = self.request(message, Some(answer_by));
         let answered = client.forward(request).await;
@@ -160,13 +160,17 @@ impl PeerClient {
         };
         match response.outcome {
             Some(forward_response::Outcome::Answer(answer)) => match C::Answer::decode(answer) {
-                Ok(answer) => There::Answered(answer),
-                Err(error) => There::Unknown(error.to_string()),
+                Ok(answer) => ForwardOutcome::Answered(answer),
+                Err(error) => ForwardOutcome::Unknown(error.to_string()),
             },
-            Some(forward_response::Outcome::Refusal(refusal)) => There::Refused(refused(refusal)),
-            Some(forward_response::Outcome::Elsewhere(told)) => elsewhere(&told),
-            Some(forward_response::Outcome::Unable(told)) => unable(told),
-            None => There::Unknown("it answered in words of another version".to_owned()),
+            Some(forward_response::Outcome::Refusal(refusal)) => {
+                ForwardOutcome::Refused(refused(refusal))
+            }
+            Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
+            Some(forward_response::Outcome::Unable(answer)) => unable(answer),
+            None => ForwardOutcome::Unknown(
+                "the answer is of a version that this replica does not know".to_owned(),
+            ),
         }
     }
 
@@ -175,18 +179,18 @@ impl PeerClient {
         &self,
         to: &Peer,
         ask: &WatchLockRequest,
-        edge: &Edge,
-    ) -> There<Streaming<ForwardWatchResponse>> {
+        context: &CallContext,
+    ) -> ForwardOutcome<Streaming<ForwardWatchResponse>> {
         let message = ForwardWatchRequest {
             to: id_bytes(to.id.0),
             request: ask.encode_to_vec().into(),
-            identity: edge.identity.clone(),
+            identity: context.identity.clone(),
         };
         let mut client = match self.client(to, true) {
             Ok(client) => client,
-            Err(why) => return There::NotAsked(why),
+            Err(why) => return ForwardOutcome::NotAsked(why),
         };
-        let request = self.request(message, edge.deadline.answer_by());
+        let request = self.request(message, context.deadline.answer_by());
         let opened = async {
             let mut stream = client.forward_watch(request).await?.into_inner();
             let first = stream.message().await?;
@@ -197,13 +201,15 @@ impl PeerClient {
             Err(status) => return self.failed(to, &status),
         };
         match first.and_then(|first| first.outcome) {
-            Some(forward_watch_response::Outcome::News(_)) => There::Answered(stream),
+            Some(forward_watch_response::Outcome::News(_)) => ForwardOutcome::Answered(stream),
             Some(forward_watch_response::Outcome::Refusal(refusal)) => {
-                There::Refused(refused(refusal))
+                ForwardOutcome::Refused(refused(refusal))
             }
-            Some(forward_watch_response::Outcome::Elsewhere(told)) => elsewhere(&told),
-            Some(forward_watch_response::Outcome::Unable(told)) => unable(told),
-            None => There::NotAsked("it answered in words of another version".to_owned()),
+            Some(forward_watch_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
+            Some(forward_watch_response::Outcome::Unable(answer)) => unable(answer),
+            None => ForwardOutcome::NotAsked(
+                "the answer is of a version that this replica does not know".to_owned(),
+            ),
         }
     }
 
@@ -214,7 +220,7 @@ impl PeerClient {
             && link.address == to.address
         {
             if link.avoid_until.is_some_and(|until| now < until) {
-                return Err("it could not be reached a moment ago".to_owned());
+                return Err("the replica could not be reached a moment ago".to_owned());
             }
             link.avoid_until = None;
             return Ok(self.on(link, waits));
@@ -250,7 +256,7 @@ impl PeerClient {
 
     fn channel(&self, address: &str) -> Result<Channel, String> {
         if address.is_empty() {
-            return Err("it takes no calls of replicas".to_owned());
+            return Err("the replica announced no address for calls of other replicas".to_owned());
         }
         let window = u32::try_from(self.message_bytes_max)
             .unwrap_or(WINDOW_MIN)
@@ -285,7 +291,7 @@ impl PeerClient {
     }
 
     /// A status that is not the service's, which answers in messages.
-    fn failed<A>(&self, to: &Peer, status: &Status) -> There<A> {
+    fn failed<A>(&self, to: &Peer, status: &Status) -> ForwardOutcome<A> {
         let why = match first_cause(status) {
             Some(cause) => format!("{}: {cause}", status.message()),
             None => status.message().to_owned(),
@@ -295,10 +301,10 @@ impl PeerClient {
         {
             tracing::warn!(replica = %to.id, address = to.address, why, "another replica refuses calls");
             self.avoid(to);
-            return There::NotAsked(why);
+            return ForwardOutcome::NotAsked(why);
         }
         if caused_by::<TimeoutExpired>(status) {
-            return There::Unknown("its time is over".to_owned());
+            return ForwardOutcome::Unknown("its time has passed".to_owned());
         }
         if status.source().is_some() {
             // Whether it was reached before or never: the next call would wait for nothing, too.
@@ -306,13 +312,13 @@ impl PeerClient {
         }
         match caused_by::<ConnectError>(status) {
             // There was no connection, so nothing was sent.
-            true => There::NotAsked(why),
-            false => There::Unknown(why),
+            true => ForwardOutcome::NotAsked(why),
+            false => ForwardOutcome::Unknown(why),
         }
     }
 
     /// Tells the replica that keeps a session that its client's stream here ended. Best effort: what is lost costs
-    /// those who wait for the session its TTL. On the connection that the signs of life of the stream went by, so
+    /// those who wait for the session its TTL. On the connection that the renewals of the stream went by, so
     /// that it does not overtake them.
     pub fn session_disconnected(&self, to: &Peer, session: SessionId) {
         self.send_hint(to, What::SessionDisconnected(id_bytes(session.0)));
@@ -320,7 +326,7 @@ impl PeerClient {
 
     /// In a bounded way: what is too much is dropped.
     fn send_hint(&self, to: &Peer, what: What) {
-        let Ok(under_way) = Arc::clone(&self.hints).try_acquire_owned() else {
+        let Ok(in_flight) = Arc::clone(&self.hints).try_acquire_owned() else {
             return;
         };
         let Ok(mut client) = self.client(to, false) else {
@@ -330,7 +336,7 @@ impl PeerClient {
         tokio::spawn(async move {
             let hinted = timeout(HINT, client.hint(request)).await;
             tracing::trace!(?hinted, "hinted");
-            drop(under_way);
+            drop(in_flight);
         });
     }
 
@@ -342,10 +348,10 @@ impl PeerClient {
     /// As [`PeerClient::failed`], for what the engine asks.
     fn unreachable(&self, to: &Peer, status: &Status) -> PeerError {
         PeerError::Unreachable(match self.failed::<()>(to, status) {
-            There::NotAsked(why) | There::Unknown(why) => why,
-            There::Answered(()) | There::Refused(_) | There::Elsewhere { .. } => {
-                status.message().to_owned()
-            }
+            ForwardOutcome::NotAsked(why) | ForwardOutcome::Unknown(why) => why,
+            ForwardOutcome::Answered(())
+            | ForwardOutcome::Refused(_)
+            | ForwardOutcome::Elsewhere { .. } => status.message().to_owned(),
         })
     }
 
@@ -398,15 +404,16 @@ impl Peers for PeerClient {
         self.send_hint(to, of_key(key, version));
     }
 
-    async fn tell(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
+    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
         let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
-        let told = client.hint(self.hint_request(of_key(key, version))).await;
-        told.map(drop)
+        let answer = client.hint(self.hint_request(of_key(key, version))).await;
+        answer
+            .map(drop)
             .map_err(|status| self.unreachable(to, &status))
     }
 
-    fn session_over(&self, to: &Peer, session: SessionId) {
-        self.send_hint(to, What::SessionOver(id_bytes(session.0)));
+    fn session_ended(&self, to: &Peer, session: SessionId) {
+        self.send_hint(to, What::SessionEnded(id_bytes(session.0)));
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
@@ -425,7 +432,11 @@ impl Peers for PeerClient {
 
 fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
     use renew_session_response::Outcome;
-    let words = || PeerError::Unreachable("it answered in words of another version".to_owned());
+    let words = || {
+        PeerError::Unreachable(
+            "the answer is of a version that this replica does not know".to_owned(),
+        )
+    };
     match response.outcome.ok_or_else(words)? {
         Outcome::Renewed(renewed) => {
             let span = |span: Option<prost_types::Duration>| span.and_then(|s| s.try_into().ok());
@@ -438,20 +449,21 @@ fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
                 (None, _) | (_, None) => Err(words()),
             }
         }
-        Outcome::Over(_) => Err(PeerError::Refused(EngineError::SessionOver)),
-        Outcome::Elsewhere(told) => match elsewhere::<()>(&told) {
-            There::Elsewhere { home, version } => {
+        Outcome::Ended(_) => Err(PeerError::Refused(EngineError::SessionEnded)),
+        Outcome::Elsewhere(answer) => match elsewhere::<()>(&answer) {
+            ForwardOutcome::Elsewhere { home, version } => {
                 let error = EngineError::Elsewhere { home, version };
                 Err(PeerError::Refused(error))
             }
-            There::Answered(()) | There::Refused(_) | There::NotAsked(_) | There::Unknown(_) => {
-                Err(words())
-            }
+            ForwardOutcome::Answered(())
+            | ForwardOutcome::Refused(_)
+            | ForwardOutcome::NotAsked(_)
+            | ForwardOutcome::Unknown(_) => Err(words()),
         },
-        Outcome::Exhausted(told) => Err(PeerError::Refused(EngineError::Exhausted {
+        Outcome::Exhausted(answer) => Err(PeerError::Refused(EngineError::Exhausted {
             what: "lock_refs_per_session_max",
-            limit: told.limit,
+            limit: answer.limit,
         })),
-        Outcome::Unable(told) => Err(PeerError::Unreachable(told.why)),
+        Outcome::Unable(answer) => Err(PeerError::Unreachable(answer.why)),
     }
 }

@@ -73,7 +73,7 @@ async fn connected(
     let plain = tcp.oneshot(at).await?.into_inner();
     let wire = match tls {
         Some(tls) => secured(&tls, &host, &address, plain).await?,
-        None => heard(address, plain),
+        None => sniffed(address, plain),
     };
     Ok(TokioIo::new(wire))
 }
@@ -96,15 +96,15 @@ async fn secured(
 }
 
 fn refused(address: &str, why: &str) {
-    tracing::warn!(address, why, "no connection with another replica");
+    tracing::warn!(address, why, "could not connect to another replica");
 }
 
 /// Without TLS.
-fn heard(address: String, plain: TcpStream) -> Box<dyn Wire> {
+fn sniffed(address: String, plain: TcpStream) -> Box<dyn Wire> {
     let (read, write) = plain.into_split();
     let begun = false;
     Box::new(tokio::io::join(
-        Heard {
+        TlsSniffer {
             read,
             address,
             begun,
@@ -114,13 +114,13 @@ fn heard(address: String, plain: TcpStream) -> Box<dyn Wire> {
 }
 
 /// Hears whether the other replica speaks TLS: to our first words it then answers with an alert.
-struct Heard<R> {
+struct TlsSniffer<R> {
     read: R,
     address: String,
     begun: bool,
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for TlsSniffer<R> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -17,27 +17,27 @@ pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 
 use uuid::Uuid;
 
-use super::route::There;
+use super::route::ForwardOutcome;
 use crate::lock::ReplicaId;
 use crate::proto::peer;
 
 /// What a message between replicas has beside the message that it carries, in bytes, generously.
-pub const AROUND_BYTES_MAX: usize = 64 * 1024;
+pub const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
-fn elsewhere<A>(told: &peer::Elsewhere) -> There<A> {
-    match Uuid::from_slice(&told.home) {
-        Ok(home) => There::Elsewhere {
+fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
+    match Uuid::from_slice(&answer.home) {
+        Ok(home) => ForwardOutcome::Elsewhere {
             home: ReplicaId(home),
-            version: told.version,
+            version: answer.version,
         },
-        Err(_) => There::NotAsked("it named no replica".to_owned()),
+        Err(_) => ForwardOutcome::NotAsked("the answer names no replica".to_owned()),
     }
 }
 
-fn unable<A>(told: peer::Unable) -> There<A> {
-    match told.nothing_done {
-        true => There::NotAsked(told.why),
-        false => There::Unknown(told.why),
+fn unable<A>(answer: peer::Unable) -> ForwardOutcome<A> {
+    match answer.nothing_done {
+        true => ForwardOutcome::NotAsked(answer.why),
+        false => ForwardOutcome::Unknown(answer.why),
     }
 }
 

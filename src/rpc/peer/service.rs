@@ -13,7 +13,7 @@ use tracing::Span;
 use uuid::Uuid;
 
 use super::super::answer;
-use super::{AROUND_BYTES_MAX, PeerClient, Secret, id_bytes};
+use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
 use crate::engine::{Engine, EngineError, Ids};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
@@ -21,21 +21,21 @@ use crate::proto::WatchLockRequest;
 use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_server::{Peer, PeerServer};
 use crate::proto::peer::{
-    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Exhausted, ForwardRequest,
+    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Ended, Exhausted, ForwardRequest,
     ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method,
-    Over, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
+    Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
     forward_watch_response, renew_session_response,
 };
 use crate::rpc::calls::{
-    AcquireLock, Call, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, Edge,
-    KeepAlive, OpenSession, ReleaseLock, RenewSession,
+    AcquireLock, Call, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
+    CriticalPut, KeepAlive, OpenSession, ReleaseLock, RenewSession,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
 use crate::rpc::{parse, status};
 
-/// How many calls another replica may have under way on one connection: all that its clients wait for.
+/// How many calls another replica may have in flight on one connection: all that its clients wait for.
 pub const STREAMS_MAX: u32 = 100_000;
 
 /// The service between replicas, on an engine.
@@ -47,7 +47,7 @@ pub struct PeerRpc {
     stopping: Stopping,
 }
 
-/// Lets those in who know the secret.
+/// Admits those who know the secret.
 #[derive(Clone)]
 pub struct KnowsSecret(Secret);
 
@@ -80,7 +80,7 @@ impl PeerRpc {
         client: &PeerClient,
     ) -> tonic::service::interceptor::InterceptedService<PeerServer<PeerRpc>, KnowsSecret> {
         let limits = Arc::clone(&self.limits);
-        let bytes_max = limits.message_bytes_max.saturating_add(AROUND_BYTES_MAX);
+        let bytes_max = limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX);
         let server = PeerServer::new(self)
             .max_decoding_message_size(bytes_max)
             .max_encoding_message_size(bytes_max);
@@ -88,8 +88,8 @@ impl PeerRpc {
         tonic::service::interceptor::InterceptedService::new(server, knows_secret)
     }
 
-    fn edge(&self, deadline: Deadline, identity: String) -> Edge {
-        Edge {
+    fn context(&self, deadline: Deadline, identity: String) -> CallContext {
+        CallContext {
             deadline,
             identity,
             limits: Arc::clone(&self.limits),
@@ -104,24 +104,28 @@ impl PeerRpc {
             Ok(meant) if ReplicaId(meant) == here => Ok(()),
             Ok(_) | Err(_) => Err(Unable {
                 nothing_done: true,
-                why: format!("another replica was meant; this is {here}"),
+                why: format!("the call is addressed to another replica; this is {here}"),
             }),
         }
     }
 
-    async fn serve<C: Call>(&self, request: Bytes, edge: &Edge) -> forward_response::Outcome {
+    async fn serve<C: Call>(
+        &self,
+        request: Bytes,
+        context: &CallContext,
+    ) -> forward_response::Outcome {
         use forward_response::Outcome;
         let call = match C::Ask::decode(request) {
-            Ok(ask) => C::parse(ask, edge),
+            Ok(ask) => C::parse(ask, context),
             Err(error) => return Outcome::Refusal(refusal(&status::of_undecodable(&error))),
         };
         let call = match call {
             Ok(call) => call,
             Err(invalid) => return Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
         };
-        call.about().record(&Span::current());
-        let made = async { Ok(call.here(&self.engine).await) };
-        match by_or(call.answer_by(edge), || call.late(), made).await {
+        call.target().record(&Span::current());
+        let made = async { Ok(call.serve_locally(&self.engine).await) };
+        match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
             // Whoever asks may be able to, and takes the lockRef over for that. (Not in the middle of a section.)
             Ok(Err(error @ EngineError::ClockOff(_))) if !call.is_write() => {
@@ -161,9 +165,9 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         })),
         EngineError::UnknownTable(_)
         | EngineError::NeverIssued
-        | EngineError::Over(_)
-        | EngineError::OverDuringWrite(_)
-        | EngineError::SessionOver
+        | EngineError::Ended(_)
+        | EngineError::EndedDuringWrite(_)
+        | EngineError::SessionEnded
         | EngineError::GrantSuperseded
         | EngineError::SupersededDuringWrite
         | EngineError::NoGrant
@@ -204,23 +208,23 @@ impl Peer for PeerRpc {
         let deadline = Deadline::of_request(request.extensions());
         let ask = request.into_inner();
         let method = ask.method();
-        let edge = self.edge(deadline, ask.identity);
+        let context = self.context(deadline, ask.identity);
         let outcome = match self.is_meant(&ask.to) {
             Err(unable) => forward_response::Outcome::Unable(unable),
             Ok(()) => match method {
-                Method::CreateLockRef => self.serve::<CreateLockRef>(ask.request, &edge).await,
-                Method::AcquireLock => self.serve::<AcquireLock>(ask.request, &edge).await,
-                Method::ReleaseLock => self.serve::<ReleaseLock>(ask.request, &edge).await,
-                Method::CriticalGet => self.serve::<CriticalGet>(ask.request, &edge).await,
-                Method::CriticalPut => self.serve::<CriticalPut>(ask.request, &edge).await,
-                Method::CriticalDelete => self.serve::<CriticalDelete>(ask.request, &edge).await,
-                Method::OpenSession => self.serve::<OpenSession>(ask.request, &edge).await,
-                Method::RenewSession => self.serve::<RenewSession>(ask.request, &edge).await,
-                Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &edge).await,
-                Method::CloseSession => self.serve::<CloseSession>(ask.request, &edge).await,
+                Method::CreateLockRef => self.serve::<CreateLockRef>(ask.request, &context).await,
+                Method::AcquireLock => self.serve::<AcquireLock>(ask.request, &context).await,
+                Method::ReleaseLock => self.serve::<ReleaseLock>(ask.request, &context).await,
+                Method::CriticalGet => self.serve::<CriticalGet>(ask.request, &context).await,
+                Method::CriticalPut => self.serve::<CriticalPut>(ask.request, &context).await,
+                Method::CriticalDelete => self.serve::<CriticalDelete>(ask.request, &context).await,
+                Method::OpenSession => self.serve::<OpenSession>(ask.request, &context).await,
+                Method::RenewSession => self.serve::<RenewSession>(ask.request, &context).await,
+                Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &context).await,
+                Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
                 Method::Unspecified => forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
-                    why: "this version knows no such call".to_owned(),
+                    why: "this version does not know the method".to_owned(),
                 }),
             },
         };
@@ -267,15 +271,15 @@ impl Peer for PeerRpc {
             Err(late) => return once(Outcome::Refusal(refusal(&late))),
         };
         let begun = stream::iter([news(Outcome::News(Bytes::new()))]);
-        let told = watch::stream(lock_ref, watched, deadline, self.stopping.clone());
-        let told = told.map(|told| match told {
+        let answered = watch::stream(lock_ref, watched, deadline, self.stopping.clone());
+        let answered = answered.map(|answered| match answered {
             Ok(message) => news(Outcome::News(message.encode_to_vec().into())),
             Err(broken @ (Broken::Stopping | Broken::Moved)) => news(Outcome::Unable(Unable {
                 nothing_done: true,
                 why: format!("{broken:?}"),
             })),
         });
-        Ok(Response::new(Box::pin(begun.chain(told))))
+        Ok(Response::new(Box::pin(begun.chain(answered))))
     }
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
@@ -285,7 +289,7 @@ impl Peer for PeerRpc {
                 let heard = self.engine.hinted(id, key.version);
                 heard.map_err(|error| status::of_engine(&error))?;
             }
-            Some(What::SessionOver(session)) => {
+            Some(What::SessionEnded(session)) => {
                 if let Ok(session) = Uuid::from_slice(&session) {
                     self.engine.session_hinted(SessionId(session));
                 }
@@ -310,9 +314,9 @@ impl Peer for PeerRpc {
             .activity(keys_max.min(self.limits.page_size_max));
         let did = did.map_err(|error| status::of_engine(&error))?;
         // It is another replica that answers.
-        let told = answer::activity(did, ReplicaId(Uuid::nil()));
+        let answered = answer::activity(did, ReplicaId(Uuid::nil()));
         Ok(Response::new(DescribeActivityResponse {
-            activity: told.encode_to_vec().into(),
+            activity: answered.encode_to_vec().into(),
         }))
     }
 
@@ -362,7 +366,7 @@ fn renewed(
     match (not_here(&error), &error) {
         (Some(NotHere::Elsewhere(elsewhere)), _) => Outcome::Elsewhere(elsewhere),
         (Some(NotHere::Unable(unable)), _) => Outcome::Unable(unable),
-        (None, EngineError::SessionOver) => Outcome::Over(Over {}),
+        (None, EngineError::SessionEnded) => Outcome::Ended(Ended {}),
         (None, EngineError::Exhausted { limit, .. }) => {
             Outcome::Exhausted(Exhausted { limit: *limit })
         }

@@ -125,7 +125,7 @@ mod tests {
             })
         };
         assert!(read("cert", "cert", "key").is_ok());
-        for ((ca, certificate, key), told) in [
+        for ((ca, certificate, key), answered) in [
             (("none", "cert", "key"), ["ca_file: ", "none: No such file"]),
             (
                 ("key", "cert", "key"),
@@ -149,11 +149,11 @@ mod tests {
             ),
         ] {
             let Err(error) = read(ca, certificate, key) else {
-                panic!("{told:?}: it was taken");
+                panic!("{answered:?}: it was taken");
             };
             let error = error.to_string();
-            assert!(error.starts_with(told[0]), "{error}");
-            assert!(error.contains(told[1]), "{error}");
+            assert!(error.starts_with(answered[0]), "{error}");
+            assert!(error.contains(answered[1]), "{error}");
         }
     }
 }

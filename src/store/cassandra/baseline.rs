@@ -232,8 +232,8 @@ fn number(rows: Vec<Row>, column: &str) -> Result<Option<i64>, Fault> {
 /// Whether the condition of a transaction held.
 fn applied(rows: Vec<Row>) -> Result<bool, Fault> {
     let row = rows.into_iter().next();
-    let told = row.map(|mut row| row.boolean("[applied]"));
-    match told {
+    let answered = row.map(|mut row| row.boolean("[applied]"));
+    match answered {
         Some(Ok(Some(applied))) => Ok(applied),
         Some(Err(error)) => Err(unreadable(error)),
         Some(Ok(None)) | None => Err(Fault::Unknown(

@@ -37,14 +37,14 @@ impl Change {
         if is_new {
             rows.push(codec::above());
         }
-        // Places that came and went within one change were in no state, and have their rows all the same:
+        // Entries that came and went within one change were in no state, and have their rows all the same:
         // a load accounts for every seq from head to next.
         let passed = (old.next.0..new.next.0).map(Seq);
         let passed = passed.filter(|seq| new.position(*seq).is_none());
-        for seq in diff.over.iter().copied().chain(passed) {
+        for seq in diff.ended.iter().copied().chain(passed) {
             let is_deleted = deleted.iter().any(|run| run.contains(seq.0));
             if seq > new.head && !is_deleted {
-                rows.push(codec::over(seq)?);
+                rows.push(codec::ended(seq)?);
             }
         }
         for entry in &diff.written {
@@ -58,7 +58,7 @@ impl Change {
         }
         if rows.len() > ROWS_MAX {
             return Err(StoreError::Unavailable(format!(
-                "a change of {} places at once; the limit is {ROWS_MAX}",
+                "a change of {} entries at once; the limit is {ROWS_MAX}",
                 rows.len()
             )));
         }

@@ -9,7 +9,7 @@ use super::digest;
 use super::skip::{self, Run};
 use super::value::{Row, Value, present};
 use crate::lock::{
-    Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+    Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
 };
 use crate::store::StoreError;
 use crate::store::ends::End;
@@ -18,12 +18,12 @@ use crate::store::ends::End;
 const FORMAT: i8 = 2;
 /// The format of the ends.
 const ENDS_FORMAT: u8 = 1;
-const MODE_OVER: i8 = 0;
+const MODE_ENDED: i8 = 0;
 const MODE_EXCLUSIVE: i8 = 1;
 
-/// The seq of the row that is always there, below all places.
+/// The seq of the row that is always there, below all entries.
 pub(super) const SEQ_BELOW: i64 = 0;
-/// The seq of the row that is always there, above all places.
+/// The seq of the row that is always there, above all entries.
 pub(super) const SEQ_ABOVE: i64 = i64::MAX;
 
 fn damaged(what: impl Into<String>) -> StoreError {
@@ -64,12 +64,12 @@ fn bare(seq: i64) -> Vec<Value> {
     row
 }
 
-/// The row above all places.
+/// The row above all entries.
 pub(super) fn above() -> Vec<Value> {
     bare(SEQ_ABOVE)
 }
 
-/// The row below all places, with what is rarely changed.
+/// The row below all entries, with what is rarely changed.
 pub(super) fn below(ended: &Ended, runs: &[Run]) -> Vec<Value> {
     let mut row = bare(SEQ_BELOW);
     if let [.., ends, skip] = row.as_mut_slice() {
@@ -79,16 +79,16 @@ pub(super) fn below(ended: &Ended, runs: &[Run]) -> Vec<Value> {
     row
 }
 
-/// A place that is over.
-pub(super) fn over(seq: Seq) -> Result<Vec<Value>, StoreError> {
+/// An entry that has ended.
+pub(super) fn ended(seq: Seq) -> Result<Vec<Value>, StoreError> {
     let mut row = bare(bigint(seq.0)?);
     if let Some(mode) = row.get_mut(1) {
-        *mode = Value::TinyInt(MODE_OVER);
+        *mode = Value::TinyInt(MODE_ENDED);
     }
     Ok(row)
 }
 
-/// A live place.
+/// A live entry.
 pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
     let mode = match entry.mode {
         Mode::Exclusive => MODE_EXCLUSIVE,
@@ -113,14 +113,14 @@ pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
     ])
 }
 
-/// The row below all places as it was read: everything but the places.
+/// The row below all entries as it was read: everything but the entries.
 #[derive(Clone, Debug)]
 pub(super) struct First {
-    /// The state, without its places.
+    /// The state, without its entries.
     pub(super) state: State,
-    /// Which seqs are ignored, whatever stands there.
+    /// Which seqs are ignored, whatever is there.
     pub(super) runs: Vec<Run>,
-    /// The digest of the state with its places.
+    /// The digest of the state with its entries.
     digest: u64,
 }
 
@@ -150,7 +150,7 @@ impl First {
         if version == 0 {
             return Err(damaged("its version is 0"));
         }
-        // Before anybody counts the places between them.
+        // Before anybody counts the entries between them.
         if head > next {
             return Err(damaged("its head is above next"));
         }
@@ -171,8 +171,8 @@ impl First {
         })
     }
 
-    /// Puts the places in, given newest first; checks that all of it is of one state.
-    pub(super) fn with_places(self, rows: Vec<Row>) -> Result<State, StoreError> {
+    /// Puts the entries in, given newest first; checks that all of it is of one state.
+    pub(super) fn with_entries(self, rows: Vec<Row>) -> Result<State, StoreError> {
         let digest = self.digest;
         let state = self.joined(rows)?;
         match digest::of(&state) == digest {
@@ -197,16 +197,16 @@ impl First {
             due = before(due, &self.runs);
             if seq != due {
                 return Err(damaged(format!(
-                    "a row is at place {seq} where {due} is due"
+                    "a row is at entry {seq} where {due} is due"
                 )));
             }
-            if let Some(entry) = place(seq, row)? {
+            if let Some(entry) = entry_row(seq, row)? {
                 state.entries.push_front(entry);
             }
         }
         if state.head < state.next && due != state.head.0 {
             return Err(damaged(format!(
-                "place {} is missing",
+                "entry {} is missing",
                 before(due, &self.runs)
             )));
         }
@@ -224,19 +224,19 @@ fn before(seq: u64, runs: &[Run]) -> u64 {
     }
 }
 
-/// The place in a row; `None` where it is over.
-fn place(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
+/// The entry in a row; `None` where it has ended.
+fn entry_row(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
     let mode = match row.tinyint("mode")? {
         Some(MODE_EXCLUSIVE) => Mode::Exclusive,
-        Some(MODE_OVER) => return Ok(None),
-        Some(_) | None => return Err(damaged(format!("place {seq} has no known mode"))),
+        Some(MODE_ENDED) => return Ok(None),
+        Some(_) | None => return Err(damaged(format!("entry {seq} has no known mode"))),
     };
     let liveness = match (row.uuid("session")?, row.int("ttl")?) {
         (Some(session), _) => Liveness::Session(SessionId(session)),
         (None, Some(ttl)) => Liveness::Own {
             ttl_ms: ttl.cast_unsigned(),
         },
-        (None, None) => return Err(damaged(format!("place {seq} lives by nothing"))),
+        (None, None) => return Err(damaged(format!("entry {seq} lives by nothing"))),
     };
     let entry = Entry {
         seq: Seq(seq),
@@ -257,13 +257,13 @@ struct Ends {
     #[prost(uint64, tag = "1")]
     complete_from: u64,
     #[prost(message, repeated, tag = "2")]
-    places: Vec<End>,
+    entries: Vec<End>,
 }
 
 fn encode_ends(ended: &Ended) -> Vec<u8> {
     let message = Ends {
         complete_from: ended.complete_from.0,
-        places: ended.places.iter().map(End::from).collect(),
+        entries: ended.entries.iter().map(End::from).collect(),
     };
     let mut bytes = vec![ENDS_FORMAT];
     // A Vec grows, so there is always room.
@@ -278,9 +278,9 @@ fn decode_ends(bytes: &[u8]) -> Result<Ended, StoreError> {
         ));
     };
     let message = Ends::decode(message).map_err(|error| damaged(error.to_string()))?;
-    let places = message.places.into_iter().map(EndedPlace::try_from);
+    let entries = message.entries.into_iter().map(EndedEntry::try_from);
     Ok(Ended {
-        places: places.collect::<Result<_, _>>().map_err(damaged)?,
+        entries: entries.collect::<Result<_, _>>().map_err(damaged)?,
         complete_from: Seq(message.complete_from),
     })
 }

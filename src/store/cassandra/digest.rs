@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use twox_hash::XxHash3_64;
 use uuid::Uuid;
 
-use crate::lock::{EndReason, EndedPlace, Entry, Liveness, Mode, State};
+use crate::lock::{EndReason, EndedEntry, Entry, Liveness, Mode, State};
 
 struct Fields(XxHash3_64);
 
@@ -72,8 +72,8 @@ impl Fields {
         self.u64(created_at_ms.cast_unsigned());
     }
 
-    fn ended(&mut self, place: &EndedPlace) {
-        let EndedPlace { seq, tag, reason } = place;
+    fn ended(&mut self, entry: &EndedEntry) {
+        let EndedEntry { seq, tag, reason } = entry;
         self.u64(seq.0);
         self.u64(tag.bits());
         match reason {
@@ -117,9 +117,9 @@ pub(super) fn of(state: &State) -> u64 {
         fields.entry(entry);
     }
     fields.u64(ended.complete_from.0);
-    fields.count(ended.places.len());
-    for place in &ended.places {
-        fields.ended(place);
+    fields.count(ended.entries.len());
+    for entry in &ended.entries {
+        fields.ended(entry);
     }
     fields.0.finish()
 }
@@ -158,7 +158,7 @@ mod tests {
             },
             EndReason::Foreign,
         ];
-        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedPlace {
+        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedEntry {
             seq: Seq(seq),
             tag: Tag::of(Uuid::from_u128(seq.into())),
             reason,
@@ -177,7 +177,7 @@ mod tests {
             ]
             .into(),
             ended: Ended {
-                places: ends.collect(),
+                entries: ends.collect(),
                 complete_from: Seq(1),
             },
         }
@@ -204,7 +204,7 @@ mod tests {
             |s| Arc::make_mut(&mut s.entries[0]).home = ReplicaId(Uuid::from_u128(1)),
             |s| Arc::make_mut(&mut s.entries[0]).epoch += 1,
             |s| Arc::make_mut(&mut s.entries[0]).liveness = Liveness::Own { ttl_ms: 1 },
-            |s| drop(s.ended.places.pop_front()),
+            |s| drop(s.ended.entries.pop_front()),
             |s| s.ended.complete_from.0 += 1,
         ];
         for (number, change) in changes.into_iter().enumerate() {

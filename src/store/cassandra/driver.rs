@@ -56,7 +56,7 @@ const AGREEMENT_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Use {
     /// A lightweight transaction: never repeated by the driver, which could not know what became of it.
     Cas,
-    /// A read that first settles the transactions that are under way.
+    /// A read that first settles the transactions that are in flight.
     SerialRead,
     /// A read of what a majority has. May be sent twice.
     Read,

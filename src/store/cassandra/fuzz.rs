@@ -1,4 +1,4 @@
-//! What rows that are read promise: whatever stands in their columns, they are an error or something that is whole; and a
+//! What rows that are read promise: whatever is in their columns, they are an error or something that is whole; and a
 //! state that is whole reads back the same from the rows that would be written of it.
 
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use uuid::Uuid;
 use super::codec::{self, First};
 use super::skip;
 use super::statements::{
-    QUESTION_COLUMNS, REPLICA_COLUMNS, ROW_COLUMNS, SESSION_COLUMNS, SHARED_COLUMNS,
+    HAND_OVER_REQUEST_COLUMNS, REPLICA_COLUMNS, ROW_COLUMNS, SESSION_COLUMNS, SHARED_COLUMNS,
 };
 use super::value::{Row, Value};
-use super::{questions, replicas, sessions};
+use super::{hand_over_requests, replicas, sessions};
 use crate::lock::{ReplicaId, Seq, State};
 use crate::store::StoreError;
 
-/// Rows of one kind, which the first byte says. Each column is a byte that says what stands there (0 for nothing), and
-/// that. Of a state the row below its places comes first, then its places, newest first.
+/// Rows of one kind, which the first byte says. Each column is a byte that says what is there (0 for nothing), and
+/// that. Of a state the row below its entries comes first, then its entries, newest first.
 pub fn cassandra_rows(bytes: &[u8]) {
     let mut input = Input(bytes);
     match input.byte() % 4 {
@@ -28,8 +28,8 @@ pub fn cassandra_rows(bytes: &[u8]) {
             let _ = replicas::decode(input.row(&REPLICA_COLUMNS[1..]));
         }
         _ => {
-            let columns = [&QUESTION_COLUMNS[..], &["consented"]].concat();
-            let _ = questions::decode(ReplicaId(Uuid::nil()), input.row(&columns));
+            let columns = [&HAND_OVER_REQUEST_COLUMNS[..], &["agreed"]].concat();
+            let _ = hand_over_requests::decode(ReplicaId(Uuid::nil()), input.row(&columns));
         }
     }
 }
@@ -39,12 +39,12 @@ fn state(mut input: Input<'_>) {
     let Ok(first) = First::decode(first) else {
         return;
     };
-    let mut places = Vec::new();
+    let mut entries = Vec::new();
     while !input.0.is_empty() {
-        places.push(input.row(&ROW_COLUMNS));
+        entries.push(input.row(&ROW_COLUMNS));
     }
     // No bytes by chance have the right digest.
-    let Ok(state) = first.joined(places) else {
+    let Ok(state) = first.joined(entries) else {
         return;
     };
     assert_eq!(state.check(), Ok(()));
@@ -53,8 +53,8 @@ fn state(mut input: Input<'_>) {
 
 /// A state from the rows that it would be written as.
 fn written_and_read(state: &State) -> Result<State, String> {
-    let (first, places) = rows(state).map_err(|error| error.to_string())?;
-    let read = First::decode(first).and_then(|first| first.with_places(places));
+    let (first, entries) = rows(state).map_err(|error| error.to_string())?;
+    let read = First::decode(first).and_then(|first| first.with_entries(entries));
     read.map_err(|error| error.to_string())
 }
 
@@ -63,19 +63,19 @@ fn rows(state: &State) -> Result<(Row, Vec<Row>), StoreError> {
     let mut first = codec::shared(state)?;
     first.extend(codec::below(&state.ended, &runs));
     let first = row(&[&SHARED_COLUMNS[..], &ROW_COLUMNS[..]].concat(), first);
-    let mut places = vec![row(&ROW_COLUMNS, codec::above())];
+    let mut entries = vec![row(&ROW_COLUMNS, codec::above())];
     let mut below = state.next.0;
     for entry in state.entries.iter().rev() {
         for seq in (entry.seq.0 + 1..below).rev() {
             match runs.iter().find(|run| run.contains(seq)) {
                 Some(_) => break,
-                None => places.push(row(&ROW_COLUMNS, codec::over(Seq(seq))?)),
+                None => entries.push(row(&ROW_COLUMNS, codec::ended(Seq(seq))?)),
             }
         }
-        places.push(row(&ROW_COLUMNS, codec::live(entry)?));
+        entries.push(row(&ROW_COLUMNS, codec::live(entry)?));
         below = entry.seq.0;
     }
-    Ok((first, places))
+    Ok((first, entries))
 }
 
 fn row(columns: &[&str], values: Vec<Value>) -> Row {
@@ -126,13 +126,13 @@ impl Input<'_> {
     fn value(&mut self, column: &str) -> Value {
         match column {
             "format" | "mode" => Value::TinyInt(i8::from_be_bytes(self.take())),
-            "version" | "next" | "head" | "grant" | "fence" | "digest" | "seq" | "beat" => {
+            "version" | "next" | "head" | "grant" | "fence" | "digest" | "seq" | "heartbeat" => {
                 Value::BigInt(i64::from_be_bytes(self.take()))
             }
             "width" | "ttl" | "epoch" | "disconnect_grace" => {
                 Value::Int(i32::from_be_bytes(self.take()))
             }
-            "unsynced" | "open" | "stopped" | "consented" => Value::Boolean(self.byte() & 1 == 1),
+            "unsynced" | "open" | "stopped" | "agreed" => Value::Boolean(self.byte() & 1 == 1),
             "created_at" | "started_at" => Value::Timestamp(i64::from_be_bytes(self.take())),
             "request_id" | "session" | "home" | "replica" | "id" => {
                 Value::Uuid(Uuid::from_bytes(self.take()))

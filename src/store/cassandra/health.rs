@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::driver::{Driver, KnownNode, Setting};
 use super::options::{CassandraOptions, Keyspace, Majority};
-use super::replication::{Copies, Datacenters, example, fitting, told};
+use super::replication::{Copies, Datacenters, described, example, fitting};
 use super::schema::{Schema, SchemaError, VERSION, version};
 use super::tables::{self, Difference};
 
@@ -121,28 +121,28 @@ fn judge_preference(datacenter: Option<&str>, known: &Datacenters) -> Option<Fin
     Some(advice(
         format!(
             "there is no datacenter {name:?} to prefer; the cluster has {}",
-            told(known)
+            described(known)
         ),
         "name one of these in store.cassandra.datacenter (--datacenter), or none",
     ))
 }
 
 fn judge_node(node: KnownNode) -> Option<Finding> {
-    let place = match &node.datacenter {
+    let location = match &node.datacenter {
         Some(datacenter) => format!("{} (in {datacenter})", node.address),
         None => node.address.clone(),
     };
     match node.setting {
         Setting::Is(variant) if variant == "v2" => None,
         Setting::Is(other) => Some(advice(
-            format!("{place} has paxos_variant: {other}"),
+            format!("{location} has paxos_variant: {other}"),
             "v2 saves a round trip for each lock: set paxos_variant: v2 in cassandra.yaml of every node",
         )),
         // ScyllaDB has no such setting, nor has Cassandra 4.0.
         Setting::Unknown => None,
         Setting::NotAsked(why) => Some(Finding {
             weight: Weight::Unknown,
-            what: format!("{place} could not be asked: {why}"),
+            what: format!("{location} could not be asked: {why}"),
             remedy: "see that it runs and can be reached from here, and check again".to_owned(),
         }),
     }

@@ -13,11 +13,11 @@ mod driver;
 mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod hand_over_requests;
 pub mod health;
-mod memory;
+mod in_doubt;
 mod migration;
 mod options;
-mod questions;
 mod replicas;
 mod replication;
 mod rows;
@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use self::driver::{Driver, NextPage, Statement};
 use self::fault::{ConnectFault, Fault};
 use self::health::Finding;
-use self::memory::Memory;
+use self::in_doubt::InDoubtSwaps;
 pub use self::options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
@@ -49,8 +49,8 @@ use self::schema::{Schema, SchemaError};
 use self::statements::Ask;
 use self::value::{Row, Value, present};
 use super::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreCounts, StoreError,
-    Swap, Written,
+    Cell, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreCounts,
+    StoreError, Swap, Written,
 };
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 
@@ -60,7 +60,7 @@ pub enum OpenError {
     /// A file that the options name cannot be used.
     #[error("{0}")]
     Settings(String),
-    /// A node was reached, but would not let us in, or is not one that is to be trusted.
+    /// A node was reached, but would not admit us, or is not one that is to be trusted.
     #[error("Cassandra refused: {0}")]
     Refused(String),
     /// No node could be reached. Repeat later.
@@ -113,7 +113,7 @@ pub struct CassandraStore {
     driver: Driver,
     keyspace: Keyspace,
     page_rows: u16,
-    memory: Memory,
+    in_doubt: InDoubtSwaps,
     unreadable: Unreadable,
     statements: Mutex<HashMap<Ask, Statement>>,
 }
@@ -127,7 +127,7 @@ impl CassandraStore {
             driver,
             keyspace: options.keyspace,
             page_rows: options.page_rows,
-            memory: Memory::default(),
+            in_doubt: InDoubtSwaps::default(),
             unreadable: Unreadable::default(),
             statements: Mutex::new(HashMap::new()),
         };
@@ -202,7 +202,7 @@ impl CassandraStore {
     fn rows<'a>(&'a self, id: &'a KeyId) -> Rows<'a, CassandraStore> {
         Rows {
             asks: self,
-            memory: &self.memory,
+            in_doubt: &self.in_doubt,
             page_rows: self.page_rows,
             id,
         }
@@ -364,32 +364,43 @@ impl Store for CassandraStore {
         self.replicas().await
     }
 
-    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
-        self.write_beat(id, beat, stopped).await
+    async fn heartbeat(
+        &self,
+        id: ReplicaId,
+        heartbeat: u64,
+        stopped: bool,
+    ) -> Result<(), StoreError> {
+        self.write_heartbeat(id, heartbeat, stopped).await
     }
 
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         self.delete_replica(id).await
     }
 
-    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
-        self.put_question(question).await
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.put_hand_over_request(request).await
     }
 
-    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
-        self.open_questions(home).await
+    async fn hand_over_requests(
+        &self,
+        home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
+        self.open_hand_over_requests(home).await
     }
 
-    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
-        self.write_consent(question, true).await
+    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.write_hand_over(request, true).await
     }
 
-    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
-        self.write_consent(question, false).await
+    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        self.write_hand_over(request, false).await
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
-        self.read_consent(question).await
+    async fn hand_over_agreed(
+        &self,
+        request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
+        self.read_hand_over(request).await
     }
 
     fn ahead_us_max(&self) -> Option<u64> {

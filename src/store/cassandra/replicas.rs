@@ -1,10 +1,10 @@
 //! Replicas and their heartbeats, and the clock of the cluster.
 //!
-//! All rows stand in one partition, which is read by its key: what every replica must read in order to go on then
+//! All rows are in one partition, which is read by its key: what every replica must read in order to go on then
 //! needs a majority of the nodes of that partition, and not of every range of tokens.
 //!
 //! A row has one writer at a time, and every write of it carries its timestamp: none is the time of a clock,
-//! so that no coordinator's clock can put an earlier beat over a later one.
+//! so that no coordinator's clock can put an earlier heartbeat over a later one.
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
@@ -15,13 +15,13 @@ use crate::store::{REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
 
 /// The partition of all replicas.
 const PART: &str = "replicas";
-/// The timestamp of what forgets one: above that of a beat a millisecond for 30,000 years. (ScyllaDB refuses
+/// The timestamp of what forgets one: above that of a heartbeat a millisecond for 30,000 years. (ScyllaDB refuses
 /// timestamps that are days ahead of its clock.)
 const FORGOTTEN_AT: i64 = 1 << 50;
 
 impl CassandraStore {
     pub(super) async fn announce(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        let beat = bigint(row.beat)?;
+        let heartbeat = bigint(row.heartbeat)?;
         let values = [
             Value::text(PART),
             Value::Uuid(row.id.0),
@@ -30,29 +30,29 @@ impl CassandraStore {
             Value::text(&row.version),
             Value::Timestamp(row.started_at_ms),
             Value::Int(row.ttl_ms.cast_signed()),
-            Value::BigInt(beat),
+            Value::BigInt(heartbeat),
             Value::Boolean(row.stopped),
-            Value::BigInt(beat),
+            Value::BigInt(heartbeat),
         ];
         self.ask(Ask::Announce, &values).await?;
         Ok(())
     }
 
-    pub(super) async fn write_beat(
+    pub(super) async fn write_heartbeat(
         &self,
         id: ReplicaId,
-        beat: u64,
+        heartbeat: u64,
         stopped: bool,
     ) -> Result<(), StoreError> {
-        let beat = bigint(beat)?;
+        let heartbeat = bigint(heartbeat)?;
         let values = [
-            Value::BigInt(beat),
-            Value::BigInt(beat),
+            Value::BigInt(heartbeat),
+            Value::BigInt(heartbeat),
             Value::Boolean(stopped),
             Value::text(PART),
             Value::Uuid(id.0),
         ];
-        self.ask(Ask::Beat, &values).await?;
+        self.ask(Ask::Heartbeat, &values).await?;
         Ok(())
     }
 
@@ -113,14 +113,14 @@ pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         Some(peer_address),
         Some(version),
         Some(started_at_ms),
-        Some(beat),
+        Some(heartbeat),
         Some(stopped),
     ) = (
         row.text("address")?,
         row.text("peer_address")?,
         row.text("version")?,
         row.timestamp("started_at")?,
-        row.bigint("beat")?,
+        row.bigint("heartbeat")?,
         row.boolean("stopped")?,
     )
     else {
@@ -134,7 +134,7 @@ pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
         started_at_ms,
         // A replica of before there was such a column says none: the observer's own counts.
         ttl_ms: ttl.unwrap_or(0).cast_unsigned(),
-        beat: number(beat)?,
+        heartbeat: number(heartbeat)?,
         stopped,
     }))
 }

@@ -86,7 +86,7 @@ pub(super) fn unknown<'a>(wanted: &'a Replication, known: &Datacenters) -> Optio
 }
 
 /// What there is, in words.
-pub(super) fn told(known: &Datacenters) -> String {
+pub(super) fn described(known: &Datacenters) -> String {
     let one = |(name, nodes): (&String, &usize)| match nodes {
         1 => format!("{name} (1 node)"),
         nodes => format!("{name} ({nodes} nodes)"),
@@ -136,11 +136,11 @@ impl Copies {
         let map = rows.into_iter().next();
         let map = map.map(|mut row| row.map("replication")).transpose();
         let map = map.map_err(|error| SchemaError::Refused(error.to_string()))?;
-        Ok(map.flatten().map(|map| Copies::told(&map)))
+        Ok(map.flatten().map(|map| Copies::described(&map)))
     }
 
     /// As the cluster tells them: the strategy and its numbers.
-    fn told(map: &[(String, String)]) -> Copies {
+    fn described(map: &[(String, String)]) -> Copies {
         let class = map.iter().find(|(name, _)| name == "class");
         let numbers = map.iter().filter(|(name, _)| name != "class");
         Copies {
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(unknown(&wanted, &known), Some("as"));
         assert_eq!(unknown(&wanted, &Datacenters::new()), None);
         assert_eq!(unknown(&Replication::Simple(3), &known), None);
-        assert_eq!(told(&known), "eu (5 nodes), us (1 node)");
+        assert_eq!(described(&known), "eu (5 nodes), us (1 node)");
         assert_eq!(example(&known), "eu=3,us=1");
         assert!(example(&known).parse::<Replication>().is_ok());
         assert_eq!(example(&Datacenters::new()), "DATACENTER=3");
@@ -200,16 +200,16 @@ mod tests {
 
     #[test]
     fn the_copies_are_read_as_the_cluster_tells_them() {
-        let told = |pairs: &[(&str, &str)]| {
+        let described = |pairs: &[(&str, &str)]| {
             let pairs = pairs
                 .iter()
                 .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
-            Copies::told(&pairs.collect::<Vec<_>>())
+            Copies::described(&pairs.collect::<Vec<_>>())
         };
         let class = "org.apache.cassandra.locator.NetworkTopologyStrategy";
-        let two = told(&[("class", class), ("dc1", "3"), ("dc2", "2")]);
+        let two = described(&[("class", class), ("dc1", "3"), ("dc2", "2")]);
         assert_eq!((two.is_simple, two.numbers), (false, vec![3, 2]));
-        let simple = told(&[("class", "SimpleStrategy"), ("replication_factor", "1")]);
+        let simple = described(&[("class", "SimpleStrategy"), ("replication_factor", "1")]);
         assert_eq!((simple.is_simple, simple.numbers), (true, vec![1]));
     }
 }

@@ -1,13 +1,13 @@
-//! Reading and swapping the state of a key: the row below all places, and the places from the head on.
+//! Reading and swapping the state of a key: the row below all entries, and the entries from the head on.
 //!
 //! In a read the two, and every page of the second, must be of one version and give the digest that is stored with
-//! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is under way
-//! is settled by a read at SERIAL. Only what is still torn after that is damaged.
+//! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is in
+//! flight is settled by a read at SERIAL. Only what is still torn after that is damaged.
 
 use super::change::Change;
 use super::codec::{First, SEQ_BELOW, bigint};
 use super::fault::Fault;
-use super::memory::Memory;
+use super::in_doubt::InDoubtSwaps;
 use super::statements::Ask;
 use super::value::{Row, Value};
 use crate::lock::{KeyId, State};
@@ -17,7 +17,7 @@ use crate::store::{StoreError, Swap};
 const TRIES_MAX: usize = 64;
 
 /// The rows of a key from some seq on, newest first.
-struct Places {
+struct EntryRows {
     rows: Vec<Row>,
     /// The version that all of them were read at; `None` if they were not of one.
     version: Option<i64>,
@@ -58,7 +58,7 @@ pub(super) trait Asks: Sync {
 /// The rows of one key.
 pub(super) struct Rows<'a, A> {
     pub(super) asks: &'a A,
-    pub(super) memory: &'a Memory,
+    pub(super) in_doubt: &'a InDoubtSwaps,
     pub(super) page_rows: u16,
     pub(super) id: &'a KeyId,
 }
@@ -67,26 +67,28 @@ impl<A: Asks> Rows<'_, A> {
     /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6); and so it
     /// is where what was read is not of one state: after that it is.
     pub(super) async fn state(&self) -> Result<Option<State>, StoreError> {
-        self.state_after(self.memory.before(self.id).in_doubt).await
+        self.state_after(self.in_doubt.before(self.id).in_doubt)
+            .await
     }
 
-    /// The same, after what is under way was settled.
+    /// The same, after what is in flight was settled.
     pub(super) async fn settled(&self) -> Result<Option<State>, StoreError> {
         self.state_after(true).await
     }
 
     async fn state_after(&self, mut settles: bool) -> Result<Option<State>, StoreError> {
-        let mut guess = self.memory.before(self.id).head;
+        let mut guess = self.in_doubt.before(self.id).head;
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
             match self.read(settles, guess, page_rows).await {
                 Ok(Read::Nothing) => return Ok(None),
                 Ok(Read::State(state)) => {
-                    self.memory.saw(self.id, state.version, state.head.0);
+                    self.in_doubt.saw(self.id, state.version, state.head.0);
                     return Ok(Some(state));
                 }
                 Ok(Read::Changing { head, next }) => {
-                    // Again, and the places, with the row above them, in one page that is not full: it is of one version.
+                    // Again, and the entries, with the row above them, in one page that is not full: it is of one
+                    // version.
                     guess = Some(head);
                     page_rows = i32::try_from(next - head + 2)
                         .unwrap_or(i32::MAX)
@@ -112,36 +114,36 @@ impl<A: Asks> Rows<'_, A> {
         guess: Option<u64>,
         page_rows: i32,
     ) -> Result<Read, StoreError> {
-        let places = async {
+        let entries = async {
             match guess {
                 // What was settled shows in reads that begin after that.
-                Some(head) if !settles => self.places(head, page_rows).await.map(Some),
+                Some(head) if !settles => self.entries(head, page_rows).await.map(Some),
                 Some(_) | None => Ok(None),
             }
         };
-        let (first, places) = tokio::join!(self.first(settles), places);
+        let (first, entries) = tokio::join!(self.first(settles), entries);
         let Some(first) = first? else {
             return Ok(Read::Nothing);
         };
         let (head, next) = (first.state.head.0, first.state.next.0);
-        let places = match places? {
-            _ if head == next => return first.with_places(Vec::new()).map(Read::State),
-            Some(places) => places,
-            None => self.places(head, page_rows).await?,
+        let entries = match entries? {
+            _ if head == next => return first.with_entries(Vec::new()).map(Read::State),
+            Some(entries) => entries,
+            None => self.entries(head, page_rows).await?,
         };
-        match places.version == Some(bigint(first.state.version)?) {
-            true => first.with_places(places.rows).map(Read::State),
+        match entries.version == Some(bigint(first.state.version)?) {
+            true => first.with_entries(entries.rows).map(Read::State),
             false => Ok(Read::Changing { head, next }),
         }
     }
 
     /// Replaces a state, if it is still the one in the store.
     pub(super) async fn swap(&self, old: &State, new: &State) -> Swap {
-        let open = self.memory.open(self.id, old.version);
+        let open = self.in_doubt.open(self.id, old.version);
         match self.ask_swap(old, new).await {
             Ok(true) => {
                 open.close();
-                self.memory.saw(self.id, new.version, new.head.0);
+                self.in_doubt.saw(self.id, new.version, new.head.0);
                 Swap::Applied
             }
             Ok(false) => {
@@ -175,7 +177,7 @@ impl<A: Asks> Rows<'_, A> {
             return Ok(found);
         }
         // A majority does not show yet what the transaction saw.
-        self.memory.doubt(self.id, named);
+        self.in_doubt.note_in_doubt(self.id, named);
         self.state().await
     }
 
@@ -189,36 +191,36 @@ impl<A: Asks> Rows<'_, A> {
         rows.into_iter().next().map(First::decode).transpose()
     }
 
-    async fn places(&self, head: u64, page_rows: i32) -> Result<Places, StoreError> {
+    async fn entries(&self, head: u64, page_rows: i32) -> Result<EntryRows, StoreError> {
         let values = [
             Value::text(self.id.key.as_str()),
             Value::BigInt(bigint(head)?),
         ];
-        let mut places = Places {
+        let mut entries = EntryRows {
             rows: Vec::new(),
             version: None,
         };
         let mut next = None;
         loop {
-            let ask = Ask::Places(self.id.table.clone());
+            let ask = Ask::EntryRows(self.id.table.clone());
             let (rows, more) = self.asks.page(ask, &values, page_rows, next).await?;
             if rows.is_empty() {
                 // Of a version that it does not tell: what was there may have been deleted since the page before.
-                places.version = None;
+                entries.version = None;
             }
             for mut row in rows {
                 let version = row.bigint("version")?;
-                if places.rows.is_empty() {
-                    places.version = version;
-                } else if places.version != version {
-                    places.version = None;
+                if entries.rows.is_empty() {
+                    entries.version = version;
+                } else if entries.version != version {
+                    entries.version = None;
                 }
-                places.rows.push(row);
+                entries.rows.push(row);
             }
             match more {
-                Some(_) if places.version.is_none() => return Ok(places),
+                Some(_) if entries.version.is_none() => return Ok(entries),
                 Some(more) => next = Some(more),
-                None => return Ok(places),
+                None => return Ok(entries),
             }
         }
     }

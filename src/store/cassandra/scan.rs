@@ -1,5 +1,5 @@
-//! Listings. Cassandra keeps partitions in the order of their hashes, so a page in the order of keys takes a
-//! look at all of them; only the page itself is kept in memory.
+//! Listings. Cassandra keeps partitions in the order of their hashes, so a page in the order of keys takes a read of
+//! all of them; only the page itself is kept in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -149,7 +149,7 @@ impl CassandraStore {
         }
     }
 
-    /// Keys with live places, in order. One that is given back while it is listed is left out, and the page is
+    /// Keys with live entries, in order. One that is given back while it is listed is left out, and the page is
     /// filled up with the next.
     pub(super) async fn live(
         &self,
@@ -187,7 +187,7 @@ impl CassandraStore {
         Ok(listed)
     }
 
-    /// Keys with live places, in the order in which Cassandra keeps them.
+    /// Keys with live entries, in the order in which Cassandra keeps them.
     pub(super) async fn all_live(
         &self,
         table: &TableName,
@@ -226,7 +226,7 @@ impl CassandraStore {
     }
 }
 
-/// The key of a row of [`Ask::Keys`]; `None` where nobody has a place.
+/// The key of a row of [`Ask::Keys`]; `None` where nobody has an entry.
 fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> {
     let head = present(row.bigint("head")?, "head")?;
     let next = present(row.bigint("next")?, "next")?;

@@ -58,7 +58,7 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"address\" text,\n  \
              \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"ttl\" int,\n  \"beat\" bigint,\n  \"stopped\" boolean,\n  \
+             \"ttl\" int,\n  \"heartbeat\" bigint,\n  \"stopped\" boolean,\n  \
              PRIMARY KEY (\"part\", \"id\")\n) WITH {}",
             one(REPLICA_TABLE),
             Kind::Replicas.options()
@@ -66,10 +66,10 @@ impl Schema {
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"id\" uuid,\n  \
              \"table_name\" text,\n  \"key\" text,\n  \"seq\" bigint,\n  \"fence\" bigint,\n  \
-             \"epoch\" int,\n  \"session\" uuid,\n  \"consented\" boolean,\n  \
+             \"epoch\" int,\n  \"session\" uuid,\n  \"agreed\" boolean,\n  \
              PRIMARY KEY (\"home\", \"id\")\n) WITH {}",
-            one("questions"),
-            Kind::Questions.options()
+            one("hand_over_requests"),
+            Kind::HandOverRequests.options()
         ));
         for table in &self.tables {
             statements.push(format!(
@@ -158,7 +158,7 @@ impl From<Fault> for SchemaError {
 }
 
 /// Makes what is missing, brings what an earlier version made up to date, and waits until all nodes know it.
-/// `say` hears of each step. Two may do this at once.
+/// `say` learns of each step. Two may do this at once.
 pub async fn apply(
     options: &CassandraOptions,
     schema: &Schema,
@@ -192,7 +192,7 @@ async fn can_be_made(driver: &Driver, schema: &Schema) -> Result<(), SchemaError
         Some(wanted) => match replication::unknown(wanted, &datacenters) {
             Some(name) => Err(SchemaError::NoDatacenter {
                 name: name.to_owned(),
-                known: replication::told(&datacenters),
+                known: replication::described(&datacenters),
             }),
             None => Ok(()),
         },

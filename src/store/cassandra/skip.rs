@@ -1,14 +1,14 @@
-//! Long runs of ended places in the middle of a queue: noted once on the row at seq 0, so that no load has to
+//! Long runs of ended entries in the middle of a queue: noted once on the row at seq 0, so that no load has to
 //! walk over what is left of them.
 //!
-//! They follow from the state alone: what lies between two live places, or behind the last one, is over.
+//! They follow from the state alone: what lies between two live entries, or behind the last one, has ended.
 
 use crate::lock::{Seq, State};
 
-/// A run shorter than this is kept as rows that say that they are over.
+/// A run shorter than this is kept as rows that say that they have ended.
 pub(super) const RUN_MIN: u64 = 65;
 
-/// Ended places `first..=last`.
+/// Ended entries `first..=last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: u64,

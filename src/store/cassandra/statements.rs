@@ -5,7 +5,7 @@
 use super::driver::Use;
 use super::options::Keyspace;
 use crate::lock::TableName;
-use crate::store::QUESTION_KEPT;
+use crate::store::HAND_OVER_REQUEST_KEPT;
 
 /// Columns of a row of a lock table, in the order in which they are bound.
 pub(super) const ROW_COLUMNS: [&str; 12] = [
@@ -41,7 +41,7 @@ pub(super) const SESSION_COLUMNS: [&str; 9] = [
     "id",
 ];
 
-/// The columns of a replica, its key first: all replicas stand in one partition.
+/// The columns of a replica, its key first: all replicas are in one partition.
 pub(super) const REPLICA_COLUMNS: [&str; 9] = [
     "part",
     "id",
@@ -50,15 +50,15 @@ pub(super) const REPLICA_COLUMNS: [&str; 9] = [
     "version",
     "started_at",
     "ttl",
-    "beat",
+    "heartbeat",
     "stopped",
 ];
 
 /// The table of the replicas.
 pub(super) const REPLICA_TABLE: &str = "membership";
 
-/// The columns of a question, in the order in which they are bound: who is asked, and what.
-pub(super) const QUESTION_COLUMNS: [&str; 8] = [
+/// The columns of a hand-over request, in the order in which they are bound: who is asked, and what.
+pub(super) const HAND_OVER_REQUEST_COLUMNS: [&str; 8] = [
     "home",
     "id",
     "table_name",
@@ -69,8 +69,8 @@ pub(super) const QUESTION_COLUMNS: [&str; 8] = [
     "session",
 ];
 
-/// How long a question and the consent to it are kept, in seconds.
-pub(super) const QUESTION_TTL_S: u64 = QUESTION_KEPT.as_secs();
+/// How long a hand-over request and the agreement to it are kept, in seconds.
+pub(super) const HAND_OVER_REQUEST_TTL_S: u64 = HAND_OVER_REQUEST_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
@@ -106,10 +106,10 @@ pub(super) enum Ask {
     Swap(TableName, Shape),
     /// The row at seq 0 of a key, and what its rows share, as a majority has it.
     First(TableName),
-    /// The same, after what is under way was settled.
+    /// The same, after what is in flight was settled.
     FirstSettled(TableName),
     /// The rows of a key from a seq on, the newest first.
-    Places(TableName),
+    EntryRows(TableName),
     /// Of every key in a range of tokens: what its rows share.
     Keys(TableName),
     /// The value of a key.
@@ -122,13 +122,13 @@ pub(super) enum Ask {
     ForgetSession,
     Sessions,
     Announce,
-    Beat,
+    Heartbeat,
     ForgetReplica,
     Replicas,
-    PutQuestion,
-    Questions,
-    Consent,
-    HasConsent,
+    PutHandOverRequest,
+    HandOverRequests,
+    HandOver,
+    HandOverAgreed,
     /// The time by the clock of the node that answers.
     Clock,
     SchemaVersion,
@@ -179,22 +179,22 @@ impl Ask {
             | Ask::RaiseSchemaVersion => Use::Cas,
             Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
             Ask::First(_)
-            | Ask::Places(_)
+            | Ask::EntryRows(_)
             | Ask::Keys(_)
             | Ask::ReadData(_)
             | Ask::Sessions
             | Ask::Replicas
-            | Ask::Questions
-            | Ask::HasConsent
+            | Ask::HandOverRequests
+            | Ask::HandOverAgreed
             | Ask::Clock
             | Ask::Columns
             | Ask::SchemaVersion => Use::Read,
             Ask::WriteData(_)
             | Ask::Announce
-            | Ask::Beat
+            | Ask::Heartbeat
             | Ask::ForgetReplica
-            | Ask::PutQuestion
-            | Ask::Consent => Use::Write,
+            | Ask::PutHandOverRequest
+            | Ask::HandOver => Use::Write,
         }
     }
 
@@ -202,7 +202,7 @@ impl Ask {
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
         let replicas = single_table(keyspace, REPLICA_TABLE);
-        let questions = single_table(keyspace, "questions");
+        let hand_over_requests = single_table(keyspace, "hand_over_requests");
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
@@ -211,7 +211,7 @@ impl Ask {
                 "SELECT {shared}, \"ended\", \"skip\" FROM {} WHERE \"key\" = ? AND \"seq\" = ?",
                 lock_table(keyspace, table)
             ),
-            Ask::Places(table) => format!(
+            Ask::EntryRows(table) => format!(
                 "SELECT \"version\", {} FROM {} WHERE \"key\" = ? AND \"seq\" >= ? ORDER BY \"seq\" DESC",
                 quoted(&ROW_COLUMNS[..10]),
                 lock_table(keyspace, table)
@@ -256,7 +256,7 @@ impl Ask {
                 quoted(&REPLICA_COLUMNS),
                 marks(REPLICA_COLUMNS.len())
             ),
-            Ask::Beat => format!(
+            Ask::Heartbeat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"part\" = ? AND \"id\" = ?",
                 assigned(&REPLICA_COLUMNS[7..])
             ),
@@ -269,22 +269,24 @@ impl Ask {
                 "SELECT {} FROM {replicas} WHERE \"part\" = ?",
                 quoted(&REPLICA_COLUMNS[1..])
             ),
-            // Without `consented`, which is for the one who is asked to write.
-            Ask::PutQuestion => format!(
-                "INSERT INTO {questions} ({}) VALUES ({}) USING TTL {QUESTION_TTL_S}",
-                quoted(&QUESTION_COLUMNS),
-                marks(QUESTION_COLUMNS.len())
+            // Without `agreed`, which is for the one who is asked to write.
+            Ask::PutHandOverRequest => format!(
+                "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",
+                quoted(&HAND_OVER_REQUEST_COLUMNS),
+                marks(HAND_OVER_REQUEST_COLUMNS.len())
             ),
-            Ask::Questions => format!(
-                "SELECT {}, \"consented\" FROM {questions} WHERE \"home\" = ?",
-                quoted(&QUESTION_COLUMNS)
+            Ask::HandOverRequests => format!(
+                "SELECT {}, \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ?",
+                quoted(&HAND_OVER_REQUEST_COLUMNS)
             ),
-            Ask::Consent => format!(
-                "UPDATE {questions} USING TTL {QUESTION_TTL_S} SET \"consented\" = ? \
+            Ask::HandOver => format!(
+                "UPDATE {hand_over_requests} USING TTL {HAND_OVER_REQUEST_TTL_S} SET \"agreed\" = ? \
                  WHERE \"home\" = ? AND \"id\" = ?"
             ),
-            Ask::HasConsent => {
-                format!("SELECT \"consented\" FROM {questions} WHERE \"home\" = ? AND \"id\" = ?")
+            Ask::HandOverAgreed => {
+                format!(
+                    "SELECT \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ? AND \"id\" = ?"
+                )
             }
             Ask::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
             Ask::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
@@ -350,7 +352,7 @@ mod tests {
     fn what_carries_its_own_timestamp_says_so() {
         let keyspace = Keyspace::parse("k").unwrap();
         let data = Ask::WriteData(TableName::default_table());
-        for ask in [data, Ask::Announce, Ask::Beat, Ask::ForgetReplica] {
+        for ask in [data, Ask::Announce, Ask::Heartbeat, Ask::ForgetReplica] {
             let text = ask.text(&keyspace);
             assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
         }
@@ -359,7 +361,7 @@ mod tests {
     #[test]
     fn what_a_grant_rests_on_is_read_from_a_majority_and_in_doubt_serially() {
         let table = TableName::default_table;
-        for ask in [Ask::First(table()), Ask::Places(table())] {
+        for ask in [Ask::First(table()), Ask::EntryRows(table())] {
             assert_eq!(ask.usage(), Use::Read);
         }
         for ask in [Ask::FirstSettled(table()), Ask::LoadSession] {

@@ -4,7 +4,7 @@ use super::driver::{Driver, Use};
 use super::fault::Fault;
 use super::options::Keyspace;
 use super::schema::{GC_GRACE_S, Schema, SchemaError, columns, unreadable};
-use super::statements::{QUESTION_TTL_S, REPLICA_TABLE, single_table};
+use super::statements::{HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table};
 use super::value::Value;
 use crate::store::StoreError;
 
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Data,
     Sessions,
     Replicas,
-    Questions,
+    HandOverRequests,
 }
 
 /// An option of a table that is not as it should be.
@@ -57,7 +57,7 @@ impl Kind {
             // All in one partition: what is left of deleted rows is kept for hours and not for days.
             Kind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
             // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
-            Kind::Questions => Some(QUESTION_TTL_S),
+            Kind::HandOverRequests => Some(HAND_OVER_REQUEST_TTL_S),
             Kind::Data => None,
         }
     }
@@ -124,7 +124,7 @@ pub(super) fn all(schema: &Schema) -> Vec<(String, Kind)> {
     let mut all = vec![
         ("sessions".to_owned(), Kind::Sessions),
         (REPLICA_TABLE.to_owned(), Kind::Replicas),
-        ("questions".to_owned(), Kind::Questions),
+        ("hand_over_requests".to_owned(), Kind::HandOverRequests),
     ];
     for table in &schema.tables {
         all.push((format!("lock_{table}"), Kind::Locks));
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(differ(Kind::Locks, 10_800, "100ms", Some("BLOCKING")), []);
         assert_eq!(differ(Kind::Locks, 864_000, "100.00ms", None), []);
         assert_eq!(differ(Kind::Data, 864_000, "ALWAYS", Some("BLOCKING")), []);
-        assert_eq!(differ(Kind::Questions, 20, "50ms", None), []);
+        assert_eq!(differ(Kind::HandOverRequests, 20, "50ms", None), []);
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(of(kind), format!("gc_grace_seconds = 10800 AND {retry}"));
         }
         assert_eq!(
-            of(Kind::Questions),
+            of(Kind::HandOverRequests),
             format!("gc_grace_seconds = 20 AND {retry}")
         );
     }

@@ -121,7 +121,7 @@ mod tests {
         file("empty", "");
         file("cut", &certificate[..certificate.len() / 2]);
         assert!(client_config(&options("ca.pem", Some(["ca.pem", "key"]))).is_ok());
-        for (options, told) in [
+        for (options, answered) in [
             (options("none", None), "none: No such file"),
             (options("empty", None), "empty holds no certificate"),
             (options("key", None), "key holds no certificate"),
@@ -140,7 +140,7 @@ mod tests {
             ),
         ] {
             let error = client_config(&options).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(answered), "{error}");
             assert!(
                 error.contains(&*good.parent().unwrap().to_string_lossy()),
                 "{error}"

@@ -41,9 +41,9 @@ impl World {
         self.store.compare_and_swap(&id("k"), old, new).await
     }
 
-    /// The state after one more place, acknowledged.
+    /// The state after one more entry, acknowledged.
     async fn applied(&self, old: &State) -> State {
-        let new = with_place(old);
+        let new = with_entry(old);
         let swap = self.swap(old, &new).await;
         assert!(matches!(swap, Swap::Applied), "{swap:?}");
         new
@@ -83,7 +83,7 @@ fn id(key: &str) -> KeyId {
     }
 }
 
-fn with_place(state: &State) -> State {
+fn with_entry(state: &State) -> State {
     let create = Command::Create(Create {
         request_id: Uuid::from_u128(state.version.into()),
         mode: Mode::Exclusive,
@@ -103,7 +103,7 @@ async fn what_fails_before_its_commit_did_not_start() {
         let world = world();
         let one = world.applied(&State::default()).await;
         world.faults.fail_reads(Some(fault));
-        let swap = world.swap(&one, &with_place(&one)).await;
+        let swap = world.swap(&one, &with_entry(&one)).await;
         assert!(
             matches!(swap, Swap::NotStarted(StoreError::Closed(_))),
             "{swap:?}"
@@ -140,7 +140,7 @@ async fn a_disk_that_is_full_at_any_write_loses_nothing() {
     let unknown = futures_util::future::join_all((0..12).map(async |writes| {
         let world = world();
         let one = world.applied(&State::default()).await;
-        let two = with_place(&one);
+        let two = with_entry(&one);
         world.faults.full_after(writes);
         let swap = world.swap(&one, &two).await;
         world.faults.has_room();
@@ -165,7 +165,7 @@ async fn a_sync_that_fails_leaves_the_outcome_unknown() {
     for fault in [SyncFault::Lost, SyncFault::Kept] {
         let world = world();
         let one = world.applied(&State::default()).await;
-        let two = with_place(&one);
+        let two = with_entry(&one);
         world.faults.fail_sync_after(0, fault);
         let swap = world.swap(&one, &two).await;
         assert!(matches!(swap, Swap::Unknown(_)), "{swap:?}");
@@ -185,7 +185,7 @@ async fn a_sync_that_fails_leaves_the_outcome_unknown() {
 async fn a_conflict_with_a_lost_change_is_not_told() {
     let world = Arc::new(world());
     let one = world.applied(&State::default()).await;
-    let two = with_place(&one);
+    let two = with_entry(&one);
     let swap = || {
         let (world, one, two) = (Arc::clone(&world), one.clone(), two.clone());
         tokio::spawn(async move { world.swap(&one, &two).await })
@@ -230,7 +230,7 @@ async fn a_closed_store_says_so_at_once_and_does_not_take_an_older_file() {
     world.store.load(&id("k")).await.unwrap_err();
 
     let begun = Instant::now();
-    let swap = world.swap(&two, &with_place(&two)).await;
+    let swap = world.swap(&two, &with_entry(&two)).await;
     assert!(matches!(swap, Swap::NotStarted(StoreError::Closed(_))));
     let listed = world.store.list_live(&id("k").table, None, 1).await;
     assert!(matches!(listed, Err(StoreError::Closed(_))));
@@ -275,7 +275,7 @@ async fn what_was_acknowledged_survives_a_power_cut() {
             tokio::spawn(async move {
                 let mut acknowledged = State::default();
                 for _ in 0..30 {
-                    let next = with_place(&acknowledged);
+                    let next = with_entry(&acknowledged);
                     match store.compare_and_swap(&id(key), &acknowledged, &next).await {
                         Swap::Applied => acknowledged = next,
                         Swap::Unknown(_) => return (key, acknowledged, Some(next)),

@@ -49,7 +49,7 @@ impl Faults {
         self.0.lock().unwrap()
     }
 
-    pub(super) fn over(&self, file: File) -> Result<FaultyDisk, redb::DatabaseError> {
+    pub(super) fn ended(&self, file: File) -> Result<FaultyDisk, redb::DatabaseError> {
         Ok(FaultyDisk {
             file,
             faults: self.clone(),
@@ -110,14 +110,14 @@ pub(super) struct FaultyDisk {
     faults: Faults,
 }
 
-fn dead() -> io::Error {
+fn fenced() -> io::Error {
     io::Error::other("the power is cut")
 }
 
 impl Plan {
     fn powered(&self) -> io::Result<()> {
         match self.power_left {
-            Some(0) => Err(dead()),
+            Some(0) => Err(fenced()),
             _ => Ok(()),
         }
     }

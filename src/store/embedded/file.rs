@@ -11,7 +11,7 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable};
 use super::isolate::isolated;
 use super::open_error::OpenError;
 use super::overlay::Overlay;
-use super::rows::{COMMITS, DATA, LOCKS, META, PLACES, REPLICAS, SESSIONS};
+use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, REPLICAS, SESSIONS};
 
 /// Up to this size every page is checked against its checksum before the file is used: about a second
 /// at worst. Of a larger file the first row of each table is read.
@@ -49,7 +49,7 @@ impl Medium {
     fn database(&self, file: File) -> Result<Database, redb::DatabaseError> {
         #[cfg(test)]
         if let Some(faults) = &self.faults {
-            return self.builder().create_with_backend(faults.over(file)?);
+            return self.builder().create_with_backend(faults.ended(file)?);
         }
         self.builder().create_file(file)
     }
@@ -59,7 +59,7 @@ impl Medium {
         isolated(|| {
             let database = self.database(file)?;
             let transaction = database.begin_write()?;
-            for table in [LOCKS, PLACES, DATA, SESSIONS, REPLICAS] {
+            for table in [LOCKS, ENTRIES, DATA, SESSIONS, REPLICAS] {
                 transaction.open_table(table)?;
             }
             transaction.open_table(META)?.insert(COMMITS, 0)?;
@@ -91,7 +91,7 @@ impl Medium {
 
         let copy = file.try_clone().map_err(refused)?;
         let tried = isolated(|| {
-            let overlay = Overlay::over(copy).map_err(redb::DatabaseError::from)?;
+            let overlay = Overlay::ended(copy).map_err(redb::DatabaseError::from)?;
             let mut database = self.builder().create_with_backend(overlay)?;
             if len <= CHECKED_BYTES_MAX && !database.check_integrity()? {
                 return Err(corrupted("a page does not match its checksum"));
@@ -141,7 +141,7 @@ fn corrupted(what: &str) -> redb::Error {
 /// Reads the first row of each table, all of which must be there, and the number of commits.
 fn read_first_rows(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_read()?;
-    for table in [LOCKS, PLACES, DATA, SESSIONS, REPLICAS] {
+    for table in [LOCKS, ENTRIES, DATA, SESSIONS, REPLICAS] {
         transaction.open_table(table)?.first()?;
     }
     let commits = transaction.open_table(META)?.get(COMMITS)?;

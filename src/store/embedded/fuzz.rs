@@ -7,17 +7,17 @@ use uuid::Uuid;
 
 use super::format::{FORMAT_KNOWN, Format, FormatError};
 use super::record::{
-    LockRow, RecordError, decode_cell, decode_place, decode_replica, decode_session, encode_cell,
-    encode_lock, encode_place, encode_replica, encode_session, version_of,
+    LockRow, RecordError, decode_cell, decode_entry, decode_replica, decode_session, encode_cell,
+    encode_entry, encode_lock, encode_replica, encode_session, version_of,
 };
-use super::rows::{key_row, place_row, split_key, split_place};
+use super::rows::{entry_row, key_row, split_entry, split_key};
 use crate::lock::{ReplicaId, Seq, SessionId, State};
 
 /// The format that every record begins with.
 const FORMAT: u8 = 1;
 
 /// One record. The first byte says of which kind; of a state the record of the key comes first, then those of its
-/// places with their seq before them, each with its length in two bytes before it.
+/// entries with their seq before them, each with its length in two bytes before it.
 pub fn records(bytes: &[u8]) {
     let Some((kind, row)) = bytes.split_first() else {
         return;
@@ -56,15 +56,15 @@ fn reads_back<T: PartialEq + Debug>(
 fn decode_state(rows: &[u8]) -> Result<State, RecordError> {
     let (lock, mut rest) = part(rows);
     let row = decoded(lock, LockRow::decode)?;
-    let mut places = Vec::new();
-    while row.has_places() && !rest.is_empty() {
-        let (place, others) = part(rest);
+    let mut entries = Vec::new();
+    while row.has_entries() && !rest.is_empty() {
+        let (entry_row, others) = part(rest);
         rest = others;
-        let (seq, place) = place.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let (seq, entry_row) = entry_row.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let seq = Seq(u64::from_be_bytes(*seq));
-        places.push(decoded(place, |row| decode_place(seq, row))?);
+        entries.push(decoded(entry_row, |row| decode_entry(seq, row))?);
     }
-    let state = row.with_places(places.into())?;
+    let state = row.with_entries(entries.into())?;
     assert_eq!(state.check(), Ok(()));
     assert_eq!(version_of(lock), Ok(state.version));
     Ok(state)
@@ -84,9 +84,9 @@ fn encode_state(state: &State) -> Vec<u8> {
     let mut rows = Vec::new();
     push_part(&mut rows, &encode_lock(state));
     for entry in &state.entries {
-        let mut place = entry.seq.0.to_be_bytes().to_vec();
-        place.extend(encode_place(entry));
-        push_part(&mut rows, &place);
+        let mut entry_row = entry.seq.0.to_be_bytes().to_vec();
+        entry_row.extend(encode_entry(entry));
+        push_part(&mut rows, &entry_row);
     }
     rows
 }
@@ -106,11 +106,11 @@ fn part(rows: &[u8]) -> (&[u8], &[u8]) {
 fn keys(row: &[u8]) {
     if let Some(id) = split_key(row) {
         assert_eq!(key_row(&id), row);
-        let place = place_row(row, Seq::LAST);
-        assert_eq!(split_place(&place), Some((row, Seq::LAST)));
+        let entry_row = entry_row(row, Seq::LAST);
+        assert_eq!(split_entry(&entry_row), Some((row, Seq::LAST)));
     }
-    if let Some((key, seq)) = split_place(row) {
-        assert_eq!(place_row(key, seq), row);
+    if let Some((key, seq)) = split_entry(row) {
+        assert_eq!(entry_row(key, seq), row);
     }
 }
 

@@ -46,7 +46,7 @@ use self::writer::{Done, Message, QUEUE_JOBS_MAX, Writer};
 use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
 use crate::lock::{Key, KeyId, SessionId, State, TableName};
 
-/// How many reads may be under way, each on a thread of its own; more wait.
+/// How many reads may be in flight, each on a thread of its own; more wait.
 const READS_MAX: usize = 16;
 
 /// Where an embedded store lies, and how much memory it takes.
@@ -149,8 +149,8 @@ impl EmbeddedStore {
     /// Finishes what was asked for before, closes the file and gives the directory back. Whatever is
     /// asked later is answered [`StoreError::Closed`].
     pub async fn shutdown(&self) {
-        let (told, stopped) = oneshot::channel();
-        if self.queue.send(Message::Stop(told)).await.is_ok() {
+        let (acknowledge, stopped) = oneshot::channel();
+        if self.queue.send(Message::Stop(acknowledge)).await.is_ok() {
             // An error: another call was faster, and the writer is gone.
             let _ = stopped.await;
         }
@@ -183,7 +183,7 @@ impl EmbeddedStore {
             let answer = gate.read(work);
             if gate.ready().is_err() {
                 // Where there is no room for it, the writer is awake and looks by itself.
-                let _ = queue.try_send(Message::Look);
+                let _ = queue.try_send(Message::Recheck);
             }
             answer
         });
@@ -309,5 +309,5 @@ fn applied(done: Done) -> Result<(), StoreError> {
 
 /// The writer answers each kind of work with its own kind of outcome, so this is never seen.
 fn wrong_answer() -> StoreError {
-    StoreError::Unavailable("the writer gave the answer to another question".to_owned())
+    StoreError::Unavailable("the writer gave the answer to another request".to_owned())
 }

@@ -31,7 +31,7 @@ struct Above {
 }
 
 impl Overlay {
-    pub(super) fn over(file: File) -> io::Result<Overlay> {
+    pub(super) fn ended(file: File) -> io::Result<Overlay> {
         let len = file.metadata()?.len();
         Ok(Overlay {
             file,
@@ -145,7 +145,7 @@ mod tests {
     fn an_overlay_shows_what_was_written_and_leaves_the_file_alone() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 5000]).unwrap();
-        let overlay = Overlay::over(file.try_clone().unwrap()).unwrap();
+        let overlay = Overlay::ended(file.try_clone().unwrap()).unwrap();
 
         overlay.write(4090, &[2; 10]).unwrap();
         overlay.write(9000, &[3; 10]).unwrap();

@@ -7,11 +7,11 @@ use redb::{ReadTransaction, ReadableTable};
 
 use super::fault::Fault;
 use super::record::{
-    LockRow, RecordError, decode_cell, decode_place, decode_replica, decode_session,
+    LockRow, RecordError, decode_cell, decode_entry, decode_replica, decode_session,
 };
 use super::rows::{
-    DATA, LOCKS, PLACES, REPLICAS, SESSIONS, key_row, places_after, places_of, split_id, split_key,
-    split_place,
+    DATA, ENTRIES, LOCKS, REPLICAS, SESSIONS, entries_after, entries_of, key_row, split_entry,
+    split_id, split_key,
 };
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use crate::store::{Cell, Listed, ReplicaRow, SessionRow};
@@ -19,7 +19,7 @@ use crate::store::{Cell, Listed, ReplicaRow, SessionRow};
 /// The state of a key.
 pub(super) fn state(
     locks: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    places: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    entry_table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     id: &KeyId,
 ) -> Result<Option<State>, Fault> {
     let key_row = key_row(id);
@@ -29,23 +29,23 @@ pub(super) fn state(
     };
     let lock = LockRow::decode(row.value()).map_err(damaged)?;
     let mut entries = VecDeque::new();
-    if lock.has_places() {
-        let (from, to) = places_of(&key_row);
-        for place in places.range(from.as_slice()..to.as_slice())? {
-            let (row, entry) = place?;
-            let Some((_, seq)) = split_place(row.value()) else {
-                return Err(Fault::Row(format!("a place of {id} has no number")));
+    if lock.has_entries() {
+        let (from, to) = entries_of(&key_row);
+        for entry_row in entry_table.range(from.as_slice()..to.as_slice())? {
+            let (row, entry) = entry_row?;
+            let Some((_, seq)) = split_entry(row.value()) else {
+                return Err(Fault::Row(format!("an entry of {id} has no number")));
             };
-            entries.push_back(decode_place(seq, entry.value()).map_err(damaged)?);
+            entries.push_back(decode_entry(seq, entry.value()).map_err(damaged)?);
         }
     }
-    lock.with_places(entries).map(Some).map_err(damaged)
+    lock.with_entries(entries).map(Some).map_err(damaged)
 }
 
 pub(super) fn load(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<State>, Fault> {
     let locks = snapshot.open_table(LOCKS)?;
-    let places = snapshot.open_table(PLACES)?;
-    state(&locks, &places, id)
+    let entry_table = snapshot.open_table(ENTRIES)?;
+    state(&locks, &entry_table, id)
 }
 
 pub(super) fn data(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<Cell>, Fault> {
@@ -57,7 +57,7 @@ pub(super) fn data(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<Cell
     }
 }
 
-/// Keys with a live place. Goes through the places, of which keys that nobody wants have none; steps
+/// Keys with a live entry. Goes through the entries, of which keys that nobody wants have none; steps
 /// over all but the first of each key.
 pub(super) fn live(
     snapshot: &ReadTransaction,
@@ -66,22 +66,22 @@ pub(super) fn live(
     limit: usize,
 ) -> Result<Vec<Listed>, Fault> {
     let locks = snapshot.open_table(LOCKS)?;
-    let places = snapshot.open_table(PLACES)?;
-    let (mut from, to) = places_after(table, after);
+    let entry_table = snapshot.open_table(ENTRIES)?;
+    let (mut from, to) = entries_after(table, after);
     let mut listed = Vec::new();
     while listed.len() < limit {
-        let Some(first) = places.range(from.as_slice()..to.as_slice())?.next() else {
+        let Some(first) = entry_table.range(from.as_slice()..to.as_slice())?.next() else {
             break;
         };
         let (row, _) = first?;
-        let found = split_place(row.value()).and_then(|(key_row, _)| split_key(key_row));
+        let found = split_entry(row.value()).and_then(|(key_row, _)| split_key(key_row));
         let Some(id) = found else {
-            return Err(Fault::Row(format!("a place in {table} has no key")));
+            return Err(Fault::Row(format!("an entry in {table} has no key")));
         };
-        let Some(state) = state(&locks, &places, &id)? else {
-            return Err(Fault::Row(format!("{id} has places and no lock")));
+        let Some(state) = state(&locks, &entry_table, &id)? else {
+            return Err(Fault::Row(format!("{id} has entries and no lock")));
         };
-        from = places_of(&key_row(&id)).1;
+        from = entries_of(&key_row(&id)).1;
         listed.push(Listed { key: id.key, state });
     }
     Ok(listed)

@@ -1,7 +1,7 @@
 //! Where things lie in the file: the tables, and the keys of their rows.
 //!
 //! Table names and keys hold no control characters, so a 0 byte can stand between them and the order
-//! of the bytes of a row's key is the order of tables, then of keys, then of places.
+//! of the bytes of a row's key is the order of tables, then of keys, then of entries.
 
 use redb::TableDefinition;
 use uuid::Uuid;
@@ -10,8 +10,8 @@ use crate::lock::{Key, KeyId, Seq, TableName};
 
 /// (table, key): the counters and ends of a key.
 pub(super) const LOCKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("locks");
-/// (table, key, seq): one live place.
-pub(super) const PLACES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("places");
+/// (table, key, seq): one live entry.
+pub(super) const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
 /// (table, key): the value.
 pub(super) const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
 /// Session id: the session.
@@ -48,8 +48,8 @@ fn ending(row: &[u8], last: u8) -> Vec<u8> {
     longer
 }
 
-/// The row of a place in PLACES, from the row of its key.
-pub(super) fn place_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
+/// The row of an entry in Entries, from the row of its key.
+pub(super) fn entry_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
     let mut row = Vec::with_capacity(key_row.len() + 1 + SEQ_BYTES);
     row.extend_from_slice(key_row);
     row.push(SEPARATOR);
@@ -57,23 +57,23 @@ pub(super) fn place_row(key_row: &[u8], seq: Seq) -> Vec<u8> {
     row
 }
 
-/// The places of one key: from the first up to, and without, the second.
-pub(super) fn places_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
+/// The entries of one key: from the first up to, and without, the second.
+pub(super) fn entries_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (ending(key_row, SEPARATOR), ending(key_row, ABOVE_SEPARATOR))
 }
 
-/// The places of a table whose keys come after `after`: from the first up to, and without, the second.
-pub(super) fn places_after(table: &TableName, after: Option<&Key>) -> (Vec<u8>, Vec<u8>) {
+/// The entries of a table whose keys come after `after`: from the first up to, and without, the second.
+pub(super) fn entries_after(table: &TableName, after: Option<&Key>) -> (Vec<u8>, Vec<u8>) {
     let name = table.as_str().as_bytes();
     let from = match after {
         None => ending(name, SEPARATOR),
-        Some(key) => places_of(&row_of(table, key)).1,
+        Some(key) => entries_of(&row_of(table, key)).1,
     };
     (from, ending(name, ABOVE_SEPARATOR))
 }
 
-/// Takes the row of a place apart: the row of its key, and its seq.
-pub(super) fn split_place(row: &[u8]) -> Option<(&[u8], Seq)> {
+/// Takes the row of an entry apart: the row of its key, and its seq.
+pub(super) fn split_entry(row: &[u8]) -> Option<(&[u8], Seq)> {
     let (rest, seq) = row.split_last_chunk::<SEQ_BYTES>()?;
     let (separator, key_row) = rest.split_last()?;
     (*separator == SEPARATOR).then_some((key_row, Seq(u64::from_be_bytes(*seq))))
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_sort_by_table_then_key_then_place_and_come_apart_again() {
+    fn rows_sort_by_table_then_key_then_entry_and_come_apart_again() {
         let ids = [
             id("t", " "),
             id("t", "a"),
@@ -122,9 +122,9 @@ mod tests {
         for id in &ids {
             assert_eq!(split_key(&key_row(id)).as_ref(), Some(id));
             for seq in seqs {
-                let row = place_row(&key_row(id), seq);
-                assert_eq!(split_place(&row), Some((&key_row(id)[..], seq)));
-                let (from, to) = places_of(&key_row(id));
+                let row = entry_row(&key_row(id), seq);
+                assert_eq!(split_entry(&row), Some((&key_row(id)[..], seq)));
+                let (from, to) = entries_of(&key_row(id));
                 assert!(from < row && row < to);
                 rows.push(row);
             }
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn a_listing_begins_after_the_whole_key_and_ends_with_its_table() {
         let table = TableName::parse("t").unwrap();
-        let (all, end) = places_after(&table, None);
-        let (after, _) = places_after(&table, Some(&Key::parse("a", 9).unwrap()));
-        let row = |t, k| place_row(&key_row(&id(t, k)), Seq(u64::MAX >> 1));
+        let (all, end) = entries_after(&table, None);
+        let (after, _) = entries_after(&table, Some(&Key::parse("a", 9).unwrap()));
+        let row = |t, k| entry_row(&key_row(&id(t, k)), Seq(u64::MAX >> 1));
         assert!(all < row("t", "a") && row("t", "a") < after);
         assert!(after < row("t", "a b") && row("t", "\u{10FFFF}") < end);
         assert!(row("s", "z") < all && end < row("t1", " "));

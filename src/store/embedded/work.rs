@@ -8,10 +8,10 @@ use redb::{ReadableTable, Table, WriteTransaction};
 use super::fault::Fault;
 use super::read;
 use super::record::{
-    decode_cell, decode_session, encode_cell, encode_lock, encode_place, encode_replica,
+    decode_cell, decode_session, encode_cell, encode_entry, encode_lock, encode_replica,
     encode_session, version_of,
 };
-use super::rows::{COMMITS, DATA, LOCKS, META, PLACES, REPLICAS, SESSIONS, key_row, place_row};
+use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, REPLICAS, SESSIONS, entry_row, key_row};
 use crate::lock::{Diff, KeyId, SessionId, State};
 use crate::store::{Cell, ReplicaRow, SessionRow};
 
@@ -38,7 +38,7 @@ pub(super) struct SwapRows {
     expected: u64,
     lock: Vec<u8>,
     written: Vec<(Vec<u8>, Vec<u8>)>,
-    over: Vec<Vec<u8>>,
+    ended: Vec<Vec<u8>>,
 }
 
 impl SwapRows {
@@ -46,15 +46,15 @@ impl SwapRows {
         let key_row = key_row(id);
         let diff = Diff::between(old, new);
         let written = diff.written.iter();
-        let over = diff.over.iter();
+        let ended = diff.ended.iter();
         SwapRows {
             id: id.clone(),
             expected: old.version,
             lock: encode_lock(new),
             written: written
-                .map(|entry| (place_row(&key_row, entry.seq), encode_place(entry)))
+                .map(|entry| (entry_row(&key_row, entry.seq), encode_entry(entry)))
                 .collect(),
-            over: over.map(|seq| place_row(&key_row, *seq)).collect(),
+            ended: ended.map(|seq| entry_row(&key_row, *seq)).collect(),
             key_row,
         }
     }
@@ -65,7 +65,7 @@ impl SwapRows {
             + written
                 .map(|(key, row)| key.len() + row.len())
                 .sum::<usize>()
-            + self.over.iter().map(Vec::len).sum::<usize>()
+            + self.ended.iter().map(Vec::len).sum::<usize>()
     }
 }
 
@@ -96,7 +96,7 @@ type Rows<'t> = Table<'t, &'static [u8], &'static [u8]>;
 /// The tables of one transaction.
 struct Tables<'t> {
     locks: Rows<'t>,
-    places: Rows<'t>,
+    entries: Rows<'t>,
     data: Rows<'t>,
     sessions: Rows<'t>,
     replicas: Rows<'t>,
@@ -111,7 +111,7 @@ pub(super) fn apply(
 ) -> Result<(), Fault> {
     let mut tables = Tables {
         locks: transaction.open_table(LOCKS)?,
-        places: transaction.open_table(PLACES)?,
+        entries: transaction.open_table(ENTRIES)?,
         data: transaction.open_table(DATA)?,
         sessions: transaction.open_table(SESSIONS)?,
         replicas: transaction.open_table(REPLICAS)?,
@@ -147,15 +147,15 @@ impl Tables<'_> {
             None => 0,
         };
         if found != rows.expected {
-            let state = read::state(&self.locks, &self.places, &rows.id)?;
+            let state = read::state(&self.locks, &self.entries, &rows.id)?;
             return Ok(Effect::StateConflict(state));
         }
         self.locks.insert(key_row, rows.lock.as_slice())?;
         for (key, row) in &rows.written {
-            self.places.insert(key.as_slice(), row.as_slice())?;
+            self.entries.insert(key.as_slice(), row.as_slice())?;
         }
-        for key in &rows.over {
-            self.places.remove(key.as_slice())?;
+        for key in &rows.ended {
+            self.entries.remove(key.as_slice())?;
         }
         Ok(Effect::Done { changed: true })
     }

@@ -19,7 +19,7 @@ use super::work::{Effect, Work, apply};
 use crate::lock::State;
 use crate::store::{SessionRow, StoreError};
 
-/// How many jobs may wait; whoever comes then waits to be let in.
+/// How many jobs may wait; whoever comes then waits to be admitted.
 pub(super) const QUEUE_JOBS_MAX: usize = 4096;
 /// How many jobs one transaction may hold.
 const BATCH_JOBS_MAX: usize = 1024;
@@ -47,7 +47,7 @@ pub(super) enum Message {
     /// Do this, and say what came of it.
     Job(Work, oneshot::Sender<Done>),
     /// The gate was closed by a reader.
-    Look,
+    Recheck,
     /// Finish what came before, close the file and say so.
     Stop(oneshot::Sender<()>),
 }
@@ -76,8 +76,8 @@ impl Writer {
                 Ok(()) => self.write_batch(),
                 Err(_) => self.reopen(),
             };
-            if let Flow::Stop(told) = flow {
-                break told;
+            if let Flow::Stop(acknowledge) = flow {
+                break acknowledge;
             }
         };
         self.queue.close();
@@ -87,9 +87,9 @@ impl Writer {
         while let Flow::Stop(Some(_)) = self.refuse_waiting() {}
         // Gives the directory back before anybody is told.
         drop(self.directory);
-        if let Some(told) = stopped {
+        if let Some(acknowledge) = stopped {
             // Whoever asked may have gone.
-            let _ = told.send(());
+            let _ = acknowledge.send(());
         }
     }
 
@@ -106,8 +106,8 @@ impl Writer {
                     batch.push(work);
                     answers.push(answer);
                 }
-                Some(Message::Look) => {}
-                Some(Message::Stop(told)) => break Flow::Stop(Some(told)),
+                Some(Message::Recheck) => {}
+                Some(Message::Stop(acknowledge)) => break Flow::Stop(Some(acknowledge)),
                 None => break Flow::Stop(None),
             }
             if batch.len() >= BATCH_JOBS_MAX || bytes >= BATCH_BYTES_MAX {
@@ -153,7 +153,7 @@ impl Writer {
                 }
             }
             Err(Fault::File(reason) | Fault::Row(reason)) => {
-                // Closed first: nobody who is told of the fault finds the store open.
+                // Closed first: nobody who is notified of the fault finds the store open.
                 self.gate.close(&reason);
                 let error = StoreError::Closed(reason);
                 let mut effects = effects.into_iter();
@@ -171,8 +171,8 @@ impl Writer {
         let mut pause_ms = REOPEN_MS_MIN;
         loop {
             for _ in 0..pause_ms / REFUSE_EVERY_MS {
-                if let Flow::Stop(told) = self.refuse_waiting() {
-                    return Flow::Stop(told);
+                if let Flow::Stop(acknowledge) = self.refuse_waiting() {
+                    return Flow::Stop(acknowledge);
                 }
                 thread::sleep(Duration::from_millis(REFUSE_EVERY_MS));
             }
@@ -214,8 +214,8 @@ impl Writer {
                     let error = self.gate.ready().err().unwrap_or_else(closed_meanwhile);
                     let _ = answer.send(Done::NotStarted(error));
                 }
-                Ok(Message::Look) => {}
-                Ok(Message::Stop(told)) => return Flow::Stop(Some(told)),
+                Ok(Message::Recheck) => {}
+                Ok(Message::Stop(acknowledge)) => return Flow::Stop(Some(acknowledge)),
                 Err(mpsc::error::TryRecvError::Empty) => return Flow::On,
                 Err(mpsc::error::TryRecvError::Disconnected) => return Flow::Stop(None),
             }
@@ -227,7 +227,7 @@ fn closed_meanwhile() -> StoreError {
     StoreError::Closed("it was closed meanwhile".to_owned())
 }
 
-/// The answer once the transaction is over.
+/// The answer once the transaction has ended.
 fn done(effect: Effect) -> Done {
     match effect {
         Effect::Done { .. } => Done::Applied,

@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// A replica ends, or its machine loses its memory: who waits there hears nothing.
+    /// A replica ends, or its machine loses its memory: who waits there learns nothing.
     pub fn forget(&mut self, r: usize, stays: bool) {
         let replica = &mut self.replicas[r];
         replica.is_up = stays;
@@ -222,7 +222,7 @@ impl World {
                 client.is_sure = false;
                 client.step = Step::Done;
             }
-            // An earlier try is under way, or a release: it asks again.
+            // An earlier try is in flight, or a release: it asks again.
             _ => {}
         }
     }

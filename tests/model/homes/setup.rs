@@ -63,7 +63,7 @@ impl Setup {
                     width_min: 4,
                     width_max: 8,
                     ended_max: 8,
-                    places_max: 8,
+                    entries_max: 8,
                     ahead_us_max: None,
                     clock_off: false,
                 },

@@ -24,29 +24,29 @@ pub enum Action {
     GiveUp(usize),
     /// A replica is told to take the key from a home that is gone.
     TakeOver(usize),
-    /// A replica hears that the key was handed to it.
+    /// A replica learns that the key was handed to it.
     Adopt(usize),
     /// A read of the row is answered.
     Loaded(usize),
     /// A swap takes effect.
     Applies(usize),
-    /// Its sender hears what became of it.
+    /// Its sender learns what became of it.
     Swapped(usize),
-    /// Its sender hears that this is not known.
+    /// Its sender learns that this is not known.
     SwapUnknown(usize),
-    /// It is not begun, and its sender hears so.
+    /// It is not begun, and its sender learns so.
     SwapNotStarted(usize),
     /// A read of the row fails.
     LoadFails(usize),
     /// A write lands on a node.
     Lands(usize, usize),
-    /// Two nodes have it: its sender hears so.
+    /// Two nodes have it: its sender learns so.
     Written(usize),
-    /// Its sender hears that this is not known.
+    /// Its sender learns that this is not known.
     WriteUnknown(usize),
     /// A read of the value is answered by all nodes but this one.
     Read(usize, u64, usize),
-    /// A pause is over.
+    /// A pause has passed.
     Resume(usize, PauseOf),
     /// A replica ends.
     Ends(usize),
@@ -54,7 +54,7 @@ pub enum Action {
     MemoryLost(usize),
     /// The session of a client ends.
     SessionEnds(usize),
-    /// A replica hears of it.
+    /// A replica learns of it.
     SessionHeard(usize, usize),
     /// The holder is found unclaimed.
     Unclaimed(usize),

@@ -9,7 +9,7 @@ use super::world::Value;
 pub enum Broken {
     /// Two clients may both be sure that they hold the key.
     TwoHolders,
-    /// An entry was told HELD after a later one.
+    /// An entry was answered HELD after a later one.
     OutOfOrder,
     /// A grant is not above the ones told before.
     FenceNotAbove,
@@ -51,7 +51,7 @@ impl Truth {
         self.broken.get_or_insert(broken);
     }
 
-    /// An entry is told HELD, with this grant.
+    /// An entry is answered HELD, with this grant.
     pub fn held(&mut self, seq: u64, grant: u64) {
         if seq < self.seq {
             self.breaks(Broken::OutOfOrder);

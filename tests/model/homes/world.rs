@@ -87,17 +87,17 @@ pub struct Swap {
 pub struct Replica {
     pub is_up: bool,
     pub machine: Machine,
-    /// A load is under way.
+    /// A load is in flight.
     pub loads: bool,
     pub reads: BTreeSet<u64>,
     pub pauses: Vec<PauseOf>,
-    /// Sessions whose ends it wants to hear of, by client.
+    /// Sessions whose ends it wants to learn of, by client.
     pub attached: BTreeSet<usize>,
     /// Its clock is known to be wrong.
     pub clock_is_wrong: bool,
     /// It was told to take the key over, and has not answered.
     pub takes: bool,
-    /// It hears that the key was handed to it in this term.
+    /// It learns that the key was handed to it in this term.
     pub given: Option<u64>,
 }
 
@@ -125,7 +125,7 @@ pub enum Step {
     Get,
     Put,
     Release,
-    /// All sections are over, or its entry was taken from it.
+    /// All sections have ended, or its entry was taken from it.
     Done,
 }
 
@@ -135,12 +135,12 @@ pub struct Client {
     pub step: Step,
     pub section: u8,
     pub puts: u8,
-    /// The call under way, and where.
+    /// The call in flight, and where.
     pub call: Option<(CallId, usize)>,
     /// Calls that were taken in somewhere, or given up: the next one needs another name and number.
     pub calls: u64,
     pub entry: Option<EntryRef>,
-    /// It heard HELD, and nothing since says otherwise.
+    /// It was answered HELD, and nothing since says otherwise.
     pub is_sure: bool,
     /// The value of its put, from its first try on.
     pub value: Value,
@@ -179,7 +179,7 @@ pub struct World {
     pub left: Faults,
     /// The last value that was given to a put.
     pub values: Value,
-    /// The entry that an operator takes away: what its client is told of it holds no longer.
+    /// The entry that an operator takes away: what its client is notified of it holds no longer.
     pub forced: Option<Seq>,
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-use super::super::history::{Event, Op, Outcome, Recorder, Told};
+use super::super::history::{Event, Learned, Op, Outcome, Recorder};
 use super::super::replica::PATIENCE;
 use super::{KEY, Kind};
 
@@ -32,12 +32,12 @@ fn since_boot(moment: Moment) -> Duration {
 /// which it may believe to hold, and the one at which it learned that it does not.
 #[tokio::test]
 async fn holds() {
-    let Ok(told) = std::env::var(HOLDER) else {
+    let Ok(answered) = std::env::var(HOLDER) else {
         return;
     };
-    let told: Vec<&str> = told.split(' ').collect();
-    let [endpoints, ttl, grace, in_session] = told[..] else {
-        panic!("{told:?}");
+    let answered: Vec<&str> = answered.split(' ').collect();
+    let [endpoints, ttl, grace, in_session] = answered[..] else {
+        panic!("{answered:?}");
     };
     let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
     let client = Client::connect(endpoints.split(',')).unwrap();
@@ -120,7 +120,7 @@ impl Holder {
     /// Returns once it holds the lock, and has counted.
     pub async fn start(kind: Kind, endpoints: &[String], history: &Recorder) -> Holder {
         let grace = kind.grace.unwrap_or_default().as_millis();
-        let told = format!(
+        let answered = format!(
             "{} {} {grace} {}",
             endpoints.join(","),
             kind.ttl.as_millis(),
@@ -131,7 +131,7 @@ impl Holder {
         let mut put = history.call(&name, Op::Put(None), |_| ());
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kills::holder::holds", "--nocapture"])
-            .env(HOLDER, told)
+            .env(HOLDER, answered)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -191,7 +191,7 @@ impl Holder {
             grant: None,
             invoked: said,
             answered: said,
-            outcome: until.map_or(Outcome::Unknown(Told::Nothing), |_| Outcome::Done),
+            outcome: until.map_or(Outcome::Unknown(Learned::Nothing), |_| Outcome::Done),
             until,
             ..self.held.clone()
         });

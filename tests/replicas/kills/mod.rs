@@ -81,7 +81,7 @@ impl Kind {
         let of_holder = self.grace.unwrap_or(self.ttl);
         let of_next = match self.next {
             // Its home is its liveness.
-            Waiter::Elsewhere(ttl) | Waiter::There(ttl) => ttl.min(REPLICA_TTL),
+            Waiter::Elsewhere(ttl) | Waiter::SameReplica(ttl) => ttl.min(REPLICA_TTL),
             Waiter::ElsewhereInSession | Waiter::ThereInSession(_) => Duration::ZERO,
         };
         let kept_for = match homes {
@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// Where the places of the holder and of the next one are served.
+/// Where the entries of the holder and of the next one are served.
 #[derive(Clone, Copy, PartialEq)]
 enum Homes {
     /// Each where it was asked for: the replicas cannot call each other.
@@ -132,7 +132,7 @@ pub async fn home_of_key(world: &World) -> usize {
 async fn home_through(world: &World, asked: usize) -> usize {
     let next = world.at(asked);
     let asked = &world.replicas[asked];
-    let place = next.create(ask("")).await.unwrap();
+    let entry = next.create(ask("")).await.unwrap();
     let mut admin = LockAdminClient::new(asked.channel());
     let describe = DescribeLockRequest {
         key: KEY.to_owned(),
@@ -141,7 +141,7 @@ async fn home_through(world: &World, asked: usize) -> usize {
     let described = admin.describe_lock(describe).await.unwrap().into_inner();
     let listed = admin.list_replicas(ListReplicasRequest::default()).await;
     let listed = listed.unwrap().into_inner().replicas;
-    let granted = next.acquire(&place).await.unwrap().lock_ref;
+    let granted = next.acquire(&entry).await.unwrap().lock_ref;
     next.release(&granted).await.unwrap();
     let home = &described.holders[0].home;
     let home = listed.iter().find(|info| info.replica == *home).unwrap();
@@ -178,7 +178,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
         let mut holder = Holder::start(kind, &endpoints, &world.history).await;
         let waiting = kind.next.start(&world, home, other).await;
-        // So that kills come at any time between two signs of life.
+        // So that kills come at any time between two renewals.
         sleep(Duration::from_millis(
             u64::try_from(round * 137 % 700).unwrap(),
         ))
@@ -309,8 +309,8 @@ async fn a_waiter_whose_home_is_the_replica_that_is_killed_has_the_lock_as_soon(
 async fn a_client_that_waits_through_the_replica_that_is_killed_goes_on_at_another() {
     let in_session = Waiter::ThereInSession(TTL);
     let kinds = [
-        REPLICA.before("the replica of the next, too", Waiter::There(TTL)),
-        BOTH.before("that and the client", Waiter::There(TTL)),
+        REPLICA.before("the replica of the next, too", Waiter::SameReplica(TTL)),
+        BOTH.before("that and the client", Waiter::SameReplica(TTL)),
         REPLICA.before("the next's, in a session", in_session),
         BOTH.in_session("that and the client, in sessions")
             .before("that and the client, in sessions", in_session),

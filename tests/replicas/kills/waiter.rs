@@ -19,7 +19,7 @@ pub enum Waiter {
     /// The same, in a session that the other replica keeps.
     ElsewhereInSession,
     /// The Rust client, connected to the replica of the holder first, with a TTL of its own.
-    There(Duration),
+    SameReplica(Duration),
     /// The same, in a session, which that replica keeps. When it loses the session it opens another one.
     ThereInSession(Duration),
 }
@@ -46,7 +46,7 @@ impl Got {
 }
 
 impl Waiter {
-    /// Takes its place in the queue; what is returned waits.
+    /// Adds its entry to the queue; what is returned waits.
     pub async fn start(self, world: &World, home: usize, other: usize) -> JoinHandle<Got> {
         let endpoints = [home, other].map(|n| world.replicas[n].endpoint());
         let client = || Client::connect(&endpoints).unwrap();
@@ -64,10 +64,10 @@ impl Waiter {
                 let opened = client.open_session(OpenSessionRequest::default()).await;
                 wait_at(next, ask(&opened.unwrap().into_inner().session)).await
             }
-            Waiter::There(ttl) => {
+            Waiter::SameReplica(ttl) => {
                 let request = LockRequest::new(KEY).ttl(ttl);
-                let mut place = client().place(request).await.unwrap();
-                tokio::spawn(async move { Got::of_guard(place.wait(None).await.unwrap()) })
+                let mut entry = client().enqueue(request).await.unwrap();
+                tokio::spawn(async move { Got::of_guard(entry.wait(None).await.unwrap()) })
             }
             Waiter::ThereInSession(ttl) => {
                 let client = client();
@@ -76,9 +76,9 @@ impl Waiter {
                     async move { client.open_session(SessionRequest::new().ttl(ttl)).await }
                 };
                 let session = open().await.unwrap();
-                let mut place = session.place(KEY).await.unwrap();
+                let mut entry = session.enqueue(KEY).await.unwrap();
                 tokio::spawn(async move {
-                    let mut waited = place.wait(None).await.map_err(|error| error.to_string());
+                    let mut waited = entry.wait(None).await.map_err(|error| error.to_string());
                     loop {
                         match waited {
                             Ok(guard) => break Got::of_guard(guard),
@@ -95,9 +95,9 @@ impl Waiter {
 }
 
 async fn wait_at(next: Sprayed, own: CreateLockRefRequest) -> JoinHandle<Got> {
-    let place = next.create(own).await.unwrap();
+    let entry = next.create(own).await.unwrap();
     tokio::spawn(async move {
-        let acquired = next.acquire(&place).await.unwrap();
+        let acquired = next.acquire(&entry).await.unwrap();
         Got {
             at: boot(),
             lock_ref: acquired.lock_ref,

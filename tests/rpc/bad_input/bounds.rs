@@ -17,7 +17,7 @@ pub fn bad_utf8(number: u8) -> Vec<u8> {
 
 pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
     let mut rows = Vec::new();
-    let range = "it takes 1000 to 3600000 ms (limits.ttl_min_ms, limits.ttl_max_ms)";
+    let range = "allowed are 1000 to 3600000 ms (limits.ttl_min_ms, limits.ttl_max_ms)";
     for (what, ttl, reason, words) in [
         (
             "a TTL of 0",
@@ -53,7 +53,7 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
             "a TTL below 0",
             span(-1, 0),
             "OUT_OF_RANGE",
-            "it is negative".to_owned(),
+            "must not be negative".to_owned(),
         ),
         (
             "a TTL that is no span",
@@ -84,7 +84,8 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
         ));
     }
 
-    let range = "it takes 100 ms (limits.disconnect_grace_min_ms) to the session's ttl, 30000 ms";
+    let range =
+        "allowed are 100 ms (limits.disconnect_grace_min_ms) to the session's ttl, 30000 ms";
     for (what, grace, reason, words) in [
         (
             "a grace of 0",
@@ -114,7 +115,7 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
             "a grace below 0",
             span(-1, 0),
             "OUT_OF_RANGE",
-            "it is negative".to_owned(),
+            "must not be negative".to_owned(),
         ),
         (
             "a grace that is no span",
@@ -231,7 +232,7 @@ pub fn messages(stage: &Stage) -> Vec<Row> {
     let expected = invalid(
         "put.value",
         "CONFLICTING",
-        "must be empty where delete is true",
+        "must be empty when delete is true",
     );
     rows.push(row("a delete with a value", Call::Release(last), expected));
 

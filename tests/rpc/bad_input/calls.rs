@@ -131,7 +131,7 @@ pub fn critical_calls(lock_ref: &str) -> Vec<(&'static str, Call)> {
     ]
 }
 
-/// All calls that take a lockRef, with this one, and the field it stands in.
+/// All calls that take a lockRef, with this one, and the field it is in.
 pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)> {
     let text = || lock_ref.to_owned();
     let critical = critical_calls(lock_ref);

@@ -10,8 +10,8 @@ use super::{Row, answered, invalid, not_found, precondition, row};
 pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     let mut rows = Vec::new();
     let full = stage.held.lock_ref.as_str();
-    let (place, grant) = full.split_once('@').unwrap();
-    let (key, tag) = place.rsplit_once('.').unwrap();
+    let (entry, grant) = full.split_once('@').unwrap();
+    let (key, tag) = entry.rsplit_once('.').unwrap();
     let (key, seq) = key.rsplit_once('#').unwrap();
     assert_eq!((key, seq), ("default/orders%2042", "1"));
 
@@ -49,12 +49,12 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         ),
         (
             "cut before the grant",
-            format!("{place}@"),
+            format!("{entry}@"),
             broken("its grant"),
         ),
         (
             "a tag that is too long",
-            format!("{place}0"),
+            format!("{entry}0"),
             broken("its tag"),
         ),
         (
@@ -79,8 +79,8 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         ),
         (
             "longer than any",
-            format!("{place}@{}", "1".repeat(4_000)),
-            broken(&format!("it has {} bytes, and none", place.len() + 4_001)),
+            format!("{entry}@{}", "1".repeat(4_000)),
+            broken(&format!("it has {} bytes, and none", entry.len() + 4_001)),
         ),
         (
             "with a key longer than any",
@@ -95,7 +95,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         ),
         (
             "a grant too large",
-            format!("{place}@{}", u64::MAX),
+            format!("{entry}@{}", u64::MAX),
             broken("its grant"),
         ),
         // Two spellings of one lockRef would be two lockRefs to whoever compares them.
@@ -117,10 +117,10 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         ("a sign", format!("{key}#+1.{tag}"), broken("its number")),
         (
             "a grant with a leading zero",
-            format!("{place}@0{grant}"),
+            format!("{entry}@0{grant}"),
             broken("its grant"),
         ),
-        ("a space behind", format!("{place} "), broken("its tag")),
+        ("a space behind", format!("{entry} "), broken("its tag")),
         (
             "a wrong tag",
             format!("{key}#1.{wrong_tag}@{grant}"),
@@ -160,7 +160,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         for (call, field, ask) in lock_ref_calls(&text) {
             let expected = match (code, &ask) {
                 (Code::InvalidArgument, _) => invalid(field, "MALFORMED", words.clone()),
-                // On a stream of many sessions one that is over is an answer.
+                // On a stream of many sessions one that has ended is an answer.
                 (_, Call::KeepAlive(_)) => answered(&["reason: NoLongerKept", "seconds: 0"]),
                 _ => never(),
             };
@@ -172,7 +172,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         rows.push(row(format!("a lockRef of no table: {call}"), ask, expected));
     }
     for (call, field, ask) in lock_ref_calls("") {
-        let expected = invalid(field, "MISSING", "it is needed and empty");
+        let expected = invalid(field, "MISSING", "must not be empty");
         rows.push(row(format!("no lockRef: {call}"), ask, expected));
     }
     for (call, field, ask) in lock_ref_calls("default") {
@@ -184,7 +184,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         rows.push(row(format!("a table as a lockRef: {call}"), ask, expected));
     }
     // No cut of a lockRef is another one, down to its last character.
-    for cut in 1..place.len() {
+    for cut in 1..entry.len() {
         let (call, ask) = critical_calls(&full[..cut]).remove(0);
         let expected = invalid("lock_ref", "MALFORMED", "not a lockRef");
         rows.push(row(format!("the first {cut} bytes: {call}"), ask, expected));
@@ -195,22 +195,22 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
 pub fn holders_only(stage: &Stage) -> Vec<Row> {
     let mut rows = Vec::new();
     let token = stage.held.fencing_token;
-    let (place, _) = stage.held.lock_ref.split_once('@').unwrap();
+    let (entry, _) = stage.held.lock_ref.split_once('@').unwrap();
     let waiter = &stage.waiter.lock_ref;
-    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock gives that one");
-    let no_grant = || precondition("NO_GRANT", "this lockRef has no grant");
+    let superseded = || precondition("GRANT_SUPERSEDED", "AcquireLock returns the current grant");
+    let no_grant = || precondition("NO_GRANT", "this lockRef carries no grant");
     for (what, text, expected) in [
         (
             "an older grant",
-            format!("{place}@{}", token - 1),
+            format!("{entry}@{}", token - 1),
             superseded(),
         ),
         (
             "a grant from the future",
-            format!("{place}@{}", token + 1),
+            format!("{entry}@{}", token + 1),
             superseded(),
         ),
-        ("no grant", place.to_owned(), no_grant()),
+        ("no grant", entry.to_owned(), no_grant()),
         ("a waiter", waiter.clone(), no_grant()),
         (
             "a waiter with the grant of another",
@@ -219,7 +219,7 @@ pub fn holders_only(stage: &Stage) -> Vec<Row> {
         ),
         (
             "a released lockRef",
-            stage.over.lock_ref.clone(),
+            stage.ended.lock_ref.clone(),
             precondition("RELEASED", "it was released"),
         ),
     ] {
@@ -231,7 +231,7 @@ pub fn holders_only(stage: &Stage) -> Vec<Row> {
         }
     }
     let acquire = AcquireLockRequest {
-        lock_ref: stage.over.lock_ref.clone(),
+        lock_ref: stage.ended.lock_ref.clone(),
         ..Default::default()
     };
     let expected = precondition("RELEASED", "it was released");
@@ -241,14 +241,14 @@ pub fn holders_only(stage: &Stage) -> Vec<Row> {
         expected,
     ));
     for (what, again) in [
-        ("a release twice", release(&stage.over, None)),
+        ("a release twice", release(&stage.ended, None)),
         (
             "a release twice, with its put",
-            release(&stage.over, Some(b"last")),
+            release(&stage.ended, Some(b"last")),
         ),
         (
             "a release twice, with another put",
-            release(&stage.over, Some(b"stolen")),
+            release(&stage.ended, Some(b"stolen")),
         ),
     ] {
         let expected = answered(&["already_released: true"]);

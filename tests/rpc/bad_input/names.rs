@@ -19,7 +19,7 @@ pub fn keys_and_tables() -> Vec<Row> {
             "an empty key",
             "",
             "",
-            invalid("key", "MISSING", "key: it is needed and empty"),
+            invalid("key", "MISSING", "key: must not be empty"),
         ),
         (
             "a long key",
@@ -40,7 +40,7 @@ pub fn keys_and_tables() -> Vec<Row> {
             invalid(
                 "key",
                 "MALFORMED",
-                "key: it has a control character at byte 5",
+                "key: contains a control character at byte 5",
             ),
         ),
         (

@@ -28,7 +28,7 @@ pub struct Stage {
     /// Was made with the request_id [`REQUEST_ID`] and a TTL of an hour.
     pub once: CreateLockRefResponse,
     /// Released, with `last` as its value.
-    pub over: CreateLockRefResponse,
+    pub ended: CreateLockRefResponse,
     pub session: String,
 }
 
@@ -51,10 +51,10 @@ impl Stage {
         create(KEY, "archive", "").await;
         create("other", "", "").await;
         let once = create("once", "", REQUEST_ID).await;
-        let over = create("over", "", "").await;
+        let ended = create("over", "", "").await;
         client.critical_put(put(&held, b"kept")).await.unwrap();
         client
-            .release_lock(release(&over, Some(b"last")))
+            .release_lock(release(&ended, Some(b"last")))
             .await
             .unwrap();
         let open = OpenSessionRequest {
@@ -75,7 +75,7 @@ impl Stage {
             held,
             waiter,
             once,
-            over,
+            ended,
             session,
         }
     }
@@ -85,7 +85,7 @@ impl Stage {
     pub async fn facts(&self) -> Vec<String> {
         let (mut client, mut admin) = (self.client.clone(), self.admin.clone());
         let mut facts = Vec::new();
-        let without_lease = |place: &mut Place| place.lease_left = None;
+        let without_lease = |entry: &mut QueueEntry| entry.lease_left = None;
         for table in ["default", "archive"] {
             let keys: &[&str] = match table {
                 "default" => &[KEY, "other", "once", "over", "fresh"],

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::{
-    Cell, Listed, QUESTION_KEPT, Question, ReplicaRow, SessionRow, SessionSwap, Swap,
+    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap,
+    Swap,
 };
 use tokio::time::Instant;
 
@@ -28,11 +29,11 @@ pub struct Rows {
     sessions: BTreeMap<SessionId, SessionRow>,
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
     forgotten: BTreeSet<ReplicaId>,
-    questions: Vec<Asked>,
+    hand_over_requests: Vec<StoredRequest>,
 }
 
-struct Asked {
-    question: Question,
+struct StoredRequest {
+    request: HandOverRequest,
     at: Instant,
     answer: Option<bool>,
 }
@@ -52,11 +53,11 @@ pub fn winner(a: Option<Cell>, b: Option<Cell>) -> Option<Cell> {
 
 /// A queue in a few words.
 fn shown(state: &State) -> String {
-    let places: Vec<String> = state.entries.iter().map(|e| e.seq.0.to_string()).collect();
+    let entries: Vec<String> = state.entries.iter().map(|e| e.seq.0.to_string()).collect();
     format!(
         "v{} [{}] grant {} fence {}{}",
         state.version,
-        places.join(" "),
+        entries.join(" "),
         state.grant.0,
         state.fence.0,
         if state.unsynced { " unsynced" } else { "" }
@@ -99,7 +100,7 @@ impl Cluster {
         (Swap::Applied, format!("applied: {}", shown(new)))
     }
 
-    /// Live places of all keys, in words.
+    /// Live entries of all keys, in words.
     pub fn left(&self) -> Vec<String> {
         let rows = self.rows();
         let live = rows.states.iter().filter(|(_, s)| !s.entries.is_empty());
@@ -114,7 +115,7 @@ impl Cluster {
         .collect()
     }
 
-    /// The first place of a key: its number and its tag.
+    /// The first entry of a key: its number and its tag.
     pub fn holder(&self, key: &str) -> Option<(u64, u64)> {
         let rows = self.rows();
         let state = rows.states.iter().find(|(id, _)| id.key.as_str() == key)?.1;
@@ -185,10 +186,12 @@ impl Rows {
         above.take(limit).cloned().collect()
     }
 
-    /// A plain write whose timestamp is the beat, as [`Rows::beat`].
+    /// A plain write whose timestamp is the heartbeat, as [`Rows::heartbeat`].
     pub fn announce(&mut self, row: &ReplicaRow) {
         let present = self.replicas.get(&row.id);
-        if !self.forgotten.contains(&row.id) && present.is_none_or(|one| one.beat < row.beat) {
+        if !self.forgotten.contains(&row.id)
+            && present.is_none_or(|one| one.heartbeat < row.heartbeat)
+        {
             self.replicas.insert(row.id, row.clone());
         }
     }
@@ -197,12 +200,12 @@ impl Rows {
         self.replicas.values().cloned().collect()
     }
 
-    /// A plain write whose timestamp is the beat: the highest one stands.
-    pub fn beat(&mut self, id: ReplicaId, beat: u64, stopped: bool) {
+    /// A plain write whose timestamp is the heartbeat: the highest one stands.
+    pub fn heartbeat(&mut self, id: ReplicaId, heartbeat: u64, stopped: bool) {
         if let Some(row) = self.replicas.get_mut(&id)
-            && row.beat < beat
+            && row.heartbeat < heartbeat
         {
-            row.beat = beat;
+            row.heartbeat = heartbeat;
             row.stopped = stopped;
         }
     }
@@ -213,41 +216,41 @@ impl Rows {
         self.forgotten.insert(id);
     }
 
-    pub fn ask(&mut self, question: &Question) {
-        self.questions.push(Asked {
-            question: question.clone(),
+    pub fn ask(&mut self, request: &HandOverRequest) {
+        self.hand_over_requests.push(StoredRequest {
+            request: request.clone(),
             at: Instant::now(),
             answer: None,
         });
     }
 
-    fn kept(&mut self) -> &mut Vec<Asked> {
-        self.questions
-            .retain(|asked| asked.at.elapsed() < QUESTION_KEPT);
-        &mut self.questions
+    fn kept(&mut self) -> &mut Vec<StoredRequest> {
+        self.hand_over_requests
+            .retain(|asked| asked.at.elapsed() < HAND_OVER_REQUEST_KEPT);
+        &mut self.hand_over_requests
     }
 
-    pub fn questions(&mut self, home: ReplicaId) -> Vec<Question> {
+    pub fn hand_over_requests(&mut self, home: ReplicaId) -> Vec<HandOverRequest> {
         let open = self
             .kept()
             .iter()
-            .filter(|asked| asked.question.home == home && asked.answer.is_none());
-        open.map(|asked| asked.question.clone()).collect()
+            .filter(|asked| asked.request.home == home && asked.answer.is_none());
+        open.map(|asked| asked.request.clone()).collect()
     }
 
-    pub fn answer(&mut self, question: &Question, yes: bool) {
+    pub fn answer(&mut self, request: &HandOverRequest, yes: bool) {
         let asked = self
             .kept()
             .iter_mut()
-            .filter(|asked| asked.question.id == question.id);
+            .filter(|asked| asked.request.id == request.id);
         asked.for_each(|asked| asked.answer = Some(yes));
     }
 
-    pub fn answered(&mut self, question: &Question) -> Option<bool> {
+    pub fn answered(&mut self, request: &HandOverRequest) -> Option<bool> {
         let asked = self
             .kept()
             .iter()
-            .find(|asked| asked.question.id == question.id);
+            .find(|asked| asked.request.id == request.id);
         asked.and_then(|asked| asked.answer)
     }
 }

@@ -11,7 +11,7 @@ pub struct Weather {
     pub percent: u64,
     /// Nothing gets there, or back.
     pub is_cut: bool,
-    /// Beats do not get there; all else does.
+    /// Heartbeats do not get there; all else does.
     pub is_mute: bool,
 }
 
@@ -28,7 +28,7 @@ pub enum Fate {
     UnknownDone,
     /// It is lost.
     UnknownLost,
-    /// Nobody hears of it, and it takes effect this much later.
+    /// Nobody learns of it, and it takes effect this much later.
     UnknownLate(Duration),
 }
 
@@ -76,7 +76,7 @@ impl Fate {
     }
 }
 
-/// When each copy of a value hears of a write, counted from when it is sent; `None` for never.
+/// When each copy of a value learns of a write, counted from when it is sent; `None` for never.
 pub fn copies<const N: usize>(rng: &mut Rng, fate: Fate) -> [Option<Duration>; N] {
     std::array::from_fn(|_| match fate {
         Fate::NotStarted | Fate::UnknownLost => None,

@@ -1,4 +1,4 @@
-//! A node that lets nobody in without a password and a certificate.
+//! A node that admits nobody without a password and a certificate.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::World;
 use super::command;
 use super::support::{self, Lone};
 use crate::certificates::Authority;
-use crate::world::{apply, id, table, with_place};
+use crate::world::{apply, id, table, with_entry};
 
 /// A certificate and its key in one file, as Cassandra reads them.
 fn in_one_file(files: &ClientCertificate) -> PathBuf {
@@ -94,7 +94,7 @@ impl Guarded {
         self.options().tls.unwrap()
     }
 
-    /// `fermata schema` with the flags, the file and the variable that let it in.
+    /// `fermata schema` with the flags, the file and the variable that granted it the lock.
     fn command(&self, words: &[&str], ca_file: &Path) -> Command {
         let options = self.options();
         let mut command = command::schema(words);
@@ -137,16 +137,16 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
         let output = guarded.command(words, ca_file).output().await.unwrap();
         command::ended(&output)
     };
-    let (code, _, told) = run(&["apply"], &stranger).await;
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains("not signed by the CA"), "{told}");
+    let (code, _, answered) = run(&["apply"], &stranger).await;
+    assert_eq!(code, Some(69), "{answered}");
+    assert!(answered.contains("not signed by the CA"), "{answered}");
 
-    let (code, _, told) = run(&["apply", "--replication", "datacenter1=1"], &ca_file).await;
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("\"lock_orders\""), "{told}");
+    let (code, _, answered) = run(&["apply", "--replication", "datacenter1=1"], &ca_file).await;
+    assert_eq!(code, Some(0), "{answered}");
+    assert!(answered.contains("\"lock_orders\""), "{answered}");
 
-    let (code, found, told) = run(&["check"], &ca_file).await;
-    assert_eq!(code, Some(0), "{found}{told}");
+    let (code, found, answered) = run(&["check"], &ca_file).await;
+    assert_eq!(code, Some(0), "{found}{answered}");
     for words in [
         "advice: copies of each key: 1;",
         "add nodes, and replicate to 3 of them",
@@ -159,19 +159,19 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
 /// Why these options do not open a store.
 async fn refusal(options: CassandraOptions) -> OpenError {
     match CassandraStore::open(options).await {
-        Ok(_) => panic!("it was let in"),
+        Ok(_) => panic!("it was granted the lock"),
         Err(error) => error,
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_a_certificate_and_a_password_is_let_in() {
+async fn who_has_a_certificate_and_a_password_is_admitted() {
     let Some(guarded) = Guarded::node().await else {
         return;
     };
     let store = CassandraStore::open(guarded.options()).await.unwrap();
     let none = State::default();
-    apply(&store, &id("k"), &none, &with_place(&none, 1)).await;
+    apply(&store, &id("k"), &none, &with_entry(&none, 1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +228,7 @@ async fn a_node_that_another_authority_knows_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_without_a_certificate_of_the_authority_is_not_let_in() {
+async fn a_client_without_a_certificate_of_the_authority_is_not_admitted() {
     let Some(guarded) = Guarded::node().await else {
         return;
     };
@@ -252,7 +252,7 @@ async fn a_client_without_a_certificate_of_the_authority_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_encrypt_is_not_let_in() {
+async fn a_client_that_does_not_encrypt_is_not_admitted() {
     let Some(guarded) = Guarded::node().await else {
         return;
     };

@@ -24,7 +24,7 @@ async fn its_turn(music: &Music, lock_ref: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_of_music_serves_its_places_in_order_and_leaves_no_table() {
+async fn a_queue_of_music_serves_its_entries_in_order_and_leaves_no_table() {
     let Some(world) = World::make(&["default"]).await else {
         return;
     };
@@ -123,9 +123,9 @@ async fn bench(world: &World, more: &[&str]) -> Output {
 }
 
 /// The report of a benchmark without errors.
-fn report(told: &Output) -> Json {
-    assert!(told.status.success(), "{told:?}");
-    serde_json::from_slice(&told.stdout).unwrap()
+fn report(answered: &Output) -> Json {
+    assert!(answered.status.success(), "{answered:?}");
+    serde_json::from_slice(&answered.stdout).unwrap()
 }
 
 /// The turns of a report in their order: workers, round and system. Every counter of them is exact.
@@ -155,9 +155,9 @@ async fn a_benchmark_takes_turns_with_music_and_compares() {
     let tables = raw.tables().await;
     let serve = Serve::start();
     let more = ["--rounds", "2", "--workers", "1,4", "--endpoint"];
-    let told = bench(&world, &[&more[..], &[&serve.endpoint]].concat()).await;
-    let report = report(&told);
-    assert_eq!(report["settings"]["way"], "grpc");
+    let answered = bench(&world, &[&more[..], &[&serve.endpoint]].concat()).await;
+    let report = report(&answered);
+    assert_eq!(report["settings"]["transport"], "grpc");
 
     // Who begins changes from round to round.
     let expected = [1, 4].map(|workers| {
@@ -198,9 +198,9 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
     let store = world.store().await;
     assert_eq!(store.list_replicas().await.unwrap(), []);
 
-    let told = bench(&world, &more).await;
-    let report = report(&told);
-    assert_eq!(report["settings"]["way"], "in_process");
+    let answered = bench(&world, &more).await;
+    let report = report(&answered);
+    assert_eq!(report["settings"]["transport"], "in_process");
     assert_eq!(report["settings"]["endpoints"], serde_json::json!([]));
     assert_eq!(turns(&report), [(4, 1, "fermata"), (4, 1, "music")]);
     assert!(report["comparisons"][0]["ratio"]["median"].as_f64() > Some(0.0));
@@ -209,6 +209,6 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
     let [replica] = replicas.as_slice() else {
         panic!("{replicas:?}")
     };
-    assert!(replica.stopped && replica.beat > 0, "{replica:?}");
+    assert!(replica.stopped && replica.heartbeat > 0, "{replica:?}");
     assert_eq!((&*replica.address, &*replica.peer_address), ("", ""));
 }

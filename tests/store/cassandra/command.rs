@@ -64,12 +64,15 @@ async fn two_who_make_the_tables_at_once_both_succeed_and_the_check_is_good() {
     let apply = ["apply", "--replication", "datacenter1=3"];
     let (first, second) = tokio::join!(world.command(&apply), world.command(&apply));
     drop(one);
-    for (code, _, told) in [first, second] {
-        assert_eq!(code, Some(0), "{told}");
-        assert!(told.contains("every node knows schema version"), "{told}");
+    for (code, _, answered) in [first, second] {
+        assert_eq!(code, Some(0), "{answered}");
+        assert!(
+            answered.contains("every node knows schema version"),
+            "{answered}"
+        );
     }
-    let (code, found, told) = world.command(&["check"]).await;
-    assert_eq!((code, found.as_str()), (Some(0), "good\n"), "{told}");
+    let (code, found, answered) = world.command(&["check"]).await;
+    assert_eq!((code, found.as_str()), (Some(0), "good\n"), "{answered}");
 
     let (code, found, _) = world.command(&["check", "--table", "orders"]).await;
     assert_eq!(code, Some(78), "{found}");
@@ -111,20 +114,23 @@ async fn what_the_cluster_would_only_refuse_is_told_with_what_to_write() {
     let Some(world) = World::empty().await else {
         return;
     };
-    let (code, _, told) = world.command(&["apply"]).await;
-    assert_eq!(code, Some(64), "{told}");
+    let (code, _, answered) = world.command(&["apply"]).await;
+    assert_eq!(code, Some(64), "{answered}");
     assert!(
-        told.contains(&format!("there is no keyspace {}", world.keyspace)),
-        "{told}"
+        answered.contains(&format!("there is no keyspace {}", world.keyspace)),
+        "{answered}"
     );
-    assert!(told.contains("--replication datacenter1=3"), "{told}");
+    assert!(
+        answered.contains("--replication datacenter1=3"),
+        "{answered}"
+    );
 
     let elsewhere = ["apply", "--replication", "nowhere=3"];
-    let (code, _, told) = world.command(&elsewhere).await;
-    assert_eq!(code, Some(64), "{told}");
+    let (code, _, answered) = world.command(&elsewhere).await;
+    assert_eq!(code, Some(64), "{answered}");
     assert!(
-        told.contains("no datacenter \"nowhere\"; it has datacenter1 (3 nodes)"),
-        "{told}"
+        answered.contains("no datacenter \"nowhere\"; it has datacenter1 (3 nodes)"),
+        "{answered}"
     );
 
     let prefers = ["check", "--datacenter", "nowhere"];
@@ -155,8 +161,8 @@ async fn a_node_that_cannot_be_asked_is_named_and_nothing_is_called_good() {
     });
     let mut command = schema(&["check", "--contact-points", &format!("127.0.0.1:{port}")]);
     command.args(["--keyspace", world.keyspace.as_str()]);
-    let (code, found, told) = ended(&command.output().await.unwrap());
-    assert_eq!(code, Some(69), "{found}{told}");
+    let (code, found, answered) = ended(&command.output().await.unwrap());
+    assert_eq!(code, Some(69), "{found}{answered}");
     for node in ["127.0.0.2", "127.0.0.3"] {
         let line = format!("unknown: {node}:{port} (in datacenter1) could not be asked");
         assert!(found.contains(&line), "{found}");

@@ -12,7 +12,7 @@ use fermata::store::{Cell, Store, StoreError, Swap, Written};
 
 use super::World;
 use super::proxy::{CqlProxy, Faults};
-use crate::world::{Random, id, with_place};
+use crate::world::{Random, id, with_entry};
 
 /// A tenth of all requests and a tenth of all responses.
 const LOSSES: Faults = Faults {
@@ -68,17 +68,22 @@ async fn load(store: &CassandraStore, key: &KeyId) -> State {
     }
 }
 
-/// What a client was told of its attempts. An attempt puts a place in the queue of a key, under a request id of its
-/// own.
+/// What a client was notified of its attempts. An attempt puts an entry in the queue of a key, under a request id of
+/// its own.
 #[derive(Default)]
-struct Told {
+struct Answered {
     applied: Vec<(KeyId, u128)>,
     not_applied: Vec<(KeyId, u128)>,
     unknown: usize,
 }
 
 /// Makes one change to a key: attempts it until one attempt is told to be applied, or shows.
-async fn change(store: &CassandraStore, key: &KeyId, attempts: &AtomicU64, told: &mut Told) {
+async fn change(
+    store: &CassandraStore,
+    key: &KeyId,
+    attempts: &AtomicU64,
+    answered: &mut Answered,
+) {
     let mut mine: BTreeSet<u128> = BTreeSet::new();
     let mut state = load(store, key).await;
     loop {
@@ -88,10 +93,10 @@ async fn change(store: &CassandraStore, key: &KeyId, attempts: &AtomicU64, told:
         }
         let attempt = u128::from(attempts.fetch_add(1, Ordering::Relaxed));
         mine.insert(attempt);
-        let new = with_place(&state, attempt);
+        let new = with_entry(&state, attempt);
         match store.compare_and_swap(key, &state, &new).await {
             Swap::Applied => {
-                told.applied.push((key.clone(), attempt));
+                answered.applied.push((key.clone(), attempt));
                 let seen = load(store, key).await.version;
                 assert!(
                     seen >= new.version,
@@ -101,7 +106,7 @@ async fn change(store: &CassandraStore, key: &KeyId, attempts: &AtomicU64, told:
                 return;
             }
             Swap::Conflict(found) => {
-                told.not_applied.push((key.clone(), attempt));
+                answered.not_applied.push((key.clone(), attempt));
                 let found = found.unwrap_or_default();
                 assert_ne!(
                     found.version, state.version,
@@ -110,11 +115,11 @@ async fn change(store: &CassandraStore, key: &KeyId, attempts: &AtomicU64, told:
                 state = found;
             }
             Swap::NotStarted(_) => {
-                told.not_applied.push((key.clone(), attempt));
+                answered.not_applied.push((key.clone(), attempt));
                 state = load(store, key).await;
             }
             Swap::Unknown(_) => {
-                told.unknown += 1;
+                answered.unknown += 1;
                 state = load(store, key).await;
             }
         }
@@ -132,21 +137,21 @@ async fn make_changes(lossy: &Lossy, changes: usize) {
             let store = Arc::clone(&stores[client % stores.len()]);
             let attempts = Arc::clone(&attempts);
             tokio::spawn(async move {
-                let mut told = Told::default();
+                let mut answered = Answered::default();
                 for number in (client..changes).step_by(CLIENTS) {
                     let key = id(&format!("k{}", number % KEYS));
-                    change(&store, &key, &attempts, &mut told).await;
+                    change(&store, &key, &attempts, &mut answered).await;
                 }
-                told
+                answered
             })
         })
         .collect();
-    let mut told = Told::default();
+    let mut answered = Answered::default();
     for client in clients {
         let one = client.await.unwrap();
-        told.applied.extend(one.applied);
-        told.not_applied.extend(one.not_applied);
-        told.unknown += one.unknown;
+        answered.applied.extend(one.applied);
+        answered.not_applied.extend(one.not_applied);
+        answered.unknown += one.unknown;
     }
     let truth = lossy.world.store().await;
     let mut there = BTreeSet::new();
@@ -156,32 +161,32 @@ async fn make_changes(lossy: &Lossy, changes: usize) {
         assert_eq!(
             state.version,
             state.entries.len() as u64,
-            "one version a place"
+            "one version an entry"
         );
         let requests = state.entries.iter().map(|entry| entry.request_id.as_u128());
         there.extend(requests.map(|request| (key.clone(), request)));
     }
     println!(
         "{changes} changes: {} told to be applied, {} not, {} unknown; {:?}",
-        told.applied.len(),
-        told.not_applied.len(),
-        told.unknown,
+        answered.applied.len(),
+        answered.not_applied.len(),
+        answered.unknown,
         lossy.proxy.counts()
     );
     assert_eq!(there.len(), changes);
-    let lies: Vec<_> = told
+    let lies: Vec<_> = answered
         .applied
         .iter()
         .filter(|one| !there.contains(one))
         .collect();
     assert!(lies.is_empty(), "told to be applied, and are not: {lies:?}");
-    let lies: Vec<_> = told
+    let lies: Vec<_> = answered
         .not_applied
         .iter()
         .filter(|one| there.contains(one))
         .collect();
     assert!(lies.is_empty(), "told not to be applied, and are: {lies:?}");
-    assert!(told.unknown > 0, "nothing was put to the test");
+    assert!(answered.unknown > 0, "nothing was put to the test");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

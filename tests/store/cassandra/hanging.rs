@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::proxy::{CqlProxy, Faults};
 use super::{World, support};
-use crate::world::{Random, apply, id, with_place};
+use crate::world::{Random, apply, id, with_entry};
 
 /// How long a node hangs: for longer than it is avoided before it is asked whether it answers.
 const HANGS: Duration = Duration::from_secs(20);
@@ -76,7 +76,7 @@ impl Changes {
     }
 
     fn next(&self) -> State {
-        with_place(&self.state, u128::from(self.state.version) + 100)
+        with_entry(&self.state, u128::from(self.state.version) + 100)
     }
 
     /// One more change, however often it takes.
@@ -213,7 +213,7 @@ async fn a_replica_that_hangs_makes_no_key_stand_still_for_as_long_as_it_does() 
     let keys: Vec<KeyId> = (0..24).map(|n| id(&format!("k{n}"))).collect();
     for key in &keys {
         let old = State::default();
-        apply(&store, key, &old, &with_place(&old, 1)).await;
+        apply(&store, key, &old, &with_entry(&old, 1)).await;
     }
     let all = |span| {
         let all = keys.iter().map(|key| reads(&store, key.clone(), span));
@@ -258,8 +258,8 @@ async fn a_node_that_is_paused_is_in_the_way_of_two_requests_and_of_no_new_state
     let mut changes = Changes::begin(world).await;
     let paused = Paused::node(changes.first);
     changes.hung().await;
-    // Two places in one change are another statement, which is prepared at every node that is connected.
-    let mut next = with_place(&changes.next(), 1);
+    // Two entries in one change are another statement, which is prepared at every node that is connected.
+    let mut next = with_entry(&changes.next(), 1);
     next.version -= 1;
     let swap = changes.attempt(next).await;
     assert!(swap.is_none(), "a new statement: {swap:?}");

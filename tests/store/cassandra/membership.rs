@@ -13,7 +13,7 @@ use tokio::task::block_in_place;
 
 use super::World;
 use super::hanging::Paused;
-use crate::world::{apply, id, replica_row, with_place};
+use crate::world::{apply, id, replica_row, with_entry};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_an_error() {
@@ -47,7 +47,7 @@ async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_ranges_keep() {
     const KEYS: u64 = 30;
-    let Some(world) = World::of_places(super::WORLDS).await else {
+    let Some(world) = World::of_entries(super::WORLDS).await else {
         return;
     };
     let table = TableName::default_table();
@@ -63,7 +63,7 @@ async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_r
     let store = CassandraStore::open(options).await.unwrap();
     store.announce_replica(&replica_row(3)).await.unwrap();
     for number in 0..KEYS {
-        let (new, made) = (State::default(), with_place(&State::default(), 1));
+        let (new, made) = (State::default(), with_entry(&State::default(), 1));
         apply(&store, &id(&format!("k{number}")), &new, &made).await;
     }
     let swept = async || {

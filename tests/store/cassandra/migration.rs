@@ -8,7 +8,7 @@ use fermata::store::{Cell, SessionRow, SessionSwap, Store};
 
 use super::World;
 use super::raw::Raw;
-use crate::world::{apply, id, replica, replica_row, session, with_place};
+use crate::world::{apply, id, replica, replica_row, session, with_entry};
 
 /// What `fermata schema print` printed, and `apply` made, when the version was 1.
 const VERSION_1: &str = include_str!("version_1.cql");
@@ -25,8 +25,8 @@ async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its
     raw.run(VERSION_1_ROWS).await;
     match CassandraStore::open(world.options()).await {
         Err(error @ OpenError::OldSchema { found: 1, .. }) => {
-            let told = error.to_string();
-            assert!(told.contains("fermata schema apply"), "{told}");
+            let answered = error.to_string();
+            assert!(answered.contains("fermata schema apply"), "{answered}");
         }
         other => panic!("{other:?}"),
     }
@@ -55,14 +55,14 @@ async fn a_keyspace_of_version_1_is_migrated_by_any_number_at_once_and_keeps_its
     store.swap_session(1, &changed).await;
     let found = store.load_session(changed.id).await.unwrap();
     assert_eq!(found, Some(changed));
-    let first = with_place(&State::default(), 6);
+    let first = with_entry(&State::default(), 6);
     apply(&store, &id("k"), &State::default(), &first).await;
     assert_eq!(store.load(&id("k")).await.unwrap(), Some(first));
     // A replica of that time gave no heartbeats; it is not one to wait for.
     assert_eq!(store.list_replicas().await.unwrap(), []);
     store.announce_replica(&replica_row(4)).await.unwrap();
-    store.beat(replica(4), 1, false).await.unwrap();
-    assert_eq!(store.list_replicas().await.unwrap()[0].beat, 1);
+    store.heartbeat(replica(4), 1, false).await.unwrap();
+    assert_eq!(store.list_replicas().await.unwrap()[0].heartbeat, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -40,13 +40,13 @@ static MAKING: Mutex<()> = Mutex::const_new(());
 
 /// How many worlds there may be at once. One in which nodes hang takes the place of all.
 const WORLDS: u32 = 1_000;
-static PLACES: Semaphore = Semaphore::const_new(WORLDS as usize);
+static ENTRIES: Semaphore = Semaphore::const_new(WORLDS as usize);
 
 /// A keyspace of its own on the cluster that all tests of this program share.
 struct World {
     cluster: Arc<Cluster>,
     keyspace: Keyspace,
-    _place: SemaphorePermit<'static>,
+    _entry: SemaphorePermit<'static>,
 }
 
 impl World {
@@ -57,12 +57,12 @@ impl World {
 
     /// The same, while there is no other world: whatever is done to the nodes, nobody else sees it.
     async fn make_alone(tables: &[&str]) -> Option<World> {
-        World::of_places(WORLDS).await?.with(tables).await
+        World::of_entries(WORLDS).await?.with(tables).await
     }
 
     /// Without a keyspace.
     async fn empty() -> Option<World> {
-        World::of_places(1).await
+        World::of_entries(1).await
     }
 
     async fn with(self, tables: &[&str]) -> Option<World> {
@@ -70,9 +70,9 @@ impl World {
         Some(self)
     }
 
-    async fn of_places(places: u32) -> Option<World> {
+    async fn of_entries(entries: u32) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let place = PLACES.acquire_many(places).await.unwrap();
+        let entry = ENTRIES.acquire_many(entries).await.unwrap();
         let cluster = tokio::task::spawn_blocking(|| support::for_tests::cluster(3));
         let cluster = cluster.await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl World {
         Some(World {
             cluster,
             keyspace,
-            _place: place,
+            _entry: entry,
         })
     }
 

@@ -10,9 +10,9 @@ use fermata::store::{Store, Swap};
 use uuid::Uuid;
 
 use super::World;
-use crate::world::{apply, id, with_place, without_holder};
+use crate::world::{apply, id, with_entry, without_holder};
 
-/// Puts a place in the queue, however often others are faster; the versions that were acknowledged.
+/// Puts an entry in the queue, however often others are faster; the versions that were acknowledged.
 async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
     let key = id("k");
     let wanted = Uuid::from_u128(request);
@@ -22,7 +22,7 @@ async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
         if state.entries.iter().any(|entry| entry.request_id == wanted) {
             return None;
         }
-        let new = with_place(&state, request);
+        let new = with_entry(&state, request);
         match store.compare_and_swap(&key, &state, &new).await {
             Swap::Applied => return Some(new.version),
             Swap::Conflict(found) => state = found.unwrap_or_default(),
@@ -37,7 +37,7 @@ async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_place_and_one_version() {
+async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_entry_and_one_version() {
     const WRITERS: u128 = 100;
     let Some(world) = World::make(&["default"]).await else {
         return;
@@ -60,7 +60,7 @@ async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_place_and_one_v
         "a version was acknowledged twice"
     );
     let state = stores[0].load(&id("k")).await.unwrap().unwrap();
-    assert_eq!(state.version, WRITERS as u64, "one version a place");
+    assert_eq!(state.version, WRITERS as u64, "one version an entry");
     assert_eq!(state.entries.len(), WRITERS as usize);
     let requests: BTreeSet<_> = state.entries.iter().map(|entry| entry.request_id).collect();
     assert_eq!(requests.len(), WRITERS as usize);
@@ -70,13 +70,13 @@ async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_place_and_one_v
     );
 }
 
-/// A queue of so many places.
-async fn fill(store: &CassandraStore, places: u128) -> State {
+/// A queue of so many entries.
+async fn fill(store: &CassandraStore, entries: u128) -> State {
     let mut state = State::default();
-    for request in 0..places {
+    for request in 0..entries {
         state = State {
             version: 0,
-            ..with_place(&state, request)
+            ..with_entry(&state, request)
         };
     }
     state.version = 1;
@@ -115,7 +115,7 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
         let stop = Arc::clone(&stop);
         async move {
             while !stop.load(Ordering::Relaxed) {
-                let fresh = with_place(&state, u128::from(state.version) + 1_000);
+                let fresh = with_entry(&state, u128::from(state.version) + 1_000);
                 let new = State {
                     version: state.version + 1,
                     ..without_holder(&fresh)
@@ -153,14 +153,14 @@ async fn a_swap_whose_caller_left_applies_once_or_not_at_all() {
     let mut applied = 0;
     for round in 0..60u32 {
         let key = id("k");
-        let left = with_place(&state, round.into());
+        let left = with_entry(&state, round.into());
         let swap = store.compare_and_swap(&key, &state, &left);
         let patience = std::time::Duration::from_millis(u64::from(round) / 6);
         let _ = tokio::time::timeout(patience, swap).await;
         let seen = store.load(&key).await.unwrap().unwrap_or_default();
         assert!(seen == state || seen == left, "{seen:?}");
         // While the version is the one it named it may still apply; a swap that applies settles it.
-        let mine = with_place(&seen, 1_000 + u128::from(round));
+        let mine = with_entry(&seen, 1_000 + u128::from(round));
         state = match store.compare_and_swap(&key, &seen, &mine).await {
             Swap::Applied => mine,
             Swap::Conflict(Some(found)) => {

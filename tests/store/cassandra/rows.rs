@@ -2,18 +2,18 @@
 
 use fermata::lock::{Command, CoreLimits, SessionId, State, decide};
 use fermata::store::cassandra::CassandraStore;
-use fermata::store::{Question, Store, Subject};
+use fermata::store::{HandOverRequest, HandOverTarget, Store};
 
 use super::World;
 use super::raw::Raw;
-use crate::world::{create, id, replica, with_place, without_holder};
+use crate::world::{create, id, replica, with_entry, without_holder};
 
 async fn apply(store: &CassandraStore, old: &State, new: State) -> State {
     crate::world::apply(store, &id("k"), old, &new).await;
     new
 }
 
-/// The state after the places with these seqs gave up.
+/// The state after the entries with these seqs gave up.
 fn without(state: &State, seqs: impl Iterator<Item = u64>) -> State {
     let gone: Vec<Command> = seqs
         .map(|seq| {
@@ -36,14 +36,14 @@ fn without(state: &State, seqs: impl Iterator<Item = u64>) -> State {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_ended_in_the_middle_stays_over_for_every_store() {
+async fn an_entry_that_ended_in_the_middle_stays_ended_for_every_store() {
     let Some(world) = World::make(&["default"]).await else {
         return;
     };
     let (one, other) = (world.store().await, world.store().await);
     let mut state = State::default();
     for request in 0..5 {
-        state = apply(&one, &state, with_place(&state, request)).await;
+        state = apply(&one, &state, with_entry(&state, request)).await;
     }
     state = apply(&one, &state, without(&state, [2, 4].into_iter())).await;
     assert_eq!(other.load(&id("k")).await.unwrap().as_ref(), Some(&state));
@@ -53,7 +53,7 @@ async fn a_place_that_ended_in_the_middle_stays_over_for_every_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_run_in_the_middle_is_ignored_whatever_stands_there() {
+async fn a_long_run_in_the_middle_is_ignored_whatever_is_there() {
     let Some(world) = World::make(&["default"]).await else {
         return;
     };
@@ -86,7 +86,7 @@ async fn a_long_run_in_the_middle_is_ignored_whatever_stands_there() {
     assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
 }
 
-/// So many places pass through one key: 16 go and 16 come with each change.
+/// So many entries pass through one key: 16 go and 16 come with each change.
 fn cycles() -> u64 {
     match std::env::var("FERMATA_CASSANDRA_CYCLES") {
         Ok(cycles) => cycles.parse().unwrap(),
@@ -112,7 +112,7 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
         let next = u128::from(state.next.0);
         let mut new = state.clone();
         for request in next..next + 16 {
-            new = with_place(&new, request);
+            new = with_entry(&new, request);
         }
         for _ in 0..state.entries.len() {
             new = without_holder(&new);
@@ -152,24 +152,24 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn questions_and_consent_expire() {
+async fn hand_over_requests_and_hand_over_expire() {
     let Some(world) = World::make(&["default"]).await else {
         return;
     };
     let store = world.store().await;
-    let question = Question {
+    let request = HandOverRequest {
         id: uuid::Uuid::from_u128(1),
         home: replica(7),
-        about: Subject::Session {
+        target: HandOverTarget::Session {
             session: SessionId(uuid::Uuid::from_u128(2)),
             epoch: 1,
         },
     };
-    store.ask_replica(&question).await.unwrap();
-    store.consent(&question).await.unwrap();
+    store.request_hand_over(&request).await.unwrap();
+    store.agree_to_hand_over(&request).await.unwrap();
     let raw = Raw::of(&world).await;
-    for column in ["epoch", "session", "consented"] {
-        let text = format!("SELECT TTL(\"{column}\") FROM \"@KEYSPACE@\".\"questions\"");
+    for column in ["epoch", "session", "agreed"] {
+        let text = format!("SELECT TTL(\"{column}\") FROM \"@KEYSPACE@\".\"hand_over_requests\"");
         let left = raw.numbers(&text).await;
         assert!(matches!(left[..], [10..=20]), "{column}: {left:?}");
     }

@@ -7,7 +7,7 @@ use fermata::lock::State;
 use fermata::store::{Store, Swap};
 
 use super::open;
-use crate::world::{id, with_place, without_holder};
+use crate::world::{id, with_entry, without_holder};
 
 const ROLE: &str = "FERMATA_TEST_ROLE";
 const DIRECTORY: &str = "FERMATA_TEST_DIRECTORY";
@@ -54,7 +54,7 @@ async fn write(directory: &Path) {
             let mut state: State = store.load(&id(key)).await.unwrap().unwrap_or_default();
             loop {
                 let next = match state.version % 4 {
-                    0..2 => with_place(&state, state.version.into()),
+                    0..2 => with_entry(&state, state.version.into()),
                     _ => without_holder(&state),
                 };
                 let swap = store.compare_and_swap(&id(key), &state, &next).await;

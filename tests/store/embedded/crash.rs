@@ -49,11 +49,11 @@ async fn what_was_acknowledged_survives_sigkill() {
         for key in KEYS {
             let state = store.load(&id(key)).await.unwrap().unwrap_or_default();
             assert_eq!(state.check(), Ok(()));
-            let told = acknowledged.get(key).copied().unwrap_or(0);
+            let answered = acknowledged.get(key).copied().unwrap_or(0);
             assert!(
                 // One more may have been committed and not told.
-                state.version == told || state.version == told + 1,
-                "kill {kill}: {key} is at {}, {told} was acknowledged",
+                state.version == answered || state.version == answered + 1,
+                "kill {kill}: {key} is at {}, {answered} was acknowledged",
                 state.version
             );
             acknowledged.insert(key.to_owned(), state.version);

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::child::command;
 use super::{add, open};
-use crate::world::{id, with_place};
+use crate::world::{id, with_entry};
 
 #[tokio::test]
 async fn a_second_process_is_refused_and_told_who_has_it() {
@@ -93,7 +93,7 @@ async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
     let store = open(directory.path()).unwrap();
     let none = State::default();
     let swap = async |number: u128| {
-        let new = with_place(&none, number);
+        let new = with_entry(&none, number);
         let key = id(&number.to_string());
         store.compare_and_swap(&key, &none, &new).await
     };
@@ -112,7 +112,7 @@ async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
     let again = open(directory.path()).unwrap();
     let kept = async |number: u128| again.load(&id(&number.to_string())).await.unwrap();
     for number in 0..CALLS {
-        assert_eq!(kept(number).await, Some(with_place(&none, number)));
+        assert_eq!(kept(number).await, Some(with_entry(&none, number)));
     }
     for (number, swap) in (CALLS..).zip(after) {
         let closed = matches!(swap, Swap::NotStarted(StoreError::Closed(_)));

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tempfile::TempDir;
 
 use super::{add, open};
-use crate::world::{id, session, with_place, without_holder};
+use crate::world::{id, session, with_entry, without_holder};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_changes_share_a_commit() {
@@ -23,7 +23,7 @@ async fn many_changes_share_a_commit() {
             let mut state = State::default();
             for _ in 0..CHANGES / TASKS {
                 let next = if state.entries.is_empty() {
-                    with_place(&state, task as u128)
+                    with_entry(&state, task as u128)
                 } else {
                     without_holder(&state)
                 };
@@ -50,7 +50,7 @@ async fn a_call_that_is_dropped_is_done_as_a_whole_or_not_at_all() {
     let mut state = add(&store, "k").await;
     let mut done = 0;
     for round in 0..200u32 {
-        let next = with_place(&state, u128::from(round) + 100);
+        let next = with_entry(&state, u128::from(round) + 100);
         {
             let key = id("k");
             let mut swap = store.compare_and_swap(&key, &state, &next);

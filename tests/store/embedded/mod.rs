@@ -17,7 +17,7 @@ use fermata::store::{Store, Swap};
 use tempfile::TempDir;
 
 use crate::contract::{Fresh, keeps_its_promises};
-use crate::world::{id, with_place};
+use crate::world::{id, with_entry};
 
 async fn empty_store(_promise: &str) -> Fresh<TempDir> {
     let directory = TempDir::new().unwrap();
@@ -33,10 +33,10 @@ fn open(directory: &Path) -> Result<EmbeddedStore, OpenError> {
     EmbeddedStore::open(EmbeddedOptions::new(directory))
 }
 
-/// Adds a place to a key.
+/// Adds an entry to a key.
 async fn add(store: &EmbeddedStore, key: &str) -> State {
     let old = store.load(&id(key)).await.unwrap().unwrap_or_default();
-    let new = with_place(&old, old.version.into());
+    let new = with_entry(&old, old.version.into());
     let swap = store.compare_and_swap(&id(key), &old, &new).await;
     assert!(matches!(swap, Swap::Applied), "{swap:?}");
     new

@@ -195,10 +195,11 @@ impl Cluster {
                 .map(|node| scope.spawn(|| node.nodetool(&self.tools, &status).output()))
                 .collect();
             asked.into_iter().all(|one| {
-                let told = one.join().ok().and_then(Result::ok);
-                let told = told.map(|told| String::from_utf8_lossy(&told.stdout).into_owned());
+                let answered = one.join().ok().and_then(Result::ok);
+                let answered =
+                    answered.map(|answered| String::from_utf8_lossy(&answered.stdout).into_owned());
                 let up = |text: String| text.lines().filter(|l| l.starts_with("UN")).count();
-                told.map(up) == Some(self.nodes.len())
+                answered.map(up) == Some(self.nodes.len())
             })
         })
     }
@@ -257,7 +258,7 @@ pub(super) fn wait_until_answering(node: &Node, from: Instant) -> Result<(), Clu
     while !node.answers_clients() {
         if from.elapsed() > Duration::from_secs(5) && node.pid().is_none() {
             let log = node.log_end();
-            return Err(ClusterError::Died {
+            return Err(ClusterError::Crashed {
                 node: node.number,
                 log,
             });
@@ -333,13 +334,13 @@ pub fn status() -> Result<Vec<NodeStatus>, ClusterError> {
     let made = all_nodes()?
         .into_iter()
         .filter(|node| node.directory.is_dir());
-    let told = made.map(|node| NodeStatus {
+    let answered = made.map(|node| NodeStatus {
         number: node.number,
         address: node.address(),
         pid: node.pid(),
         answers_clients: node.answers_clients(),
     });
-    Ok(told.collect())
+    Ok(answered.collect())
 }
 
 /// Ends every node of ours, whoever uses it.

@@ -1,7 +1,7 @@
 //! Real Cassandra nodes on loopback, without containers: for tests, and for `cargo run --example cassandra`.
 //!
 //! One cluster a user and machine: who comes first starts it, who comes meanwhile shares it, and it ends
-//! when the last one is gone, whatever that one dies of. What lives here starts and ends processes; it
+//! when the last one is gone, whatever that costs one its lock. What lives here starts and ends processes; it
 //! speaks no CQL. A test takes [`for_tests::cluster`].
 #![allow(
     dead_code,
@@ -69,7 +69,7 @@ pub enum ClusterError {
     },
     /// A node ended while it started.
     #[error("node {node} ended while it started; the end of its log:\n{log}")]
-    Died {
+    Crashed {
         /// Its number, from 1.
         node: usize,
         /// The end of its log.

@@ -1,5 +1,5 @@
 # Runs one node, and ends it as soon as nobody holds the lock of its cluster any more: the system gives a
-# lock back whatever a holder dies of. Arguments: where to write the pid, the log, the lock, the command.
+# lock back whatever makes a holder crash. Arguments: where to write the pid, the log, the lock, the command.
 # The node stays this shell's child, so its pid is not given to another process before it is killed here.
 trap '' HUP INT
 pid_file=$1 log=$2 users=$3

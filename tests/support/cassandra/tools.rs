@@ -98,8 +98,8 @@ fn java_version(java: &Path) -> Option<String> {
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let version = told.split('"').nth(1)?;
+    let answered = String::from_utf8_lossy(&output.stderr).into_owned();
+    let version = answered.split('"').nth(1)?;
     version.split('.').next().map(str::to_owned)
 }
 
@@ -140,8 +140,8 @@ fn jars(say: &dyn Fn(&str)) -> Result<PathBuf, ClusterError> {
         .output()
         .map_err(ClusterError::io("mvn"))?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        return Err(ClusterError::Fetch(told));
+        let answered = String::from_utf8_lossy(&output.stdout).into_owned();
+        return Err(ClusterError::Fetch(answered));
     }
     fs::rename(&partial, &jars).map_err(ClusterError::io(jars.display()))?;
     Ok(jars)

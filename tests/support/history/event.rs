@@ -11,9 +11,9 @@ use uuid::Uuid;
 /// What a key holds, or nothing.
 pub type Value = Option<Bytes>;
 
-/// One place in the queue of a key. Two tags under one seq would be two places.
+/// One entry in the queue of a key. Two tags under one seq would be two entries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct Entry {
     pub seq: u64,
     pub tag: u64,
 }
@@ -21,7 +21,7 @@ pub struct Place {
 /// What was asked for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
-    /// A place. Calls with one request are tries of one.
+    /// An entry. Calls with one request are tries of one.
     Create {
         request: Uuid,
     },
@@ -30,22 +30,22 @@ pub enum Op {
     Get,
     /// A value, or none: a delete.
     Put(Value),
-    /// The end of the place, perhaps with a last write.
+    /// The end of the entry, perhaps with a last write.
     Release(Option<Value>),
-    /// A sign of life for this place.
+    /// A renewal for this entry.
     Renew,
     /// Its end by force, by whomever.
     Force,
-    /// The end of a session, and so of all places that live by it.
+    /// The end of a session, and so of all entries that live by it.
     CloseSession,
 }
 
-/// What a client learned of the place beside what it asked for.
+/// What a client learned of the entry beside what it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Learned {
     Nothing,
-    /// It is over, by another end than its release.
-    Over,
+    /// It has ended, by another end than its release.
+    Ended,
     /// It was released before.
     Released,
     /// It has a newer grant.
@@ -56,9 +56,9 @@ pub enum Told {
 pub enum Outcome {
     Done,
     /// Certainly nothing was done.
-    Refused(Told),
+    Refused(Learned),
     /// It may have been done, or may still be.
-    Unknown(Told),
+    Unknown(Learned),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -68,10 +68,10 @@ pub struct Event {
     /// Empty for what concerns all keys.
     pub key: Arc<str>,
     pub op: Op,
-    pub place: Option<Place>,
+    pub entry: Option<Entry>,
     /// Of create and acquire: the one answered with HELD. Of what needs the lock: the one it was asked under.
     pub grant: Option<u64>,
-    /// What the place lives by, where that is a session.
+    /// What the entry lives by, where that is a session.
     pub session: Option<Arc<str>>,
     /// On one clock for all clients.
     pub invoked: Duration,
@@ -80,7 +80,7 @@ pub struct Event {
     pub outcome: Outcome,
     /// The value in the answer.
     pub read: Option<Value>,
-    /// How long its client may be sure of the place because of this answer.
+    /// How long its client may be sure of the entry because of this answer.
     pub until: Option<Duration>,
     /// Calls that are made after this one was given up come after it. Else it may still overtake them.
     pub in_order: bool,
@@ -93,21 +93,21 @@ impl Event {
     /// The lockRef that was asked with, or that was answered.
     pub fn names(&mut self, lock_ref: &LockRef) {
         self.key = lock_ref.key.as_str().into();
-        self.place = Some(Place {
+        self.entry = Some(Entry {
             seq: lock_ref.seq.0,
             tag: lock_ref.tag.bits(),
         });
     }
 
-    /// The answer promised that the place is safe from expiry for so long, from when it was asked.
+    /// The answer promised that the entry is safe from expiry for so long, from when it was asked.
     pub fn safe_for(&mut self, valid_for: Duration) {
         self.until = Some((self.invoked + valid_for).saturating_sub(MARGIN));
     }
 
-    /// What it means that the place is released, perhaps before this call: then nobody knows what became of its put.
+    /// What it means that the entry is released, perhaps before this call: then nobody knows what became of its put.
     pub fn released(&self, before: bool) -> Outcome {
         match before && self.writes().is_some() {
-            true => Outcome::Unknown(Told::Released),
+            true => Outcome::Unknown(Learned::Released),
             false => Outcome::Done,
         }
     }
@@ -116,7 +116,7 @@ impl Event {
         self.outcome == Outcome::Done
     }
 
-    /// Its client heard that it holds the lock.
+    /// Its client learned that it holds the lock.
     pub fn held(&self) -> Option<u64> {
         let asked = matches!(self.op, Op::Create { .. } | Op::Acquire);
         self.grant.filter(|_| asked && self.is_done())
@@ -130,14 +130,14 @@ impl Event {
         }
     }
 
-    pub fn told(&self) -> Told {
+    pub fn learned(&self) -> Learned {
         match self.outcome {
-            Outcome::Done => Told::Nothing,
-            Outcome::Refused(told) | Outcome::Unknown(told) => told,
+            Outcome::Done => Learned::Nothing,
+            Outcome::Refused(learned) | Outcome::Unknown(learned) => learned,
         }
     }
 
-    /// It showed that its place was there.
+    /// It showed that its entry was there.
     pub fn shows_life(&self) -> bool {
         let needs_it = !matches!(self.op, Op::Release(_) | Op::Force | Op::CloseSession);
         needs_it && self.is_done()
@@ -161,7 +161,7 @@ fn seconds(moment: Duration) -> String {
 }
 
 impl fmt::Display for Event {
-    /// One line, in columns: who, what, on which place, from when to when, what came of it.
+    /// One line, in columns: who, what, on which entry, from when to when, what came of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let op = match &self.op {
             Op::Create { request } => format!("create:{:08x}", request.as_fields().0),
@@ -174,19 +174,19 @@ impl fmt::Display for Event {
             Op::Force => "force".to_owned(),
             Op::CloseSession => "close".to_owned(),
         };
-        let mut place = self.place.map_or(String::new(), |p| format!("#{}", p.seq));
+        let mut entry = self.entry.map_or(String::new(), |p| format!("#{}", p.seq));
         if let Some(grant) = self.grant.filter(|_| self.held().is_none()) {
-            place = format!("{place}@{grant}");
+            entry = format!("{entry}@{grant}");
         }
         let mut came = match self.outcome {
             Outcome::Done => match self.held() {
                 Some(grant) => format!("held@{grant}"),
                 None => "done".to_owned(),
             },
-            Outcome::Refused(Told::Nothing) => "refused".to_owned(),
-            Outcome::Refused(told) => format!("refused: {told:?}"),
-            Outcome::Unknown(Told::Nothing) => "unknown".to_owned(),
-            Outcome::Unknown(told) => format!("unknown: {told:?}"),
+            Outcome::Refused(Learned::Nothing) => "refused".to_owned(),
+            Outcome::Refused(learned) => format!("refused: {learned:?}"),
+            Outcome::Unknown(Learned::Nothing) => "unknown".to_owned(),
+            Outcome::Unknown(learned) => format!("unknown: {learned:?}"),
         };
         if let Some(read) = &self.read {
             came += &format!(" ={}", shown(read));
@@ -199,6 +199,6 @@ impl fmt::Display for Event {
             answered => seconds(answered),
         };
         let span = format!("{}..{answered}", seconds(self.invoked));
-        write!(f, "{:10} {op:24} {place:24} {span:28} {came}", self.client)
+        write!(f, "{:10} {op:24} {entry:24} {span:28} {came}", self.client)
     }
 }

@@ -18,6 +18,6 @@ mod recorder;
 mod rpc;
 
 pub use check::{Checked, Rule, Violation, check};
-pub use event::{Event, Op, Outcome, Place, Told, Value};
+pub use event::{Entry, Event, Learned, Op, Outcome, Value};
 pub use recorder::{Call, CheckedAtEnd, Judged, Recorder};
-pub use rpc::Asked;
+pub use rpc::RecordedRequest;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fermata::engine::{Clock, SystemClock};
 
 use super::check::{Checked, check};
-use super::event::{Event, Op, Outcome, Told};
+use super::event::{Event, Learned, Op, Outcome};
 use super::figures;
 
 /// How many tries of calls one history may have.
@@ -86,12 +86,12 @@ impl Recorder {
             client: Arc::clone(client),
             key: "".into(),
             op,
-            place: None,
+            entry: None,
             grant: None,
             session: None,
             invoked: noted.moment(now),
             answered: Duration::MAX,
-            outcome: Outcome::Unknown(Told::Nothing),
+            outcome: Outcome::Unknown(Learned::Nothing),
             read: None,
             until: None,
             in_order: false,
@@ -191,7 +191,7 @@ impl Drop for CheckedAtEnd {
     }
 }
 
-/// A call under way.
+/// A call in flight.
 pub struct Call {
     recorder: Recorder,
     at: Option<usize>,

@@ -15,21 +15,21 @@ use tonic::{Code, Response, Status};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-use super::event::{Event, Op, Outcome, Told, Value};
+use super::event::{Event, Learned, Op, Outcome, Value};
 use super::recorder::Recorder;
 
 /// A request that a history has room for.
-pub trait Asked {
+pub trait RecordedRequest {
     type Answer;
 
-    /// What is asked for; `None` where no place is concerned.
+    /// What is asked for; `None` where no entry is concerned.
     fn op(&self) -> Option<Op>;
 
     /// What else is known before the answer.
     fn ask(&self, event: &mut Event);
 
     /// What the answer says.
-    fn told(answer: &Self::Answer, event: &mut Event) -> Outcome;
+    fn learned(answer: &Self::Answer, event: &mut Event) -> Outcome;
 }
 
 fn valid(event: &mut Event, valid_for: Option<&prost_types::Duration>) {
@@ -56,7 +56,7 @@ fn names_granted(event: &mut Event, text: &str) {
         .map(|grant| grant.0);
 }
 
-impl Asked for CreateLockRefRequest {
+impl RecordedRequest for CreateLockRefRequest {
     type Answer = CreateLockRefResponse;
 
     fn op(&self) -> Option<Op> {
@@ -70,7 +70,7 @@ impl Asked for CreateLockRefRequest {
         event.session = (!self.session.is_empty()).then(|| self.session.as_str().into());
     }
 
-    fn told(answer: &CreateLockRefResponse, event: &mut Event) -> Outcome {
+    fn learned(answer: &CreateLockRefResponse, event: &mut Event) -> Outcome {
         names(event, &answer.lock_ref);
         valid(event, answer.valid_for.as_ref());
         if answer.state() == LockState::Held {
@@ -80,11 +80,11 @@ impl Asked for CreateLockRefRequest {
     }
 }
 
-impl Asked for AcquireLockRequest {
+impl RecordedRequest for AcquireLockRequest {
     type Answer = AcquireLockResponse;
 
     fn op(&self) -> Option<Op> {
-        // Its client counts on nothing from here on, unless it hears HELD.
+        // Its client counts on nothing from here on, unless it is answered HELD.
         Some(match self.give_up {
             true => Op::Release(None),
             false => Op::Acquire,
@@ -95,7 +95,7 @@ impl Asked for AcquireLockRequest {
         names(event, &self.lock_ref);
     }
 
-    fn told(answer: &AcquireLockResponse, event: &mut Event) -> Outcome {
+    fn learned(answer: &AcquireLockResponse, event: &mut Event) -> Outcome {
         if answer.state() == LockState::Held {
             event.op = Op::Acquire;
             event.grant = Some(answer.fencing_token);
@@ -105,7 +105,7 @@ impl Asked for AcquireLockRequest {
     }
 }
 
-impl Asked for CriticalGetRequest {
+impl RecordedRequest for CriticalGetRequest {
     type Answer = CriticalGetResponse;
 
     fn op(&self) -> Option<Op> {
@@ -116,14 +116,14 @@ impl Asked for CriticalGetRequest {
         names_granted(event, &self.lock_ref);
     }
 
-    fn told(answer: &CriticalGetResponse, event: &mut Event) -> Outcome {
+    fn learned(answer: &CriticalGetResponse, event: &mut Event) -> Outcome {
         event.read = Some(value(&answer.value, answer.exists));
         valid(event, answer.valid_for.as_ref());
         Outcome::Done
     }
 }
 
-impl Asked for CriticalPutRequest {
+impl RecordedRequest for CriticalPutRequest {
     type Answer = CriticalPutResponse;
 
     fn op(&self) -> Option<Op> {
@@ -134,13 +134,13 @@ impl Asked for CriticalPutRequest {
         names_granted(event, &self.lock_ref);
     }
 
-    fn told(answer: &CriticalPutResponse, event: &mut Event) -> Outcome {
+    fn learned(answer: &CriticalPutResponse, event: &mut Event) -> Outcome {
         valid(event, answer.valid_for.as_ref());
         Outcome::Done
     }
 }
 
-impl Asked for ReleaseLockRequest {
+impl RecordedRequest for ReleaseLockRequest {
     type Answer = ReleaseLockResponse;
 
     fn op(&self) -> Option<Op> {
@@ -152,12 +152,12 @@ impl Asked for ReleaseLockRequest {
         names_granted(event, &self.lock_ref);
     }
 
-    fn told(answer: &ReleaseLockResponse, event: &mut Event) -> Outcome {
+    fn learned(answer: &ReleaseLockResponse, event: &mut Event) -> Outcome {
         event.released(answer.already_released)
     }
 }
 
-impl Asked for OpenSessionRequest {
+impl RecordedRequest for OpenSessionRequest {
     type Answer = OpenSessionResponse;
 
     fn op(&self) -> Option<Op> {
@@ -166,12 +166,12 @@ impl Asked for OpenSessionRequest {
 
     fn ask(&self, _: &mut Event) {}
 
-    fn told(_: &OpenSessionResponse, _: &mut Event) -> Outcome {
+    fn learned(_: &OpenSessionResponse, _: &mut Event) -> Outcome {
         Outcome::Done
     }
 }
 
-impl Asked for RenewSessionRequest {
+impl RecordedRequest for RenewSessionRequest {
     type Answer = RenewSessionResponse;
 
     fn op(&self) -> Option<Op> {
@@ -180,7 +180,7 @@ impl Asked for RenewSessionRequest {
 
     fn ask(&self, _: &mut Event) {}
 
-    fn told(_: &RenewSessionResponse, _: &mut Event) -> Outcome {
+    fn learned(_: &RenewSessionResponse, _: &mut Event) -> Outcome {
         Outcome::Done
     }
 }
@@ -189,24 +189,26 @@ impl Asked for RenewSessionRequest {
 fn refused(status: &Status) -> Outcome {
     let details = status.get_error_details();
     let info = details.error_info();
-    let told = match (status.code(), info.map_or("", |info| &*info.reason)) {
-        (Code::FailedPrecondition, "RELEASED") => Told::Released,
-        (Code::FailedPrecondition, "GRANT_SUPERSEDED") => Told::Superseded,
-        (Code::FailedPrecondition, "NO_GRANT" | "RELEASING" | "CALL_NO_NOT_ABOVE") => Told::Nothing,
-        (Code::FailedPrecondition, reason) if !reason.is_empty() => Told::Over,
-        (Code::InvalidArgument | Code::NotFound, _) => Told::Nothing,
-        _ => return Outcome::Unknown(Told::Nothing),
+    let learned = match (status.code(), info.map_or("", |info| &*info.reason)) {
+        (Code::FailedPrecondition, "RELEASED") => Learned::Released,
+        (Code::FailedPrecondition, "GRANT_SUPERSEDED") => Learned::Superseded,
+        (Code::FailedPrecondition, "NO_GRANT" | "RELEASING" | "CALL_NO_NOT_ABOVE") => {
+            Learned::Nothing
+        }
+        (Code::FailedPrecondition, reason) if !reason.is_empty() => Learned::Ended,
+        (Code::InvalidArgument | Code::NotFound, _) => Learned::Nothing,
+        _ => return Outcome::Unknown(Learned::Nothing),
     };
     let write = info.and_then(|info| info.metadata.get("write"));
     match write.is_some_and(|write| write == "unknown") {
-        true => Outcome::Unknown(told),
-        false => Outcome::Refused(told),
+        true => Outcome::Unknown(learned),
+        false => Outcome::Refused(learned),
     }
 }
 
 impl Recorder {
     /// One try of a call, with what comes of it.
-    pub async fn tried<Q: Asked>(
+    pub async fn tried<Q: RecordedRequest>(
         &self,
         client: &Arc<str>,
         ask: &Q,
@@ -217,7 +219,7 @@ impl Recorder {
         let answer = answer.await.map(Response::into_inner);
         if let Some(mut call) = call {
             let outcome = match &answer {
-                Ok(answer) => Q::told(answer, &mut call.event),
+                Ok(answer) => Q::learned(answer, &mut call.event),
                 Err(status) => refused(status),
             };
             call.came_to(outcome);

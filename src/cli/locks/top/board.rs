@@ -10,7 +10,7 @@ use crate::proto;
 
 /// One answer.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct Snapshot {
     /// When it came.
     pub at: Moment,
     pub replicas: Vec<proto::ReplicaActivity>,
@@ -63,7 +63,9 @@ pub struct Waits {
 impl Waits {
     fn add(&mut self, turns: Option<&proto::Turns>) {
         let Some(turns) = turns else { return };
-        let span = |told: Option<prost_types::Duration>| told.and_then(|span| span.try_into().ok());
+        let span = |activity: Option<prost_types::Duration>| {
+            activity.and_then(|span| span.try_into().ok())
+        };
         let mean: Duration = span(turns.mean_wait).unwrap_or_default();
         let times = u32::try_from(turns.count).unwrap_or(u32::MAX);
         self.waited = self.waited.saturating_add(mean.saturating_mul(times));
@@ -82,8 +84,8 @@ impl Waits {
 pub struct BusyKey {
     pub table: String,
     pub key: String,
-    /// Of the latest holders that the replicas let in, the one at the replica that granted most. Which of them is the
-    /// latest of all no replica knows.
+    /// Of the latest holders that the replicas granted the lock to, the one at the replica that granted most. Which of
+    /// them is the latest of all no replica knows.
     pub owner: String,
     /// How many replicas name another one.
     pub other_owners: usize,
@@ -102,7 +104,7 @@ pub struct Rates {
 
 /// A replica that answered.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct AnsweredReplica {
     pub address: String,
     pub version: String,
     pub sessions: u64,
@@ -121,7 +123,7 @@ pub struct Replica {
     /// Enough of its UUID.
     pub short: String,
     /// Nothing where it does not answer.
-    pub told: Option<Told>,
+    pub activity: Option<AnsweredReplica>,
 }
 
 /// All that is told.
@@ -140,30 +142,37 @@ pub struct Board {
 
 impl Board {
     /// What an answer tells, and what it tells together with the one before.
-    pub fn new(mut look: Look, before: Option<&Look>, choice: &Choice) -> Board {
+    pub fn new(mut snapshot: Snapshot, before: Option<&Snapshot>, choice: &Choice) -> Board {
         // Before keys are left out: what is said of all keys is said of those as well.
         let mut waits = Waits::default();
-        for replica in &look.replicas {
+        for replica in &snapshot.replicas {
             waits.add(replica.last_minute.as_ref());
         }
-        choice.keep(&mut look.replicas);
-        let mut keys = busy_keys(&look.replicas);
+        choice.keep(&mut snapshot.replicas);
+        let mut keys = busy_keys(&snapshot.replicas);
         keys.truncate(choice.limit);
-        look.replicas
+        snapshot
+            .replicas
             .sort_by(|a, b| id(a).cmp(id(b)).then_with(|| b.answered.cmp(&a.answered)));
-        let replicas: Vec<Replica> = look
+        let replicas: Vec<Replica> = snapshot
             .replicas
             .iter()
             .map(|replica| Replica {
                 short: short(id(replica)),
-                told: replica.answered.then(|| told(replica, look.at, before)),
+                activity: replica
+                    .answered
+                    .then(|| activity(replica, snapshot.at, before)),
             })
             .collect();
-        let told = || replicas.iter().filter_map(|replica| replica.told.as_ref());
-        let grants = told().filter_map(|told| told.rates.map(|rates| rates.grants));
+        let activity = || {
+            replicas
+                .iter()
+                .filter_map(|replica| replica.activity.as_ref())
+        };
+        let grants = activity().filter_map(|activity| activity.rates.map(|rates| rates.grants));
         Board {
             grants_per_second: grants.reduce(|sum, more| sum + more),
-            sessions: told().map(|told| told.sessions).sum(),
+            sessions: activity().map(|activity| activity.sessions).sum(),
             keys,
             waits,
             replicas,
@@ -171,7 +180,7 @@ impl Board {
     }
 
     pub fn answered(&self) -> usize {
-        let answered = self.replicas.iter().filter(|one| one.told.is_some());
+        let answered = self.replicas.iter().filter(|one| one.activity.is_some());
         answered.count()
     }
 }
@@ -180,11 +189,15 @@ fn id(replica: &proto::ReplicaActivity) -> &str {
     replica.replica.as_ref().map_or("", |info| &info.replica)
 }
 
-fn told(replica: &proto::ReplicaActivity, at: Moment, before: Option<&Look>) -> Told {
+fn activity(
+    replica: &proto::ReplicaActivity,
+    at: Moment,
+    before: Option<&Snapshot>,
+) -> AnsweredReplica {
     let info = replica.replica.clone().unwrap_or_default();
-    let earlier = before.and_then(|look| {
-        let seconds = look.at.until(at).as_secs_f64();
-        let mut same = look.replicas.iter();
+    let earlier = before.and_then(|snapshot| {
+        let seconds = snapshot.at.until(at).as_secs_f64();
+        let mut same = snapshot.replicas.iter();
         let same = same.find(|one| one.answered && id(one) == info.replica)?;
         (seconds > 0.0).then_some((same, seconds))
     });
@@ -201,7 +214,7 @@ fn told(replica: &proto::ReplicaActivity, at: Moment, before: Option<&Look>) -> 
     });
     let grants = replica.grants.unwrap_or_default();
     let granted = granted(&grants);
-    Told {
+    AnsweredReplica {
         address: info.address,
         version: info.version,
         sessions: replica.sessions,
@@ -219,16 +232,16 @@ fn granted(grants: &proto::GrantCounts) -> u64 {
 /// A key while its replicas are put together.
 struct Merged<'a> {
     key: BusyKey,
-    /// The owners that they name, and how often each was let in by those that name it.
+    /// The owners that they name, and how often each was granted the lock by those that name it.
     owners: HashMap<&'a str, u64>,
 }
 
 impl<'a> Merged<'a> {
-    fn new(told: &'a proto::KeyActivity) -> Merged<'a> {
+    fn new(activity: &'a proto::KeyActivity) -> Merged<'a> {
         Merged {
             key: BusyKey {
-                table: told.table.clone(),
-                key: told.key.clone(),
+                table: activity.table.clone(),
+                key: activity.key.clone(),
                 owner: String::new(),
                 other_owners: 0,
                 waiters: 0,
@@ -238,12 +251,12 @@ impl<'a> Merged<'a> {
         }
     }
 
-    fn add(&mut self, told: &'a proto::KeyActivity) {
-        self.key.waits.add(told.last_minute.as_ref());
+    fn add(&mut self, activity: &'a proto::KeyActivity) {
+        self.key.waits.add(activity.last_minute.as_ref());
         // Each replica counts the whole queue, as it saw it last.
-        self.key.waiters = self.key.waiters.max(told.waiters);
-        let granted = told.last_minute.map_or(0, |turns| turns.count);
-        *self.owners.entry(&told.owner).or_default() += granted;
+        self.key.waiters = self.key.waiters.max(activity.waiters);
+        let granted = activity.last_minute.map_or(0, |turns| turns.count);
+        *self.owners.entry(&activity.owner).or_default() += granted;
     }
 
     fn done(mut self) -> BusyKey {
@@ -258,9 +271,11 @@ impl<'a> Merged<'a> {
 /// The keys of all replicas, those that changed hands most often first, then those that most wait for.
 fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BusyKey> {
     let mut merged: BTreeMap<(&str, &str), Merged<'_>> = BTreeMap::new();
-    for told in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
-        let merging = merged.entry((&told.table, &told.key));
-        merging.or_insert_with(|| Merged::new(told)).add(told);
+    for activity in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
+        let merging = merged.entry((&activity.table, &activity.key));
+        merging
+            .or_insert_with(|| Merged::new(activity))
+            .add(activity);
     }
     let mut keys: Vec<BusyKey> = merged.into_values().map(Merged::done).collect();
     // Stable: what is equal stays in the order of the names.

@@ -66,8 +66,8 @@ pub fn silent(number: u8) -> proto::ReplicaActivity {
     }
 }
 
-pub fn look(seconds: u64, replicas: Vec<proto::ReplicaActivity>) -> Look {
-    Look {
+pub fn snapshot(seconds: u64, replicas: Vec<proto::ReplicaActivity>) -> Snapshot {
+    Snapshot {
         at: at(seconds),
         replicas,
     }
@@ -93,7 +93,7 @@ fn a_key_of_several_replicas_is_one_key_and_the_busiest_is_first() {
         replica(1, 9, vec![lone, key("b", "few", 3, 6)]),
         replica(2, 9, vec![key("b", "many", 6, 2), key("c", "x", 4, 2)]),
     ];
-    let board = Board::new(look(1, replicas), None, &choice("", 9));
+    let board = Board::new(snapshot(1, replicas), None, &choice("", 9));
     assert_eq!(names(&board), ["b", "c", "a"]);
     let busiest = &board.keys[0];
     // Nine grants in all; the longer one of the two views of the queue; the owner where most was granted.
@@ -118,14 +118,14 @@ fn the_mean_wait_counts_each_grant_once() {
 
 #[test]
 fn rates_are_the_difference_of_two_answers_of_the_same_replica() {
-    let before = look(10, vec![replica(1, 100, Vec::new()), silent(2)]);
+    let before = snapshot(10, vec![replica(1, 100, Vec::new()), silent(2)]);
     let replicas = vec![
         replica(3, 7, Vec::new()),
         replica(2, 7, Vec::new()),
         replica(1, 150, Vec::new()),
     ];
-    let board = Board::new(look(20, replicas), Some(&before), &choice("", 9));
-    let rates = |at: usize| board.replicas[at].told.as_ref().unwrap().rates;
+    let board = Board::new(snapshot(20, replicas), Some(&before), &choice("", 9));
+    let rates = |at: usize| board.replicas[at].activity.as_ref().unwrap().rates;
     let expected = Rates {
         grants: 5.0,
         reads: 50.0,
@@ -136,14 +136,14 @@ fn rates_are_the_difference_of_two_answers_of_the_same_replica() {
     // One did not answer the time before, and one was not there: a counter is no rate.
     assert_eq!((rates(1), rates(2)), (None, None));
     assert_eq!(board.grants_per_second, Some(5.0));
-    let first = board.replicas[0].told.as_ref().unwrap();
+    let first = board.replicas[0].activity.as_ref().unwrap();
     assert_eq!((first.polled, first.conflicts), (Some(0.5), 1));
 }
 
 #[test]
 fn two_answers_at_the_same_moment_have_no_rate() {
-    let before = look(10, vec![replica(1, 100, Vec::new())]);
-    let now = look(10, vec![replica(1, 150, Vec::new())]);
+    let before = snapshot(10, vec![replica(1, 100, Vec::new())]);
+    let now = snapshot(10, vec![replica(1, 150, Vec::new())]);
     let board = Board::new(now, Some(&before), &choice("", 9));
     assert_eq!(board.grants_per_second, None);
 }
@@ -151,14 +151,14 @@ fn two_answers_at_the_same_moment_have_no_rate() {
 #[test]
 fn a_replica_that_does_not_answer_keeps_its_line_and_tells_nothing() {
     let board = Board::new(
-        look(1, vec![replica(2, 1, Vec::new()), silent(1)]),
+        snapshot(1, vec![replica(2, 1, Vec::new()), silent(1)]),
         None,
         &choice("", 9),
     );
     let replicas: Vec<(&str, bool)> = board
         .replicas
         .iter()
-        .map(|one| (one.short.as_str(), one.told.is_some()))
+        .map(|one| (one.short.as_str(), one.activity.is_some()))
         .collect();
     assert_eq!(replicas, [("00000001", false), ("00000002", true)]);
     assert_eq!((board.answered(), board.replicas.len()), (1, 2));
@@ -176,7 +176,7 @@ fn only_the_keys_that_are_wanted_are_told_and_no_more_than_the_limit() {
     ];
     let board = |choice: &Choice| {
         let replicas = vec![replica(1, 1, keys.clone())];
-        Board::new(look(1, replicas), None, choice)
+        Board::new(snapshot(1, replicas), None, choice)
     };
     assert_eq!(names(&board(&choice("a/", 9))), ["a/3", "a/2", "a/1"]);
     let mut table = choice("a/", 9);

@@ -13,21 +13,21 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Args;
-use super::board::{Board, Look};
+use super::board::{Board, Snapshot};
 use super::view::{Press, View};
 use crate::cli::failure::Failure;
 use crate::cli::output::colour;
 use crate::cli::signals::{Signals, ends_a_wait};
 use crate::client::{CallError, Client, ClientOptions};
 
-/// A look that takes longer has failed: people wait in front of it. A replica that asks others gives them a second.
+/// A read that takes longer has failed: people wait in front of it. A replica that asks others gives them a second.
 const LOOK: Duration = Duration::from_secs(4);
 /// How soon the thread that reads keys sees that nobody wants them any more.
 const KEYS_POLL: Duration = Duration::from_millis(100);
 /// How many keys may wait to be heard.
 const KEYS_MAX: usize = 64;
 
-type Asking = Pin<Box<dyn Future<Output = Result<Look, CallError>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = Result<Snapshot, CallError>> + Send>>;
 
 /// Shows it until a key or a signal ends it.
 pub async fn run(args: &Args) -> Result<(), Failure> {
@@ -44,7 +44,7 @@ pub async fn run(args: &Args) -> Result<(), Failure> {
     let mut ticks = interval(args.interval.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asking: Option<Asking> = None;
-    let mut last: Option<Look> = None;
+    let mut last: Option<Snapshot> = None;
     loop {
         screen.draw(&mut view)?;
         tokio::select! {
@@ -67,10 +67,10 @@ pub async fn run(args: &Args) -> Result<(), Failure> {
             answer = answer(&mut asking) => {
                 asking = None;
                 match answer {
-                    Ok(look) => {
-                        let board = Board::new(look.clone(), last.as_ref(), &choice);
-                        view.tell(board, SystemTime::now());
-                        last = Some(look);
+                    Ok(snapshot) => {
+                        let board = Board::new(snapshot.clone(), last.as_ref(), &choice);
+                        view.notify(board, SystemTime::now());
+                        last = Some(snapshot);
                     }
                     Err(error) => view.fail(&error.to_string()),
                 }
@@ -78,21 +78,21 @@ pub async fn run(args: &Args) -> Result<(), Failure> {
             _ = ticks.tick(), if asking.is_none() && !view.paused => {
                 let client = client.clone();
                 let keys_max = choice.keys_max();
-                asking = Some(Box::pin(async move { look(&client, keys_max).await }));
+                asking = Some(Box::pin(async move { snapshot(&client, keys_max).await }));
             }
         }
     }
 }
 
 /// Asks once.
-pub async fn look(client: &Client, keys_max: usize) -> Result<Look, CallError> {
+pub async fn snapshot(client: &Client, keys_max: usize) -> Result<Snapshot, CallError> {
     let replicas = client.describe_activity(keys_max).await?;
     let at = client.clock().now();
-    Ok(Look { at, replicas })
+    Ok(Snapshot { at, replicas })
 }
 
 /// The answer that is waited for; never where none is.
-async fn answer(asking: &mut Option<Asking>) -> Result<Look, CallError> {
+async fn answer(asking: &mut Option<Asking>) -> Result<Snapshot, CallError> {
     match asking {
         Some(asking) => asking.await,
         None => std::future::pending().await,
@@ -105,23 +105,23 @@ fn gone() -> io::Error {
 
 /// The keys and resizes, read by a thread, since reading them blocks. It ends soon after nobody takes them.
 fn events() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
-    let (tell, told) = mpsc::channel(KEYS_MAX);
+    let (notify, activity) = mpsc::channel(KEYS_MAX);
     thread::Builder::new()
         .name("keys".to_owned())
         .spawn(move || {
-            while !tell.is_closed() {
+            while !notify.is_closed() {
                 let event = match event::poll(KEYS_POLL) {
                     Ok(false) => continue,
                     Ok(true) => event::read(),
                     Err(error) => Err(error),
                 };
-                let over = event.is_err();
-                if tell.blocking_send(event).is_err() || over {
+                let ended = event.is_err();
+                if notify.blocking_send(event).is_err() || ended {
                     return;
                 }
             }
         })?;
-    Ok(told)
+    Ok(activity)
 }
 
 /// The terminal while it is the view's: without lines and echo, on its other screen. Given back when this is dropped,

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use board::{Board, Choice, KEYS_MAX, Look};
+use board::{Board, Choice, KEYS_MAX, Snapshot};
 use sheet::Sheet;
 
 use crate::cli::failure::Failure;
@@ -26,7 +26,7 @@ const INTERVAL_MIN: Span = Span::from_millis(100);
 
 const HELP: &str = "\
 On a terminal the view is live until q; without one, or with --count or
---output json, each look is printed. Keys that did not change hands in the
+--output json, each snapshot is printed. Keys that did not change hands in the
 last minute are not in it: for one that somebody holds on to while others
 wait see `fermata locks ls --contended`. Keys of all tables are in it, unless
 --table names one. Times are UTC.
@@ -118,14 +118,14 @@ async fn print(args: &Args) -> Result<(), Failure> {
     let count = args.count.unwrap_or(1);
     let mut ticks = interval(args.interval.duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Option<Look> = None;
+    let mut before: Option<Snapshot> = None;
     let mut done = 0;
     loop {
         ticks.tick().await;
-        let look = live::look(&client, choice.keys_max()).await?;
+        let snapshot = live::snapshot(&client, choice.keys_max()).await?;
         match args.remote.format() {
             Format::Json => {
-                let mut replicas = look.replicas.clone();
+                let mut replicas = snapshot.replicas.clone();
                 choice.keep(&mut replicas);
                 for replica in &mut replicas {
                     replica.busiest_keys.truncate(choice.limit);
@@ -133,12 +133,12 @@ async fn print(args: &Args) -> Result<(), Failure> {
                 print_json_line(&views::activity(&replicas))?;
             }
             Format::Text => {
-                let board = Board::new(look.clone(), before.as_ref(), &choice);
+                let board = Board::new(snapshot.clone(), before.as_ref(), &choice);
                 let parted = if done > 0 { "\n" } else { "" };
                 print_text(&format!("{parted}{}", text(&board, SystemTime::now())))?;
             }
         }
-        before = Some(look);
+        before = Some(snapshot);
         done += 1;
         if done == count {
             return Ok(());

@@ -8,7 +8,7 @@ use super::board::{Board, Rates};
 use crate::cli::output::{Table, one_line};
 use crate::config::Span;
 
-/// A key or a label takes no more than this where the others need the place.
+/// A key or a label takes no more than this where the others need the room.
 const LONG_MAX: usize = 40;
 /// Between columns.
 pub const GAP: usize = 2;
@@ -46,7 +46,7 @@ const KEYS: [Column; 7] = [
         0,
         "how often it was granted in the last minute",
     ),
-    column("MEAN WAIT", 3, "from place to grant, of those grants"),
+    column("MEAN WAIT", 3, "from entry to grant, of those grants"),
     column("LONGEST", 4, "the longest of these waits"),
 ];
 
@@ -124,26 +124,26 @@ impl Sheet {
     pub fn replicas(board: &Board) -> Sheet {
         let mut sheet = Sheet::new(&REPLICAS);
         for replica in &board.replicas {
-            let Some(told) = &replica.told else {
+            let Some(activity) = &replica.activity else {
                 let mut cells = vec![String::new(); REPLICAS.len()];
                 cells[0].clone_from(&replica.short);
                 cells[1] = "does not answer".to_owned();
                 sheet.row(cells);
                 continue;
             };
-            let rate = |of: fn(&Rates) -> f64| told.rates.as_ref().map(of);
+            let rate = |of: fn(&Rates) -> f64| activity.rates.as_ref().map(of);
             sheet.row(vec![
                 replica.short.clone(),
-                told.address.clone(),
-                told.version.clone(),
-                told.sessions.to_string(),
-                told.keys.to_string(),
+                activity.address.clone(),
+                activity.version.clone(),
+                activity.sessions.to_string(),
+                activity.keys.to_string(),
                 per_second(rate(|rates| rates.grants)),
-                percent(told.polled),
+                percent(activity.polled),
                 per_second(rate(|rates| rates.reads)),
                 per_second(rate(|rates| rates.writes)),
                 per_second(rate(|rates| rates.transactions)),
-                told.conflicts.to_string(),
+                activity.conflicts.to_string(),
             ]);
         }
         sheet
@@ -230,13 +230,13 @@ pub fn waited(span: Option<Duration>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::tests::{key, look, replica, silent};
+    use super::super::board::tests::{key, replica, silent, snapshot};
     use super::super::board::{Board, Choice};
     use super::*;
 
     fn board(keys: Vec<crate::proto::KeyActivity>) -> Board {
-        let before = look(10, vec![replica(1, 10, Vec::new())]);
-        let now = look(12, vec![replica(1, 40, keys), silent(2)]);
+        let before = snapshot(10, vec![replica(1, 10, Vec::new())]);
+        let now = snapshot(12, vec![replica(1, 40, keys), silent(2)]);
         let choice = Choice {
             limit: 9,
             ..Choice::default()

@@ -60,7 +60,7 @@ impl View {
     }
 
     /// An answer came.
-    pub fn tell(&mut self, board: Board, now: SystemTime) {
+    pub fn notify(&mut self, board: Board, now: SystemTime) {
         self.board = board;
         self.answered = Some(time_of_day(now));
         self.error = None;

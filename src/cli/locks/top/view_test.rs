@@ -5,27 +5,27 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Modifier;
 
 use super::super::board::Choice;
-use super::super::board::tests::{key, look, replica, silent};
+use super::super::board::tests::{key, replica, silent, snapshot};
 use super::*;
 
 fn board(keys: usize, replicas: u8) -> Board {
     let keys: Vec<_> = (0..keys)
         .map(|at| key(&format!("orders/{at:02}"), "billing", 99 - at as u64, 2))
         .collect();
-    let mut told = vec![replica(1, 40, keys)];
-    told.extend((2..=replicas).map(silent));
-    let before = look(10, vec![replica(1, 10, Vec::new())]);
+    let mut activity = vec![replica(1, 40, keys)];
+    activity.extend((2..=replicas).map(silent));
+    let before = snapshot(10, vec![replica(1, 10, Vec::new())]);
     let choice = Choice {
         limit: 100,
         ..Choice::default()
     };
-    Board::new(look(12, told), Some(&before), &choice)
+    Board::new(snapshot(12, activity), Some(&before), &choice)
 }
 
 fn view(keys: usize, replicas: u8) -> View {
     let mut view = View::new("http://a:7450", true);
     let now = UNIX_EPOCH + Duration::from_secs(3_661);
-    view.tell(board(keys, replicas), now);
+    view.notify(board(keys, replicas), now);
     view
 }
 
@@ -131,7 +131,7 @@ fn the_keys_scroll_and_stop_at_the_ends() {
     }
     // Fewer keys than before: there is nothing to see below them.
     press(&mut view, KeyCode::End);
-    view.tell(board(3, 1), UNIX_EPOCH);
+    view.notify(board(3, 1), UNIX_EPOCH);
     assert_eq!(first(&mut view), "orders/00");
 }
 
@@ -157,7 +157,7 @@ fn a_service_that_does_not_answer_is_told_beside_what_was_known() {
     let shown = screen(&mut lost, 60, 14);
     assert_eq!(shown[2], "no answer since, trying again: refused");
     assert!(shown[5..].iter().any(|line| line.starts_with("orders/00")));
-    lost.tell(board(1, 1), UNIX_EPOCH);
+    lost.notify(board(1, 1), UNIX_EPOCH);
     let shown = screen(&mut lost, 60, 14);
     assert_eq!(shown[2], "");
 }
@@ -184,7 +184,7 @@ fn keys_end_it_pause_it_and_explain_it() {
 #[test]
 fn nothing_is_styled_where_no_colour_is_wanted() {
     let mut plain = View::new("http://a:7450", false);
-    plain.tell(board(1, 1), UNIX_EPOCH);
+    plain.notify(board(1, 1), UNIX_EPOCH);
     plain.fail("refused");
     let styled = |view: &mut View| {
         let terminal = drawn(view, 80, 24);

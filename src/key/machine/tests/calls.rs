@@ -1,7 +1,7 @@
 //! What calls are answered by a home.
 
 use super::*;
-use crate::lock::{EndReason, Over};
+use crate::lock::{EndReason, EndedAs};
 
 #[test]
 fn a_waiter_is_answered_once_the_holder_released() {
@@ -177,7 +177,7 @@ fn a_put_of_unknown_outcome_leaves_the_key_unsynced_unless_a_later_one_covers_it
 }
 
 #[test]
-fn a_watcher_hears_how_many_are_ahead_that_it_holds_and_how_it_ended() {
+fn a_watcher_learns_how_many_are_ahead_that_it_holds_and_how_it_ended() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (watch, effects) = world.call(Call::Watch { entry: entry(2) });
     let news = |effects: &[Effect]| -> Vec<EntryStatus> {
@@ -199,7 +199,7 @@ fn a_watcher_hears_how_many_are_ahead_that_it_holds_and_how_it_ended() {
     });
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let (by, why) = ("op".into(), "stuck".into());
-    let end = Over::Ended(EndReason::Forced { by, why });
+    let end = EndedAs::Lost(EndReason::Forced { by, why });
     assert_eq!(news(&effects), [EntryStatus::Ended(end)]);
 }
 
@@ -245,7 +245,7 @@ fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
         put: Some(value("x")),
     });
     let error = CallError {
-        why: KeyError::Ended(Over::NoLongerKept),
+        why: KeyError::Ended(EndedAs::NoLongerKept),
         may_have_written: true,
     };
     assert_eq!(errors(&effects), [error]);

@@ -1,7 +1,7 @@
 //! Who came for a grant (I5), and entries whose end is wanted already.
 
 use super::*;
-use crate::lock::{EndReason, Over};
+use crate::lock::{EndReason, EndedAs};
 
 fn acquire_with_value(n: u64) -> Call {
     Call::Acquire {
@@ -64,7 +64,7 @@ fn an_entry_that_is_being_evicted_is_not_renewed() {
     world.pass(TTL);
     world.on(Event::Due);
     let effects = world.calls(Call::Renew { entry: entry(2) });
-    let unclaimed = KeyError::Ended(Over::Ended(EndReason::Unclaimed));
+    let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     assert_eq!(errors(&effects), [unclaimed.into()]);
 }
 
@@ -85,7 +85,7 @@ fn an_entry_expires_though_an_operator_failed_to_end_it() {
 }
 
 #[test]
-fn an_entry_that_was_given_back_as_a_waiter_never_hears_held() {
+fn an_entry_that_was_given_back_as_a_waiter_never_is_answered_held() {
     let mut world = World::serving(&[new_entry(1), new_entry(2), new_entry(3)]);
     world.calls(release(held(1, NOW_US)));
     let (back, _) = world.call(release(entry(2)));
@@ -101,7 +101,7 @@ fn an_entry_that_was_given_back_as_a_waiter_never_hears_held() {
 }
 
 #[test]
-fn an_entry_whose_session_ended_while_it_waited_never_hears_held() {
+fn an_entry_whose_session_ended_while_it_waited_never_is_answered_held() {
     let mut world = World::serving(&[new_entry(1), of_session(2)]);
     world.calls(release(held(1, NOW_US)));
     let (wait, _) = world.call(acquire(2));
@@ -109,7 +109,7 @@ fn an_entry_whose_session_ended_while_it_waited_never_hears_held() {
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert_eq!(grant_told(&effects), None);
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let closed = KeyError::Ended(Over::Ended(EndReason::SessionClosed));
+    let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(answers(&effects), [(wait, Err(closed.into()))]);
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_comes_in_while_a_swap_is_under_way_goes_into_the_next_one() {
+fn what_comes_in_while_a_swap_is_in_flight_goes_into_the_next_one() {
     let mut world = World::serving(&[new_entry(1)]);
     assert!(world.calls(create(new_entry(2))).iter().any(is_swap));
     assert_eq!(world.calls(create(new_entry(3))), []);
@@ -55,7 +55,7 @@ fn a_create_that_was_not_started_is_dropped_with_its_caller() {
 }
 
 #[test]
-fn a_release_goes_on_after_its_caller_heard_that_the_store_is_gone() {
+fn a_release_goes_on_after_its_caller_learned_that_the_store_is_gone() {
     let mut world = World::serving(&[new_entry(1)]);
     world.calls(release(held(1, NOW_US)));
     let effects = world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));

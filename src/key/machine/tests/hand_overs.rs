@@ -7,7 +7,7 @@ fn hand_over() -> Call {
 }
 
 #[test]
-fn a_wait_that_is_over_while_the_key_is_given_away_promises_nothing() {
+fn a_wait_that_has_ended_while_the_key_is_given_away_promises_nothing() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (wait, _) = world.call(acquire(2));
     swap(&world.calls(hand_over()));

@@ -1,7 +1,7 @@
 //! Who is home: first use, take-over, hand-over, deposition (H1, H3, H4, H6).
 
 use super::*;
-use crate::lock::Over;
+use crate::lock::EndedAs;
 
 #[test]
 fn the_first_use_of_a_key_is_one_load_and_one_swap() {
@@ -149,7 +149,7 @@ fn a_hand_over_of_unknown_outcome_is_sent_again_whatever_the_old_version_shows()
 }
 
 #[test]
-fn a_hand_over_waits_for_the_writes_under_way() {
+fn a_hand_over_waits_for_the_writes_in_flight() {
     let mut world = World::serving(&[new_entry(1)]);
     let (put, effects) = world.call(put(held(1, NOW_US), "x"));
     let (io, _) = write(&effects);
@@ -222,11 +222,11 @@ fn no_more_creates_go_into_a_take_over_than_calls_may_wait() {
 }
 
 #[test]
-fn a_watcher_of_a_key_whose_row_is_lost_hears_that_its_entry_ended() {
+fn a_watcher_of_a_key_whose_row_is_lost_learns_that_its_entry_ended() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, _) = world.call(Call::Watch { entry: entry(1) });
     world.calls(create(new_entry(2)));
     let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
-    let status = EntryStatus::Ended(Over::NoLongerKept);
+    let status = EntryStatus::Ended(EndedAs::NoLongerKept);
     assert!(effects.contains(&Effect::Notify { call, status }));
 }

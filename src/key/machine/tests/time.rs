@@ -1,7 +1,7 @@
 //! Leases, claims, sessions (I5, I8, I9).
 
 use super::*;
-use crate::lock::{EndReason, Over};
+use crate::lock::{EndReason, EndedAs};
 
 fn second(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -18,7 +18,7 @@ fn an_entry_that_is_not_renewed_for_its_ttl_ends() {
     let left: Vec<Seq> = swap(&effects).1.entries.iter().map(|e| e.seq).collect();
     assert_eq!(left, [Seq(1)]);
     let effects = world.calls(Call::Renew { entry: entry(2) });
-    let expired = KeyError::Ended(Over::Ended(EndReason::Expired));
+    let expired = KeyError::Ended(EndedAs::Lost(EndReason::Expired));
     assert_eq!(errors(&effects), [expired.into()]);
 }
 
@@ -40,14 +40,14 @@ fn whoever_waits_is_alive() {
 }
 
 #[test]
-fn a_holder_that_nobody_came_for_is_evicted_and_hears_held_no_more() {
+fn a_holder_that_nobody_claimed_is_evicted_and_is_answered_held_no_more() {
     let mut world = World::serving(&[of_session(1), of_session(2)]);
     world.calls(release(held(1, NOW_US)));
     world.on(Event::Swapped(SwapOutcome::Applied));
     world.pass(second(10));
     let effects = world.on(Event::Due);
     assert!(swap(&effects).1.unsynced);
-    let unclaimed = KeyError::Ended(Over::Ended(EndReason::Unclaimed));
+    let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     let effects = world.calls(acquire(2));
     assert_eq!(errors(&effects), [unclaimed.into()]);
 }
@@ -91,7 +91,7 @@ fn the_end_of_a_session_ends_what_lives_by_it() {
     let (_, new) = swap(&effects);
     assert_eq!((new.head(), new.unsynced), (Seq(2), true));
     let effects = world.calls(put(held(1, NOW_US), "late"));
-    let closed = KeyError::Ended(Over::Ended(EndReason::SessionClosed));
+    let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(errors(&effects), [closed.into()]);
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert!(effects.contains(&Effect::Detach {

@@ -38,14 +38,14 @@ fn a_refused_command_does_not_keep_the_others_from_their_work() {
         [
             Outcome::Refused(Refusal::NeverIssued),
             Outcome::Evicted { was_holder: true },
-            Outcome::Gone(Over::Ended(EndReason::Expired)),
+            Outcome::Gone(EndedAs::Lost(EndReason::Expired)),
         ]
     );
     assert_eq!(decision.state.head, Seq(2));
 }
 
 #[test]
-fn two_creates_of_one_request_in_a_batch_make_one_place() {
+fn two_creates_of_one_request_in_a_batch_make_one_entry() {
     let batch = [Command::Create(create(1, A)), Command::Create(create(1, B))];
     let decision = all(&State::default(), &batch);
     assert_eq!(decision.state.entries.len(), 1);

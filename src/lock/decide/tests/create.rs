@@ -72,7 +72,7 @@ fn the_first_fence_is_above_what_the_data_table_holds() {
 }
 
 #[test]
-fn a_create_decided_again_finds_its_place() {
+fn a_create_decided_again_finds_its_entry() {
     for n in [1, 2] {
         again(
             &queue(&[A, B]),
@@ -83,7 +83,7 @@ fn a_create_decided_again_finds_its_place() {
 }
 
 #[test]
-fn a_create_asked_through_another_replica_finds_its_place() {
+fn a_create_asked_through_another_replica_finds_its_entry() {
     let elsewhere = Create {
         home: C,
         created_at_ms: 9,
@@ -135,7 +135,7 @@ fn a_create_with_the_same_request_id_and_other_arguments_is_refused() {
 }
 
 #[test]
-fn a_request_id_whose_place_is_over_makes_a_place_at_the_end() {
+fn a_request_id_whose_entry_has_ended_makes_an_entry_at_the_end() {
     let release = Command::Release {
         seq: Seq(1),
         tag: tag(1),
@@ -156,7 +156,7 @@ fn a_full_queue_refuses_but_still_finds() {
     refused(
         &full,
         Command::Create(create(5, A)),
-        Refusal::QueueFull { places_max: 4 },
+        Refusal::QueueFull { entries_max: 4 },
     );
     again(&full, Command::Create(create(4, A)), created(4, true));
 }

@@ -19,7 +19,7 @@ fn forced() -> Evidence {
 }
 
 fn gone(reason: EndReason) -> Outcome {
-    Outcome::Gone(Over::Ended(reason))
+    Outcome::Gone(EndedAs::Lost(reason))
 }
 
 /// A holder and a waiter that live by a session.
@@ -60,7 +60,7 @@ fn the_holder_that_is_evicted_leaves_the_key_unsynced_to_the_next() {
             unsynced: true,
             entries: queue(&[A, B]).entries.split_off(1),
             ended: Ended {
-                places: [EndedPlace {
+                entries: [EndedEntry {
                     seq: Seq(1),
                     tag: tag(1),
                     reason: EndReason::Expired
@@ -93,7 +93,7 @@ fn every_reason_is_remembered_as_it_was() {
         gone(EndReason::Expired)
     );
     assert_eq!(
-        by(&of_session(), Evidence::SessionOver(SESSION)),
+        by(&of_session(), Evidence::SessionEnded(SESSION)),
         gone(EndReason::SessionClosed)
     );
     assert_eq!(by(&queue(&[A]), unclaimed), gone(EndReason::Unclaimed));
@@ -135,12 +135,12 @@ fn silence_of_its_own_does_not_end_what_lives_by_a_session() {
 }
 
 #[test]
-fn the_end_of_a_session_ends_its_own_places_alone() {
-    let other = Evidence::SessionOver(SessionId(Uuid::from_u128(1)));
+fn the_end_of_a_session_ends_its_own_entries_alone() {
+    let other = Evidence::SessionEnded(SessionId(Uuid::from_u128(1)));
     refused(&of_session(), evict(2, other), Refusal::EvidenceGone);
-    let over = Evidence::SessionOver(SESSION);
-    refused(&queue(&[A]), evict(1, over.clone()), Refusal::EvidenceGone);
-    let (_, outcome) = one(&of_session(), evict(2, over));
+    let ended = Evidence::SessionEnded(SESSION);
+    refused(&queue(&[A]), evict(1, ended.clone()), Refusal::EvidenceGone);
+    let (_, outcome) = one(&of_session(), evict(2, ended));
     assert_eq!(outcome, Outcome::Evicted { was_holder: false });
 }
 
@@ -160,7 +160,7 @@ fn only_the_holder_of_that_grant_and_home_is_unclaimed() {
 }
 
 #[test]
-fn an_evict_with_another_tag_or_of_a_place_to_come_is_refused() {
+fn an_evict_with_another_tag_or_of_an_entry_to_come_is_refused() {
     let wrong_tag = Command::Evict {
         seq: Seq(1),
         tag: tag(2),

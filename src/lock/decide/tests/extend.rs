@@ -87,7 +87,7 @@ fn extend_of_a_grant_that_was_taken_over_is_refused_even_where_the_home_is_the_s
 }
 
 #[test]
-fn extend_of_a_place_that_is_over_says_so() {
+fn extend_of_an_entry_that_has_ended_says_so() {
     let forced = Command::Evict {
         seq: Seq(1),
         tag: tag(1),
@@ -97,7 +97,7 @@ fn extend_of_a_place_that_is_over_says_so() {
     again(
         &state,
         extend(A, G1, None),
-        Outcome::Gone(Over::Ended(EndReason::Expired)),
+        Outcome::Gone(EndedAs::Lost(EndReason::Expired)),
     );
 }
 

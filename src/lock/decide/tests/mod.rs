@@ -26,11 +26,11 @@ const LATER: u64 = 2_000_000;
 const G1: Fence = Fence(NOW);
 const G2: Fence = Fence(LATER);
 
-/// Small where it is about corners: two ends are remembered, four places fit.
+/// Small where it is about corners: two ends are remembered, four entries fit.
 fn limits() -> CoreLimits {
     CoreLimits {
         ended_max: 2,
-        places_max: 4,
+        entries_max: 4,
         ..CoreLimits::default()
     }
 }
@@ -49,12 +49,12 @@ fn create(n: u64, home: ReplicaId) -> Create {
     }
 }
 
-/// The tag of the place that `create(n, _)` made.
+/// The tag of the entry that `create(n, _)` made.
 fn tag(n: u64) -> Tag {
     Tag::of(Uuid::from_u128(n.into()))
 }
 
-/// Places 1, 2, … at these homes, made at [`NOW`]; the place and its request_id have the same number.
+/// Entries 1, 2, … at these homes, made at [`NOW`]; the entry and its request_id have the same number.
 fn queue(homes: &[ReplicaId]) -> State {
     let creates: Vec<Command> = (1..)
         .zip(homes)

@@ -1,7 +1,7 @@
 use super::*;
 use crate::lock::FenceError;
 
-/// A Release of place `seq` from its own home, which let it in with `grant`.
+/// A Release of entry `seq` from its own home, which granted it the lock with `grant`.
 fn release(seq: u64, home: ReplicaId, grant: Option<Fence>) -> Command {
     Command::Release {
         seq: Seq(seq),
@@ -100,7 +100,7 @@ fn a_release_from_elsewhere_or_with_another_grant_is_foreign() {
         again(
             &state,
             command,
-            Outcome::Gone(Over::Ended(EndReason::Foreign)),
+            Outcome::Gone(EndedAs::Lost(EndReason::Foreign)),
         );
     }
 }
@@ -132,21 +132,25 @@ fn a_waiter_is_released_from_anywhere_and_changes_nothing_else() {
             ..unsynced(&[A])
         }
     );
-    again(&state, release(2, C, None), Outcome::Gone(Over::Released));
-}
-
-#[test]
-fn a_second_release_finds_the_place_gone() {
-    let (state, _) = one(&queue(&[A, B]), release(1, A, Some(G1)));
     again(
         &state,
-        release(1, A, Some(G1)),
-        Outcome::Gone(Over::Released),
+        release(2, C, None),
+        Outcome::Gone(EndedAs::Released),
     );
 }
 
 #[test]
-fn a_release_with_another_tag_or_of_a_place_to_come_is_refused() {
+fn a_second_release_finds_the_entry_gone() {
+    let (state, _) = one(&queue(&[A, B]), release(1, A, Some(G1)));
+    again(
+        &state,
+        release(1, A, Some(G1)),
+        Outcome::Gone(EndedAs::Released),
+    );
+}
+
+#[test]
+fn a_release_with_another_tag_or_of_an_entry_to_come_is_refused() {
     let wrong_tag = Command::Release {
         seq: Seq(1),
         tag: tag(2),
@@ -161,7 +165,7 @@ fn a_release_with_another_tag_or_of_a_place_to_come_is_refused() {
 }
 
 #[test]
-fn a_place_that_became_holder_within_the_batch_is_released_like_a_waiter() {
+fn an_entry_that_became_holder_within_the_batch_is_released_like_a_waiter() {
     for home in [B, C] {
         let batch = [release(1, A, Some(G1)), release(2, home, None)];
         let decision = all(&queue(&[A, B, A]), &batch);
@@ -176,7 +180,7 @@ fn a_place_that_became_holder_within_the_batch_is_released_like_a_waiter() {
 }
 
 #[test]
-fn a_place_made_and_released_within_the_batch_was_let_in_by_nobody() {
+fn an_entry_made_and_released_within_the_batch_was_granted_the_lock_by_nobody() {
     let batch = [Command::Create(create(1, A)), release(1, A, None)];
     let decision = all(&State::default(), &batch);
     assert_eq!(decision.outcomes.last(), Some(&released(false, true)));
@@ -184,7 +188,7 @@ fn a_place_made_and_released_within_the_batch_was_let_in_by_nobody() {
 }
 
 #[test]
-fn nobody_that_was_never_let_in_clears_unsynced() {
+fn nobody_that_was_never_granted_the_lock_clears_unsynced() {
     let batch = [
         Command::Evict {
             seq: Seq(1),

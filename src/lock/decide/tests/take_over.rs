@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of a place that has its first home still.
+/// Of an entry that has its first home still.
 fn take_over(seq: u64, from_home: ReplicaId, from_fence: Fence, to_home: ReplicaId) -> Command {
     take_over_at(0, seq, from_home, from_fence, to_home)
 }
@@ -21,8 +21,8 @@ fn take_over_at(
     }
 }
 
-/// Home and epoch of a place.
-fn place(state: &State, seq: u64) -> Option<(ReplicaId, u32)> {
+/// Home and epoch of an entry.
+fn entry(state: &State, seq: u64) -> Option<(ReplicaId, u32)> {
     state.entry(Seq(seq)).map(|e| (e.home, e.epoch))
 }
 
@@ -41,17 +41,17 @@ fn release(seq: u64, home: ReplicaId) -> Command {
 fn take_over_of_the_holder_sets_home_grant_and_unsynced_at_once() {
     let (state, outcome) = one(&queue(&[A, B]), take_over(1, A, G1, C));
     assert_eq!(outcome, Outcome::TakenOver);
-    assert_eq!(place(&state, 1), Some((C, 1)));
+    assert_eq!(entry(&state, 1), Some((C, 1)));
     assert_eq!((state.grant, state.fence, state.width), (G2, G2, 16));
     assert!(state.unsynced);
     assert_eq!((state.version, state.head), (2, Seq(1)));
-    assert_eq!(place(&state, 2), Some((B, 0)));
+    assert_eq!(entry(&state, 2), Some((B, 0)));
 }
 
 #[test]
 fn take_over_of_the_holder_from_its_own_home_gives_a_new_grant() {
     let (state, _) = one(&queue(&[A]), take_over(1, A, G1, A));
-    assert_eq!(place(&state, 1), Some((A, 1)));
+    assert_eq!(entry(&state, 1), Some((A, 1)));
     assert_eq!(state.grant, G2);
     assert!(state.unsynced);
     again(&state, take_over(1, A, G1, A), Outcome::TakenOver);
@@ -61,7 +61,7 @@ fn take_over_of_the_holder_from_its_own_home_gives_a_new_grant() {
 fn take_over_of_a_waiter_changes_its_home_only() {
     let (state, outcome) = one(&queue(&[A, B]), take_over(2, B, Fence::NONE, C));
     assert_eq!(outcome, Outcome::TakenOver);
-    assert_eq!(place(&state, 2), Some((C, 1)));
+    assert_eq!(entry(&state, 2), Some((C, 1)));
     let entries = state.entries.clone();
     let before = queue(&[A, B]);
     assert_eq!(
@@ -128,7 +128,7 @@ fn take_over_is_refused_where_home_or_fence_are_not_the_ones_named() {
 }
 
 #[test]
-fn consent_given_for_one_fence_does_not_cover_the_next() {
+fn agreement_given_for_one_fence_does_not_cover_the_next() {
     let extend = Command::Extend {
         seq: Seq(1),
         home: A,
@@ -143,7 +143,7 @@ fn consent_given_for_one_fence_does_not_cover_the_next() {
 }
 
 #[test]
-fn a_waiter_that_went_to_another_home_and_back_is_not_the_one_that_consented() {
+fn a_waiter_that_went_to_another_home_and_back_is_not_the_one_that_agreed() {
     let (state, _) = one(&queue(&[A, A]), take_over(2, A, Fence::NONE, B));
     let (state, _) = one(&state, take_over_at(1, 2, B, Fence::NONE, A));
     refused(&state, take_over(2, A, Fence::NONE, C), Refusal::Overtaken);
@@ -152,17 +152,17 @@ fn a_waiter_that_went_to_another_home_and_back_is_not_the_one_that_consented() {
 #[test]
 fn take_over_of_a_waiter_from_its_own_home_raises_its_epoch_once() {
     let (state, _) = one(&queue(&[A, B]), take_over(2, B, Fence::NONE, B));
-    assert_eq!(place(&state, 2), Some((B, 1)));
+    assert_eq!(entry(&state, 2), Some((B, 1)));
     again(&state, take_over(2, B, Fence::NONE, B), Outcome::TakenOver);
 }
 
 #[test]
-fn take_over_of_a_place_that_is_over_says_so() {
+fn take_over_of_an_entry_that_has_ended_says_so() {
     let (state, _) = one(&queue(&[A]), release(1, A));
     again(
         &state,
         take_over(1, A, G1, C),
-        Outcome::Gone(Over::Released),
+        Outcome::Gone(EndedAs::Released),
     );
     refused(&state, take_over(2, A, G1, C), Refusal::NeverIssued);
 }

@@ -49,7 +49,7 @@ fn forced(seq: u64) -> Command {
     }
 }
 
-/// Two places, of which the first has no grant.
+/// Two entries, of which the first has no grant.
 fn ungranted() -> State {
     let (state, outcome) = blocked(&queue(&[A, A, A]), release(1, Some(G1)));
     let clean = Released {
@@ -105,7 +105,7 @@ fn a_head_without_a_grant_leaves_like_a_waiter() {
         clean: true,
     };
     assert_eq!(outcome, Outcome::Released(waiter));
-    assert!(!state.unsynced && state.ended.places.is_empty());
+    assert!(!state.unsynced && state.ended.entries.is_empty());
     assert!(state.awaits_grant());
     let (state, outcome) = blocked(&ungranted(), forced(2));
     assert_eq!(outcome, Outcome::Evicted { was_holder: false });
@@ -165,7 +165,7 @@ fn what_needs_a_fence_of_its_own_is_refused_and_changes_nothing() {
         assert_eq!(outcome, Outcome::Refused(why.clone()));
         assert_eq!(after, state);
     }
-    // A place behind others needs none.
+    // An entry behind others needs none.
     let (state, outcome) = blocked(&queue(&[A]), Command::Create(create(2, A)));
     assert!(matches!(outcome, Outcome::Created(_)));
     assert_eq!(state.entries.len(), 2);

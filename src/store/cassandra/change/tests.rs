@@ -62,7 +62,7 @@ fn a_release_of_the_head_writes_no_row_and_now_and_then_deletes_a_range() {
 }
 
 #[test]
-fn a_place_that_ends_above_head_is_overwritten_whether_it_had_a_row_or_not() {
+fn an_entry_that_ends_above_head_is_overwritten_whether_it_had_a_row_or_not() {
     let change = Change::between(&state(5, &[3, 4, 5], 6), &state(6, &[3, 5], 6)).unwrap();
     assert_eq!(rows(&change), [4]);
     // 6 came and went within the change.

@@ -15,7 +15,7 @@ use super::{Driver, only};
 use crate::store::cassandra::fault::Fault;
 use crate::store::cassandra::replication::Datacenters;
 
-/// How long a node may take to give a sign of life.
+/// How long a node may take to send a renewal.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A node that the cluster knows.

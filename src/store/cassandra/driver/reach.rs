@@ -83,7 +83,7 @@ async fn until_all_answer(silent: &Silent, session: &Weak<Session>) {
             continue;
         }
         silent.set().retain(|address| !back.contains(address));
-        // Where this fails, the driver's own next look at the cluster takes them in.
+        // Where this fails, the driver's own next read at the cluster takes them in.
         let _ = session.refresh_metadata().await;
         tracing::info!(addresses = ?back, "nodes of Cassandra answer again");
         if silent.set().is_empty() {

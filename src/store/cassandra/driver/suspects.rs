@@ -69,7 +69,7 @@ impl Suspects {
             .is_some_and(|suspect| suspect.avoided.is_some())
     }
 
-    /// The node at this address let a request time out. Once it is avoided, `probe` asks it for a sign of life; that
+    /// The node at this address let a request time out. Once it is avoided, `probe` asks it for a renewal; that
     /// must end in bounded time.
     pub(super) fn timed_out<F>(
         self: &Arc<Suspects>,
@@ -95,7 +95,7 @@ impl Suspects {
         tracing::warn!(
             %node,
             address,
-            "a node of Cassandra lets requests time out: others are asked instead, until it answers again"
+            "requests to a Cassandra node time out; using other nodes until it answers again"
         );
         suspect.avoided = Some(Avoided {
             address,
@@ -107,7 +107,7 @@ impl Suspects {
     /// The node answered a request, whatever it said.
     pub(super) fn answered(&self, node: Uuid) {
         let suspect = self.lock().remove(&node);
-        tell_of_return(node, suspect.and_then(|suspect| suspect.avoided));
+        note_return(node, suspect.and_then(|suspect| suspect.avoided));
     }
 
     /// The node answered a probe. That it does so for a request as well is to be seen: if it does not, once is enough.
@@ -119,14 +119,14 @@ impl Suspects {
         suspect.timeouts = TIMEOUTS_MAX - 1;
         let avoided = suspect.avoided.take();
         drop(nodes);
-        tell_of_return(node, avoided);
+        note_return(node, avoided);
     }
 }
 
-fn tell_of_return(node: Uuid, avoided: Option<Avoided>) {
+fn note_return(node: Uuid, avoided: Option<Avoided>) {
     if let Some(avoided) = avoided {
         let (address, after) = (&avoided.address, avoided.since.elapsed());
-        tracing::info!(%node, address, ?after, "a node of Cassandra answers again, and is asked as before");
+        tracing::info!(%node, address, ?after, "a Cassandra node answers again; using it as before");
     }
 }
 

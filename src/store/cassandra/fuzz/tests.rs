@@ -11,11 +11,11 @@ proptest! {
 
     #[test]
     fn a_state_without_one_of_its_rows_is_damaged(state in any_state(), lost in any::<prop::sample::Index>()) {
-        let (first, mut places) = rows(&state).unwrap();
-        // The first one is that above all places, which every key has.
-        prop_assume!(places.len() > 1);
-        places.remove(1 + lost.index(places.len() - 1));
+        let (first, mut entries) = rows(&state).unwrap();
+        // The first one is that above all entries, which every key has.
+        prop_assume!(entries.len() > 1);
+        entries.remove(1 + lost.index(entries.len() - 1));
         let first = First::decode(first).unwrap();
-        prop_assert!(first.with_places(places).is_err());
+        prop_assert!(first.with_entries(entries).is_err());
     }
 }

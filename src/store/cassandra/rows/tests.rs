@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use self::cluster::{Cluster, ReadRepair};
 use super::Rows;
 use crate::lock::{Key, KeyId, State, TableName};
-use crate::store::cassandra::memory::Memory;
+use crate::store::cassandra::in_doubt::InDoubtSwaps;
 use crate::store::{StoreError, Swap};
 
 /// How many runs a test makes of it, and of how many steps each.
@@ -30,7 +30,7 @@ fn id() -> KeyId {
 struct Run {
     id: KeyId,
     cluster: Cluster,
-    memories: [Memory; 2],
+    memories: [InDoubtSwaps; 2],
     /// The highest version that any of them was shown so far.
     shown: u64,
 }
@@ -48,7 +48,7 @@ impl Run {
     fn rows(&self, process: usize, page_rows: usize) -> Rows<'_, Cluster> {
         Rows {
             asks: &self.cluster,
-            memory: &self.memories[process],
+            in_doubt: &self.memories[process],
             page_rows: page_rows.try_into().unwrap(),
             id: &self.id,
         }

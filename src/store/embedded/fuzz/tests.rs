@@ -44,7 +44,7 @@ prop_compose! {
             version,
             started_at_ms,
             ttl_ms,
-            beat: 0,
+            heartbeat: 0,
             stopped: false,
         }
     }
@@ -58,11 +58,11 @@ proptest! {
     }
 
     #[test]
-    fn a_state_without_one_of_its_places_is_damaged(state in any_state(), lost in any::<prop::sample::Index>()) {
+    fn a_state_without_one_of_its_entries_is_damaged(state in any_state(), lost in any::<prop::sample::Index>()) {
         prop_assume!(!state.entries.is_empty());
         let mut left = state.entries.clone();
         left.remove(lost.index(left.len()));
-        let read = LockRow::decode(&encode_lock(&state)).and_then(|row| row.with_places(left));
+        let read = LockRow::decode(&encode_lock(&state)).and_then(|row| row.with_entries(left));
         prop_assert!(read.is_err());
     }
 

@@ -1,15 +1,15 @@
-//! The state of a key: one small row with its counters and ends, and one row a live place.
+//! The state of a key: one small row with its counters and ends, and one row a live entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{RecordError, decode, encode, uuid};
 use crate::lock::{
-    Ended, EndedPlace, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
+    Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
 };
 use crate::store::ends::End;
 
-/// All of a state but its live places.
+/// All of a state but its live entries.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Counters {
     #[prost(uint64, tag = "1")]
@@ -26,9 +26,9 @@ struct Counters {
     width: u32,
     #[prost(bool, tag = "7")]
     unsynced: bool,
-    /// How many live places there are: a lost row shows.
+    /// How many live entries there are: a lost row shows.
     #[prost(uint64, tag = "8")]
-    places: u64,
+    entries: u64,
     #[prost(uint64, tag = "9")]
     complete_from: u64,
     #[prost(message, repeated, tag = "10")]
@@ -42,10 +42,10 @@ struct Version {
     version: u64,
 }
 
-/// A live place; its seq is in the row's key.
+/// A live entry; its seq is in the row's key.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Place {
-    #[prost(enumeration = "PlaceMode", tag = "1")]
+struct EntryRow {
+    #[prost(enumeration = "EntryMode", tag = "1")]
     mode: i32,
     #[prost(bytes = "vec", tag = "2")]
     request_id: Vec<u8>,
@@ -69,24 +69,24 @@ struct Place {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
-enum PlaceMode {
+enum EntryMode {
     None = 0,
     Exclusive = 1,
 }
 
-/// A state without its places, as its row holds it.
+/// A state without its entries, as its row holds it.
 pub(in crate::store::embedded) struct LockRow {
     state: State,
-    places: u64,
+    entries: u64,
 }
 
 impl LockRow {
     pub(in crate::store::embedded) fn decode(row: &[u8]) -> Result<LockRow, RecordError> {
         let row: Counters = decode(row)?;
-        let places = row
+        let entries = row
             .ended
             .into_iter()
-            .map(|end| EndedPlace::try_from(end).map_err(RecordError::new))
+            .map(|end| EndedEntry::try_from(end).map_err(RecordError::new))
             .collect::<Result<VecDeque<_>, _>>()?;
         Ok(LockRow {
             state: State {
@@ -99,29 +99,29 @@ impl LockRow {
                 unsynced: row.unsynced,
                 entries: VecDeque::new(),
                 ended: Ended {
-                    places,
+                    entries,
                     complete_from: Seq(row.complete_from),
                 },
             },
-            places: row.places,
+            entries: row.entries,
         })
     }
 
-    /// Whether there are places to read.
-    pub(in crate::store::embedded) fn has_places(&self) -> bool {
-        self.places > 0
+    /// Whether there are entries to read.
+    pub(in crate::store::embedded) fn has_entries(&self) -> bool {
+        self.entries > 0
     }
 
-    /// Puts the places in; checks that they are all there and that the whole agrees with itself.
-    pub(in crate::store::embedded) fn with_places(
+    /// Puts the entries in; checks that they are all there and that the whole agrees with itself.
+    pub(in crate::store::embedded) fn with_entries(
         self,
         entries: VecDeque<Arc<Entry>>,
     ) -> Result<State, RecordError> {
-        if entries.len() as u64 != self.places {
+        if entries.len() as u64 != self.entries {
             return Err(RecordError::new(format!(
-                "it has {} places where {} were written",
+                "it has {} entries where {} were written",
                 entries.len(),
-                self.places
+                self.entries
             )));
         }
         let state = State {
@@ -145,9 +145,9 @@ pub(in crate::store::embedded) fn encode_lock(state: &State) -> Vec<u8> {
         fence: state.fence.0,
         width: state.width,
         unsynced: state.unsynced,
-        places: state.entries.len() as u64,
+        entries: state.entries.len() as u64,
         complete_from: state.ended.complete_from.0,
-        ended: state.ended.places.iter().map(End::from).collect(),
+        ended: state.ended.entries.iter().map(End::from).collect(),
     })
 }
 
@@ -159,15 +159,15 @@ pub(in crate::store::embedded) fn version_of(row: &[u8]) -> Result<u64, RecordEr
     }
 }
 
-pub(in crate::store::embedded) fn encode_place(entry: &Entry) -> Vec<u8> {
+pub(in crate::store::embedded) fn encode_entry(entry: &Entry) -> Vec<u8> {
     let (session, ttl_ms) = match entry.liveness {
         Liveness::Own { ttl_ms } => (None, ttl_ms),
         Liveness::Session(session) => (Some(session.0.as_bytes().to_vec()), 0),
     };
     let mode = match entry.mode {
-        Mode::Exclusive => PlaceMode::Exclusive,
+        Mode::Exclusive => EntryMode::Exclusive,
     };
-    encode(&Place {
+    encode(&EntryRow {
         mode: mode.into(),
         request_id: entry.request_id.as_bytes().to_vec(),
         session,
@@ -180,14 +180,14 @@ pub(in crate::store::embedded) fn encode_place(entry: &Entry) -> Vec<u8> {
     })
 }
 
-pub(in crate::store::embedded) fn decode_place(
+pub(in crate::store::embedded) fn decode_entry(
     seq: Seq,
     row: &[u8],
 ) -> Result<Arc<Entry>, RecordError> {
-    let row: Place = decode(row)?;
-    let mode = match PlaceMode::try_from(row.mode) {
-        Ok(PlaceMode::Exclusive) => Mode::Exclusive,
-        Ok(PlaceMode::None) | Err(_) => return Err(RecordError::new("a place has no known mode")),
+    let row: EntryRow = decode(row)?;
+    let mode = match EntryMode::try_from(row.mode) {
+        Ok(EntryMode::Exclusive) => Mode::Exclusive,
+        Ok(EntryMode::None) | Err(_) => return Err(RecordError::new("an entry has no known mode")),
     };
     let liveness = match row.session {
         Some(session) => Liveness::Session(SessionId(uuid(&session, "session")?)),
@@ -238,7 +238,7 @@ mod tests {
             forced,
             EndReason::Foreign,
         ];
-        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedPlace {
+        let ends = (1..).zip(reasons).map(|(seq, reason)| EndedEntry {
             seq: Seq(seq),
             tag: Tag::of(Uuid::from_u128(seq.into())),
             reason,
@@ -256,7 +256,7 @@ mod tests {
                 entry(8, Liveness::Session(SessionId(Uuid::from_u128(3)))),
             ]),
             ended: Ended {
-                places: ends.collect(),
+                entries: ends.collect(),
                 complete_from: Seq(1),
             },
         }
@@ -267,50 +267,50 @@ mod tests {
         let state = state();
         let row = encode_lock(&state);
         assert_eq!(version_of(&row), Ok(9));
-        let places = state
+        let entries = state
             .entries
             .iter()
-            .map(|e| decode_place(e.seq, &encode_place(e)).unwrap())
+            .map(|e| decode_entry(e.seq, &encode_entry(e)).unwrap())
             .collect();
         let lock = LockRow::decode(&row).unwrap();
-        assert!(lock.has_places());
-        assert_eq!(lock.with_places(places), Ok(state));
+        assert!(lock.has_entries());
+        assert_eq!(lock.with_entries(entries), Ok(state));
     }
 
     #[test]
-    fn a_lost_place_is_damage() {
+    fn a_lost_entry_is_damage() {
         let mut state = state();
         let row = encode_lock(&state);
         // The last one: nothing else in the state says that it is missing.
         state.entries.pop_back();
         let lock = LockRow::decode(&row).unwrap();
-        let error = lock.with_places(state.entries).unwrap_err();
-        assert_eq!(error.to_string(), "it has 1 places where 2 were written");
+        let error = lock.with_entries(state.entries).unwrap_err();
+        assert_eq!(error.to_string(), "it has 1 entries where 2 were written");
     }
 
     #[test]
     fn damaged_rows_are_errors_never_panics() {
         let state = state();
         let whole = encode_lock(&state);
-        let place = encode_place(&state.entries[1]);
+        let entry = encode_entry(&state.entries[1]);
         for at in 0..whole.len() {
             for bit in 0..8 {
                 let mut row = whole.clone();
                 row[at] ^= 1 << bit;
                 if let Ok(lock) = LockRow::decode(&row) {
-                    let _ = lock.with_places(state.entries.clone());
+                    let _ = lock.with_entries(state.entries.clone());
                 }
                 let _ = version_of(&row);
             }
             assert!(LockRow::decode(&whole[..at]).is_err() || at > 0);
         }
-        for at in 0..place.len() {
-            let mut row = place.clone();
+        for at in 0..entry.len() {
+            let mut row = entry.clone();
             row[at] ^= 0x80;
-            let _ = decode_place(Seq(8), &row);
+            let _ = decode_entry(Seq(8), &row);
         }
-        assert!(decode_place(Seq(8), &[]).is_err());
-        assert!(decode_place(Seq(8), &[1]).is_err());
+        assert!(decode_entry(Seq(8), &[]).is_err());
+        assert!(decode_entry(Seq(8), &[1]).is_err());
         assert!(version_of(&[1]).is_err());
     }
 }

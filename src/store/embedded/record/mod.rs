@@ -11,7 +11,7 @@ mod session;
 use prost::Message;
 
 pub(super) use data::{decode_cell, encode_cell};
-pub(super) use lock::{LockRow, decode_place, encode_lock, encode_place, version_of};
+pub(super) use lock::{LockRow, decode_entry, encode_entry, encode_lock, version_of};
 pub(super) use replica::{decode_replica, encode_replica};
 pub(super) use session::{decode_session, encode_session};
 

@@ -47,7 +47,7 @@ pub(in crate::store::embedded) fn decode_replica(
         version,
         started_at_ms,
         ttl_ms,
-        beat: 0,
+        heartbeat: 0,
         stopped: false,
     })
 }
@@ -66,7 +66,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             started_at_ms: 1,
             ttl_ms: 10_000,
-            beat: 0,
+            heartbeat: 0,
             stopped: false,
         };
         let row = encode_replica(&replica);

@@ -1,11 +1,11 @@
-//! Nothing is taken after the end: of a place once it was released or told to be over, of a grant once a newer
-//! one of its place was told.
+//! Nothing is taken after the end: of an entry once it was released or told to have ended, of a grant once a newer
+//! one of its entry was told.
 //!
-//! Not seen: what is taken after a release whose answer is not known, and what was under way when the end was told.
+//! Not seen: what is taken after a release whose answer is not known, and what was in flight when the end was told.
 
 use std::collections::BTreeMap;
 
-use super::super::event::{Event, Op, Place};
+use super::super::event::{Entry, Event, Op};
 use super::story::Story;
 use super::{Rule, Violation, violation};
 
@@ -14,8 +14,11 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
     for event in story.events.iter().filter(|event| event.shows_life()) {
         let life = story.life(event);
         let ended = [
-            (life.released, "was taken though its place was released"),
-            (life.over, "was taken though its place was told to be over"),
+            (life.released, "was taken though its entry was released"),
+            (
+                life.ended,
+                "was taken though its entry was told to have ended",
+            ),
             (
                 next_grant(&newer, event),
                 "was taken under a grant that has a newer one",
@@ -29,36 +32,36 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
     }
 }
 
-type ByPlace<'a> = BTreeMap<(Place, u64), &'a Event>;
+type ByEntry<'a> = BTreeMap<(Entry, u64), &'a Event>;
 
-/// By place and grant, who first heard of this one or a later one of that place.
-fn newer_grants<'a>(story: &Story<'a>) -> ByPlace<'a> {
-    let mut all: ByPlace<'a> = BTreeMap::new();
+/// By entry and grant, who first learned of this one or a later one of that entry.
+fn newer_grants<'a>(story: &Story<'a>) -> ByEntry<'a> {
+    let mut all: ByEntry<'a> = BTreeMap::new();
     for event in &story.events {
-        if let (Some(place), Some(grant)) = (event.place, event.held()) {
-            let first = all.entry((place, grant)).or_insert(event);
+        if let (Some(entry), Some(grant)) = (event.entry, event.held()) {
+            let first = all.entry((entry, grant)).or_insert(event);
             if event.answered < first.answered {
                 *first = event;
             }
         }
     }
-    let mut after: Option<(Place, &Event)> = None;
-    for ((place, _), first) in all.iter_mut().rev() {
+    let mut after: Option<(Entry, &Event)> = None;
+    for ((entry, _), first) in all.iter_mut().rev() {
         if let Some((_, sooner)) =
-            after.filter(|(of, later)| of == place && later.answered < first.answered)
+            after.filter(|(of, later)| of == entry && later.answered < first.answered)
         {
             *first = sooner;
         }
-        after = Some((*place, *first));
+        after = Some((*entry, *first));
     }
     all
 }
 
-fn next_grant<'a>(newer: &ByPlace<'a>, event: &Event) -> Option<&'a Event> {
-    let place = event.place?;
+fn next_grant<'a>(newer: &ByEntry<'a>, event: &Event) -> Option<&'a Event> {
+    let entry = event.entry?;
     let grant = event
         .grant
         .filter(|_| matches!(event.op, Op::Get | Op::Put(_)))?;
-    let mut later = newer.range((place, grant + 1)..=(place, u64::MAX));
+    let mut later = newer.range((entry, grant + 1)..=(entry, u64::MAX));
     later.next().map(|(_, event)| *event)
 }

@@ -8,7 +8,7 @@ use super::{Checked, Violation};
 /// How many violations are shown.
 const SHOWN_MAX: usize = 5;
 /// How many events of the key before and after each that is named.
-const AROUND: usize = 6;
+const CONTEXT: usize = 6;
 
 impl Checked {
     /// The violations in the history they were found in.
@@ -43,7 +43,7 @@ fn lines(violation: &Violation, events: &[Event], text: &mut String) {
     let _ = writeln!(text, "  key {key:?}, {} operations:", of_key.len());
     let mut is_gap = false;
     for (at, event) in of_key.iter().enumerate() {
-        let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(named.len());
+        let around = at.saturating_sub(CONTEXT)..(at + CONTEXT + 1).min(named.len());
         if named[around].iter().any(|named| *named) {
             let mark = if named[at] { '>' } else { ' ' };
             let _ = writeln!(text, "{mark} {event}");

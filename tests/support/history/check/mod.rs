@@ -25,15 +25,15 @@ use story::Story;
 /// What was broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rule {
-    /// Two hold a key at one time, or a write shows after a later holder was let in.
+    /// Two hold a key at one time, or a write shows after a later holder was granted the lock.
     Exclusivity,
     /// A read shows something else than the latest state.
     LatestState,
-    /// A fence does not rise, or is of two places.
+    /// A fence does not rise, or is of two entries.
     Fences,
-    /// A later place came before an earlier one.
+    /// A later entry came before an earlier one.
     Order,
-    /// Something was taken after the end of its place, or of its grant.
+    /// Something was taken after the end of its entry, or of its grant.
     End,
 }
 
@@ -48,7 +48,7 @@ pub struct Violation {
 /// What is known of a history.
 pub struct Checked {
     pub operations: usize,
-    /// Grants that somebody was told of.
+    /// Grants that somebody was notified of.
     pub sections: usize,
     /// Operations of unknown outcome.
     pub unknown: usize,

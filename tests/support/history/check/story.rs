@@ -1,28 +1,28 @@
-//! What happened to one key, by place and by grant.
+//! What happened to one key, by entry and by grant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::event::{Event, Op, Place, Told};
+use super::super::event::{Entry, Event, Learned, Op};
 
 /// All of one key.
 pub struct Story<'a> {
     /// By invocation.
     pub events: Vec<&'a Event>,
-    pub places: BTreeMap<Place, Life<'a>>,
+    pub entries: BTreeMap<Entry, Life<'a>>,
     /// By grant: the first answer that showed it.
     pub granted: BTreeMap<u64, &'a Event>,
 }
 
-/// What is known of the life of a place.
+/// What is known of the life of an entry.
 #[derive(Clone, Copy, Default)]
 pub struct Life<'a> {
     /// The first answer that said HELD.
     pub held: Option<&'a Event>,
     /// The first answer that told that it was released, by this call or before.
     pub released: Option<&'a Event>,
-    /// The first answer that told that it was over.
-    pub over: Option<&'a Event>,
+    /// The first answer that told that it had ended.
+    pub ended: Option<&'a Event>,
     /// From when on its client does not count on it: it asked for the end, or somebody did by force, or it was told.
     pub given_up: Option<Duration>,
     /// From when on it may have been ended whatever was promised: by force, or with its session.
@@ -48,7 +48,7 @@ impl<'a> Life<'a> {
         if event.held().is_some() {
             earliest(&mut self.held, event);
         }
-        match (&event.op, event.told()) {
+        match (&event.op, event.learned()) {
             (Op::Force, _) => {
                 sooner(&mut self.forced, event.invoked);
                 sooner(&mut self.given_up, event.invoked);
@@ -59,17 +59,17 @@ impl<'a> Life<'a> {
         if matches!(event.op, Op::Release(_)) && event.is_done() {
             earliest(&mut self.released, event);
         }
-        match event.told() {
-            Told::Released => {
+        match event.learned() {
+            Learned::Released => {
                 earliest(&mut self.released, event);
-                earliest(&mut self.over, event);
+                earliest(&mut self.ended, event);
                 sooner(&mut self.given_up, event.answered);
             }
-            Told::Over => {
-                earliest(&mut self.over, event);
+            Learned::Ended => {
+                earliest(&mut self.ended, event);
                 sooner(&mut self.given_up, event.answered);
             }
-            Told::Superseded | Told::Nothing => {}
+            Learned::Superseded | Learned::Nothing => {}
         }
         if let Some(until) = event.until.filter(|_| event.shows_life()) {
             self.has_until = true;
@@ -83,11 +83,11 @@ impl<'a> Life<'a> {
 impl<'a> Story<'a> {
     pub fn of(mut events: Vec<&'a Event>, closed: &BTreeMap<&str, Duration>) -> Story<'a> {
         events.sort_by_key(|event| (event.invoked, event.answered));
-        let mut places: BTreeMap<Place, Life<'a>> = BTreeMap::new();
+        let mut entries: BTreeMap<Entry, Life<'a>> = BTreeMap::new();
         let mut granted: BTreeMap<u64, &Event> = BTreeMap::new();
         for event in &events {
-            let Some(place) = event.place else { continue };
-            let life = places.entry(place).or_default();
+            let Some(entry) = event.entry else { continue };
+            let life = entries.entry(entry).or_default();
             life.take(event);
             let session = event
                 .session
@@ -106,18 +106,18 @@ impl<'a> Story<'a> {
         }
         Story {
             events,
-            places,
+            entries,
             granted,
         }
     }
 
     pub fn life(&self, event: &Event) -> Life<'a> {
-        let life = event.place.and_then(|place| self.places.get(&place));
+        let life = event.entry.and_then(|entry| self.entries.get(&entry));
         life.copied().unwrap_or_default()
     }
 
-    /// Whether the place was surely there when the call was answered, so that its acknowledgement counts. What is
-    /// acknowledged after the end of a place promises nothing.
+    /// Whether the entry was surely there when the call was answered, so that its acknowledgement counts. What is
+    /// acknowledged after the end of an entry promises nothing.
     ///
     /// Not seen: what was acknowledged when its client could not be sure any more is taken as of unknown outcome.
     pub fn counts(&self, event: &Event) -> bool {
@@ -125,7 +125,7 @@ impl<'a> Story<'a> {
         if !event.is_done() || life.forced.is_some_and(|forced| forced < event.answered) {
             return false;
         }
-        // A place that was released was not ended by anything else before.
+        // An entry that was released was not ended by anything else before.
         life.released.is_some() || !life.has_until || event.answered < life.alive_until
     }
 

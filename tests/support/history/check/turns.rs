@@ -1,26 +1,26 @@
-//! One holder at a time, and nobody before an earlier place that is there: in the time of the clients, whatever
+//! One holder at a time, and nobody before an earlier entry that is there: in the time of the clients, whatever
 //! the fences say.
 //!
-//! A client counts on its place from an answer until what that answer promised is past, or until it asks for the
-//! end, or is told of it. While one counts on its place, no later one may count on holding the key; nor may two
+//! A client counts on its entry from an answer until what that answer promised is past, or until it asks for the
+//! end, or is told of it. While one counts on its entry, no later one may count on holding the key; nor may two
 //! count on holding it.
 //!
-//! Not seen: an overlap that begins after a client could not be sure any more, though its place was there; a
-//! place whose client asked for its release, from then on; one that was forced to an end, or whose session was
-//! closed, from then on. Signs of life that were given to a session, not for a place, do not make beliefs longer.
+//! Not seen: an overlap that begins after a client could not be sure any more, though its entry was there; an
+//! entry whose client asked for its release, from then on; one that was forced to an end, or whose session was
+//! closed, from then on. Renewals that were given to a session, not for an entry, do not make beliefs longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::super::event::{Event, Place};
+use super::super::event::{Entry, Event};
 use super::story::Story;
 use super::{Rule, Violation, violation};
 
-/// A time in which a client counts on a place.
+/// A time in which a client counts on an entry.
 #[derive(Clone, Copy)]
 struct Belief<'a> {
-    place: Place,
+    entry: Entry,
     from: Duration,
     until: Duration,
     holds: bool,
@@ -38,7 +38,7 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
         }
         broken.extend(holding.later(new));
         for old in broken {
-            let pair = (old.place.min(new.place), old.place.max(new.place));
+            let pair = (old.entry.min(new.entry), old.entry.max(new.entry));
             if found.insert(pair) {
                 violations.push(overlap(old, new));
             }
@@ -53,7 +53,7 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
 /// All beliefs, by when they begin.
 fn beliefs<'a>(story: &Story<'a>) -> Vec<Belief<'a>> {
     let belief = |event: &&'a Event| {
-        let place = event.place.filter(|_| event.shows_life())?;
+        let entry = event.entry.filter(|_| event.shows_life())?;
         let life = story.life(event);
         // Where nothing is said of time, until it is told otherwise.
         let until = match event.until {
@@ -64,7 +64,7 @@ fn beliefs<'a>(story: &Story<'a>) -> Vec<Belief<'a>> {
         let from = event.answered;
         let holds = life.held.is_some_and(|held| held.answered <= from);
         (from < until).then_some(Belief {
-            place,
+            entry,
             from,
             until,
             holds,
@@ -76,13 +76,13 @@ fn beliefs<'a>(story: &Story<'a>) -> Vec<Belief<'a>> {
     all
 }
 
-/// The longest belief of each place, without those that were found to be past.
+/// The longest belief of each entry, without those that were found to be past.
 #[derive(Default)]
-struct Counted<'a>(BTreeMap<Place, Belief<'a>>);
+struct Counted<'a>(BTreeMap<Entry, Belief<'a>>);
 
 impl<'a> Counted<'a> {
     fn add(&mut self, new: Belief<'a>) {
-        let kept = self.0.entry(new.place).or_insert(new);
+        let kept = self.0.entry(new.entry).or_insert(new);
         let holds = kept.holds || new.holds;
         if kept.until < new.until {
             *kept = new;
@@ -93,13 +93,13 @@ impl<'a> Counted<'a> {
     /// One that is ahead, and still there. Those that are not are forgotten, so each is looked at once.
     fn earlier(&mut self, new: Belief<'_>) -> Option<Belief<'a>> {
         self.first(new, |map| {
-            map.range(..new.place).next().map(|(_, old)| *old)
+            map.range(..new.entry).next().map(|(_, old)| *old)
         })
     }
 
     /// One that is behind.
     fn later(&mut self, new: Belief<'_>) -> Option<Belief<'a>> {
-        let behind = (Bound::Excluded(new.place), Bound::Unbounded);
+        let behind = (Bound::Excluded(new.entry), Bound::Unbounded);
         self.first(new, |map| {
             map.range(behind).next_back().map(|(_, old)| *old)
         })
@@ -108,20 +108,20 @@ impl<'a> Counted<'a> {
     fn first(
         &mut self,
         new: Belief<'_>,
-        next: impl Fn(&BTreeMap<Place, Belief<'a>>) -> Option<Belief<'a>>,
+        next: impl Fn(&BTreeMap<Entry, Belief<'a>>) -> Option<Belief<'a>>,
     ) -> Option<Belief<'a>> {
         while let Some(old) = next(&self.0) {
             if old.until > new.from {
                 return Some(old);
             }
-            self.0.remove(&old.place);
+            self.0.remove(&old.entry);
         }
         None
     }
 }
 
 fn overlap(old: Belief<'_>, new: Belief<'_>) -> Violation {
-    let seqs = (old.place.seq, new.place.seq);
+    let seqs = (old.entry.seq, new.entry.seq);
     let events = [old.because, new.because];
     if old.holds && new.holds {
         let words = format!("#{} and #{} both hold the key", seqs.0, seqs.1);

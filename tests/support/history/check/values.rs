@@ -1,12 +1,12 @@
 //! A holder reads what the last acknowledged write before it left, and goes on reading it until it writes itself.
 //!
-//! Grant by grant, in the order of their fences, this keeps the values that may stand in the key. An
-//! acknowledged write leaves only itself and what may have come after it. A read leaves only what it saw and what
-//! may still come. A write of unknown outcome may come at any time until a later holder is let in; it then either
-//! stands there, or never will.
+//! Grant by grant, in the order of their fences, this keeps the values that may be in the key. An acknowledged write
+//! leaves only itself and what may have come after it. A read leaves only what it saw and what may still come. A write
+//! of unknown outcome may come at any time until a later holder is granted the lock; it then either stands there, or
+//! never will.
 //!
 //! Not seen: which of several writes of one value was read, so values should be unique; whether the writes that
-//! were not read came in the order of their calls; a read of a holder that could not be sure of its place any more
+//! were not read came in the order of their calls; a read of a holder that could not be sure of its entry any more
 //! is held only against what was ever written; that the value changed between a holder's grant and its first read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::super::event::{Event, Outcome, Value, shown};
 use super::story::Story;
 use super::{Rule, Violation, violation};
 
-/// A value that may stand in the key.
+/// A value that may be in the key.
 #[derive(Clone, Copy)]
 struct May<'a> {
     value: &'a Value,
@@ -26,7 +26,7 @@ struct May<'a> {
     gone: Option<Duration>,
 }
 
-/// When a value came to stand in the key.
+/// When a value came to are in the key.
 #[derive(Clone, Copy, PartialEq)]
 enum Since {
     /// Before the grant.
@@ -80,8 +80,8 @@ pub fn check(story: &Story<'_>, violations: &mut Vec<Violation>) {
         settled_by: None,
     };
     for (grant, events) in by_grant {
-        let let_in = known.range(grant..).next().map(|(_, known)| *known);
-        section.begin(let_in.unwrap_or(Duration::MAX));
+        let grant_waiter = known.range(grant..).next().map(|(_, known)| *known);
+        section.begin(grant_waiter.unwrap_or(Duration::MAX));
         for (moment, is_answer, event) in moments(&events) {
             match is_answer {
                 false => section.asked(event),
@@ -102,7 +102,8 @@ fn moments<'a>(events: &[&'a Event]) -> Vec<(Duration, bool, &'a Event)> {
 }
 
 impl<'a> Section<'_, 'a> {
-    /// Somebody is let in, as was known at a moment. What was asked for under earlier grants after it never shows.
+    /// Somebody is granted the lock, as was known at a moment. What was asked for under earlier grants after it never
+    /// shows.
     fn begin(&mut self, known: Duration) {
         let mut seen: BTreeSet<&Value> = BTreeSet::new();
         let in_time =
@@ -216,14 +217,15 @@ impl<'a> Section<'_, 'a> {
         let wrote = |e: &&&Event| e.writes() == Some(value) && e.invoked <= event.answered;
         let writes: Vec<&Event> = story.events.iter().filter(wrote).copied().collect();
         let fenced_off = |write: &&&Event| {
-            let let_in = known.get(&event.grant.unwrap_or_default());
-            write.grant < event.grant && let_in.is_some_and(|let_in| *let_in <= write.invoked)
+            let grant_waiter = known.get(&event.grant.unwrap_or_default());
+            write.grant < event.grant
+                && grant_waiter.is_some_and(|grant_waiter| *grant_waiter <= write.invoked)
         };
         let late = writes.iter().find(fenced_off);
         let (rule, words) = match late {
             Some(_) => (
                 Rule::Exclusivity,
-                "was asked for when the reader was let in already, and shows".to_owned(),
+                "was asked for when the reader was granted the lock already, and shows".to_owned(),
             ),
             None if writes.iter().any(|write| !is_refused(write)) => {
                 (Rule::LatestState, "is not the latest state".to_owned())
@@ -235,12 +237,12 @@ impl<'a> Section<'_, 'a> {
         events.extend(late.copied().or(writes.last().copied()));
         events.extend(self.settled_by);
         events.push(event);
-        let could: Vec<String> = self.standing().map(shown).collect();
+        let could: Vec<String> = self.status().map(shown).collect();
         let words = format!("{:?} {words}; it could be one of {could:?}", shown(value));
         violation(rule, &events, words)
     }
 
-    fn standing(&self) -> impl Iterator<Item = &'a Value> {
+    fn status(&self) -> impl Iterator<Item = &'a Value> {
         let there = self.may_be.iter().filter(|may| may.gone.is_none());
         there.map(|may| may.value)
     }

@@ -97,7 +97,7 @@ impl Cluster {
                     let key = Value::text(self.id.key.as_str());
                     let (ask, values) = match nodes.chance.below(3) {
                         0 => (Ask::First(table), vec![key, Value::BigInt(0)]),
-                        1 => (Ask::Places(table), vec![key, Value::BigInt(head)]),
+                        1 => (Ask::EntryRows(table), vec![key, Value::BigInt(head)]),
                         _ => (Ask::Keys(table), Vec::new()),
                     };
                     let limit = nodes.chance.page();
@@ -155,7 +155,7 @@ impl Nodes {
     fn settle(&mut self) -> [usize; 2] {
         let two = self.two();
         match self.open.take() {
-            // Where nobody hears of it the next proposal takes its place.
+            // Where nobody learns of it the next proposal takes its place.
             Some((node, proposal)) if two.contains(&node) => self.decide(proposal),
             Some(_) | None => {}
         }

@@ -83,7 +83,7 @@ async fn a_slow_answer_counts_from_when_it_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_sign_of_life_counts_from_when_it_was_given() {
+async fn a_slow_renewal_counts_from_when_it_was_given() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
     let start = tokio::time::Instant::now();
@@ -184,7 +184,7 @@ async fn graceful(world: &World) -> (Session, LockGuard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_disconnect_grace_a_sign_of_life_is_given_at_once_and_each_quarter_of_it() {
+async fn with_a_disconnect_grace_a_renewal_is_sent_at_once_and_each_quarter_of_it() {
     let world = World::new();
     let (_session, guard) = graceful(&world).await;
     tokio::time::sleep(GRACE / 10).await;
@@ -209,7 +209,7 @@ async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
         }
         let start = tokio::time::Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
-        // The last sign of life that was answered left up to a quarter of the grace before.
+        // The last renewal that was answered left up to a quarter of the grace before.
         let (least, most) = (GRACE / 10 * 6, GRACE / 10 * 9);
         assert!(start.elapsed() <= most, "{:?}", start.elapsed());
         assert!(start.elapsed() >= least, "{:?}", start.elapsed());
@@ -233,7 +233,7 @@ async fn a_stream_that_breaks_is_opened_anew_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_between_two_signs_of_life_is_opened_again_before_the_next_is_due() {
+async fn a_stream_that_breaks_between_two_renewals_is_opened_again_before_the_next_is_due() {
     let world = World::new();
     let opened = world
         .client
@@ -246,7 +246,7 @@ async fn a_stream_that_breaks_between_two_signs_of_life_is_opened_again_before_t
     world.fake.break_streams();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.fake.count("keep_alive"), before + 1);
-    // Nor is that more than one sign of life.
+    // Nor is that more than one renewal.
     tokio::time::sleep(secs(8)).await;
     assert_eq!(world.fake.count("keep_alive"), before + 1);
     assert!(guard.is_valid());
@@ -287,13 +287,13 @@ async fn all_leases_of_a_client_are_kept_alive_over_one_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_is_over_ends_no_other_on_the_stream() {
+async fn a_session_that_has_ended_ends_no_other_on_the_stream() {
     let world = World::new();
-    let (over, other) = (opened(&world).await, opened(&world).await);
-    let id = over.id().to_owned();
+    let (ended, other) = (opened(&world).await, opened(&world).await);
+    let id = ended.id().to_owned();
     tokio::time::sleep(secs(1)).await;
     world.fake.end(&id, "FORCED", "it was ended by ops");
-    assert_eq!(over.lost().await.reason, LostReason::Forced);
+    assert_eq!(ended.lost().await.reason, LostReason::Forced);
     tokio::time::sleep(secs(100)).await;
     assert!(other.valid_until().is_some());
     assert_eq!(world.fake.state().streams, 1);

@@ -1,4 +1,4 @@
-//! What replicas and clients log stands in the trace as well; and some of it must never be said.
+//! What replicas and clients log is in the trace as well; and some of it must never be said.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::log::Log;
 /// No fault around the service makes one of its tasks do this.
 const NEVER: &str = "ended unexpectedly";
 
-struct Heard(Arc<Log>);
+struct LogTap(Arc<Log>);
 
 /// From now on what this thread logs is heard, for as long as the guard is there.
 pub fn listen(log: &Arc<Log>) -> DefaultGuard {
-    let heard = Heard(Arc::clone(log)).with_filter(LevelFilter::INFO);
-    tracing_subscriber::registry().with(heard).set_default()
+    let log_tap = LogTap(Arc::clone(log)).with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(log_tap).set_default()
 }
 
-impl<S: Subscriber> Layer<S> for Heard {
+impl<S: Subscriber> Layer<S> for LogTap {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
         if !metadata.target().starts_with("fermata") {

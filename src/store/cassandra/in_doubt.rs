@@ -9,18 +9,18 @@ use crate::lock::KeyId;
 const KEYS_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownKey {
     /// The highest head seen.
     head: u64,
     /// The highest version that a swap named of which nobody knows what became. While the key still has that
     /// version the swap may apply, however late; once it has a higher one, never.
-    doubt: Option<u64>,
+    in_doubt_version: Option<u64>,
 }
 
 /// Heads, and swaps of unknown outcome.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    keys: Mutex<HashMap<KeyId, Known>>,
+pub(super) struct InDoubtSwaps {
+    keys: Mutex<HashMap<KeyId, KnownKey>>,
 }
 
 /// What is known of a key when a load begins.
@@ -32,14 +32,14 @@ pub(super) struct Before {
     pub(super) in_doubt: bool,
 }
 
-impl Memory {
-    fn with<T>(&self, id: &KeyId, change: impl FnOnce(&mut Known) -> T) -> T {
+impl InDoubtSwaps {
+    fn with<T>(&self, id: &KeyId, change: impl FnOnce(&mut KnownKey) -> T) -> T {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = keys.get_mut(id) {
             return change(known);
         }
         if keys.len() >= KEYS_MAX {
-            keys.retain(|_, known| known.doubt.is_some());
+            keys.retain(|_, known| known.in_doubt_version.is_some());
         }
         change(keys.entry(id.clone()).or_default())
     }
@@ -49,7 +49,7 @@ impl Memory {
         let known = keys.get(id).copied().unwrap_or_default();
         Before {
             head: (known.head > 0).then_some(known.head),
-            in_doubt: known.doubt.is_some(),
+            in_doubt: known.in_doubt_version.is_some(),
         }
     }
 
@@ -57,20 +57,22 @@ impl Memory {
     pub(super) fn saw(&self, id: &KeyId, version: u64, head: u64) {
         self.with(id, |known| {
             known.head = known.head.max(head);
-            known.doubt = known.doubt.filter(|doubt| *doubt >= version);
+            known.in_doubt_version = known.in_doubt_version.filter(|named| *named >= version);
         });
     }
 
     /// What became of a swap that named this version is not known.
-    pub(super) fn doubt(&self, id: &KeyId, version: u64) {
-        self.with(id, |known| known.doubt = known.doubt.max(Some(version)));
+    pub(super) fn note_in_doubt(&self, id: &KeyId, version: u64) {
+        self.with(id, |known| {
+            known.in_doubt_version = known.in_doubt_version.max(Some(version))
+        });
     }
 
     /// A swap that names this version begins. If what comes of it is never said, because its future was
     /// dropped or got no answer, the key is in doubt.
     pub(super) fn open<'a>(&'a self, id: &'a KeyId, version: u64) -> Open<'a> {
         Open {
-            memory: self,
+            in_doubt: self,
             id,
             version,
             known: false,
@@ -78,9 +80,9 @@ impl Memory {
     }
 }
 
-/// A swap that is under way.
+/// A swap that is in flight.
 pub(super) struct Open<'a> {
-    memory: &'a Memory,
+    in_doubt: &'a InDoubtSwaps,
     id: &'a KeyId,
     version: u64,
     known: bool,
@@ -96,7 +98,7 @@ impl Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.known {
-            self.memory.doubt(self.id, self.version);
+            self.in_doubt.note_in_doubt(self.id, self.version);
         }
     }
 }
@@ -114,24 +116,24 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_swap_leaves_a_doubt_until_its_version_is_past() {
-        let (id, memory) = (id(), Memory::default());
-        memory.open(&id, 3).close();
-        assert!(!memory.before(&id).in_doubt);
-        drop(memory.open(&id, 3));
-        assert!(memory.before(&id).in_doubt);
-        memory.saw(&id, 3, 1);
-        assert!(memory.before(&id).in_doubt, "it may still apply");
-        memory.saw(&id, 4, 1);
-        assert!(!memory.before(&id).in_doubt);
+    fn a_dropped_swap_stays_in_doubt_until_its_version_is_past() {
+        let (id, in_doubt) = (id(), InDoubtSwaps::default());
+        in_doubt.open(&id, 3).close();
+        assert!(!in_doubt.before(&id).in_doubt);
+        drop(in_doubt.open(&id, 3));
+        assert!(in_doubt.before(&id).in_doubt);
+        in_doubt.saw(&id, 3, 1);
+        assert!(in_doubt.before(&id).in_doubt, "it may still apply");
+        in_doubt.saw(&id, 4, 1);
+        assert!(!in_doubt.before(&id).in_doubt);
     }
 
     #[test]
     fn heads_only_rise() {
-        let (id, memory) = (id(), Memory::default());
-        assert_eq!(memory.before(&id).head, None);
-        memory.saw(&id, 9, 7);
-        memory.saw(&id, 5, 3);
-        assert_eq!(memory.before(&id).head, Some(7));
+        let (id, in_doubt) = (id(), InDoubtSwaps::default());
+        assert_eq!(in_doubt.before(&id).head, None);
+        in_doubt.saw(&id, 9, 7);
+        in_doubt.saw(&id, 5, 3);
+        assert_eq!(in_doubt.before(&id).head, Some(7));
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// … up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A fault that was not met for this long is over.
-const OVER_AFTER: Duration = Duration::from_secs(60);
+/// A fault that was not met for this long has ended.
+const QUIET_AFTER: Duration = Duration::from_secs(60);
 /// How many wordings are told apart: some faults alternate between a few.
 const WORDINGS_MAX: usize = 8;
 
 /// A fault that may go on. It is said when it begins, when it becomes another one, and then ever more rarely.
 #[derive(Debug, Default)]
-pub struct Complaint(Mutex<Option<Going>>);
+pub struct LogThrottle(Mutex<Option<Going>>);
 
 #[derive(Debug)]
 struct Going {
@@ -25,13 +25,13 @@ struct Going {
     times: u64,
 }
 
-impl Complaint {
+impl LogThrottle {
     /// It was met at `now`, CLOCK_BOOTTIME. Where it is to be said: how often it was met since it was said last.
     pub fn met(&self, now: Duration, what: &str) -> Option<u64> {
         let mut going = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let still = going
             .as_mut()
-            .filter(|one| now.saturating_sub(one.met_at) < OVER_AFTER);
+            .filter(|one| now.saturating_sub(one.met_at) < QUIET_AFTER);
         let Some(one) = still else {
             *going = Some(Going {
                 wordings: vec![what.to_owned()],
@@ -67,39 +67,39 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_said_at_once_and_then_ever_more_rarely_with_a_count() {
-        let complaint = Complaint::default();
+        let log_throttle = LogThrottle::default();
         let said: Vec<(u64, u64)> = (0..=40)
-            .filter_map(|now| complaint.met(s(now), "no majority").map(|n| (now, n)))
+            .filter_map(|now| log_throttle.met(s(now), "no majority").map(|n| (now, n)))
             .collect();
         assert_eq!(said, [(0, 1), (5, 5), (15, 10), (35, 20)]);
     }
 
     #[test]
     fn another_fault_is_said_at_once_and_two_that_alternate_are_not_said_each_time() {
-        let complaint = Complaint::default();
-        assert_eq!(complaint.met(s(0), "a"), Some(1));
-        assert_eq!(complaint.met(s(1), "a"), None);
-        assert_eq!(complaint.met(s(2), "b"), Some(2));
-        assert_eq!(complaint.met(s(3), "a"), None);
-        assert_eq!(complaint.met(s(4), "b"), None);
-        assert_eq!(complaint.met(s(7), "a"), Some(3));
+        let log_throttle = LogThrottle::default();
+        assert_eq!(log_throttle.met(s(0), "a"), Some(1));
+        assert_eq!(log_throttle.met(s(1), "a"), None);
+        assert_eq!(log_throttle.met(s(2), "b"), Some(2));
+        assert_eq!(log_throttle.met(s(3), "a"), None);
+        assert_eq!(log_throttle.met(s(4), "b"), None);
+        assert_eq!(log_throttle.met(s(7), "a"), Some(3));
         // However many there are, they are not all kept.
-        let said = (0..1_000).filter(|n| complaint.met(s(8), &n.to_string()).is_some());
+        let said = (0..1_000).filter(|n| log_throttle.met(s(8), &n.to_string()).is_some());
         assert!(said.count() <= WORDINGS_MAX);
     }
 
     #[test]
     fn what_was_quiet_for_long_is_said_at_once_when_it_begins_again() {
-        let complaint = Complaint::default();
-        assert_eq!(complaint.met(s(0), "a"), Some(1));
-        assert_eq!(complaint.met(s(1), "a"), None);
-        assert_eq!(complaint.met(s(61), "a"), Some(1));
+        let log_throttle = LogThrottle::default();
+        assert_eq!(log_throttle.met(s(0), "a"), Some(1));
+        assert_eq!(log_throttle.met(s(1), "a"), None);
+        assert_eq!(log_throttle.met(s(61), "a"), Some(1));
     }
 
     #[test]
     fn the_pauses_end_growing() {
-        let complaint = Complaint::default();
-        let said = (0..10_000).filter(|now| complaint.met(s(*now), "a").is_some());
+        let log_throttle = LogThrottle::default();
+        let said = (0..10_000).filter(|now| log_throttle.met(s(*now), "a").is_some());
         let said: Vec<u64> = said.collect();
         let longest = said.windows(2).map(|two| two[1] - two[0]).max();
         assert_eq!(longest, Some(PAUSE_MAX.as_secs()));

@@ -1,10 +1,10 @@
-//! A place in the queue of a key, until it becomes a lock.
+//! An entry in the queue of a key, until it becomes a lock.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::answer::Standing;
+use super::answer::LockStatus;
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
@@ -14,26 +14,26 @@ use super::request::LockRequest;
 use super::session::Session;
 use super::validity::Validity;
 
-/// A place in the queue of a key. Wait for the lock with [`Place::wait`], or give it up; a dropped place is
-/// given up in the background.
+/// An entry in the queue of a key. Wait for the lock with [`QueueEntry::wait`], or give it up; a dropped entry is
+/// released in the background.
 ///
-/// Outside a session nothing but a wait under way keeps a place alive: between two of them it lives no
+/// Outside a session nothing but a wait in flight keeps an entry alive: between two of them it lives no
 /// longer than its TTL.
-#[must_use = "a dropped place is given up"]
-pub struct Place {
+#[must_use = "a dropped entry is released"]
+pub struct QueueEntry {
     pub(super) client: Client,
     pub(super) session: Option<Session>,
     pub(super) lock_ref: String,
     /// What keeps it alive.
     pub(super) lease_id: String,
     pub(super) ttl: Duration,
-    pub(super) standing: Standing,
+    pub(super) status: LockStatus,
     pub(super) validity: Validity,
     /// Whether it is this one's to wait with and to give up.
     pub(super) taken: bool,
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         if self.taken {
             let lock_ref = std::mem::take(&mut self.lock_ref);
@@ -44,24 +44,27 @@ impl Drop for Place {
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for QueueEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("QueueEntry")
             .field("lock_ref", &self.lock_ref)
-            .field("standing", &self.standing)
+            .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
 
 impl Client {
-    /// Takes a place in the queue of a key, with a TTL of its own.
-    pub async fn place(&self, request: impl Into<LockRequest>) -> Result<Place, CreateError> {
-        Place::take(self, None, request.into()).await
+    /// Adds an entry to the queue of a key, with a TTL of its own.
+    pub async fn enqueue(
+        &self,
+        request: impl Into<LockRequest>,
+    ) -> Result<QueueEntry, CreateError> {
+        QueueEntry::take(self, None, request.into()).await
     }
 
     /// Locks a key, waiting for it as the request says.
     pub async fn lock(&self, request: impl Into<LockRequest>) -> Result<LockGuard, LockError> {
-        Place::lock(self, None, request.into()).await
+        QueueEntry::lock(self, None, request.into()).await
     }
 
     /// Locks a key if that is possible at once.
@@ -69,11 +72,11 @@ impl Client {
         &self,
         request: impl Into<LockRequest>,
     ) -> Result<Option<LockGuard>, LockError> {
-        Place::try_lock(self, None, request.into()).await
+        QueueEntry::try_lock(self, None, request.into()).await
     }
 }
 
-/// A create under way. If nobody waits for it any more, or its outcome stays unknown, the place that it may
+/// A create in flight. If nobody waits for it any more, or its outcome stays unknown, the entry that it may
 /// have taken is found again by its request_id and given back.
 struct Creating {
     client: Client,
@@ -101,12 +104,12 @@ impl Drop for Creating {
     }
 }
 
-impl Place {
+impl QueueEntry {
     pub(super) async fn take(
         client: &Client,
         session: Option<&Session>,
         request: LockRequest,
-    ) -> Result<Place, CreateError> {
+    ) -> Result<QueueEntry, CreateError> {
         let mut creating = Creating {
             client: client.clone(),
             request,
@@ -118,7 +121,7 @@ impl Place {
         let created = client
             .create_lock_ref(&creating.request, &creating.session, creating.request_id)
             .await;
-        // Only then is it unknown whether a place was taken.
+        // Only then is it unknown whether an entry was taken.
         creating.open = matches!(
             created,
             Err(CreateError::Unavailable(_) | CreateError::Other(_))
@@ -127,42 +130,42 @@ impl Place {
         if let Some(session) = session {
             session.lease().extend(created.validity);
         }
-        Ok(Place {
+        Ok(QueueEntry {
             client: client.clone(),
             session: session.cloned(),
             lock_ref: created.lock_ref,
             lease_id: created.session,
             ttl: created.ttl,
-            standing: created.standing,
+            status: created.status,
             validity: created.validity,
             taken: true,
         })
     }
 
-    /// Takes a place and waits as the request says.
+    /// Takes an entry and waits as the request says.
     pub(super) async fn lock(
         client: &Client,
         session: Option<&Session>,
         request: LockRequest,
     ) -> Result<LockGuard, LockError> {
         let wait = request.wait;
-        let mut place = Place::take(client, session, request).await?;
-        Ok(place.wait(wait).await?)
+        let mut entry = QueueEntry::take(client, session, request).await?;
+        Ok(entry.wait(wait).await?)
     }
 
-    /// Takes a place, and gives it up unless it is held at once.
+    /// Takes an entry, and gives it up unless it is held at once.
     pub(super) async fn try_lock(
         client: &Client,
         session: Option<&Session>,
         request: LockRequest,
     ) -> Result<Option<LockGuard>, LockError> {
-        let mut place = Place::take(client, session, request).await?;
-        match place.wait(Some(Duration::ZERO)).await {
+        let mut entry = QueueEntry::take(client, session, request).await?;
+        match entry.wait(Some(Duration::ZERO)).await {
             Ok(guard) => Ok(Some(guard)),
             Err(WaitError::TimedOut { .. }) => {
-                // If that fails the place expires; there is no lock in either case.
-                if let Err(error) = place.give_up().await {
-                    tracing::debug!(%error, "a place is left to expire");
+                // If that fails the entry expires; there is no lock in either case.
+                if let Err(error) = entry.give_up().await {
+                    tracing::debug!(%error, "an entry is left to expire");
                 }
                 Ok(None)
             }
@@ -187,13 +190,13 @@ impl Place {
 
     /// How many were ahead in the queue when the server was last heard; 0 once it is held.
     pub fn position(&self) -> u32 {
-        match self.standing {
-            Standing::Held { .. } => 0,
-            Standing::Waiting { position } => position,
+        match self.status {
+            LockStatus::Held { .. } => 0,
+            LockStatus::Waiting { position } => position,
         }
     }
 
-    /// Gives the place up, and waits until the server knows. True if it was over before.
+    /// Releases the entry, and waits until the server knows. True if it had ended before.
     pub async fn give_up(mut self) -> Result<bool, ReleaseError> {
         if !self.taken {
             return Ok(true);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
-use super::answer::Standing;
+use super::answer::LockStatus;
 use super::connect::Client;
 use super::error::{CriticalError, WaitError};
 use super::fault::{Fault, ServerError};
@@ -17,7 +17,7 @@ use super::validity::Validity;
 use super::watch::{Seen, Watcher};
 
 /// A held lock: its grant, its lease, and whether it is lost.
-pub(super) struct Holding {
+pub(super) struct HeldLock {
     pub(super) client: Client,
     pub(super) lease: Arc<Lease>,
     /// Whether the lease is this lock's alone, and not a session's.
@@ -30,15 +30,15 @@ pub(super) struct Holding {
     watch_now: Notify,
 }
 
-impl Holding {
+impl HeldLock {
     pub(super) fn new(
         client: &Client,
         lease: Arc<Lease>,
         own_lease: bool,
         lock_ref: String,
         fencing_token: u64,
-    ) -> Holding {
-        Holding {
+    ) -> HeldLock {
+        HeldLock {
             client: client.clone(),
             lease,
             own_lease,
@@ -66,7 +66,7 @@ impl Holding {
         }
         match self.lease.state() {
             LeaseState::Live(_) => None,
-            LeaseState::Over(lost) => Some(self.lose(lost)),
+            LeaseState::Ended(lost) => Some(self.lose(lost)),
         }
     }
 
@@ -86,7 +86,7 @@ impl Holding {
     }
 
     /// Returns when the lock is lost.
-    pub(super) async fn over(&self) -> Lost {
+    pub(super) async fn ended(&self) -> Lost {
         let mut changes = self.lost.subscribe();
         loop {
             if let Some(lost) = self.lost_now() {
@@ -94,7 +94,7 @@ impl Holding {
             }
             tokio::select! {
                 biased;
-                lost = self.lease.over() => return self.lose(lost),
+                lost = self.lease.ended() => return self.lose(lost),
                 _ = changes.changed() => {}
             }
         }
@@ -115,7 +115,7 @@ impl Holding {
             let result = tokio::select! {
                 biased;
                 result = call(self.grants.present().lock_ref) => result,
-                lost = self.over() => return Err(CriticalError::Lost(lost)),
+                lost = self.ended() => return Err(CriticalError::Lost(lost)),
             };
             let fault = match result {
                 Ok((value, validity)) => {
@@ -128,7 +128,7 @@ impl Holding {
                 }
                 Err(status) => Fault::new(&status),
             };
-            match fault.over() {
+            match fault.ended() {
                 Ok(lost) => return Err(CriticalError::Lost(self.lose(lost))),
                 Err(fault @ Fault::Superseded(_)) if !regranted => {
                     regranted = true;
@@ -146,15 +146,15 @@ impl Holding {
     pub(super) async fn regrant(&self) -> Result<(), CriticalError> {
         let lock_ref = self.grants.present().lock_ref;
         match self.client.acquire_lock(&lock_ref).await {
-            Ok(acquired) => match acquired.standing {
-                Standing::Held { fencing_token } => {
+            Ok(acquired) => match acquired.status {
+                LockStatus::Held { fencing_token } => {
                     self.lease.extend(acquired.validity);
                     self.grants.renew(&acquired.lock_ref, fencing_token);
                     Ok(())
                 }
                 // A holder does not become a waiter again.
-                Standing::Waiting { .. } => Err(CriticalError::Other(ServerError::unexpected(
-                    "a place in the queue for a lock that is held".to_owned(),
+                LockStatus::Waiting { .. } => Err(CriticalError::Other(ServerError::unexpected(
+                    "an entry in the queue for a lock that is held".to_owned(),
                 ))),
             },
             Err(WaitError::Lost(lost)) => Err(CriticalError::Lost(self.lose(lost))),
@@ -172,7 +172,7 @@ impl Holding {
     pub(super) async fn monitor(self: Arc<Self>) {
         let lost = tokio::select! {
             biased;
-            lost = self.lease.over() => lost,
+            lost = self.lease.ended() => lost,
             lost = self.follow() => lost,
         };
         let lost = self.lose(lost);

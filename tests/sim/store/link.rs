@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::{
-    Cell, Listed, Question, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap,
+    Written,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -17,7 +18,7 @@ use super::super::rng::Rng;
 use super::cluster::{COPIES, Cluster, Rows, winner};
 use super::fate::{Fate, Weather, copies};
 
-pub struct Way {
+pub struct StoreLink {
     cluster: Arc<Cluster>,
     name: String,
     /// The host's; closed while that is stopped.
@@ -25,10 +26,10 @@ pub struct Way {
     rng: Mutex<Rng>,
     weather: Mutex<Weather>,
     ambush: Mutex<Option<(Ambush, oneshot::Sender<()>)>>,
-    is_dead: AtomicBool,
+    is_fenced: AtomicBool,
 }
 
-/// An operation in the middle of which something is to happen: it is half done, and nobody hears of it.
+/// An operation in the middle of which something is to happen: it is half done, and nobody learns of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ambush {
     Swap,
@@ -50,16 +51,21 @@ impl From<Failed> for StoreError {
     }
 }
 
-impl Way {
-    pub fn new(cluster: &Arc<Cluster>, name: String, clock: &Arc<HostClock>, rng: Rng) -> Arc<Way> {
-        Arc::new(Way {
+impl StoreLink {
+    pub fn new(
+        cluster: &Arc<Cluster>,
+        name: String,
+        clock: &Arc<HostClock>,
+        rng: Rng,
+    ) -> Arc<StoreLink> {
+        Arc::new(StoreLink {
             cluster: Arc::clone(cluster),
             name,
             clock: Arc::clone(clock),
             rng: Mutex::new(rng),
             weather: Mutex::default(),
             ambush: Mutex::default(),
-            is_dead: AtomicBool::new(false),
+            is_fenced: AtomicBool::new(false),
         })
     }
 
@@ -69,7 +75,7 @@ impl Way {
 
     /// The process is gone: it asks nothing more, and hears no answer.
     pub fn kill(&self) {
-        self.is_dead.store(true, Ordering::Relaxed);
+        self.is_fenced.store(true, Ordering::Relaxed);
     }
 
     /// Resolves in the middle of the next operation of this kind.
@@ -89,7 +95,7 @@ impl Way {
     }
 
     async fn alive(&self) {
-        if self.is_dead.load(Ordering::Relaxed) {
+        if self.is_fenced.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         self.clock.awake.passed().await;
@@ -177,7 +183,7 @@ impl Way {
 }
 
 #[async_trait]
-impl Store for Way {
+impl Store for StoreLink {
     fn kind(&self) -> &'static str {
         "simulated"
     }
@@ -255,15 +261,16 @@ impl Store for Way {
         }
         let what = format!("write {id} at {}", cell.timestamp);
         self.note(fate, &what);
-        let mut heard: [Option<Duration>; COPIES] = copies(&mut self.rng.lock().unwrap(), fate);
+        let mut log_tap: [Option<Duration>; COPIES] = copies(&mut self.rng.lock().unwrap(), fate);
         {
-            // One may not hear of a write that the two others make good, or much later.
+            // One may not learn of a write that the two others make good, or much later.
             let mut rng = self.rng.lock().unwrap();
             let lags = rng.below(COPIES as u64) as usize;
             match rng.below(12) {
-                0 => heard[lags] = None,
+                0 => log_tap[lags] = None,
                 1 => {
-                    heard[lags] = heard[lags].map(|at| at + Duration::from_millis(rng.below(4_000)))
+                    log_tap[lags] =
+                        log_tap[lags].map(|at| at + Duration::from_millis(rng.below(4_000)))
                 }
                 _ => {}
             }
@@ -271,13 +278,13 @@ impl Store for Way {
         if is_ambushed {
             // One has it, and perhaps another much later.
             let mut rng = self.rng.lock().unwrap();
-            heard = [None; COPIES];
-            heard[rng.below(COPIES as u64) as usize] =
+            log_tap = [None; COPIES];
+            log_tap[rng.below(COPIES as u64) as usize] =
                 Some(Duration::from_millis(rng.below(9_000)));
-            heard[rng.below(COPIES as u64) as usize] = Some(Duration::from_millis(1));
+            log_tap[rng.below(COPIES as u64) as usize] = Some(Duration::from_millis(1));
         }
         let (sender, mut acknowledged) = mpsc::unbounded_channel();
-        for (copy, at) in heard.into_iter().enumerate() {
+        for (copy, at) in log_tap.into_iter().enumerate() {
             let Some(at) = at else { continue };
             let (cluster, name, sender) =
                 (Arc::clone(&self.cluster), self.name.clone(), sender.clone());
@@ -366,12 +373,17 @@ impl Store for Way {
         self.rows("list replicas".to_owned(), list).await
     }
 
-    async fn beat(&self, id: ReplicaId, beat: u64, stopped: bool) -> Result<(), StoreError> {
+    async fn heartbeat(
+        &self,
+        id: ReplicaId,
+        heartbeat: u64,
+        stopped: bool,
+    ) -> Result<(), StoreError> {
         if self.weather.lock().unwrap().is_mute {
             return Err(Failed::NotStarted.into());
         }
-        self.rows(format!("beat {beat}"), move |rows| {
-            rows.beat(id, beat, stopped)
+        self.rows(format!("heartbeat {heartbeat}"), move |rows| {
+            rows.heartbeat(id, heartbeat, stopped)
         })
         .await
     }
@@ -381,39 +393,47 @@ impl Store for Way {
             .await
     }
 
-    async fn ask_replica(&self, question: &Question) -> Result<(), StoreError> {
-        let asked = question.clone();
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        let asked = request.clone();
         let effect = move |cluster: &Cluster| {
             cluster.rows().ask(&asked);
-            ((), format!("{:?}", asked.about))
+            ((), format!("{:?}", asked.target))
         };
         Ok(self
-            .operation(format!("ask {}", question.home), effect)
+            .operation(format!("ask {}", request.home), effect)
             .await?)
     }
 
-    async fn questions(&self, home: ReplicaId) -> Result<Vec<Question>, StoreError> {
-        self.rows("questions".to_owned(), move |rows| rows.questions(home))
-            .await
+    async fn hand_over_requests(
+        &self,
+        home: ReplicaId,
+    ) -> Result<Vec<HandOverRequest>, StoreError> {
+        self.rows("hand_over_requests".to_owned(), move |rows| {
+            rows.hand_over_requests(home)
+        })
+        .await
     }
 
-    async fn consent(&self, question: &Question) -> Result<(), StoreError> {
-        let asked = question.clone();
+    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        let asked = request.clone();
         let effect = move |cluster: &Cluster| {
             cluster.rows().answer(&asked, true);
-            ((), format!("{:?}", asked.about))
+            ((), format!("{:?}", asked.target))
         };
-        Ok(self.operation("consent".to_owned(), effect).await?)
+        Ok(self.operation("hand_over".to_owned(), effect).await?)
     }
 
-    async fn decline(&self, question: &Question) -> Result<(), StoreError> {
-        let asked = question.clone();
+    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+        let asked = request.clone();
         self.rows("decline".to_owned(), move |rows| rows.answer(&asked, false))
             .await
     }
 
-    async fn has_consent(&self, question: &Question) -> Result<Option<bool>, StoreError> {
-        let asked = question.clone();
+    async fn hand_over_agreed(
+        &self,
+        request: &HandOverRequest,
+    ) -> Result<Option<bool>, StoreError> {
+        let asked = request.clone();
         self.rows("answer".to_owned(), move |rows| rows.answered(&asked))
             .await
     }

@@ -1,4 +1,4 @@
-//! Places in the queue of a key: taken, asked about, given back.
+//! Entries in the queue of a key: taken, asked about, given back.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use super::{from_wire, promised, to_wire};
-use crate::client::answer::{Acquired, Created, Mutation, Standing};
+use crate::client::answer::{Acquired, Created, LockStatus, Mutation};
 use crate::client::connect::{Answer, Client};
 use crate::client::connections::LongCallPermit;
 use crate::client::error::{CreateError, ReleaseError, WaitError};
@@ -16,8 +16,8 @@ use crate::client::sent_write::SentWrite;
 use crate::proto;
 
 impl Client {
-    /// Takes a place in the queue of a key. Keep the `request_id` for repeats: the same id never takes a
-    /// second place. The place must be kept alive, by an open [`Client::acquire_lock`] or by
+    /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
+    /// entry. The entry must be kept alive, by an open [`Client::acquire_lock`] or by
     /// [`Client::renew_session`].
     pub async fn create_lock_ref(
         &self,
@@ -46,7 +46,7 @@ impl Client {
         let validity = promised(&answer, answer.message.valid_for);
         let message = answer.message;
         Ok(Created {
-            standing: standing(message.state, message.position, message.fencing_token)
+            status: status(message.state, message.position, message.fencing_token)
                 .map_err(CreateError::Other)?,
             lock_ref: message.lock_ref,
             session: message.session,
@@ -146,7 +146,7 @@ fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Serv
     let validity = promised(&answer, answer.message.valid_for);
     let message = answer.message;
     Ok(Acquired {
-        standing: standing(message.state, message.position, message.fencing_token)?,
+        status: status(message.state, message.position, message.fencing_token)?,
         lock_ref: message.lock_ref,
         valid_until: validity.until(),
         validity,
@@ -154,10 +154,10 @@ fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Serv
 }
 
 /// Reads a state that only HELD and WAITING are allowed in.
-fn standing(state: i32, position: u32, fencing_token: u64) -> Result<Standing, ServerError> {
+fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, ServerError> {
     match proto::LockState::try_from(state) {
-        Ok(proto::LockState::Held) => Ok(Standing::Held { fencing_token }),
-        Ok(proto::LockState::Waiting) => Ok(Standing::Waiting { position }),
+        Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
+        Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
         Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
         | Err(_) => Err(ServerError::unexpected(format!("the state {state}"))),
     }

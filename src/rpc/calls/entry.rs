@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::{About, Call, Edge};
+use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError, Mutation};
 use crate::limits::Limits;
 use crate::lock::LockRef;
@@ -25,7 +25,7 @@ pub struct AcquireLock {
     ask: AcquireLockRequest,
     lock_ref: LockRef,
     wait: Duration,
-    /// When the wait is over, wherever it is waited.
+    /// When the wait has passed, wherever it is waited.
     until: Instant,
 }
 
@@ -34,11 +34,11 @@ impl Call for AcquireLock {
     type Ask = AcquireLockRequest;
     type Answer = AcquireLockResponse;
 
-    fn parse(ask: AcquireLockRequest, edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: AcquireLockRequest, context: &CallContext) -> Result<Self, Invalid> {
         let lock_ref = parse::lock_ref(&ask.lock_ref)?;
-        let wait = parse::wait(ask.wait.as_ref(), &edge.limits)?;
+        let wait = parse::wait(ask.wait.as_ref(), &context.limits)?;
         let now = Instant::now();
-        let wait = match edge.deadline.wait_until() {
+        let wait = match context.deadline.wait_until() {
             Some(until) => wait.min(until.saturating_duration_since(now)),
             None => wait,
         };
@@ -50,13 +50,13 @@ impl Call for AcquireLock {
         })
     }
 
-    fn about(&self) -> About {
-        About::Place(self.lock_ref.clone())
+    fn target(&self) -> Target {
+        Target::LockRef(self.lock_ref.clone())
     }
 
-    fn answer_by(&self, edge: &Edge) -> Instant {
-        let longest = self.wait.saturating_add(edge.limits.call_max());
-        edge.deadline.answer_by_or(longest)
+    fn answer_by(&self, context: &CallContext) -> Instant {
+        let longest = self.wait.saturating_add(context.limits.call_max());
+        context.deadline.answer_by_or(longest)
     }
 
     fn waits(&self) -> bool {
@@ -73,7 +73,7 @@ impl Call for AcquireLock {
         })
     }
 
-    async fn here(&self, engine: &Engine) -> Result<AcquireLockResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<AcquireLockResponse, EngineError> {
         let read_value = self.ask.read_value;
         let acquired = engine
             .acquire(&self.lock_ref, self.left(), read_value)
@@ -88,7 +88,7 @@ impl AcquireLock {
     }
 }
 
-/// Gives a place back, after a last write where there is one.
+/// Releases an entry, after a last write where there is one.
 pub struct ReleaseLock {
     ask: ReleaseLockRequest,
     lock_ref: LockRef,
@@ -100,14 +100,14 @@ impl Call for ReleaseLock {
     type Ask = ReleaseLockRequest;
     type Answer = ReleaseLockResponse;
 
-    fn parse(ask: ReleaseLockRequest, edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: ReleaseLockRequest, context: &CallContext) -> Result<Self, Invalid> {
         let lock_ref = parse::lock_ref(&ask.lock_ref)?;
-        let put = parse::mutation(ask.put.clone(), &edge.limits)?;
+        let put = parse::mutation(ask.put.clone(), &context.limits)?;
         Ok(ReleaseLock { ask, lock_ref, put })
     }
 
-    fn about(&self) -> About {
-        About::Place(self.lock_ref.clone())
+    fn target(&self) -> Target {
+        Target::LockRef(self.lock_ref.clone())
     }
 
     fn is_write(&self) -> bool {
@@ -118,7 +118,7 @@ impl Call for ReleaseLock {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<ReleaseLockResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<ReleaseLockResponse, EngineError> {
         let released = engine.release(&self.lock_ref, self.put.clone(), self.ask.call_no);
         let already_released = released.await?;
         Ok(ReleaseLockResponse { already_released })
@@ -136,20 +136,20 @@ impl Call for CriticalGet {
     type Ask = CriticalGetRequest;
     type Answer = CriticalGetResponse;
 
-    fn parse(ask: CriticalGetRequest, _edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: CriticalGetRequest, _context: &CallContext) -> Result<Self, Invalid> {
         let lock_ref = parse::lock_ref(&ask.lock_ref)?;
         Ok(CriticalGet { ask, lock_ref })
     }
 
-    fn about(&self) -> About {
-        About::Place(self.lock_ref.clone())
+    fn target(&self) -> Target {
+        Target::LockRef(self.lock_ref.clone())
     }
 
     fn ask(&self) -> Cow<'_, CriticalGetRequest> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<CriticalGetResponse, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<CriticalGetResponse, EngineError> {
         let done = engine.critical_get(&self.lock_ref, self.ask.call_no);
         let done = done.await?;
         let (value, exists) = answer::value(Some(done.value));
@@ -241,16 +241,16 @@ impl<A: WriteAsk> Call for CriticalWrite<A> {
     type Ask = A;
     type Answer = A::Answer;
 
-    fn parse(ask: A, edge: &Edge) -> Result<Self, Invalid> {
+    fn parse(ask: A, context: &CallContext) -> Result<Self, Invalid> {
         Ok(CriticalWrite {
             lock_ref: parse::lock_ref(ask.lock_ref())?,
-            mutation: ask.mutation(&edge.limits)?,
+            mutation: ask.mutation(&context.limits)?,
             ask,
         })
     }
 
-    fn about(&self) -> About {
-        About::Place(self.lock_ref.clone())
+    fn target(&self) -> Target {
+        Target::LockRef(self.lock_ref.clone())
     }
 
     fn is_write(&self) -> bool {
@@ -261,7 +261,7 @@ impl<A: WriteAsk> Call for CriticalWrite<A> {
         Cow::Borrowed(&self.ask)
     }
 
-    async fn here(&self, engine: &Engine) -> Result<A::Answer, EngineError> {
+    async fn serve_locally(&self, engine: &Engine) -> Result<A::Answer, EngineError> {
         let write =
             engine.critical_write(&self.lock_ref, self.mutation.clone(), self.ask.call_no());
         let done = write.await?;

@@ -11,20 +11,20 @@ use std::time::Duration;
 use super::super::inner::Inner;
 use super::super::peers::Presence;
 use super::{Actor, Run};
-use crate::lock::{KeyId, Over, ReplicaId, State};
-use crate::store::{Question, Subject};
+use crate::lock::{EndedAs, KeyId, ReplicaId, State};
+use crate::store::{HandOverRequest, HandOverTarget};
 
-/// A home that did not answer by then is told through the store as well: by then, and the time until its next look at
-/// what it is asked, a second is not over yet.
+/// A home that did not answer by then is told through the store as well: by then, and the time until its next read at
+/// what it is asked, a second has not ended yet.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(250);
 
 impl Actor {
     /// After a swap of this replica: tells the homes that have something to do now.
-    pub(super) fn tell_others(&self, run: &Run, old: &State) {
+    pub(super) fn notify_homes(&self, run: &Run, old: &State) {
         let Some(new) = self.state.as_ref().filter(|_| run.inner.shared) else {
             return;
         };
-        // Who is told, and whether a place of theirs was ended.
+        // Who is told, and whether an entry of theirs was ended.
         let mut news: BTreeMap<ReplicaId, bool> = BTreeMap::new();
         if let Some(holder) = new.holder()
             && old.grant != new.grant
@@ -32,7 +32,7 @@ impl Actor {
             news.insert(holder.home, false);
         }
         for entry in old.entries.iter().filter(|e| new.entry(e.seq).is_none()) {
-            let ended = new.over(entry.seq) != Over::Released;
+            let ended = new.how_ended(entry.seq) != EndedAs::Released;
             *news.entry(entry.home).or_default() |= ended;
         }
         news.remove(&run.inner.replica);
@@ -40,32 +40,32 @@ impl Actor {
             let presence = run.inner.members.presence(home);
             match (presence, ended) {
                 // One that is down serves nobody.
-                (Presence::Here | Presence::Down, _) | (Presence::Unsure, false) => {}
+                (Presence::Local | Presence::Down, _) | (Presence::Unsure, false) => {}
                 (Presence::Live(peer), false) => {
                     run.inner.peers.hint(&peer, &self.id, new.version);
                 }
                 (Presence::Live(_) | Presence::Unsure, true) => {
-                    tell_end(&run.inner, &self.id, new.version, home);
+                    notify_end(&run.inner, &self.id, new.version, home);
                 }
             }
         }
     }
 
     /// The store shows what became of swaps whose outcome was not known: as after a swap.
-    pub(super) fn tell_untold(&mut self, run: &Run) {
+    pub(super) fn notify_unnotified(&mut self, run: &Run) {
         let now = self.state.as_ref().map_or(0, |state| state.version);
         // What shows no change yet may show one later.
         let shown = |old: &mut Arc<State>| old.version < now;
-        if let Some(old) = self.others.untold.take_if(shown) {
-            self.tell_others(run, &old);
+        if let Some(old) = self.remote_entries.unnotified.take_if(shown) {
+            self.notify_homes(run, &old);
         }
     }
 }
 
 /// Tells a home of an end until it heard: by a call, else through the store.
-fn tell_end(inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64, home: ReplicaId) {
-    let Ok(under_way) = Arc::clone(&inner.telling).try_acquire_owned() else {
-        tracing::warn!(key = %id, %home, "too many ends at once: a home was not told of one");
+fn notify_end(inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64, home: ReplicaId) {
+    let Ok(in_flight) = Arc::clone(&inner.telling).try_acquire_owned() else {
+        tracing::warn!(key = %id, %home, "too many ended entries at once: a home was not notified of one");
         return;
     };
     let (inner, id) = (Arc::clone(inner), Arc::clone(id));
@@ -73,7 +73,7 @@ fn tell_end(inner: &Arc<Inner>, id: &Arc<KeyId>, version: u64, home: ReplicaId) 
         if !answers(&inner, &id, version, home).await {
             write(&inner, &id, version, home).await;
         }
-        drop(under_way);
+        drop(in_flight);
     });
 }
 
@@ -83,26 +83,26 @@ async fn answers(inner: &Inner, id: &KeyId, version: u64, home: ReplicaId) -> bo
     };
     tokio::select! {
         biased;
-        told = inner.peers.tell(&peer, id, version) => told.is_ok(),
+        answered = inner.peers.notify(&peer, id, version) => answered.is_ok(),
         () = inner.clock.sleep(ANSWERS_WITHIN) => false,
     }
 }
 
 async fn write(inner: &Inner, id: &KeyId, version: u64, home: ReplicaId) {
-    let question = Question {
+    let request = HandOverRequest {
         id: inner.ids.uuid(),
         home,
-        about: Subject::Key {
+        target: HandOverTarget::Key {
             key: id.clone(),
             version,
         },
     };
     let mut tries = 0;
-    while !*inner.dead.borrow() && inner.members.presence(home) != Presence::Down {
-        match inner.store.ask_replica(&question).await {
+    while !*inner.fenced.borrow() && inner.members.presence(home) != Presence::Down {
+        match inner.store.request_hand_over(&request).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::debug!(key = %id, %home, %error, "a home could not be told of an end yet");
+                tracing::debug!(key = %id, %home, %error, "could not notify a home of an ended entry yet");
             }
         }
         inner.clock.sleep(inner.backoff(tries)).await;

@@ -1,13 +1,13 @@
-//! Places of another home that callers here ask for, and that live by what that home hears of them (I10, design §6).
+//! Entries of another home that callers here ask for, and that live by what that home learns of them (I10).
 //!
-//! Such a place goes to another home with the consent of its own, or once that is down. A third way is as good: once
-//! its home was silent for the TTL of the place, counted from when this observer first saw its present epoch, anybody
+//! Such an entry goes to another home with the agreement of its own, or once that is down. A third way is as good: once
+//! its home was silent for the TTL of the entry, counted from when this observer first saw its present epoch, anybody
 //! may evict it, since its home tells its client nothing more before a swap of its own. So to take it over then is no
 //! more than to end it: it raises the epoch, and is refused where the home was quicker. Not of a holder: that has a
 //! fence, which its home may be writing under.
 //!
-//! All this is observed from when a place was first asked for: its home, and those ahead, so that who holds the key
-//! is found dead with it and not a TTL later. Meanwhile it is not evicted here, nor made the head, as which it could
+//! All this is observed from when an entry was first asked for: its home, and those ahead, so that who holds the key
+//! is found expired with it and not a TTL later. Meanwhile it is not evicted here, nor made the head, as which it could
 //! not be taken over.
 
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use super::msg::Reply;
 use super::{Actor, Run};
 use crate::lock::{Entry, Fence, Liveness, ReplicaId, Seq, State};
 
-/// A place that was asked for is observed for so long after that, so that what was seen is not lost while its client
+/// An entry that was asked for is observed for so long after that, so that what was seen is not lost while its client
 /// makes its next call.
 const ASKED_FOR: Duration = Duration::from_secs(6);
 
-struct Ask {
+struct TakeOverRequest {
     home: ReplicaId,
     epoch: u32,
     /// By CLOCK_BOOTTIME.
@@ -33,22 +33,22 @@ struct Ask {
     replies: Vec<Reply<bool>>,
 }
 
-/// Places of other homes that callers here ask for; live ones of the key, so no more than there are of those.
+/// Entries of other homes that callers here ask for; live ones of the key, so no more than there are of those.
 #[derive(Default)]
-pub(super) struct Asked {
-    places: BTreeMap<Seq, Ask>,
+pub(super) struct TakeOverRequests {
+    entries: BTreeMap<Seq, TakeOverRequest>,
 }
 
-impl Asked {
+impl TakeOverRequests {
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.entries.is_empty()
     }
 
     pub fn has(&self, seq: Seq) -> bool {
-        self.places.contains_key(&seq)
+        self.entries.contains_key(&seq)
     }
 
-    /// How many places of the queue are to be observed for their sake: up to the last one.
+    /// How many entries of the queue are to be observed for their sake: up to the last one.
     pub fn reach(&self, state: &State) -> usize {
         let last = state.entries.iter().rposition(|entry| self.has(entry.seq));
         last.map_or(0, |at| at + 1)
@@ -56,12 +56,12 @@ impl Asked {
 
     /// Forgets those that nobody asked for lately.
     pub fn forget_old(&mut self, now: Duration) {
-        self.places.retain(|_, ask| ask.until > now);
+        self.entries.retain(|_, ask| ask.until > now);
     }
 
-    /// Tells those whose places are over, elsewhere, or the head, to look again.
+    /// Tells those whose entries have ended, elsewhere, or the head, to re-read.
     pub fn note(&mut self, new: &State) {
-        self.places.retain(|seq, ask| {
+        self.entries.retain(|seq, ask| {
             let same = |entry: &Arc<Entry>| entry.home == ask.home && entry.epoch == ask.epoch;
             let stays = !new.is_holder(*seq) && new.entry(*seq).is_some_and(same);
             if !stays {
@@ -95,12 +95,16 @@ impl Actor {
         if !waits || !entry.is_some_and(is_it) {
             return drop(reply.send(Ok(false)));
         }
-        let ask = self.asked.places.entry(seq).or_insert(Ask {
-            home,
-            epoch,
-            until: Duration::ZERO,
-            replies: Vec::new(),
-        });
+        let ask = self
+            .take_over_requests
+            .entries
+            .entry(seq)
+            .or_insert(TakeOverRequest {
+                home,
+                epoch,
+                until: Duration::ZERO,
+                replies: Vec::new(),
+            });
         ask.until = run.inner.clock.boot().saturating_add(ASKED_FOR);
         ask.replies.retain(|reply| !reply.is_closed());
         let waits_max = run.inner.limits.waits_per_lock_ref_max;
@@ -111,13 +115,13 @@ impl Actor {
             })));
         }
         ask.replies.push(reply);
-        self.look_for(super::Cause::Poll);
+        self.read_for(super::Cause::Poll);
     }
 
-    /// Takes over a place that was asked for and whose home was silent for its TTL, for those who still wait for that.
+    /// Takes over an entry that was asked for and whose home was silent for its TTL, for those who still wait for that.
     /// True if anybody does.
     pub(super) fn take_silent(&mut self, entry: &Entry) -> bool {
-        let Some(ask) = self.asked.places.get_mut(&entry.seq) else {
+        let Some(ask) = self.take_over_requests.entries.get_mut(&entry.seq) else {
             return false;
         };
         let replies = std::mem::take(&mut ask.replies);
