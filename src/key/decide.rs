@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
-use super::state::{Home, KeyState, QueueEntry};
+use super::state::{Home, KeyState, Entry};
 use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
@@ -164,7 +164,7 @@ impl Batch<'_> {
     }
 
     fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
-        let same = |e: &&Arc<QueueEntry>| e.request_id == new.request_id;
+        let same = |e: &&Arc<Entry>| e.request_id == new.request_id;
         if let Some(entry) = self.state.entries.iter().find(same) {
             return match new.differs_from(entry) {
                 Some(field) => Err(Refusal::RequestMismatch { field }),
@@ -189,7 +189,7 @@ impl Batch<'_> {
             false => None,
         };
         self.state.next = Seq(seq.0 + 1);
-        self.state.entries.push_back(Arc::new(QueueEntry {
+        self.state.entries.push_back(Arc::new(Entry {
             seq,
             mode: new.mode,
             request_id: new.request_id,
@@ -306,7 +306,7 @@ impl Batch<'_> {
     }
 
     /// Takes an entry out of the queue; if it was the first, the next one is granted the key, or waits for a fence.
-    fn end(&mut self, at: usize) -> Option<Arc<QueueEntry>> {
+    fn end(&mut self, at: usize) -> Option<Arc<Entry>> {
         let entry = self.state.entries.remove(at)?;
         self.changed = true;
         if at == 0 {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{CallId, Datum, EntryRef, IoId, LeaseStatus};
-use crate::key::{KeyState, QueueEntry, WritesOfHolder};
+use crate::key::{KeyState, Entry, WritesOfHolder};
 use crate::lock::{EndReason, Fence, Seq, Tag};
 use crate::session::Observed;
 
@@ -183,7 +183,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub fn new(entry: &QueueEntry, state: &KeyState, claim: Claim) -> Self {
+    pub fn new(entry: &Entry, state: &KeyState, claim: Claim) -> Self {
         Holder {
             seq: entry.seq,
             tag: entry.tag(),

@@ -8,7 +8,7 @@ use super::event::{
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
-use crate::key::{Home, KeyState, QueueEntry};
+use crate::key::{Home, KeyState, Entry};
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq};
 use crate::session::Observed;
 
@@ -187,11 +187,11 @@ impl Serving {
     }
 
     /// After this without any call for it a first entry counts as unclaimed.
-    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &QueueEntry) -> std::time::Duration {
+    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &Entry) -> std::time::Duration {
         own_ttl(entry.liveness).unwrap_or(cx.limits.session_claim_ttl)
     }
 
-    fn forget(&mut self, entry: &QueueEntry, out: &mut Vec<Effect>) {
+    fn forget(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
         match entry.liveness {
             Liveness::Own { .. } => self.leases.remove(entry.seq),
             Liveness::Session(session) => out.push(Effect::Detach {
@@ -202,7 +202,7 @@ impl Serving {
     }
 
     /// An entry ended: whoever asks for it or watches it learns how.
-    fn notify_end(&mut self, entry: &QueueEntry, new: &KeyState, out: &mut Vec<Effect>) {
+    fn notify_end(&mut self, entry: &Entry, new: &KeyState, out: &mut Vec<Effect>) {
         let end = new.end_of(entry.seq);
         for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
             out.push(Effect::Answer {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::state::{Entry, Seq, State};
+use crate::key::{Entry, KeyState};
+use crate::lock::Seq;
 
 /// The entries that differ between two states. The rest of a state (its counters and its ends) is one
 /// small row, written whole with every change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diff {
-    /// Entries that are new, or have a new home.
+    /// Entries that are new.
     pub written: Vec<Arc<Entry>>,
     /// Entries that have ended.
     pub ended: Vec<Seq>,
@@ -17,7 +18,7 @@ pub struct Diff {
 impl Diff {
     /// Compares two states of one key. Costs one pass; entries that are the same allocation, as
     /// `decide` leaves them, are not looked into.
-    pub fn between(old: &State, new: &State) -> Diff {
+    pub fn between(old: &KeyState, new: &KeyState) -> Diff {
         let mut diff = Diff::default();
         let mut before = old.entries.iter().peekable();
         for entry in &new.entries {
@@ -39,26 +40,24 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::lock::{Liveness, Mode, ReplicaId};
+    use crate::lock::{Liveness, Mode};
 
-    fn entry(seq: u64, home: u128) -> Arc<Entry> {
+    fn entry(seq: u64, created_at_ms: i64) -> Arc<Entry> {
         Arc::new(Entry {
             seq: Seq(seq),
             mode: Mode::Exclusive,
             request_id: Uuid::from_u128(seq.into()),
             liveness: Liveness::Own { ttl_ms: 1_000 },
-            epoch: 0,
-            home: ReplicaId(Uuid::from_u128(home)),
             identity: "".into(),
             owner: "".into(),
-            created_at_ms: 0,
+            created_at_ms,
         })
     }
 
-    fn state(entries: &[Arc<Entry>]) -> State {
-        State {
+    fn state(entries: &[Arc<Entry>]) -> KeyState {
+        KeyState {
             entries: entries.iter().cloned().collect(),
-            ..State::default()
+            ..KeyState::default()
         }
     }
 
