@@ -11,12 +11,12 @@ use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 
 impl Machine {
     /// A wait has lasted as long as it may.
-    pub(super) fn wait_ended(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
+    pub(super) fn wait_over(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         if let Some(at) = self.backlog.iter().position(|queued| queued.id == call) {
             self.backlog.remove(at);
             return fail(call, super::KeyError::ChangingHome, out);
         }
-        let is_given_away = matches!(self.role, Role::HandingEnded(..));
+        let is_given_away = matches!(self.role, Role::HandingOver(..));
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -156,7 +156,7 @@ impl Machine {
     /// Whether somebody is answered, or news are told, only while this machine stays as it is.
     pub fn has_listeners(&self) -> bool {
         match &self.role {
-            Role::Serving(serving) | Role::HandingEnded(serving, _) => {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
                 !serving.asks.is_empty() || !serving.watchers.is_empty()
             }
             Role::Unread | Role::Taking(_) => !self.backlog.is_empty(),

@@ -14,7 +14,7 @@ impl Machine {
         match self.role {
             Role::Serving(_) => self.call_home(cx, id, call, out),
             // Until this replica knows that it is the home, and while it is giving the key away, nothing is answered.
-            Role::Unread | Role::Taking(_) | Role::HandingEnded(..) => {
+            Role::Unread | Role::Taking(_) | Role::HandingOver(..) => {
                 if self.backlog.len() < cx.limits.calls_max {
                     self.backlog.push_back(Queued { id, call });
                 } else {

@@ -61,7 +61,7 @@ impl Machine {
                 continue;
             }
             let holder = match &self.role {
-                Role::Serving(serving) | Role::HandingEnded(serving, _) => serving.holder.as_ref(),
+                Role::Serving(serving) | Role::HandingOver(serving, _) => serving.holder.as_ref(),
                 Role::Unread | Role::Taking(_) => None,
             };
             commands.push(intent.command(|seq| match holder {
@@ -110,7 +110,7 @@ impl Machine {
             Role::Unread => {}
             Role::Taking(_) => self.take_over_swapped(cx, *swapping, outcome, out),
             Role::Serving(_) => self.commit_swapped(cx, *swapping, outcome, out),
-            Role::HandingEnded(..) => self.hand_over_swapped(cx, *swapping, outcome, out),
+            Role::HandingOver(..) => self.hand_over_swapped(cx, *swapping, outcome, out),
         }
     }
 
@@ -212,7 +212,7 @@ impl Machine {
         let role = std::mem::replace(&mut self.role, Role::Unread);
         let serving = match role {
             Role::Serving(serving) => serving,
-            Role::HandingEnded(serving, hand_over) => {
+            Role::HandingOver(serving, hand_over) => {
                 hand_over.close(why, out);
                 serving
             }

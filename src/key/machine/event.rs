@@ -96,7 +96,7 @@ pub enum Call {
         /// Read the value too, if it holds the key at once.
         read_value: bool,
     },
-    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitEnded`].
+    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitOver`].
     Acquire {
         /// Which.
         entry: EntryRef,
@@ -180,7 +180,7 @@ pub enum Event {
     /// Nobody waits for the answer of this call any longer. What it began goes on.
     CallGone(CallId),
     /// A wait has lasted as long as it may: WAITING is the answer now.
-    WaitEnded(CallId),
+    WaitOver(CallId),
     /// HELD was not heard by anybody.
     AnswerLost {
         /// The grant that it told.

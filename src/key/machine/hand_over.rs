@@ -46,7 +46,7 @@ impl Machine {
             return out.push(Effect::Answer { call, answer });
         }
         self.role = match std::mem::replace(&mut self.role, Role::Unread) {
-            Role::Serving(serving) => Role::HandingEnded(
+            Role::Serving(serving) => Role::HandingOver(
                 serving,
                 HandOver {
                     to,
@@ -60,7 +60,7 @@ impl Machine {
 
     /// Brings to its end what was begun, and then commits the hand-over.
     pub(super) fn commit_hand_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
-        let Role::HandingEnded(serving, hand_over) = &mut self.role else {
+        let Role::HandingOver(serving, hand_over) = &mut self.role else {
             return false;
         };
         let state = Arc::clone(&serving.state);
@@ -101,7 +101,7 @@ impl Machine {
         outcome: SwapOutcome,
         out: &mut Vec<Effect>,
     ) {
-        let Role::HandingEnded(_, hand_over) = &self.role else {
+        let Role::HandingOver(_, hand_over) = &self.role else {
             return;
         };
         if hand_over.stage == Stage::Draining {
@@ -123,7 +123,7 @@ impl Machine {
     /// Whether the row shows that the hand-over took effect.
     pub(super) fn was_handed_over(&self, state: &KeyState) -> bool {
         match &self.role {
-            Role::HandingEnded(serving, hand_over) => {
+            Role::HandingOver(serving, hand_over) => {
                 // It may have gone on from there.
                 matches!(hand_over.stage, Stage::Sent(_)) && state.term() > serving.home.term
             }
@@ -133,7 +133,7 @@ impl Machine {
 
     /// The row shows a later version of this home: no hand-over that was sent can apply any more.
     pub(super) fn hand_over_missed(&mut self) {
-        if let Role::HandingEnded(_, hand_over) = &mut self.role {
+        if let Role::HandingOver(_, hand_over) = &mut self.role {
             hand_over.stage = Stage::Draining;
         }
     }
@@ -141,7 +141,7 @@ impl Machine {
     /// This replica is the home no longer.
     pub(super) fn handed_over(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let Some(home) = state.home else { return };
-        if let Role::HandingEnded(serving, hand_over) = &mut self.role
+        if let Role::HandingOver(serving, hand_over) = &mut self.role
             && home.replica == hand_over.to
             && home.term == serving.home.term.saturating_add(1)
         {
@@ -156,7 +156,7 @@ impl Machine {
     /// Serves the key again, since nothing was sent that could give it away.
     fn keep_key(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
         let role = std::mem::replace(&mut self.role, Role::Unread);
-        let Role::HandingEnded(serving, hand_over) = role else {
+        let Role::HandingOver(serving, hand_over) = role else {
             self.role = role;
             return;
         };

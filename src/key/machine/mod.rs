@@ -3,7 +3,7 @@
 //! ```text
 //!             load shows another home: calls are answered with it
 //!            ┌──────┐
-//!   Unread ──┴──────► Taking ──────► Serving ──────► HandingEnded ──► Unread
+//!   Unread ──┴──────► Taking ──────► Serving ──────► HandingOver ──► Unread
 //!      ▲     no home, or one that      │ ▲  a hand-over that was refused │
 //!      │     is gone (H3, H6)          │ └───────────────────────────────┘
 //!      └───────────────────────────────┘ deposed
@@ -56,7 +56,7 @@ enum Role {
     /// It is the home.
     Serving(Box<Serving>),
     /// It is giving the key to another replica: nothing is answered until that is settled (H4).
-    HandingEnded(Box<Serving>, HandOver),
+    HandingOver(Box<Serving>, HandOver),
 }
 
 /// The operation on the row.
@@ -122,7 +122,7 @@ impl Machine {
         match event {
             Event::Call { id, call } => self.call(cx, id, call, out),
             Event::CallGone(call) => self.call_gone(cx, call),
-            Event::WaitEnded(call) => self.wait_ended(cx, call, out),
+            Event::WaitOver(call) => self.wait_over(cx, call, out),
             Event::AnswerLost { grant } => self.answer_lost(cx, grant),
             Event::Loaded(loaded) => self.loaded(cx, loaded, out),
             Event::Swapped(outcome) => self.swapped(cx, outcome, out),
@@ -138,7 +138,7 @@ impl Machine {
     /// When [`Event::Due`] is wanted, unless something else comes before.
     pub fn due(&self) -> Option<Observed> {
         match &self.role {
-            Role::Serving(serving) | Role::HandingEnded(serving, _) => serving.due(),
+            Role::Serving(serving) | Role::HandingOver(serving, _) => serving.due(),
             Role::Unread | Role::Taking(_) => None,
         }
     }
@@ -176,7 +176,7 @@ impl Machine {
     /// What this replica knows as the home, also while it gives the key away.
     fn serving_mut(&mut self) -> Option<&mut Serving> {
         match &mut self.role {
-            Role::Serving(serving) | Role::HandingEnded(serving, _) => Some(serving),
+            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(serving),
             Role::Unread | Role::Taking(_) => None,
         }
     }
@@ -211,7 +211,7 @@ impl Machine {
                 }
                 (Turn::Free, Role::Taking(_)) => self.commit_take_over(cx, out),
                 (Turn::Free, Role::Serving(_)) => self.commit(cx, out),
-                (Turn::Free, Role::HandingEnded(..)) => self.commit_hand_over(cx, out),
+                (Turn::Free, Role::HandingOver(..)) => self.commit_hand_over(cx, out),
             };
             if !goes_on {
                 return;

@@ -37,7 +37,7 @@ impl Machine {
                 self.tries = 0;
                 match &self.role {
                     Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
-                    Role::Serving(_) | Role::HandingEnded(..) => self.reread(cx, loaded.state, out),
+                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
                 }
             }
             Err(why) => {
@@ -74,7 +74,7 @@ impl Machine {
     fn has_taken(&self, home: Home) -> bool {
         match &self.role {
             Role::Taking(taking) => taking.state.term().saturating_add(1) == home.term,
-            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => false,
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
         }
     }
 
@@ -83,7 +83,7 @@ impl Machine {
     fn is_in_doubt_on(&self, state: &KeyState) -> bool {
         match &self.role {
             Role::Taking(taking) => taking.in_doubt && taking.state.version == state.version,
-            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => false,
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
         }
     }
 
@@ -247,7 +247,7 @@ impl Machine {
     ) {
         let (from, kept) = match &self.role {
             Role::Taking(taking) => (taking.state.home, taking.state.kept),
-            Role::Unread | Role::Serving(_) | Role::HandingEnded(..) => (None, state.kept),
+            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => (None, state.kept),
         };
         out.push(Effect::Report(Report::TookOver { from }));
         let serving = Serving::begin(cx, home, state, kept, out);

@@ -11,7 +11,7 @@ fn a_wait_that_has_ended_while_the_key_is_given_away_promises_nothing() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (wait, _) = world.call(acquire(2));
     swap(&world.calls(hand_over()));
-    let effects = world.on(Event::WaitEnded(wait));
+    let effects = world.on(Event::WaitOver(wait));
     assert_eq!(
         answers(&effects),
         [(wait, Err(KeyError::ChangingHome.into()))]
