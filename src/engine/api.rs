@@ -115,6 +115,16 @@ pub enum Mutation {
     Delete,
 }
 
+impl Mutation {
+    /// What the value is after it.
+    pub(super) fn into_value(self) -> Option<Bytes> {
+        match self {
+            Mutation::Put(bytes) => Some(bytes),
+            Mutation::Delete => None,
+        }
+    }
+}
+
 impl std::fmt::Debug for Mutation {
     /// Values are never shown: they may be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -439,7 +439,10 @@ pub enum EntryStatus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Read the row; of a key without one the timestamp of its value, too. Once at a time, never beside a Swap.
-    Load,
+    Load {
+        /// What became of a swap is not known: whatever is in flight at the row is settled first.
+        settle: bool,
+    },
     /// Replace `old` by `new`, if the row is still `old`.
     Swap {
         /// What the row must be.

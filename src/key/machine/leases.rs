@@ -29,6 +29,13 @@ impl Leases {
         }
     }
 
+    pub fn get(&self, seq: Seq) -> Option<&Lease> {
+        let at = self.leases.binary_search_by_key(&seq, |(seq, _)| *seq);
+        at.ok()
+            .and_then(|at| self.leases.get(at))
+            .map(|(_, lease)| lease)
+    }
+
     pub fn get_mut(&mut self, seq: Seq) -> Option<&mut Lease> {
         let at = self.leases.binary_search_by_key(&seq, |(seq, _)| *seq);
         at.ok()

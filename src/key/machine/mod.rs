@@ -33,6 +33,8 @@ mod take_over;
 mod tests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use event::{
     Answer, Call, CallError, CallId, Context, Datum, Effect, EntryRef, EntryStatus, Event, IoId,
@@ -44,6 +46,8 @@ use intent::{Intent, Swapping};
 use serving::Serving;
 use take_over::Taking;
 
+use crate::key::KeyState;
+use crate::lock::Seq;
 use crate::session::Observed;
 
 /// What this replica is to the key.
@@ -151,6 +155,38 @@ impl Machine {
         is_free && is_quiet && matches!(self.role, Role::Unread)
     }
 
+    /// Whether it serves a key that nobody locks or waits for, with nothing in flight. Forgotten then, it takes the key
+    /// over from itself when that is used again (H11).
+    pub fn is_idle(&self) -> bool {
+        let is_free = matches!(self.turn, Turn::Free);
+        let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
+        let is_empty = match &self.role {
+            Role::Unread => true,
+            Role::Serving(serving) => serving.state.entries.is_empty() && serving.ios.is_empty(),
+            Role::Taking(_) | Role::HandingOver(..) => false,
+        };
+        is_free && is_quiet && is_empty
+    }
+
+    /// The state of the key, where this replica is the home.
+    pub fn state(&self) -> Option<&Arc<KeyState>> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(&serving.state),
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// The TTL of an entry that lives by itself, and what is left of it, where this replica is the home.
+    pub fn lease_left(&self, seq: Seq, now: Observed) -> Option<(Duration, Duration)> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                let lease = serving.leases.get(seq)?;
+                Some((lease.ttl(), lease.left(now)))
+            }
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
     fn resume(&mut self, of: PauseOf, out: &mut Vec<Effect>) {
         match (of, &self.turn) {
             (PauseOf::Sync(grant), _) => self.resume_sync(grant, out),
@@ -199,13 +235,13 @@ impl Machine {
                 (Turn::Reading | Turn::Swapping(_) | Turn::Paused { .. }, _) => false,
                 (Turn::InDoubt, _) => {
                     self.turn = Turn::Reading;
-                    out.push(Effect::Load);
+                    out.push(Effect::Load { settle: true });
                     false
                 }
                 (Turn::Free, Role::Unread) => {
                     if !self.backlog.is_empty() {
                         self.turn = Turn::Reading;
-                        out.push(Effect::Load);
+                        out.push(Effect::Load { settle: false });
                     }
                     false
                 }

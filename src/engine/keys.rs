@@ -1,0 +1,211 @@
+//! The keys that this replica has a machine for, and who waits for answers of them.
+//!
+//! A [`Cell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
+//! given to the machine in place ([`super::shell`]); there is no task a key.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::sessions::OpenCall;
+use super::time::AlarmAt;
+use crate::key::machine::{Answer, CallError, CallId, EntryStatus, Machine};
+use crate::lock::{KeyId, Seq, SessionId};
+
+const SHARDS: usize = 64;
+
+/// What a call brought.
+pub(super) type CallResult = Result<Answer, CallError>;
+
+/// Who waits for the answer of a call, or for news.
+pub(super) enum Listener {
+    Answer(oneshot::Sender<CallResult>),
+    Watch {
+        begun: Option<oneshot::Sender<CallResult>>,
+        news: watch::Sender<Option<EntryStatus>>,
+    },
+}
+
+/// A call that was handed to the machine.
+pub(super) struct Open {
+    pub listener: Listener,
+    /// The entry that it waits for, which it keeps alive.
+    pub waits_for: Option<Seq>,
+    /// Keeps the session alive that this entry lives by.
+    pub keeps: Option<OpenCall>,
+}
+
+/// What the shell has of one key.
+pub(super) struct Slot {
+    pub machine: Machine,
+    /// Raised when the machine is replaced: what an older one began is not told to this one.
+    pub generation: u64,
+    pub next_call: u64,
+    pub calls: HashMap<CallId, Open>,
+    /// The live entries here that live by sessions.
+    pub sessions: BTreeMap<Seq, SessionId>,
+    pub alarm: Option<AlarmAt>,
+    /// When it was used last, by CLOCK_BOOTTIME.
+    pub used: Duration,
+    /// It is no longer in the registry: look it up anew.
+    pub removed: bool,
+}
+
+/// One key.
+pub(super) struct Cell {
+    pub id: Arc<KeyId>,
+    slot: Mutex<Slot>,
+}
+
+impl Cell {
+    fn new(id: Arc<KeyId>) -> Self {
+        Cell {
+            id,
+            slot: Mutex::new(Slot {
+                machine: Machine::new(),
+                generation: 0,
+                next_call: 0,
+                calls: HashMap::new(),
+                sessions: BTreeMap::new(),
+                alarm: None,
+                used: Duration::ZERO,
+                removed: false,
+            }),
+        }
+    }
+
+    /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
+    /// itself.
+    pub fn slot(&self) -> MutexGuard<'_, Slot> {
+        match self.slot.lock() {
+            Ok(slot) => slot,
+            Err(poisoned) => {
+                self.slot.clear_poison();
+                let mut slot = poisoned.into_inner();
+                tracing::error!(key = %self.id, "a panic lost what this replica knew of a key: it is read again");
+                slot.start_over();
+                slot
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Forgets what is known. Who waits for an answer learns that it is lost.
+    pub fn start_over(&mut self) {
+        self.machine = Machine::new();
+        self.generation = self.generation.wrapping_add(1);
+        self.calls.clear();
+    }
+
+    /// Whether nothing is lost if it is forgotten.
+    fn is_forgettable(&self) -> bool {
+        self.calls.is_empty() && self.machine.is_forgettable()
+    }
+}
+
+/// The cells of a replica.
+pub(super) struct Keys {
+    shards: Box<[Mutex<HashMap<Arc<KeyId>, Arc<Cell>>>]>,
+    hasher: RandomState,
+    count: AtomicUsize,
+    most: usize,
+}
+
+impl Keys {
+    /// For `most` keys; above that those that are idle for longest are forgotten (H11).
+    pub fn new(most: usize) -> Self {
+        Keys {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            count: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    fn shard(&self, id: &KeyId) -> MutexGuard<'_, HashMap<Arc<KeyId>, Arc<Cell>>> {
+        let at = self.hasher.hash_one(id) as usize % SHARDS;
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many keys are known.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn find(&self, id: &KeyId) -> Option<Arc<Cell>> {
+        self.shard(id).get(id).cloned()
+    }
+
+    /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
+    pub fn cell(&self, id: &Arc<KeyId>) -> Option<Arc<Cell>> {
+        let mut shard = self.shard(id);
+        if let Some(cell) = shard.get(id) {
+            return Some(Arc::clone(cell));
+        }
+        if self.count() >= self.most && !self.forget_one(&mut shard) {
+            return None;
+        }
+        let cell = Arc::new(Cell::new(Arc::clone(id)));
+        shard.insert(Arc::clone(id), Arc::clone(&cell));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Some(cell)
+    }
+
+    /// Forgets the key of a shard that is idle for longest, of those that nobody works at now.
+    fn forget_one(&self, shard: &mut HashMap<Arc<KeyId>, Arc<Cell>>) -> bool {
+        let idle = |cell: &Arc<Cell>| {
+            let slot = cell.slot.try_lock().ok()?;
+            let is_idle = slot.calls.is_empty() && slot.machine.is_idle();
+            is_idle.then_some(slot.used)
+        };
+        let found = shard
+            .iter()
+            .filter_map(|(id, cell)| Some((idle(cell)?, Arc::clone(id))))
+            .min();
+        let Some((_, id)) = found else {
+            return false;
+        };
+        let Some(cell) = shard.get(&id) else {
+            return false;
+        };
+        {
+            let mut slot = cell.slot();
+            if !slot.calls.is_empty() || !slot.machine.is_idle() {
+                return false;
+            }
+            slot.removed = true;
+        }
+        shard.remove(&id);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets a key of which nothing is known.
+    pub fn forget(&self, cell: &Cell) {
+        let mut shard = self.shard(&cell.id);
+        {
+            let mut slot = cell.slot();
+            if slot.removed || !slot.is_forgettable() {
+                return;
+            }
+            slot.removed = true;
+        }
+        shard.remove(&cell.id);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// All cells, as they are found one shard after the other.
+    pub fn all(&self) -> impl Iterator<Item = Arc<Cell>> + '_ {
+        self.shards.iter().flat_map(|shard| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().cloned().collect::<Vec<_>>()
+        })
+    }
+}
