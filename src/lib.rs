@@ -12,7 +12,7 @@
 //! | [`rpc`] | gRPC: parse, call the engine, map errors | `engine`, `proto` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`proto`] | the contract as Rust | |
-//! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
+//! | [`limits`], [`config`], `telemetry` | every limit; all settings; logging | |
 //! | `tls` | certificates from files, for any way | nothing of ours |
 //! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
 //! | [`cli`] | the commands; puts the parts together | all of them |
@@ -23,13 +23,12 @@ pub mod clock;
 #[deny(clippy::disallowed_methods)]
 pub mod key;
 pub mod limits;
-pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod lock;
+pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
-pub mod telemetry;
 mod tls;
 
 /// Compiles what the README shows.

@@ -156,7 +156,7 @@ impl Directory {
         let text = String::from_utf8(text).map_err(|_| garbled())?;
         text.parse().map_err(|error| match error {
             FormatError::Garbled => garbled(),
-            FormatError::Newer(found) => OpenError::NewerFormat {
+            FormatError::Other(found) => OpenError::OtherFormat {
                 path: path.clone(),
                 found,
                 known: FORMAT_KNOWN,
