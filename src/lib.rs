@@ -18,8 +18,16 @@
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
 
+pub mod cli;
+pub mod client;
 #[deny(clippy::disallowed_methods)]
 pub mod clock;
+pub mod config;
+#[deny(clippy::disallowed_methods)]
+pub mod engine;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 #[deny(clippy::disallowed_methods)]
 pub mod key;
 pub mod limits;
@@ -27,8 +35,14 @@ pub mod limits;
 pub mod lock;
 pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
+pub mod membership;
+pub mod proto;
+pub mod rpc;
+pub mod server;
+#[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
+pub mod telemetry;
 mod tls;
 
 /// Compiles what the README shows.

@@ -4,8 +4,9 @@ pub mod cassandra;
 
 use std::sync::Arc;
 
+use crate::clock::{SystemClock, SystemIds};
 use crate::config::Config;
-use crate::engine::{EngineOptions, Peers, SystemClock, SystemIds};
+use crate::engine::{EngineOptions, Peers};
 use crate::store::Store;
 
 /// What an engine is made of beside its store.
@@ -20,7 +21,7 @@ pub struct Made {
 
 impl Made {
     /// With this store.
-    pub fn options(&self, store: Arc<dyn Store>) -> EngineOptions {
+    pub fn options(&self, store: Store) -> EngineOptions {
         EngineOptions {
             store,
             clock: Arc::new(SystemClock),
@@ -28,6 +29,8 @@ impl Made {
             peers: Arc::clone(&self.peers),
             tables: self.config.table_names(),
             limits: self.config.limits.clone(),
+            name: self.config.peers.name.clone(),
+            zone: self.config.peers.zone.clone(),
             address: self.address.clone(),
             peer_address: self.peer_address.clone(),
             replica_ttl: self.config.peers.ttl.duration(),

@@ -48,7 +48,9 @@ impl Asking {
         // The machine that had it is lost: what became of the call is not known.
         answer.unwrap_or_else(|_| {
             Err(CallError {
-                why: KeyError::StoreUnavailable("what this replica knew of the key was lost".into()),
+                why: KeyError::StoreUnavailable(
+                    "what this replica knew of the key was lost".into(),
+                ),
                 may_have_written: true,
             })
         })

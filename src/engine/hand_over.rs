@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 
 use super::Engine;
 use super::api::EngineError;
-use super::peers::{Peer, Presence};
+use super::peers::{Peer, Presence, Ranked};
 use super::replica::Replica;
 use super::sessions;
 use crate::key::Home;
@@ -34,8 +34,10 @@ impl Engine {
 
     /// The replica that a key without a home goes to, and that a key is looked for at first.
     pub fn affinity(&self, id: &KeyId) -> Presence {
-        self.current()
-            .map_or(Presence::Local, |replica| replica.membership.ranked(id))
+        match self.current().map(|replica| replica.membership.ranked(id)) {
+            Ok(Ranked::Remote(peer)) => Presence::Live(peer),
+            Ok(Ranked::Local) | Err(_) => Presence::Local,
+        }
     }
 
     /// Makes this replica the home of a key whose home is down or has stopped; asks for it through the store where the
@@ -47,7 +49,9 @@ impl Engine {
             Presence::Down | Presence::Local => {
                 replica.asked(&id, Call::TakeOver { from }).await.map(drop)
             }
-            Presence::Live(_) | Presence::Unsure => request(&replica, &id, from).await,
+            Presence::Live(_) | Presence::Silent | Presence::Unsure => {
+                request(&replica, &id, from).await
+            }
         }
     }
 
@@ -140,10 +144,12 @@ pub(super) async fn answer(replica: &Arc<Replica>, request: HandOverRequest) {
     }
     match replica.membership.presence(request.to) {
         Presence::Live(_) => {}
-        Presence::Local | Presence::Down | Presence::Unsure => return,
+        Presence::Local | Presence::Silent | Presence::Down | Presence::Unsure => return,
     }
     match replica.asked(&id, Call::HandOver { to: request.to }).await {
-        Ok(_) => tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for"),
+        Ok(_) => {
+            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for")
+        }
         Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
     }
 }

@@ -17,6 +17,8 @@ use crate::key::machine::{Answer, CallError, CallId, EntryStatus, Machine};
 use crate::lock::{KeyId, Seq, SessionId};
 
 const SHARDS: usize = 64;
+/// After a call a key is not handed over to whoever asks for it, while it has a holder, for so long.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// What a call brought.
 pub(super) type CallResult = Result<Answer, CallError>;
@@ -100,6 +102,12 @@ impl Slot {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
         self.calls.clear();
+    }
+
+    /// Whether somebody holds the key whose calls came a moment ago.
+    pub fn is_busy(&self, now: Duration) -> bool {
+        let has_holder = self.machine.state().is_some_and(|s| s.holder().is_some());
+        has_holder && now.saturating_sub(self.used) < BUSY_FOR
     }
 
     /// Whether nothing is lost if it is forgotten.

@@ -10,6 +10,7 @@ mod ask;
 mod hand_over;
 mod keys;
 mod peers;
+mod recover;
 mod replica;
 mod sessions;
 mod shell;
@@ -26,7 +27,7 @@ use uuid::Uuid;
 
 pub use activity::{BusyKey, Cause, Grants, ReplicaActivity, Turns};
 pub use api::*;
-pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
+pub use peers::{NoPeers, Peer, PeerError, Peers, Presence, Ranked};
 pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
@@ -128,10 +129,7 @@ impl Engine {
     }
 
     /// What may be told of a lease, asked where it is kept.
-    async fn validity(
-        replica: &Arc<Replica>,
-        lease: LeaseStatus,
-    ) -> Result<Validity, EngineError> {
+    async fn validity(replica: &Arc<Replica>, lease: LeaseStatus) -> Result<Validity, EngineError> {
         match lease {
             LeaseStatus::Own { ttl, valid_for } => Ok(Validity { ttl, valid_for }),
             LeaseStatus::Session(session) => {
@@ -167,13 +165,16 @@ impl Engine {
             LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
             LiveBy::Session(session) => {
                 replica.session_validity(session).await?;
-                let room = replica.sessions.room(session).map_err(|no_room| match no_room {
-                    NoRoom::Ended => EngineError::SessionEnded,
-                    NoRoom::Full => EngineError::Exhausted {
-                        what: "lock_refs_per_session_max",
-                        limit: replica.limits.lock_refs_per_session_max as u64,
-                    },
-                })?;
+                let room = replica
+                    .sessions
+                    .room(session)
+                    .map_err(|no_room| match no_room {
+                        NoRoom::Ended => EngineError::SessionEnded,
+                        NoRoom::Full => EngineError::Exhausted {
+                            what: "lock_refs_per_session_max",
+                            limit: replica.limits.lock_refs_per_session_max as u64,
+                        },
+                    })?;
                 (Liveness::Session(session), Some(room))
             }
         };
@@ -186,7 +187,9 @@ impl Engine {
             created_at_ms: wall_ms(&replica),
         });
         let read_value = call.read_value;
-        let answer = replica.asked(&id, Call::Create { entry, read_value }).await?;
+        let answer = replica
+            .asked(&id, Call::Create { entry, read_value })
+            .await?;
         let held = replica.held_answer(&id, &answer);
         let (entry, status, existed, lease) = match answer {
             Answer::Held {
@@ -405,6 +408,14 @@ impl Engine {
         renewed
     }
 
+    /// A renewal of a session that this replica keeps, passed on by another one.
+    pub async fn renew_kept(&self, session: SessionId) -> Result<Renewed, EngineError> {
+        let replica = self.current()?;
+        let renewed = replica.renew_kept(session, false).await;
+        replica.sure()?;
+        renewed
+    }
+
     /// A stream ended, here or at another replica, that the client of a session sent renewals on. To be
     /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
     pub fn disconnected(&self, session: SessionId) {
@@ -470,7 +481,10 @@ fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
 
 /// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
 fn unexpected(answer: &Answer) -> EngineError {
-    tracing::error!(?answer, "a key answered a call with what does not belong to it");
+    tracing::error!(
+        ?answer,
+        "a key answered a call with what does not belong to it"
+    );
     EngineError::Unavailable("the answer does not belong to the call".to_owned())
 }
 

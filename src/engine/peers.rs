@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::api::{EngineError, Renewed};
 use crate::lock::{KeyId, SessionId};
-pub use crate::membership::{Peer, Presence};
+pub use crate::membership::{Peer, Presence, Ranked};
 
 /// Why another replica gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]

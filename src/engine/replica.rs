@@ -77,10 +77,12 @@ impl Counters {
 impl Replica {
     /// Whether this replica may answer now (H2). Asked after the store's acknowledgement, and before anybody hears of it.
     pub fn sure(&self) -> Result<(), EngineError> {
-        self.membership.is_sure().map_err(|not_sure| match not_sure {
-            NotSure::Silent => EngineError::Silent,
-            NotSure::Fenced => EngineError::CutOff,
-        })
+        self.membership
+            .is_sure()
+            .map_err(|not_sure| match not_sure {
+                NotSure::Silent => EngineError::Silent,
+                NotSure::Fenced => EngineError::CutOff,
+            })
     }
 
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to

@@ -10,11 +10,11 @@ use super::activity::{Cause, Grant};
 use super::keys::{CallResult, Cell, Listener, Open, Slot};
 use super::replica::{Counters, Replica};
 use super::sessions::Attached;
+use crate::key::KeyState;
 use crate::key::machine::{
     Answer, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
     SwapOutcome, WriteOutcome,
 };
-use crate::key::KeyState;
 use crate::lock::{KeyId, Liveness, Seq, SessionId};
 use crate::session::Observed;
 use crate::store::{Cell as Value, StoreError, Swap, Written};
@@ -222,9 +222,12 @@ impl Replica {
                 false
             }
             Some(_) => match slot.calls.remove(&call).map(|open| open.listener) {
-                Some(Listener::Answer(reply) | Listener::Watch { begun: Some(reply), .. }) => {
-                    reply.send(answer).is_err()
-                }
+                Some(
+                    Listener::Answer(reply)
+                    | Listener::Watch {
+                        begun: Some(reply), ..
+                    },
+                ) => reply.send(answer).is_err(),
                 Some(Listener::Watch { begun: None, .. }) | None => true,
             },
             None => true,
@@ -247,7 +250,10 @@ impl Replica {
             }
         }
         match self.sessions.attach(session, &cell.id, seq) {
-            Attached::Ok => None,
+            Attached::Ok => {
+                let ttl = self.sessions.table.ttl_of(session)?;
+                Some(Event::SessionTtl { session, ttl })
+            }
             Attached::Unknown => {
                 self.look_up_session(session);
                 None
@@ -303,7 +309,7 @@ impl Replica {
                 was_holder,
             } => tracing::info!(
                 key = %cell.id, seq = %entry.seq, was_holder,
-                "an entry ended: {}", super::api::describe_ended(end)
+                "an entry ended: {}", super::api::describe_end(end)
             ),
             Report::TookOver { from: Some(from) } => {
                 tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
@@ -353,10 +359,7 @@ impl Replica {
 }
 
 fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
-    let is_last = matches!(
-        status,
-        EntryStatus::Ended(_) | EntryStatus::Elsewhere(_)
-    );
+    let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
     if let Some(Open {
         listener: Listener::Watch { news, .. },
         ..

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use super::peers::Presence;
+use super::peers::{Presence, Ranked};
 use super::replica::Replica;
 use super::sessions;
 use crate::key::machine::Call;
@@ -70,8 +70,8 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
             let is_mine = match replica.membership.presence(home.replica) {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
                 Presence::Local => replica.keys.find(&id).is_none(),
-                Presence::Down => replica.membership.ranked(&id) == Presence::Local,
-                Presence::Live(_) | Presence::Unsure => false,
+                Presence::Down => replica.membership.ranked(&id) == Ranked::Local,
+                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
             };
             if is_mine {
                 note(&found, (id, home.replica));
@@ -99,7 +99,7 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
             let is_mine = match replica.membership.presence(row.replica) {
                 Presence::Local => row.open && !replica.sessions.table.is_kept(row.id),
                 Presence::Down => falls_here(replica, &row),
-                Presence::Live(_) | Presence::Unsure => false,
+                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
             };
             if is_mine {
                 note(&found, row);
@@ -134,7 +134,7 @@ fn falls_here(replica: &Replica, row: &SessionRow) -> bool {
         table: TableName::default_table(),
         key,
     };
-    replica.membership.ranked(&id) == Presence::Local
+    replica.membership.ranked(&id) == Ranked::Local
 }
 
 /// Notes one more, if there is room.

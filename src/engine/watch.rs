@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api::Watched;
+use super::api::WatchEvent;
 use super::ask::Watching;
 use crate::key::machine::{EntryRef, EntryStatus, LeaseStatus};
 use crate::lock::KeyId;
@@ -14,7 +14,7 @@ pub struct Watch {
     id: Arc<KeyId>,
     entry: EntryRef,
     lease: LeaseStatus,
-    seen: Option<Watched>,
+    seen: Option<WatchEvent>,
     /// How long it is safe, as it was asked when it came to hold the key.
     valid_for: Duration,
 }
@@ -39,8 +39,8 @@ impl Watch {
     /// The next thing worth telling: the present status first, then each change. Changes that come
     /// faster than they are asked for are merged. `None` after `Lost`, once another replica is the home, or once the
     /// engine stops.
-    pub async fn next(&mut self) -> Option<Watched> {
-        if matches!(self.seen, Some(Watched::Lost(_))) {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
+        if matches!(self.seen, Some(WatchEvent::Lost(_))) {
             return None;
         }
         let replica = Arc::clone(&self.watching.replica);
@@ -49,21 +49,25 @@ impl Watch {
             let now = self.watching.news.borrow_and_update().clone();
             let now = match now {
                 Some(EntryStatus::Waiting { position }) if position > 0 => {
-                    Some(Watched::Waiting {
+                    Some(WatchEvent::Waiting {
                         position,
-                        estimate: replica.activity.estimate(&self.id, replica.clock.boot(), position),
+                        estimate: replica.activity.estimate(
+                            &self.id,
+                            replica.clock.boot(),
+                            position,
+                        ),
                     })
                 }
                 // A head that was not granted the key yet has nobody ahead, and does not hold it.
                 Some(EntryStatus::Waiting { .. }) | None => None,
-                Some(EntryStatus::Held { grant }) => Some(Watched::Held { grant }),
-                Some(EntryStatus::Ended(end)) => Some(Watched::Lost(end)),
+                Some(EntryStatus::Held { grant }) => Some(WatchEvent::Held { grant }),
+                Some(EntryStatus::Ended(end)) => Some(WatchEvent::Lost(end)),
                 Some(EntryStatus::Elsewhere(_)) => return None,
             };
             if let Some(now) = now
                 && !self.has_seen(&now)
             {
-                if matches!(now, Watched::Held { .. }) {
+                if matches!(now, WatchEvent::Held { .. }) {
                     self.ask_validity().await;
                 }
                 replica.sure().ok()?;
@@ -79,11 +83,11 @@ impl Watch {
     }
 
     /// Whether this was told; another estimate of the same position is not worth telling.
-    fn has_seen(&self, now: &Watched) -> bool {
+    fn has_seen(&self, now: &WatchEvent) -> bool {
         match (&self.seen, now) {
             (
-                Some(Watched::Waiting { position: old, .. }),
-                Watched::Waiting { position: new, .. },
+                Some(WatchEvent::Waiting { position: old, .. }),
+                WatchEvent::Waiting { position: new, .. },
             ) => old == new,
             (seen, now) => seen.as_ref() == Some(now),
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Clock, CreateCall, EngineError, LockStatus, SystemClock};
+use fermata::clock::{Clock, SystemClock};
+use fermata::engine::{CreateCall, EngineError, LockStatus};
 use fermata::lock::{
     Command, Create, EndedAs, Entry, Evidence, Fence, Liveness, LockRef, Mode, ReplicaId,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::SystemIds;
+use fermata::clock::SystemIds;
 use fermata::proto::{EndReason, KeepAliveRequest};
 use fermata::rpc::calls::{Call as _, KeepAlive};
 use fermata::rpc::deadline::Deadline;

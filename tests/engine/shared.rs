@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use fermata::engine::{
-    Clock, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock, SystemIds,
-};
+use fermata::clock::{Clock, SystemClock, SystemIds};
+use fermata::engine::{EngineError, EngineOptions, Peer, PeerError, Peers, Renewed};
 use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
-    Clock, CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation,
-    NoPeers, REPLICA_TTL, SessionCall, SystemClock, SystemIds,
+    CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation, NoPeers,
+    REPLICA_TTL, SessionCall,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{
-    Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL, SystemClock, SystemIds,
-};
+use fermata::clock::{SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::proto::clients::lock_service_client::LockServiceClient;

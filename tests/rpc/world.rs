@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
+use fermata::clock::{SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Engine, EngineOptions, Ids};
+use fermata::clock::Ids;
+use fermata::engine::{Engine, EngineOptions};
 use fermata::limits::Limits;
 use fermata::rpc::call_layer::CallLayer;
 use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, Secret};

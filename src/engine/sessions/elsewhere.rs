@@ -68,6 +68,7 @@ pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
         return replica.end_entries(session);
     };
     replica.sessions.table.read(&row, boot);
+    replica.note_session_ttl(session, row.ttl());
     if row.replica == replica.id {
         if let Err(error) = keeper::adopt_row(replica, row).await {
             tracing::debug!(%session, %error, "a session could not be kept yet");
@@ -111,8 +112,8 @@ pub(in super::super) async fn renew(
                 }
                 continue;
             }
-            Presence::Unsure => {
-                return Err(unreachable("is not known yet"));
+            Presence::Silent | Presence::Unsure => {
+                return Err(unreachable("is silent, and not declared down yet"));
             }
         };
         let sent = replica.clock.boot();

@@ -20,6 +20,7 @@ use super::api::{EngineError, Renewed};
 use super::replica::Replica;
 use super::time::Time;
 use crate::clock::Clock;
+use crate::key::machine::Event;
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::store::StoreError;
 
@@ -104,11 +105,7 @@ impl Replica {
         self: &Arc<Self>,
         session: SessionId,
     ) -> Result<Renewed, EngineError> {
-        match self
-            .sessions
-            .table
-            .renew(session, self.time.now(), false)
-        {
+        match self.sessions.table.renew(session, self.time.now(), false) {
             Ok(renewed) => Ok(renewed),
             Err(NotRenewed::Ended) => Err(EngineError::SessionEnded),
             Err(NotRenewed::NotKept) => match self.store.cluster {
@@ -172,10 +169,19 @@ impl Replica {
     pub fn end_entries(self: &Arc<Self>, session: SessionId) {
         for id in self.sessions.table.keys_of(session) {
             if let Some(cell) = self.keys.find(&id) {
-                self.happen(&cell, crate::key::machine::Event::SessionEnded(session));
+                self.happen(&cell, Event::SessionEnded(session));
             }
         }
         self.forget_session_if_done(session);
+    }
+
+    /// Tells the keys with entries that live by a session what its TTL is.
+    fn note_session_ttl(self: &Arc<Self>, session: SessionId, ttl: Duration) {
+        for id in self.sessions.table.keys_of(session) {
+            if let Some(cell) = self.keys.find(&id) {
+                self.happen(&cell, Event::SessionTtl { session, ttl });
+            }
+        }
     }
 
     /// Forgets a session that has ended, and its row, once nothing lives by it any longer.

@@ -134,6 +134,7 @@ impl Machine {
             Event::DataWritten { io, outcome } => self.data_written(cx, io, outcome, out),
             Event::Resume(of) => self.resume(of, out),
             Event::Due => self.due_now(cx),
+            Event::SessionTtl { session, ttl } => self.session_ttl(cx, session, ttl),
             Event::SessionEnded(session) => self.session_ended(session),
         }
         self.advance(cx, out);

@@ -1,6 +1,8 @@
 //! What a home knows of its key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::event::{
     CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
@@ -8,8 +10,8 @@ use super::event::{
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
-use crate::key::{Home, KeyState, Entry};
-use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq};
+use crate::key::{Entry, Home, KeyState};
+use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;
 
 /// A call that is answered once its entry holds the key, or has ended.
@@ -72,6 +74,8 @@ pub(super) struct Serving {
     pub state: Arc<KeyState>,
     pub holder: Option<Holder>,
     pub leases: Leases,
+    /// The TTLs of the sessions that live entries live by, as far as they are known.
+    pub session_ttls: BTreeMap<SessionId, Duration>,
     pub asks: Vec<Ask>,
     pub watchers: Vec<Watcher>,
     pub ios: Vec<(IoId, Io)>,
@@ -95,6 +99,7 @@ impl Serving {
             state: Arc::new(KeyState::default()),
             holder: None,
             leases: Leases::default(),
+            session_ttls: BTreeMap::new(),
             asks: Vec::new(),
             watchers: Vec::new(),
             ios: Vec::new(),
@@ -187,17 +192,32 @@ impl Serving {
     }
 
     /// After this without any call for it a first entry counts as unclaimed.
-    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &Entry) -> std::time::Duration {
-        own_ttl(entry.liveness).unwrap_or(cx.limits.session_claim_ttl)
+    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &Entry) -> Duration {
+        match entry.liveness {
+            Liveness::Own { .. } => own_ttl(entry.liveness),
+            Liveness::Session(session) => self.session_ttls.get(&session).copied(),
+        }
+        .unwrap_or(cx.limits.session_claim_ttl)
+    }
+
+    /// Whether an entry lives by this session.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        let by_it = |entry: &Arc<Entry>| entry.liveness == Liveness::Session(session);
+        self.state.entries.iter().any(by_it)
     }
 
     fn forget(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
         match entry.liveness {
             Liveness::Own { .. } => self.leases.remove(entry.seq),
-            Liveness::Session(session) => out.push(Effect::Detach {
-                session,
-                seq: entry.seq,
-            }),
+            Liveness::Session(session) => {
+                if self.session_ttls.contains_key(&session) && !self.has_session(session) {
+                    self.session_ttls.remove(&session);
+                }
+                out.push(Effect::Detach {
+                    session,
+                    seq: entry.seq,
+                });
+            }
         }
     }
 

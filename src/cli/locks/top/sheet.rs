@@ -50,18 +50,13 @@ const KEYS: [Column; 7] = [
     column("LONGEST", 4, "the longest of these waits"),
 ];
 
-const REPLICAS: [Column; 11] = [
+const REPLICAS: [Column; 10] = [
     column("REPLICA", 0, "the start of its UUID"),
     column("ADDRESS", 1, "where it serves"),
     column("VERSION", 8, "its version"),
     column("SESSIONS", 3, "open ones that it keeps"),
     column("KEYS", 4, "held, waited for, or just used"),
     column("GRANTS/S", 0, "since the answer before"),
-    column(
-        "POLLED",
-        2,
-        "grants found by polling, of all since its start",
-    ),
     column("READS/S", 6, "asked of Cassandra, since the answer before"),
     column("WRITES/S", 7, "plain ones, likewise"),
     column("LWTS/S", 5, "lightweight transactions, likewise"),
@@ -139,7 +134,6 @@ impl Sheet {
                 activity.sessions.to_string(),
                 activity.keys.to_string(),
                 per_second(rate(|rates| rates.grants)),
-                percent(activity.polled),
                 per_second(rate(|rates| rates.reads)),
                 per_second(rate(|rates| rates.writes)),
                 per_second(rate(|rates| rates.transactions)),
@@ -212,10 +206,6 @@ pub fn per_second(rate: Option<f64>) -> String {
         Some(rate) if rate < 9.95 => format!("{rate:.1}"),
         Some(rate) => format!("{rate:.0}"),
     }
-}
-
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(String::new, |share| format!("{:.0}%", share * 100.0))
 }
 
 /// How long somebody waited.

@@ -1,0 +1,126 @@
+//! What a start does before the first call, in a store that one process has for itself: every older replica is gone, so
+//! what it served is taken over at once and begins a fresh TTL.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+
+use super::api::EngineError;
+use super::replica::Replica;
+use crate::key::machine::Call;
+use crate::lock::{KeyId, TableName};
+use crate::store::{SessionRow, SessionSwap, StoreError};
+
+const PAGE: usize = 1_000;
+const AT_ONCE: usize = 256;
+
+/// What was found and taken over.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Recovered {
+    pub keys: usize,
+    pub sessions: usize,
+}
+
+/// Takes over all sessions, then all keys with a live entry.
+pub(super) async fn recover(replica: &Arc<Replica>) -> Result<Recovered, EngineError> {
+    let mut recovered = Recovered::default();
+    let closed = take_sessions(replica, &mut recovered).await?;
+    for table in &replica.tables {
+        take_keys(replica, table, &mut recovered).await?;
+    }
+    for row in closed {
+        let forgotten = replica.store.sessions.forget_session(row.id).await;
+        forgotten.map_err(failed)?;
+    }
+    Ok(recovered)
+}
+
+fn failed(error: StoreError) -> EngineError {
+    EngineError::Unavailable(error.to_string())
+}
+
+/// Takes over the open sessions; the closed ones, to be forgotten once nothing lives by them.
+async fn take_sessions(
+    replica: &Arc<Replica>,
+    recovered: &mut Recovered,
+) -> Result<Vec<SessionRow>, EngineError> {
+    let mut closed = Vec::new();
+    let mut after = None;
+    loop {
+        let rows = replica.store.sessions.list_sessions(after, PAGE).await;
+        let rows = rows.map_err(failed)?;
+        after = rows.last().map(|row| row.id);
+        let last_page = rows.len() < PAGE;
+        let (open, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.open);
+        closed.extend(ended);
+        recovered.sessions += open.len();
+        let mut taken = futures_util::stream::iter(open)
+            .map(|row| take_session(replica, row))
+            .buffer_unordered(AT_ONCE);
+        while let Some(result) = taken.next().await {
+            result?;
+        }
+        if last_page {
+            return Ok(closed);
+        }
+    }
+}
+
+async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
+    let expected = row.epoch;
+    let row = SessionRow {
+        replica: replica.id,
+        epoch: expected.saturating_add(1),
+        ..row
+    };
+    let session = row.id;
+    match replica.store.sessions.swap_session(expected, &row).await {
+        SessionSwap::Applied => {}
+        SessionSwap::Conflict(_) => {
+            return Err(EngineError::Unavailable(
+                "another process changes the sessions".to_owned(),
+            ));
+        }
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => return Err(failed(error)),
+    }
+    // Over the limit only if that was lowered since: then the session ends, as if it had expired.
+    if !replica.sessions.table.keep(row, replica.time.now()) {
+        tracing::warn!(%session, "more sessions than sessions_max; ending this one");
+    }
+    Ok(())
+}
+
+async fn take_keys(
+    replica: &Arc<Replica>,
+    table: &TableName,
+    recovered: &mut Recovered,
+) -> Result<(), EngineError> {
+    let mut after = None;
+    loop {
+        let keys = replica
+            .store
+            .keys
+            .list_live(table, after.as_ref(), PAGE)
+            .await;
+        let keys = keys.map_err(failed)?;
+        after = keys.last().map(|listed| listed.key.clone());
+        let last_page = keys.len() < PAGE;
+        recovered.keys += keys.len();
+        let mut taken = futures_util::stream::iter(keys)
+            .map(|listed| {
+                let id = Arc::new(KeyId {
+                    table: table.clone(),
+                    key: listed.key,
+                });
+                let from = listed.state.home.map_or(replica.id, |home| home.replica);
+                async move { replica.asked(&id, Call::TakeOver { from }).await }
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some(result) = taken.next().await {
+            result?;
+        }
+        if last_page {
+            return Ok(());
+        }
+    }
+}
