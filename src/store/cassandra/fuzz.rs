@@ -118,6 +118,8 @@ impl Input<'_> {
         let values = columns.iter().map(|column| match self.byte() {
             0 => Value::Unset,
             u8::MAX => Value::Map(Vec::new()),
+            // That of a program, where all others are of states.
+            _ if *column == "version" && columns == REPLICA_COLUMNS => self.text(),
             _ => self.value(column),
         });
         row(columns, values.collect())
@@ -140,8 +142,12 @@ impl Input<'_> {
                 Value::Uuid(Uuid::from_bytes(self.take()))
             }
             "ended" | "skip" => Value::Blob(self.bytes().into()),
-            _ => Value::Text(String::from_utf8_lossy(&self.bytes()).into_owned()),
+            _ => self.text(),
         }
+    }
+
+    fn text(&mut self) -> Value {
+        Value::Text(String::from_utf8_lossy(&self.bytes()).into_owned())
     }
 }
 

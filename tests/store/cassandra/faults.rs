@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fermata::lock::{KeyId, State};
+use fermata::key::KeyState;
+use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
-use fermata::store::{Cell, Store, StoreError, Swap, Written};
+use fermata::store::{Cell, DataStore, KeyStore, StoreError, Swap, Written};
 
 use super::World;
 use super::proxy::{CqlProxy, Faults};
@@ -58,7 +59,7 @@ impl Lossy {
 }
 
 /// A read until it gets an answer.
-async fn load(store: &CassandraStore, key: &KeyId) -> State {
+async fn load(store: &CassandraStore, key: &KeyId) -> KeyState {
     loop {
         match store.load(key).await {
             Ok(found) => return found.unwrap_or_default(),
