@@ -20,14 +20,12 @@
 
 #[deny(clippy::disallowed_methods)]
 pub mod clock;
-pub mod config;
 #[deny(clippy::disallowed_methods)]
 pub mod key;
 pub mod limits;
 pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod lock;
-pub mod proto;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
