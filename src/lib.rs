@@ -29,7 +29,7 @@ pub mod lock;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
-pub mod telemetry;
+// CUT pub mod telemetry;
 mod tls;
 
 /// Compiles what the README shows.
