@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::state::{Home, Entry};
+use super::state::{Entry, Home};
 use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, ReplicaId, Seq, Tag};
 
 /// The arguments of a new entry.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
-use super::state::{Home, KeyState, Entry};
+use super::state::{Entry, Home, KeyState};
 use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };

@@ -352,10 +352,8 @@ pub trait ClusterStore: Send + Sync + 'static {
     async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError>;
 
     /// The hand-over requests sent to a replica, some hundreds at most.
-    async fn hand_over_requests(
-        &self,
-        home: ReplicaId,
-    ) -> Result<Vec<HandOverRequest>, StoreError>;
+    async fn hand_over_requests(&self, home: ReplicaId)
+    -> Result<Vec<HandOverRequest>, StoreError>;
 
     /// Forgets a request that was answered by a hand-over, or that means nothing any more.
     async fn forget_hand_over_request(&self, request: &HandOverRequest) -> Result<(), StoreError>;

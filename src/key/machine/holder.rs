@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{CallId, Datum, EntryRef, IoId, LeaseStatus};
-use crate::key::{KeyState, Entry, WritesOfHolder};
+use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{EndReason, Fence, Seq, Tag};
 use crate::session::Observed;
 

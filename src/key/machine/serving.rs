@@ -8,7 +8,7 @@ use super::event::{
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
-use crate::key::{Home, KeyState, Entry};
+use crate::key::{Entry, Home, KeyState};
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq};
 use crate::session::Observed;
 
