@@ -29,7 +29,8 @@ impl<'a> Declaring<'a> {
             is_first = open.insert(id);
             is_first
         });
-        is_first.then_some(Declaring { shared, id })
+        // Not made where it is not the first: its drop would end the first one's.
+        is_first.then(|| Declaring { shared, id })
     }
 }
 

@@ -16,6 +16,8 @@ mod rounds;
 mod shell;
 mod start;
 mod surety;
+#[cfg(test)]
+mod tests;
 mod wall_check;
 
 pub use hand_overs::OpenHandOver;

@@ -23,6 +23,8 @@ const PER_REPLICA_TTL: u32 = 10;
 /// How many may be open at once. The next one goes out even while those before it are open: one that takes long costs
 /// nothing.
 const OPEN_MAX: usize = 10;
+/// How far a heartbeat is above the last one, at most. (They fit for 10,000 years.)
+const HEARTBEAT_STEP_MAX: u64 = 1 << 20;
 /// The row of a replica that ended is kept for so long: whatever begins and ends how often, rows of minutes are kept.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// How many rows are deleted at once.
@@ -84,7 +86,8 @@ async fn run_rounds(shared: Arc<Shared>) {
                 "the process is stuck: sending no heartbeat",
             );
         }
-        let Some(round) = shared.judge(|surety, now| surety.begin_round(now, moved)) else {
+        let step = moved.then(|| 1 + shared.ids.below(HEARTBEAT_STEP_MAX));
+        let Some(round) = shared.judge(|surety, now| surety.begin_round(now, step)) else {
             return;
         };
         open.push(run_round(shared, round));

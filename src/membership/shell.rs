@@ -14,7 +14,7 @@ use super::peer::{Peer, Presence, Ranked};
 use super::published::{NotSure, Published};
 use super::surety::{Status, Surety};
 use super::wall_check::WallCheck;
-use crate::clock::Clock;
+use crate::clock::{Clock, Ids};
 use crate::lock::{KeyId, ReplicaId};
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, StoreError};
@@ -44,6 +44,7 @@ pub(super) struct Shared {
     pub me: ReplicaId,
     pub store: Arc<dyn ClusterStore>,
     pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
     pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
     pub replica_ttl: Duration,
     pub wall: Arc<WallCheck>,
@@ -231,6 +232,7 @@ pub(super) struct Announced {
     pub me: ReplicaId,
     pub store: Arc<dyn ClusterStore>,
     pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
     pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
     pub replica_ttl: Duration,
     pub wall: Arc<WallCheck>,
@@ -246,6 +248,7 @@ impl Shared {
             me: announced.me,
             store: announced.store,
             clock: announced.clock,
+            ids: announced.ids,
             moved: announced.moved,
             replica_ttl: announced.replica_ttl,
             wall: announced.wall,

@@ -129,6 +129,7 @@ impl Starter {
         self.next = None;
         let shared = Shared::new(Announced {
             me: row.id,
+            ids: Arc::clone(&self.options.ids),
             moved: Arc::clone(&self.options.moved),
             replica_ttl,
             wall: Arc::new(wall),

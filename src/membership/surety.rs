@@ -160,15 +160,18 @@ impl Surety {
         }
     }
 
-    /// A round begins, with a heartbeat or without. `None` once it is fenced or stopped.
-    pub fn begin_round(&mut self, now: Duration, with_heartbeat: bool) -> Option<Round> {
+    /// A round begins, with a heartbeat so far above the last one, or without. `None` once it is fenced or stopped.
+    ///
+    /// The steps are random: two processes with one id, which send at the same pace, soon see a heartbeat above their
+    /// own. The one that is behind is fenced then, and sends no more, so the other one never sees a higher one.
+    pub fn begin_round(&mut self, now: Duration, step: Option<u64>) -> Option<Round> {
         let life = match self.status(now) {
             Status::SureUntil(_) => Some(self.life),
             Status::Silent => None,
             Status::Fenced(_) | Status::Stopped => return None,
         };
-        let heartbeat = with_heartbeat.then(|| {
-            self.heartbeat = self.heartbeat.saturating_add(1);
+        let heartbeat = step.map(|step| {
+            self.heartbeat = self.heartbeat.saturating_add(step.max(1));
             self.heartbeat
         });
         Some(Round {

@@ -28,7 +28,7 @@ fn unknown() -> LifeSwap {
 
 /// A round from `sent` to `ended` that came through.
 fn round(surety: &mut Surety, sent: u64, ended: u64, life: u32) {
-    let round = surety.begin_round(s(sent), true).unwrap();
+    let round = surety.begin_round(s(sent), Some(1)).unwrap();
     surety.end_round(round, true, Some(up(life)), s(ended));
 }
 
@@ -52,7 +52,7 @@ fn a_replica_is_sure_for_90_percent_of_its_ttl_from_the_sending_of_the_last_roun
 #[test]
 fn an_older_round_that_ends_later_takes_nothing_back() {
     let mut surety = announced();
-    let early = surety.begin_round(s(1), true).unwrap();
+    let early = surety.begin_round(s(1), Some(1)).unwrap();
     round(&mut surety, 2, 3, 1);
     surety.end_round(early, true, Some(up(1)), s(4));
     assert_eq!(surety.status(s(4)), Status::SureUntil(s(11)));
@@ -62,7 +62,7 @@ fn an_older_round_that_ends_later_takes_nothing_back() {
 fn a_round_counts_only_with_both_its_heartbeat_and_its_own_row() {
     for (acknowledged, own) in [(false, Some(up(1))), (true, None), (false, None)] {
         let mut surety = announced();
-        let round = surety.begin_round(s(5), true).unwrap();
+        let round = surety.begin_round(s(5), Some(1)).unwrap();
         surety.end_round(round, acknowledged, own, s(5));
         assert_eq!(surety.status(s(5)), Status::SureUntil(s(9)));
     }
@@ -104,7 +104,7 @@ fn one_swap_is_sent_at_a_time_and_only_after_the_store_answered() {
     let mut surety = announced();
     assert_eq!(surety.come_back(s(8)), None, "it is sure");
     assert_eq!(surety.come_back(s(10)), None, "the store is away");
-    let read_only = surety.begin_round(s(11), true).unwrap();
+    let read_only = surety.begin_round(s(11), Some(1)).unwrap();
     surety.end_round(read_only, false, Some(up(1)), s(11));
     let change = surety.come_back(s(11)).unwrap();
     round(&mut surety, 12, 12, 1);
@@ -117,7 +117,7 @@ fn one_swap_is_sent_at_a_time_and_only_after_the_store_answered() {
 #[test]
 fn a_round_of_before_the_swap_counts_for_nothing_after_it() {
     let mut surety = silent();
-    let early = surety.begin_round(s(21), true).unwrap();
+    let early = surety.begin_round(s(21), Some(1)).unwrap();
     let change = surety.come_back(s(22)).unwrap();
     surety.swapped(change, &LifeSwap::Applied, s(22));
     surety.end_round(early, true, Some(up(1)), s(23));
@@ -125,7 +125,7 @@ fn a_round_of_before_the_swap_counts_for_nothing_after_it() {
     // Sent while silent, whatever its read saw.
     let mut surety = silent();
     let change = surety.come_back(s(22)).unwrap();
-    let during = surety.begin_round(s(29), true).unwrap();
+    let during = surety.begin_round(s(29), Some(1)).unwrap();
     surety.swapped(change, &LifeSwap::Applied, s(30));
     surety.end_round(during, true, Some(up(2)), s(30));
     assert_eq!(surety.status(s(30)), Status::SureUntil(s(31)));
@@ -175,7 +175,7 @@ fn a_row_that_tells_of_its_end_or_of_another_process_fences_for_good() {
         }] {
             surety.saw(own);
             assert_eq!(surety.status(s(1)), Status::Fenced(by));
-            assert_eq!(surety.begin_round(s(1), true), None);
+            assert_eq!(surety.begin_round(s(1), Some(1)), None);
             assert_eq!(surety.come_back(s(1)), None);
             assert_eq!(surety.stop(), None);
             surety.saw(up(1));
@@ -203,11 +203,11 @@ fn a_conflict_that_tells_of_its_end_or_of_another_process_fences() {
 #[test]
 fn its_own_heartbeats_do_not_fence_it() {
     let mut surety = announced();
-    let round = surety.begin_round(s(1), true).unwrap();
+    let round = surety.begin_round(s(1), Some(1)).unwrap();
     assert_eq!(round.heartbeat, Some(2));
     surety.end_round(round, true, Some(row(Life::Up(1), 2)), s(1));
     assert_eq!(surety.status(s(1)), Status::SureUntil(s(10)));
-    let without = surety.begin_round(s(2), false).unwrap();
+    let without = surety.begin_round(s(2), None).unwrap();
     assert_eq!(without.heartbeat, None);
 }
 
@@ -284,7 +284,7 @@ proptest! {
             match step {
                 Step::Wait(ms) => now += Duration::from_millis(ms),
                 Step::Round { written, late } => {
-                    let Some(round) = surety.begin_round(now, true) else { break };
+                    let Some(round) = surety.begin_round(now, Some(1)) else { break };
                     let own = row(life, heartbeat);
                     // It is written at the very end, and read at the very beginning: the worst.
                     open.push((n + late, round, written, own));
