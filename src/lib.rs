@@ -7,6 +7,7 @@
 //! | [`lock`] | the rules of the queue of one key, as one pure function | nothing of ours |
 //! | [`session`] | the rules of liveness, pure as well | `lock` |
 //! | [`key`] | one key at its home: the machine that takes events and gives effects | `lock`, `session` |
+//! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the trait) |
 //! | [`store`] | the trait of durable states and data, and the stores | `lock` |
 //! | [`engine`] | one actor a key: group commit, waiting, sync, leases | `lock`, `session`, `store` (the trait) |
 //! | [`rpc`] | gRPC: parse, call the engine, map errors | `engine`, `proto` |
@@ -42,7 +43,7 @@ pub mod server;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
-pub mod telemetry;
+// CUT pub mod telemetry;
 mod tls;
 
 /// Compiles what the README shows.

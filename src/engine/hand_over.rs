@@ -14,6 +14,7 @@ use super::sessions;
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId, SessionId};
+use crate::membership::OpenHandOver;
 use crate::store::HandOverRequest;
 
 /// How long a key that was asked for through the store is waited for.
@@ -34,7 +35,8 @@ impl Engine {
 
     /// The replica that a key without a home goes to, and that a key is looked for at first.
     pub fn affinity(&self, id: &KeyId) -> Presence {
-        match self.current().map(|replica| replica.membership.ranked(id)) {
+        let ranked = |replica: Arc<Replica>| replica.membership.ranked(id, &replica.zone);
+        match self.current().map(ranked) {
             Ok(Ranked::Remote(peer)) => Presence::Live(peer),
             Ok(Ranked::Local) | Err(_) => Presence::Local,
         }
@@ -45,14 +47,10 @@ impl Engine {
     pub async fn take_over(&self, id: &KeyId, from: ReplicaId) -> Result<(), EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        match replica.membership.confirm_down(from).await {
-            Presence::Down | Presence::Local => {
-                replica.asked(&id, Call::TakeOver { from }).await.map(drop)
-            }
-            Presence::Live(_) | Presence::Silent | Presence::Unsure => {
-                request(&replica, &id, from).await
-            }
+        if from == replica.id || replica.is_down(from).await? {
+            return replica.asked(&id, Call::TakeOver { from }).await.map(drop);
         }
+        request(&replica, &id, from).await
     }
 
     /// Makes this replica the keeper of a session whose keeper is down.
@@ -131,7 +129,8 @@ async fn request(
 }
 
 /// Another replica asks for a key through the store: it is handed over, unless its holder was served a moment ago.
-pub(super) async fn answer(replica: &Arc<Replica>, request: HandOverRequest) {
+pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
+    let request = &open.request;
     let id = Arc::new(request.key.clone());
     let is_asked_for = replica.keys.find(&id).is_some_and(|cell| {
         let slot = cell.slot();
@@ -140,6 +139,7 @@ pub(super) async fn answer(replica: &Arc<Replica>, request: HandOverRequest) {
             && !slot.is_busy(replica.clock.boot())
     });
     if !is_asked_for {
+        // Nothing is handed over now: while it stands the request comes again.
         return;
     }
     match replica.membership.presence(request.to) {
@@ -178,7 +178,7 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>) {
 }
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {
-    let Some(peer) = replica.membership.next_ranked(&id) else {
+    let Some(peer) = replica.membership.next_ranked(&id, &replica.zone) else {
         return;
     };
     let answered = replica.ask(&id, Call::HandOver { to: peer.id }, None);

@@ -106,7 +106,7 @@ impl Engine {
     pub fn ready(&self) -> Result<(), EngineError> {
         let replica = self.current()?;
         replica.sure()?;
-        if replica.membership.is_clock_off() {
+        if replica.membership.clock_off() {
             return Err(EngineError::ClockOff(FenceError::ClockOff));
         }
         let ready = replica.store.health.ready();

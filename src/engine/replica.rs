@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -16,9 +16,9 @@ use super::time::Time;
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
-use crate::lock::{ReplicaId, SessionId, TableName};
+use crate::lock::{KeyId, ReplicaId, SessionId, TableName};
 use crate::log_throttle::LogThrottle;
-use crate::membership::{Membership, NotSure};
+use crate::membership::{Membership, NotSure, Ranked};
 use crate::store::{ReplicaRow, Store};
 
 /// What all that serves under one id shares.
@@ -26,6 +26,8 @@ pub(super) struct Replica {
     pub id: ReplicaId,
     /// Its row, as it announced itself.
     pub row: ReplicaRow,
+    /// Where it runs.
+    pub zone: String,
     pub tables: BTreeSet<TableName>,
     pub limits: Limits,
     pub key_limits: KeyLimits,
@@ -44,6 +46,8 @@ pub(super) struct Replica {
     pub ended: watch::Sender<bool>,
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
+    /// The alarms were looked at since this was asked last: the process moves.
+    pub moved: Arc<AtomicBool>,
     /// What the store does to all keys alike must not fill the log.
     pub log_throttles: LogThrottles,
 }
@@ -82,7 +86,19 @@ impl Replica {
             .map_err(|not_sure| match not_sure {
                 NotSure::Silent => EngineError::Silent,
                 NotSure::Fenced => EngineError::CutOff,
+            NotSure::Stopped => EngineError::Stopping,
             })
+    }
+
+    /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.
+    pub async fn is_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
+        let is_down = self.membership.confirm_down(id).await;
+        is_down.map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
+    /// Whether this replica should be the home of a key.
+    pub fn is_ranked(&self, id: &KeyId) -> bool {
+        self.membership.ranked(id, &self.zone) == Ranked::Local
     }
 
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to

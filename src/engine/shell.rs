@@ -124,7 +124,7 @@ impl Replica {
             let cx = Context {
                 replica: self.id,
                 now: self.time.now(),
-                now_us: (!self.membership.is_clock_off()).then(|| self.clock.wall_us()),
+                now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
                 is_alone: self.store.cluster.is_none(),
                 limits,
             };

@@ -1,8 +1,11 @@
 //! How a replica starts, stops, and starts anew under another id.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
+
+use tokio::sync::mpsc;
 
 use super::activity::Activity;
 use super::api::EngineError;
@@ -16,10 +19,10 @@ use super::{Engine, recover, sweep, tasks};
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
-use crate::lock::{CoreLimits, TableName};
+use crate::lock::{CoreLimits, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
-use crate::membership::{Joining, Membership};
-use crate::store::{Life, ReplicaRow, Store};
+use crate::membership::{self, Membership, OpenHandOver, Starter};
+use crate::store::{ClusterStore, Life, ReplicaRow, Store};
 
 /// What an engine is made of.
 pub struct EngineOptions {
@@ -48,8 +51,10 @@ pub struct EngineOptions {
     pub replica_ttl: Duration,
 }
 
-/// The replica TTL unless configured.
-pub const REPLICA_TTL: Duration = Duration::from_secs(10);
+pub use crate::membership::REPLICA_TTL;
+
+/// How many hand-over requests wait to be worked at.
+const REQUESTS_MAX: usize = 256;
 
 /// What stays the same for as long as the process runs, and the replica that it is now.
 pub(super) struct Shared {
@@ -58,8 +63,8 @@ pub(super) struct Shared {
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
     current: RwLock<Current>,
-    /// What tries to start share, so that they add one row.
-    joining: Joining,
+    /// Starts replicas; never held while calls are served.
+    starter: tokio::sync::Mutex<Option<Starter>>,
 }
 
 enum Current {
@@ -117,7 +122,7 @@ impl Engine {
                     why: why.to_owned(),
                     last: None,
                 }),
-                joining: Joining::default(),
+                starter: tokio::sync::Mutex::default(),
             }),
         }
     }
@@ -189,14 +194,18 @@ impl Engine {
 async fn end(replica: &Arc<Replica>) {
     replica.stopping.send_replace(true);
     replica.ended.send_replace(true);
-    replica.membership.stop().await;
+    if let Err(error) = replica.membership.stop().await {
+        tracing::warn!(%error, "that this replica stopped could not be written: others wait for its replica TTL");
+    }
 }
 
 /// Each time that a replica is fenced, becomes a new one.
 async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
-        last.membership.fenced().await;
+        let mut fenced = last.membership.fenced();
+        // The sender lives in `last`.
+        let _ = fenced.wait_for(|fenced| *fenced).await;
         last.stopping.send_replace(true);
         last.ended.send_replace(true);
         let Some(engine) = shared.upgrade() else {
@@ -238,32 +247,17 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Rep
 impl Shared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
-        let row = ReplicaRow {
-            id: crate::lock::ReplicaId(options.ids.uuid()),
-            name: options.name.clone(),
-            zone: options.zone.clone(),
-            address: options.address.clone(),
-            peer_address: options.peer_address.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
-            ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
-            heartbeat: 1,
-            life: Life::Up(1),
+        let moved = Arc::new(AtomicBool::new(true));
+        let (membership, requests) = match &options.store.cluster {
+            None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
+            Some(cluster) => {
+                let (membership, requests) = self.announce(options, cluster, &moved).await?;
+                (membership, Some(requests))
+            }
         };
-        let unavailable =
-            |error: crate::store::StoreError| EngineError::Unavailable(error.to_string());
-        let (membership, requests) = Membership::join(
-            options.store.cluster.clone(),
-            row,
-            &self.joining,
-            Arc::clone(&options.clock),
-            Arc::clone(&options.ids),
-        )
-        .await
-        .map_err(unavailable)?;
-        let replica = Arc::new(self.replica(options, membership));
+        let replica = Arc::new(self.replica(options, membership, moved));
         tokio::spawn(tasks::alarms(Arc::clone(&replica)));
-        if options.store.cluster.is_some() {
+        if let Some(requests) = requests {
             tokio::spawn(tasks::requests(Arc::clone(&replica), requests));
             tokio::spawn(sessions::watch(Arc::clone(&replica)));
             tokio::spawn(sweep::run(Arc::clone(&replica)));
@@ -283,13 +277,66 @@ impl Shared {
         Ok(replica)
     }
 
-    fn replica(&self, options: &EngineOptions, membership: Arc<Membership>) -> Replica {
+    /// Announces this replica among others. Tries that fail share an id.
+    async fn announce(
+        &self,
+        options: &EngineOptions,
+        cluster: &Arc<dyn ClusterStore>,
+        moved: &Arc<AtomicBool>,
+    ) -> Result<(Arc<Membership>, mpsc::Receiver<OpenHandOver>), EngineError> {
+        let (hand_overs, requests) = mpsc::channel(REQUESTS_MAX);
+        let moved = Arc::clone(moved);
+        let membership = membership::Options {
+            store: Arc::clone(cluster),
+            clock: Arc::clone(&options.clock),
+            ids: Arc::clone(&options.ids),
+            name: options.name.clone(),
+            zone: options.zone.clone(),
+            address: options.address.clone(),
+            peer_address: options.peer_address.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            replica_ttl: options.replica_ttl,
+            moved: Arc::new(move || moved.swap(false, Ordering::Relaxed)),
+            hand_overs,
+        };
+        let failed = |why: &dyn std::fmt::Display| EngineError::Unavailable(why.to_string());
+        let mut starter = self.starter.lock().await;
+        let starter = match &mut *starter {
+            Some(starter) => {
+                starter.set_options(membership).map_err(|why| failed(&why))?;
+                starter
+            }
+            none => none.insert(Starter::new(membership).map_err(|why| failed(&why))?),
+        };
+        let membership = starter.start().await.map_err(|why| failed(&why))?;
+        Ok((membership, requests))
+    }
+
+    fn replica(
+        &self,
+        options: &EngineOptions,
+        membership: Arc<Membership>,
+        moved: Arc<AtomicBool>,
+    ) -> Replica {
         let limits = self.limits.clone();
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
         let table = Table::new(limits.sessions_max, limits.lock_refs_per_session_max);
         Replica {
-            id: membership.me(),
-            row: membership.row().clone(),
+            id: membership.id(),
+            row: ReplicaRow {
+                id: membership.id(),
+                name: options.name.clone(),
+                zone: options.zone.clone(),
+                address: options.address.clone(),
+                peer_address: options.peer_address.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
+                ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
+                heartbeat: 0,
+                life: Life::Up(1),
+            },
+            zone: options.zone.clone(),
+            moved,
             tables: self.tables.clone(),
             key_limits: KeyLimits {
                 core: CoreLimits {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use super::peers::{Presence, Ranked};
+use super::peers::Presence;
 use super::replica::Replica;
 use super::sessions;
 use crate::key::machine::Call;
@@ -70,7 +70,7 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
             let is_mine = match replica.membership.presence(home.replica) {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
                 Presence::Local => replica.keys.find(&id).is_none(),
-                Presence::Down => replica.membership.ranked(&id) == Ranked::Local,
+                Presence::Down => replica.is_ranked(&id),
                 Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
             };
             if is_mine {
@@ -134,7 +134,7 @@ fn falls_here(replica: &Replica, row: &SessionRow) -> bool {
         table: TableName::default_table(),
         key,
     };
-    replica.membership.ranked(&id) == Ranked::Local
+    replica.is_ranked(&id)
 }
 
 /// Notes one more, if there is room.

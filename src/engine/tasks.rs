@@ -1,6 +1,7 @@
 //! The tasks of a replica beside its keys: alarms, and the requests of replicas that cannot call this one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
@@ -8,7 +9,7 @@ use super::hand_over;
 use super::replica::Replica;
 use super::sessions;
 use super::time::TICK;
-use crate::store::HandOverRequest;
+use crate::membership::OpenHandOver;
 
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
@@ -22,6 +23,7 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             () = replica.clock.sleep(TICK) => {}
         }
+        replica.moved.store(true, Ordering::Relaxed);
         let now = replica.time.now();
         for id in replica.time.due(now, FIRED_MAX) {
             replica.alarm_fired(&id);
@@ -33,7 +35,7 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
 }
 
 /// Hands keys over to replicas that ask for them through the store, until this one has ended.
-pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver<HandOverRequest>) {
+pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver<OpenHandOver>) {
     let mut ended = replica.ended.subscribe();
     loop {
         let request = tokio::select! {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{NotRenewed, changing, elsewhere, unavailable};
 use crate::engine::api::{EngineError, Renewed};
-use crate::engine::peers::Presence;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap, StoreError};
@@ -307,7 +306,7 @@ async fn take_from(
                 version: u64::from(row.epoch),
             });
         }
-        if replica.membership.confirm_down(from).await != Presence::Down {
+        if !replica.is_down(from).await? {
             return Err(EngineError::Unavailable(
                 "the replica that keeps this session cannot be called, and is not down".to_owned(),
             ));
