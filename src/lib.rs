@@ -43,7 +43,7 @@ pub mod server;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
-// CUT pub mod telemetry;
+pub mod telemetry;
 mod tls;
 
 /// Compiles what the README shows.

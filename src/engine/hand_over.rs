@@ -148,7 +148,10 @@ pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
     }
     match replica.asked(&id, Call::HandOver { to: request.to }).await {
         Ok(_) => {
-            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for")
+            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
+            if let Err(error) = open.forget().await {
+                tracing::debug!(key = %id, %error, "a hand-over request could not be deleted");
+            }
         }
         Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
     }

@@ -51,6 +51,8 @@ pub(super) struct Slot {
     /// The live entries here that live by sessions.
     pub sessions: BTreeMap<Seq, SessionId>,
     pub alarm: Option<AlarmAt>,
+    /// How many waited when this was noted for operators.
+    pub waiters: usize,
     /// When it was used last, by CLOCK_BOOTTIME.
     pub used: Duration,
     /// It is no longer in the registry: look it up anew.
@@ -74,6 +76,7 @@ impl Cell {
                 calls: HashMap::new(),
                 sessions: BTreeMap::new(),
                 alarm: None,
+                waiters: 0,
                 used: Duration::ZERO,
                 removed: false,
             }),

@@ -15,7 +15,7 @@ use crate::key::machine::{
     Answer, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
     SwapOutcome, WriteOutcome,
 };
-use crate::lock::{KeyId, Liveness, Seq, SessionId};
+use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
 use crate::store::{Cell as Value, StoreError, Swap, Written};
 
@@ -77,6 +77,7 @@ impl Replica {
     /// Sets the alarm, and forgets a key of which nothing is known.
     fn leave(self: &Arc<Self>, cell: &Arc<Cell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
         self.set_alarm(cell, &mut slot);
+        self.note_waiters(cell, &mut slot);
         let is_forgettable = slot.machine.is_forgettable() && slot.calls.is_empty();
         let is_removed = slot.removed;
         drop(slot);
@@ -102,6 +103,17 @@ impl Replica {
                     self.time.clear(older);
                 }
             }
+        }
+    }
+
+    /// For operators: how many wait behind the holder.
+    fn note_waiters(&self, cell: &Cell, slot: &mut Slot) {
+        let waiters = slot.machine.state().map_or(0, |state| {
+            let holders = usize::from(state.holder().is_some());
+            state.entries.len().saturating_sub(holders)
+        });
+        if std::mem::replace(&mut slot.waiters, waiters) != waiters {
+            self.activity.waiting(&cell.id, waiters);
         }
     }
 
@@ -369,14 +381,6 @@ fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
     }
     if is_last {
         slot.calls.remove(&call);
-    }
-}
-
-/// The session that an entry lives by.
-pub(super) fn session_of(liveness: Liveness) -> Option<SessionId> {
-    match liveness {
-        Liveness::Session(session) => Some(session),
-        Liveness::Own { .. } => None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! A replica on Cassandra: started once the cluster can be reached and its tables are there.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::cluster::{self, SettingsError};
@@ -148,10 +147,12 @@ impl Starting {
     /// The command that puts it right, where there is one.
     fn repair(&self, why: &Why) -> String {
         let apply = match why {
-            Why::Open(OpenError::NoSchema { .. } | OpenError::OtherSchema { .. }) => true,
-            Why::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
+            Why::Open(OpenError::NoSchema { .. }) => true,
             Why::Open(
-                OpenError::Settings(_) | OpenError::Refused(_) | OpenError::Unreachable(_),
+                OpenError::Settings(_)
+                | OpenError::Refused(_)
+                | OpenError::Unreachable(_)
+                | OpenError::OtherSchema { .. },
             )
             // Its findings name the commands.
             | Why::Wrong(_)

@@ -45,7 +45,7 @@ impl World {
     fn effect(&mut self, setup: &Setup, r: usize, effect: Effect) {
         let replica = &mut self.replicas[r];
         match effect {
-            Effect::Load => replica.loads = true,
+            Effect::Load { .. } => replica.loads = true,
             Effect::Swap { old, new } => self.swaps.push(Swap {
                 old: old.version,
                 new,
