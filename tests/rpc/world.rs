@@ -64,7 +64,7 @@ impl World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let (lever, store) = Levered::pair(store);
+        let (lever, store) = Levered::pair(store.into_store());
         let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {
@@ -74,6 +74,8 @@ impl World {
             peers: Arc::new(NoPeers),
             tables,
             limits,
+            name: String::new(),
+            zone: String::new(),
             address: addr.to_string(),
             peer_address: String::new(),
             replica_ttl: REPLICA_TTL,
