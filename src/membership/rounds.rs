@@ -23,8 +23,9 @@ const PER_REPLICA_TTL: u32 = 10;
 /// How many may be open at once. The next one goes out even while those before it are open: one that takes long costs
 /// nothing.
 const OPEN_MAX: usize = 10;
-/// How far a heartbeat is above the last one, at most. (They fit for 10,000 years.)
-const HEARTBEAT_STEP_MAX: u64 = 1 << 20;
+/// How far a heartbeat is above the last one, at most. Small: a store may take the numbers for timestamps in microseconds,
+/// and they must stay below those of clocks.
+const HEARTBEAT_STEP_MAX: u64 = 16;
 /// The row of a replica that ended is kept for so long: whatever begins and ends how often, rows of minutes are kept.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// How many rows are deleted at once.

@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("session", &["lock"]),
     // The rules of one key: no store, no socket, no task, no clock.
     ("key", &["lock", "session"]),
+    ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("tls", &[]),
     ("store", &["lock"]),
@@ -156,10 +157,10 @@ fn an_import_against_the_direction_is_found() {
 }
 
 #[test]
-fn every_select_of_the_engine_has_an_order() {
+fn every_select_of_the_engine_and_of_membership_has_an_order() {
     let random: Vec<String> = files::ending(".rs")
         .into_iter()
-        .filter(|path| path.starts_with("src/engine/"))
+        .filter(|path| path.starts_with("src/engine/") || path.starts_with("src/membership/"))
         .filter(|path| {
             let code = code_only(&files::text(path));
             code.split("select!").skip(1).any(|after| {

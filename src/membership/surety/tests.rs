@@ -257,8 +257,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (1_u64..1_500).prop_map(Step::Wait),
-        6 => (prop::bool::weighted(0.8), 0_usize..8)
+        6 => (1_u64..2_000).prop_map(Step::Wait),
+        3 => (prop::bool::weighted(0.6), 0_usize..10)
             .prop_map(|(written, late)| Step::Round { written, late }),
         2 => (prop::bool::weighted(0.8), prop::bool::weighted(0.7))
             .prop_map(|(written, known)| Step::ComeBack { written, known }),
