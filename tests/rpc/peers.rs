@@ -208,7 +208,7 @@ async fn clients_cannot_speak_as_replicas_nor_replicas_as_clients() {
     let mut raw = RawClient::connect(called.clients.clone()).await.unwrap();
     let hint = raw.hint(HintRequest::default()).await.unwrap_err();
     assert_eq!(hint.code(), Code::Unimplemented);
-    let address = format!("http://{}", called.peer.address);
+    let address = format!("http://{}", called.peer.peer_address);
     let mut locks = LockServiceClient::connect(address).await.unwrap();
     let create = CreateLockRefRequest::default();
     let create = locks.create_lock_ref(create).await.unwrap_err();

@@ -253,9 +253,9 @@ mod tests {
         );
         assert_eq!(
             Sheet::replicas(&board).text(),
-            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  POLLED  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
-             00000001  10.0.0.1:7450    0.1.0    3         2     15        50%     150      0.0       15      1\n\
-             00000002  does not answer  -        -         -     -         -       -        -         -       -\n"
+            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
+             00000001  10.0.0.1:7450    0.1.0    3         2     15        150      0.0       15      1\n\
+             00000002  does not answer  -        -         -     -         -        -         -       -\n"
         );
     }
 

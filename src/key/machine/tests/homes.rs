@@ -88,7 +88,7 @@ fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
     let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     assert!(answers(&effects).is_empty());
     let effects = world.on(Event::Resume(PauseOf::Row));
-    assert_eq!(effects, [Effect::Load { settle: false }]);
+    assert_eq!(effects, [Effect::Load { settle: true }]);
     let effects = world.on(loaded(&new));
     assert!(!effects.iter().any(is_swap));
     assert_eq!(answers(&effects), [(call, Ok(Answer::Home(home(1, 2))))]);
@@ -202,7 +202,7 @@ fn a_first_use_that_meets_no_row_reads_again_what_the_data_holds() {
         ..no_row()
     })));
     let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
-    assert_eq!(effects, [Effect::Load { settle: false }]);
+    assert_eq!(effects, [Effect::Load { settle: true }]);
 }
 
 #[test]
