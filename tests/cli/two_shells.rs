@@ -58,7 +58,7 @@ fn ctrl_c_while_waiting_releases_the_entry_at_once() {
 
     second.ctrl_c();
     let screen = second.shows("status=130");
-    assert!(screen.contains("given up"), "{screen}");
+    assert!(screen.contains("is released"), "{screen}");
     // Before the command ended, not some time after.
     assert_eq!(world.queue("k"), (1, 0));
 }

@@ -157,7 +157,7 @@ async fn a_benchmark_takes_turns_with_music_and_compares() {
     let more = ["--rounds", "2", "--workers", "1,4", "--endpoint"];
     let answered = bench(&world, &[&more[..], &[&serve.endpoint]].concat()).await;
     let report = report(&answered);
-    assert_eq!(report["settings"]["way"], "grpc");
+    assert_eq!(report["settings"]["transport"], "grpc");
 
     // Who begins changes from round to round.
     let expected = [1, 4].map(|workers| {
@@ -200,7 +200,7 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
 
     let answered = bench(&world, &more).await;
     let report = report(&answered);
-    assert_eq!(report["settings"]["way"], "in_process");
+    assert_eq!(report["settings"]["transport"], "in_process");
     assert_eq!(report["settings"]["endpoints"], serde_json::json!([]));
     assert_eq!(turns(&report), [(4, 1, "fermata"), (4, 1, "music")]);
     assert!(report["comparisons"][0]["ratio"]["median"].as_f64() > Some(0.0));
