@@ -17,6 +17,8 @@ use crate::key::machine::{Answer, CallError, CallId, EntryStatus, Machine};
 use crate::lock::{KeyId, Seq, SessionId};
 
 const SHARDS: usize = 64;
+/// How many idle keys are compared to find one that is idle for long.
+const COMPARED_MAX: usize = 64;
 /// After a call a key is not handed over to whoever asks for it, while it has a holder, for so long.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
@@ -169,7 +171,7 @@ impl Keys {
         Some(cell)
     }
 
-    /// Forgets the key of a shard that is idle for longest, of those that nobody works at now.
+    /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
     fn forget_one(&self, shard: &mut HashMap<Arc<KeyId>, Arc<Cell>>) -> bool {
         let idle = |cell: &Arc<Cell>| {
             let slot = cell.slot.try_lock().ok()?;
@@ -179,6 +181,7 @@ impl Keys {
         let found = shard
             .iter()
             .filter_map(|(id, cell)| Some((idle(cell)?, Arc::clone(id))))
+            .take(COMPARED_MAX)
             .min();
         let Some((_, id)) = found else {
             return false;
