@@ -18,6 +18,8 @@ fn key(n: u64) -> KeyId {
 async fn the_youngest_replica_is_known_after_a_read_that_is_made_at_once() {
     let all = start(1).await;
     let machine = Machine::new(&all[0].machine.tables, 9);
+    // Between two rounds.
+    wait(130).await;
     let youngest = start_on(&machine, "youngest").await;
     assert_eq!(all[0].membership.presence(youngest.id()), Presence::Unsure);
     let known = all[0].membership.presence_after_read(youngest.id());
@@ -35,6 +37,7 @@ async fn the_youngest_replica_is_known_after_a_read_that_is_made_at_once() {
 async fn many_that_ask_for_unknown_replicas_share_the_reads() {
     let all = start(1).await;
     let unknown = |n: u64| ReplicaId(uuid::Uuid::from_u128(n.into()));
+    wait(130).await;
     let asked = (0..1_000).map(|n| all[0].membership.presence_after_read(unknown(n)));
     let asked = futures_util::future::join_all(asked);
     let before = all[0].machine.tables().lists;
