@@ -15,7 +15,7 @@ use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::membership::OpenHandOver;
-use crate::store::HandOverRequest;
+use crate::store::{HandOverRequest, HandOverSubject};
 
 /// How long a key that was asked for through the store is waited for.
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
@@ -99,8 +99,10 @@ async fn request(
     };
     let request = HandOverRequest {
         home: from,
-        key: KeyId::clone(id),
-        term: home.term,
+        subject: HandOverSubject::Key {
+            key: KeyId::clone(id),
+            term: home.term,
+        },
         to: replica.id,
     };
     let sent = cluster.request_hand_over(&request).await;
@@ -128,14 +130,36 @@ async fn request(
     Err(no_way())
 }
 
-/// Another replica asks for a key through the store: it is handed over, unless its holder was served a moment ago.
+/// Another replica asks for a key, or a session, through the store: it is handed over, a key unless its holder was served
+/// a moment ago.
 pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
+    match open.request.subject.clone() {
+        HandOverSubject::Key { key, term } => give_key(replica, open, key, term).await,
+        HandOverSubject::Session { session, epoch } => {
+            let to = open.request.to;
+            match sessions::give(replica, session, epoch, to).await {
+                Ok(()) => forget(open).await,
+                Err(error) => {
+                    tracing::debug!(%session, %error, "a session could not be handed over");
+                }
+            }
+        }
+    }
+}
+
+async fn forget(open: OpenHandOver) {
+    if let Err(error) = open.forget().await {
+        tracing::debug!(%error, "a hand-over request could not be deleted");
+    }
+}
+
+async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
     let request = &open.request;
-    let id = Arc::new(request.key.clone());
+    let id = Arc::new(key);
     let is_asked_for = replica.keys.find(&id).is_some_and(|cell| {
         let slot = cell.slot();
         let home = slot.machine.state().and_then(|state| state.home);
-        home.is_some_and(|home| home.term == request.term && home.replica == replica.id)
+        home.is_some_and(|home| home.term == term && home.replica == replica.id)
             && !slot.is_busy(replica.clock.boot())
     });
     if !is_asked_for {
@@ -149,9 +173,7 @@ pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
     match replica.asked(&id, Call::HandOver { to: request.to }).await {
         Ok(_) => {
             tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
-            if let Err(error) = open.forget().await {
-                tracing::debug!(key = %id, %error, "a hand-over request could not be deleted");
-            }
+            forget(open).await;
         }
         Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -46,8 +46,8 @@ pub(super) struct Replica {
     pub ended: watch::Sender<bool>,
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
-    /// The alarms were looked at since this was asked last: the process moves.
-    pub moved: Arc<AtomicBool>,
+    /// When the alarms were looked at last, in milliseconds of CLOCK_BOOTTIME: the process moves.
+    pub moved: Arc<AtomicU64>,
     /// What the store does to all keys alike must not fill the log.
     pub log_throttles: LogThrottles,
 }
@@ -88,6 +88,12 @@ impl Replica {
                 NotSure::Fenced => EngineError::CutOff,
                 NotSure::Stopped => EngineError::Stopping,
             })
+    }
+
+    /// The process moves.
+    pub fn note_moved(&self) {
+        let now = u64::try_from(self.clock.boot().as_millis()).unwrap_or(u64::MAX);
+        self.moved.store(now, Ordering::Relaxed);
     }
 
     /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.

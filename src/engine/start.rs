@@ -1,7 +1,7 @@
 //! How a replica starts, stops, and starts anew under another id.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub struct EngineOptions {
 
 pub use crate::membership::REPLICA_TTL;
 
+/// Alarms are looked at every 50 ms: a process that did not for so long hangs, and sends no heartbeat.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
 /// How many hand-over requests wait to be worked at.
 const REQUESTS_MAX: usize = 256;
 
@@ -247,7 +249,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Rep
 impl Shared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
-        let moved = Arc::new(AtomicBool::new(true));
+        let moved = Arc::new(AtomicU64::new(u64::MAX));
         let (membership, requests) = match &options.store.cluster {
             None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
             Some(cluster) => {
@@ -282,10 +284,10 @@ impl Shared {
         &self,
         options: &EngineOptions,
         cluster: &Arc<dyn ClusterStore>,
-        moved: &Arc<AtomicBool>,
+        moved: &Arc<AtomicU64>,
     ) -> Result<(Arc<Membership>, mpsc::Receiver<OpenHandOver>), EngineError> {
         let (hand_overs, requests) = mpsc::channel(REQUESTS_MAX);
-        let moved = Arc::clone(moved);
+        let (moved, clock) = (Arc::clone(moved), Arc::clone(&options.clock));
         let membership = membership::Options {
             store: Arc::clone(cluster),
             clock: Arc::clone(&options.clock),
@@ -296,7 +298,10 @@ impl Shared {
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica_ttl: options.replica_ttl,
-            moved: Arc::new(move || moved.swap(false, Ordering::Relaxed)),
+            moved: Arc::new(move || {
+                let moved = Duration::from_millis(moved.load(Ordering::Relaxed));
+                clock.boot().saturating_sub(moved) < MOVED_WITHIN
+            }),
             hand_overs,
         };
         let failed = |why: &dyn std::fmt::Display| EngineError::Unavailable(why.to_string());
@@ -318,7 +323,7 @@ impl Shared {
         &self,
         options: &EngineOptions,
         membership: Arc<Membership>,
-        moved: Arc<AtomicBool>,
+        moved: Arc<AtomicU64>,
     ) -> Replica {
         let limits = self.limits.clone();
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));

@@ -1,7 +1,6 @@
 //! The tasks of a replica beside its keys: alarms, and the requests of replicas that cannot call this one.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
@@ -23,7 +22,7 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             () = replica.clock.sleep(TICK) => {}
         }
-        replica.moved.store(true, Ordering::Relaxed);
+        replica.note_moved();
         let now = replica.time.now();
         for id in replica.time.due(now, FIRED_MAX) {
             replica.alarm_fired(&id);

@@ -8,15 +8,14 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::shell::within;
 use crate::clock::Clock;
-use crate::lock::KeyId;
-use crate::store::{ClusterStore, HandOverRequest, StoreError};
+use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
 
 /// How many hand-over requests are worked at, at once.
 const OPEN_MAX: usize = 500;
 
-type Open = Arc<Mutex<BTreeSet<(KeyId, u64)>>>;
+type Open = Arc<Mutex<BTreeSet<HandOverSubject>>>;
 
-fn locked(open: &Open) -> MutexGuard<'_, BTreeSet<(KeyId, u64)>> {
+fn locked(open: &Open) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -47,8 +46,7 @@ impl std::fmt::Debug for OpenHandOver {
 
 impl Drop for OpenHandOver {
     fn drop(&mut self) {
-        let key = (self.request.key.clone(), self.request.term);
-        locked(&self.open).remove(&key);
+        locked(&self.open).remove(&self.request.subject);
     }
 }
 
@@ -79,7 +77,7 @@ impl HandOvers {
         for request in requests {
             let is_first = {
                 let mut open = locked(&self.open);
-                open.len() < OPEN_MAX && open.insert((request.key.clone(), request.term))
+                open.len() < OPEN_MAX && open.insert(request.subject.clone())
             };
             if !is_first {
                 continue;

@@ -182,17 +182,34 @@ pub enum LifeSwap {
 /// How long a hand-over request is kept by the store. Who sent it gives up after some seconds.
 pub const HAND_OVER_REQUEST_KEPT: Duration = Duration::from_secs(20);
 
-/// What a replica that cannot call the home of a key asks of it through the store: to hand the key over (H4).
+/// What a replica asks of another one that it cannot call, through the store (H4).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HandOverRequest {
-    /// The home.
+    /// Who is asked: the home of the key, or the keeper of the session.
     pub home: ReplicaId,
-    /// The key.
-    pub key: KeyId,
-    /// The term in which it is the home: an older request means nothing.
-    pub term: u64,
+    /// What it is to hand over.
+    pub subject: HandOverSubject,
     /// Who asks.
     pub to: ReplicaId,
+}
+
+/// What is to be handed over.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HandOverSubject {
+    /// A key.
+    Key {
+        /// Which.
+        key: KeyId,
+        /// The term in which it is the home: an older request means nothing.
+        term: u64,
+    },
+    /// A session.
+    Session {
+        /// Which.
+        session: SessionId,
+        /// The epoch of its row: an older request means nothing.
+        epoch: u32,
+    },
 }
 
 /// One key of a listing.

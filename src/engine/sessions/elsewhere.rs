@@ -129,8 +129,13 @@ pub(in super::super) async fn renew(
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => table.forget_keeper(session),
             Err(PeerError::Refused(error)) => return Err(error),
+            // By way of the store, if it lives.
             Err(PeerError::Unreachable(why)) => {
-                return Err(unreachable(&format!("cannot be called: {why}")));
+                tracing::debug!(%session, why, "the keeper of a session cannot be called");
+                match keeper::take_over(replica, session, keeper.replica).await {
+                    Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

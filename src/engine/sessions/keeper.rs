@@ -1,13 +1,18 @@
 //! What a replica does about the sessions that it keeps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{NotRenewed, changing, elsewhere, unavailable};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
-use crate::store::{SessionRow, SessionSwap, StoreError};
+use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap, StoreError};
 
+/// How long a session that was asked for through the store is waited for.
+const REQUESTED_FOR: Duration = Duration::from_secs(5);
+/// How often it is looked for meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often a change of a row that meets another one is tried.
 const TRIES_MAX: u32 = 8;
 
@@ -307,9 +312,7 @@ async fn take_from(
             });
         }
         if !replica.is_down(from).await? {
-            return Err(EngineError::Unavailable(
-                "the replica that keeps this session cannot be called, and is not down".to_owned(),
-            ));
+            return request(replica, row).await;
         }
         if take_row(replica, row).await? {
             tracing::info!(%session, %from, "took a session over");
@@ -317,6 +320,80 @@ async fn take_from(
         }
     }
     Err(changing())
+}
+
+/// Asks the keeper of a session for it through the store, and waits for it.
+async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
+    let no_way = || {
+        EngineError::Unavailable(
+            "the replica that keeps this session cannot be called, and has not handed it over yet"
+                .to_owned(),
+        )
+    };
+    let cluster = replica.store.cluster.as_ref().ok_or_else(no_way)?;
+    let (session, from) = (row.id, row.replica);
+    let request = HandOverRequest {
+        home: from,
+        subject: HandOverSubject::Session {
+            session,
+            epoch: row.epoch,
+        },
+        to: replica.id,
+    };
+    let sent = cluster.request_hand_over(&request).await;
+    sent.map_err(unavailable)?;
+    let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
+    while replica.clock.boot() < until {
+        replica.clock.sleep(LOOK_EVERY).await;
+        let row = replica.store.sessions.load_session(session).await;
+        let row = row.map_err(unavailable)?.filter(|row| row.open);
+        let row = row.ok_or(EngineError::SessionEnded)?;
+        if row.replica == replica.id {
+            return adopt_row(replica, row).await;
+        }
+        if row.replica != from {
+            return Err(EngineError::Elsewhere {
+                home: row.replica,
+                version: u64::from(row.epoch),
+            });
+        }
+    }
+    Err(no_way())
+}
+
+/// Hands a session to a replica that asked for it: nothing renews it here from before the row says so.
+pub(in super::super) async fn give(
+    replica: &Arc<Replica>,
+    session: SessionId,
+    epoch: u32,
+    to: ReplicaId,
+) -> Result<(), EngineError> {
+    let row = replica.store.sessions.load_session(session).await;
+    let row = row.map_err(unavailable)?.filter(|row| row.open);
+    let is_asked_for = |row: &SessionRow| row.replica == replica.id && row.epoch == epoch;
+    let Some(row) = row.filter(is_asked_for) else {
+        // It means nothing any more.
+        return Ok(());
+    };
+    let given = SessionRow {
+        replica: to,
+        epoch: epoch.saturating_add(1),
+        ..row
+    };
+    // Its new keeper begins a whole TTL after this, so what was answered before holds.
+    replica.sessions.table.moved(&given, replica.clock.boot());
+    match replica.store.sessions.swap_session(epoch, &given).await {
+        SessionSwap::Applied => {
+            tracing::info!(%session, %to, "handed a session over that was asked for");
+            Ok(())
+        }
+        SessionSwap::Conflict(_) => Ok(()),
+        // Whoever is asked about it next reads the row: it is kept here again where that says so.
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
+            replica.sessions.table.forget_keeper(session);
+            Err(unavailable(error))
+        }
+    }
 }
 
 /// A row that names this replica: where it keeps no such session, it was written by a change of which it never heard.

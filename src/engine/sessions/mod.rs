@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use elsewhere::watch;
-pub(super) use keeper::{adopt_row, close, expired, open, take_over};
+pub(super) use keeper::{adopt_row, close, expired, give, open, take_over};
 pub(super) use table::{Attached, Keeper, NoRoom, NotRenewed, Table};
 
 use super::api::{EngineError, Renewed};

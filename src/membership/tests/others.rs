@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::world::{Faults, Machine, ms, options, start, start_on, wait, within};
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::membership::{Presence, Ranked, Starter};
-use crate::store::{HandOverRequest, Life};
+use crate::store::{HandOverRequest, HandOverSubject, Life};
 
 fn key(n: u64) -> KeyId {
     KeyId {
@@ -113,8 +113,10 @@ async fn a_hand_over_request_is_given_out_once_while_it_is_worked_at() {
     let one = &mut all[0];
     let request = |n: u64| HandOverRequest {
         home: one.membership.id(),
-        key: key(n),
-        term: 4,
+        subject: HandOverSubject::Key {
+            key: key(n),
+            term: 4,
+        },
         to: ReplicaId(uuid::Uuid::from_u128(2)),
     };
     one.machine.tables().request_rows = vec![request(1)];

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use fermata::key::{Command, KeyState, WritesOfHolder};
 use fermata::store::cassandra::CassandraStore;
-use fermata::store::{ClusterStore, HAND_OVER_REQUEST_KEPT, HandOverRequest, KeyStore};
+use fermata::store::{
+    ClusterStore, HAND_OVER_REQUEST_KEPT, HandOverRequest, HandOverSubject, KeyStore,
+};
 
 use super::World;
 use super::raw::Raw;
@@ -158,8 +160,10 @@ async fn a_hand_over_request_expires() {
     let store = world.store().await;
     let request = HandOverRequest {
         home: replica(7),
-        key: id("k"),
-        term: 1,
+        subject: HandOverSubject::Key {
+            key: id("k"),
+            term: 1,
+        },
         to: replica(8),
     };
     store.request_hand_over(&request).await.unwrap();

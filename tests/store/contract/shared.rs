@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use fermata::store::{ClusterStore, HandOverRequest, Life, LifeSwap, ReplicaRow, Store};
+use fermata::lock::SessionId;
+use fermata::store::{
+    ClusterStore, HandOverRequest, HandOverSubject, Life, LifeSwap, ReplicaRow, Store,
+};
 use futures_util::StreamExt;
+use uuid::Uuid;
 
 use crate::world::{id, id_in, replica, replica_row};
 
@@ -184,8 +188,10 @@ pub async fn a_replica_that_is_up_is_not_forgotten_and_one_that_was_does_not_com
 fn request(home: u128, term: u64, to: u128) -> HandOverRequest {
     HandOverRequest {
         home: replica(home),
-        key: id_in("orders", "日本/7"),
-        term,
+        subject: HandOverSubject::Key {
+            key: id_in("orders", "日本/7"),
+            term,
+        },
         to: replica(to),
     }
 }
@@ -193,25 +199,36 @@ fn request(home: u128, term: u64, to: u128) -> HandOverRequest {
 /// The hand-over requests sent to a home, in some order of their own.
 async fn requests(cluster: &dyn ClusterStore, home: u128) -> Vec<HandOverRequest> {
     let mut requests = cluster.hand_over_requests(replica(home)).await.unwrap();
-    requests.sort_by_key(|one| (one.key.clone(), one.term, one.to));
+    requests.sort_by_key(|one| (one.subject.clone(), one.to));
     requests
 }
 
 pub async fn who_is_asked_sees_a_hand_over_request_until_it_is_forgotten(store: Store) {
     let cluster = store.cluster.unwrap();
     let of_other_key = HandOverRequest {
-        key: id("k"),
+        subject: HandOverSubject::Key {
+            key: id("k"),
+            term: 1,
+        },
+        ..request(7, 1, 2)
+    };
+    let of_a_session = HandOverRequest {
+        subject: HandOverSubject::Session {
+            session: SessionId(Uuid::from_u128(9)),
+            epoch: u32::MAX,
+        },
         ..request(7, 1, 2)
     };
     let last_term = request(7, i64::MAX as u64, 1);
     let of_other_home = request(8, 1, 1);
     let mut asked = vec![
         of_other_key.clone(),
+        of_a_session,
         request(7, 1, 1),
         request(7, 1, 2),
         last_term.clone(),
     ];
-    asked.sort_by_key(|one| (one.key.clone(), one.term, one.to));
+    asked.sort_by_key(|one| (one.subject.clone(), one.to));
     assert_eq!(requests(&*cluster, 7).await, []);
     // What is repeated, by a retry, asks once.
     for one in asked.iter().chain(&asked).chain([&of_other_home]) {
