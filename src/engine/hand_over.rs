@@ -21,6 +21,8 @@ use crate::store::{HandOverRequest, HandOverSubject};
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often a holder that is served is looked at for its end.
+const BUSY_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
 /// How long that may take in all: what is left is taken over by the others, at once as well.
@@ -153,18 +155,39 @@ async fn forget(open: OpenHandOver) {
     }
 }
 
+/// A key is given once its holder was not served for a moment, or at the holder's end.
 async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
     let request = &open.request;
     let id = Arc::new(key);
-    let is_asked_for = replica.keys.find(&id).is_some_and(|cell| {
-        let slot = cell.slot();
-        let home = slot.machine.state().and_then(|state| state.home);
-        home.is_some_and(|home| home.term == term && home.replica == replica.id)
-            && !slot.is_busy(replica.clock.boot())
-    });
-    if !is_asked_for {
-        // Nothing is handed over now: while it stands the request comes again.
-        return;
+    let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
+    let mut first_holder = None;
+    loop {
+        let Some(cell) = replica.keys.find(&id) else {
+            return;
+        };
+        let is_due = {
+            let slot = cell.slot();
+            let Some(state) = slot.machine.state() else {
+                return;
+            };
+            let is_asked_for = state
+                .home
+                .is_some_and(|home| home.term == term && home.replica == replica.id);
+            if !is_asked_for {
+                return;
+            }
+            let holder = state.holder().map(|holder| holder.seq);
+            let at_its_end = *first_holder.get_or_insert(holder) != holder;
+            at_its_end || !slot.is_busy(replica.clock.boot())
+        };
+        if is_due {
+            break;
+        }
+        if replica.clock.boot() >= until {
+            // While it stands the request comes again.
+            return;
+        }
+        replica.clock.sleep(BUSY_LOOK_EVERY).await;
     }
     match replica.membership.presence(request.to) {
         Presence::Live(_) => {}
