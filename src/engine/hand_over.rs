@@ -155,7 +155,8 @@ async fn forget(open: OpenHandOver) {
     }
 }
 
-/// A key is given once its holder was not served for a moment, or at the holder's end.
+/// A key is given once its holder was not served for a moment, or at the holder's end; one that came with its holder at
+/// the holder's end only.
 async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
     let request = &open.request;
     let id = Arc::new(key);
@@ -178,7 +179,8 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: 
             }
             let holder = state.holder().map(|holder| holder.seq);
             let at_its_end = *first_holder.get_or_insert(holder) != holder;
-            at_its_end || !slot.is_busy(replica.clock.boot())
+            let is_idle = !slot.is_busy(replica.clock.boot());
+            at_its_end || (is_idle && !slot.machine.has_inherited_holder())
         };
         if is_due {
             break;

@@ -177,6 +177,18 @@ impl Machine {
         }
     }
 
+    /// Whether the holder held the key before this replica became its home: another hand-over would begin its lease anew
+    /// once more, and one whose client is gone would hold the key for as long as it goes from home to home.
+    pub fn has_inherited_holder(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                let holder = serving.state.holder().map(|holder| holder.seq);
+                holder.is_some() && holder == serving.inherited
+            }
+            Role::Unread | Role::Taking(_) => false,
+        }
+    }
+
     /// The TTL of an entry that lives by itself, and what is left of it, where this replica is the home.
     pub fn lease_left(&self, seq: Seq, now: Observed) -> Option<(Duration, Duration)> {
         match &self.role {

@@ -73,6 +73,8 @@ pub(super) struct Serving {
     /// Committed, and the latest: nobody else changes it in this term (H1).
     pub state: Arc<KeyState>,
     pub holder: Option<Holder>,
+    /// Who held the key when this replica became its home.
+    pub inherited: Option<Seq>,
     pub leases: Leases,
     /// The TTLs of the sessions that live entries live by, as far as they are known.
     pub session_ttls: BTreeMap<SessionId, Duration>,
@@ -98,6 +100,7 @@ impl Serving {
             home,
             state: Arc::new(KeyState::default()),
             holder: None,
+            inherited: state.holder().map(|holder| holder.seq),
             leases: Leases::default(),
             session_ttls: BTreeMap::new(),
             asks: Vec::new(),
