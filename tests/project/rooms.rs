@@ -1,4 +1,4 @@
-//! Imports point one way: rpc -> engine -> lock, session; engine -> store (the trait) -> lock. `cli` and
+//! Imports point one way: rpc -> engine -> key, membership -> lock, session; engine -> store (the traits) -> key, lock. `cli` and
 //! `server` put the parts together.
 
 use std::collections::BTreeSet;
@@ -13,19 +13,41 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The rules of one key: no store, no socket, no task, no clock.
     ("key", &["lock", "session"]),
     ("membership", &["clock", "lock", "log_throttle", "store"]),
+    ("clock", &[]),
+    ("log_throttle", &[]),
     ("limits", &["lock"]),
     ("tls", &[]),
-    ("store", &["lock"]),
-    ("store::embedded", &["store", "store::ends", "lock"]),
-    ("store::cassandra", &["store", "store::ends", "lock", "tls"]),
+    // The state of a key is what it keeps.
+    ("store", &["key", "lock"]),
+    ("store::embedded", &["store", "store::ends", "key", "lock"]),
+    (
+        "store::cassandra",
+        &["store", "store::ends", "key", "lock", "tls"],
+    ),
     ("store::ends", &["store", "lock"]),
-    ("engine", &["lock", "session", "store", "limits"]),
+    (
+        "engine",
+        &[
+            "clock",
+            "key",
+            "limits",
+            "lock",
+            "log_throttle",
+            "membership",
+            "session",
+            "store",
+        ],
+    ),
     ("proto", &["rpc::codec"]),
-    // The engine hands this row on as it is.
+    // The engine hands states and this row on as they are.
     (
         "rpc",
         &[
+            "clock",
             "engine",
+            "key::Entry",
+            "key::Home",
+            "key::KeyState",
             "lock",
             "limits",
             "proto",
@@ -37,15 +59,20 @@ const ROOMS: &[(&str, &[&str])] = &[
     // For the names that a keyspace may have.
     ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
-    ("server", &["rpc", "engine", "proto", "limits", "tls"]),
+    (
+        "server",
+        &["rpc", "engine", "proto", "limits", "tls", "clock"],
+    ),
     (
         "cli",
         &[
             "client",
+            "clock",
             "config",
             "engine",
             "limits",
             "lock",
+            "log_throttle",
             "proto",
             "server",
             "store",
