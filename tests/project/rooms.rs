@@ -1,5 +1,5 @@
-//! Imports point one way: rpc -> engine -> key, membership -> lock, session; engine -> store (the traits) -> key, lock. `cli` and
-//! `server` put the parts together.
+//! Imports point one way: rpc -> engine -> key -> lock, session; engine -> membership -> store (the traits) -> key, lock.
+//! `cli` and `server` put the parts together.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,23 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The rules of one key: no store, no socket, no task, no clock.
     ("key", &["lock", "session"]),
     ("membership", &["clock", "lock", "log_throttle", "store"]),
-    ("clock", &[]),
-    ("log_throttle", &[]),
     ("limits", &["lock"]),
     ("tls", &[]),
-    // The state of a key is what it keeps.
+    ("clock", &[]),
+    ("log_throttle", &[]),
     ("store", &["key", "lock"]),
     ("store::embedded", &["store", "store::ends", "key", "lock"]),
     (
         "store::cassandra",
-        &["store", "store::ends", "key", "lock", "tls"],
+        &["store", "store::diff", "store::ends", "key", "lock", "tls"],
     ),
-    ("store::ends", &["store", "lock"]),
+    ("store::ends", &["store", "key", "lock"]),
     (
         "engine",
         &[
             "clock",
             "key",
+            "key::machine",
             "limits",
             "lock",
             "log_throttle",
@@ -39,15 +39,13 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("proto", &["rpc::codec"]),
-    // The engine hands states and this row on as they are.
+    // The engine hands this row on as it is.
     (
         "rpc",
         &[
             "clock",
             "engine",
-            "key::Entry",
-            "key::Home",
-            "key::KeyState",
+            "key",
             "lock",
             "limits",
             "proto",
@@ -59,10 +57,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     // For the names that a keyspace may have.
     ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
-    (
-        "server",
-        &["rpc", "engine", "proto", "limits", "tls", "clock"],
-    ),
+    ("server", &["clock", "rpc", "engine", "proto", "limits", "tls"]),
     (
         "cli",
         &[
