@@ -332,7 +332,7 @@ pub enum EngineError {
     Elsewhere {
         /// Which.
         home: ReplicaId,
-        /// The version of the key, or the epoch of the session, that says so. A higher one is newer.
+        /// The term of the key's home, or the epoch of the session, that says so. A higher one is newer.
         version: u64,
     },
     /// This replica is stopping. Repeat elsewhere.

@@ -1,5 +1,5 @@
 //! What a start does before the first call, in a store that one process has for itself: every older replica is gone, so
-//! what it served is taken over at once and begins a fresh TTL.
+//! what it served is taken over at once (H3) and begins a fresh TTL.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Keys and sessions that nobody asks about, of replicas that are down: looked for now and then, each by the replica that
-//! it falls to; two that do it at once do no harm.
+//! Keys and sessions that nobody asks about, of replicas that are down (H3), or that name this replica, which does not
+//! know them: looked for now and then, each by the replica that it falls to; two that do it at once do no harm.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

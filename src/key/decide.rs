@@ -130,7 +130,8 @@ impl Batch<'_> {
     }
 
     /// What a home that is gone may have done ahead of the row is jumped over, and what it may have granted there ends
-    /// with it. The holder that it had made durable stays, under a new grant.
+    /// with it. The holder that it had made durable stays, under a new grant; the key is unsynced if anybody may have held
+    /// it (I7).
     fn leave_behind(&mut self, past: Option<u64>) -> Result<(), Refusal> {
         let may_be_behind = self.state.may_be_behind();
         let may_have_held =
@@ -163,6 +164,7 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// One entry a request_id (I5), at the end of the queue (I1).
     fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
         let same = |e: &&Arc<Entry>| e.request_id == new.request_id;
         if let Some(entry) = self.state.entries.iter().find(same) {
@@ -253,6 +255,7 @@ impl Batch<'_> {
         Ok(Outcome::Evicted { was_holder })
     }
 
+    /// I3.
     fn extend(&mut self, fence: Fence, past: Option<u64>) -> Result<Outcome, Refusal> {
         if self.state.grant == Fence::NONE || fence < self.state.grant || fence > self.state.fence {
             return Err(Refusal::OtherGrant);
@@ -316,6 +319,7 @@ impl Batch<'_> {
         Some(entry)
     }
 
+    /// Whether the next holder must rewrite the value (I7).
     fn note_writes(&mut self, writes: WritesOfHolder) {
         if writes.open {
             self.state.unsynced = true;

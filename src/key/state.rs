@@ -76,7 +76,7 @@ pub struct KeyState {
     /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
     /// the home's memory says so.
     pub kept: Option<Seq>,
-    /// The live entries in the order of their seqs.
+    /// The live entries in the order of their seqs (I1).
     pub entries: VecDeque<Arc<Entry>>,
     /// The latest ends other than clean releases.
     pub ended: Ended,
@@ -172,7 +172,7 @@ impl KeyState {
         self.fence.0.saturating_add(u64::from(self.width))
     }
 
-    /// Reserves nothing ahead of the row (write-through): what is decided is committed before it is answered.
+    /// Reserves nothing ahead of the row (H5, write-through): what is decided is committed before it is answered.
     pub(super) fn reserve_nothing(&mut self) {
         self.reserved = Reserved {
             seq_end: self.next,

@@ -2,7 +2,7 @@
 //!
 //! The asked replica passes a call on: to the home that it remembers, else to the replica that is ranked first for the
 //! key. Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
-//! three times at most. A key whose home is gone is taken over; from one that cannot be called it is asked for through
+//! three times at most (H10). A key whose home is gone is taken over; from one that cannot be called it is asked for through
 //! the store. A write that may have been done is never sent once more.
 
 use std::future::Future;

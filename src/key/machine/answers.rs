@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// The moment of the next alarm has come.
+    /// The moment of the next alarm has come: who expired ends, wherever it stands in the queue (I8).
     pub(super) fn due_now(&mut self, cx: &Context<'_>) {
         let Some(serving) = self.serving_mut() else {
             return;

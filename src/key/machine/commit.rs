@@ -165,8 +165,8 @@ impl Machine {
         }
     }
 
-    /// Takes a committed state of this term as the latest one. A new holder whose end is wanted already is answered
-    /// HELD never.
+    /// Takes a committed state of this term as the latest one; a lock is granted on nothing else (I4). A new holder whose
+    /// end is wanted already is never answered HELD.
     fn adopt(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -197,7 +197,7 @@ impl Machine {
         }
     }
 
-    /// Another replica has the key: nothing is answered any more by what this one knew.
+    /// Another replica has the key: nothing is answered any more by what this one knew (H1).
     pub(super) fn depose(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         out.push(Effect::Report(Report::Deposed { by: state.home }));
         let why = match state.home {

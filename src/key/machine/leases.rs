@@ -1,4 +1,5 @@
-//! The leases of the entries that live by themselves, and when the next of them may expire.
+//! The leases of the entries that live by themselves, waiters as well as the holder, and when the next of them may
+//! expire: nobody waits behind one that expired (I8).
 
 use std::collections::VecDeque;
 use std::time::Duration;

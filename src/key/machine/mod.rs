@@ -13,6 +13,8 @@
 //! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
 //! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
 //!
+//! A key is served by one machine in one term, and nobody else writes under the fences of that term (I10).
+//!
 //! The machine knows no clock, store, socket or task. Whoever runs it looks, before an answer goes out, whether this
 //! replica may still answer at all (H2).
 
