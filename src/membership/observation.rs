@@ -233,7 +233,9 @@ impl Observation {
             !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
         });
         let best = ranking::best(key, zone, live.map(|one| &one.candidate))?;
-        self.members.get(&best).map(|member| Arc::clone(&member.peer))
+        self.members
+            .get(&best)
+            .map(|member| Arc::clone(&member.peer))
     }
 
     fn new_member(&self, row: &ReplicaRow, came: ObservedTime) -> Member {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::{Engine, Presence};
 use fermata::limits::Limits;
-use fermata::store::{ReplicaRow, Store};
+use fermata::store::{ClusterStore as _, ReplicaRow};
 
 use super::shared::{Service, TTL};
 use super::world::until;

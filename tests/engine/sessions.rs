@@ -6,7 +6,7 @@ use std::time::Duration;
 use fermata::engine::{EngineError, LeaseId, SessionCall};
 use fermata::limits::Limits;
 use fermata::lock::{EndReason, EndedAs, SessionId};
-use fermata::store::Store;
+use fermata::store::SessionStore as _;
 use uuid::Uuid;
 
 use super::faulty::Fault;
