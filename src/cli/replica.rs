@@ -20,6 +20,19 @@ pub struct Made {
 }
 
 impl Made {
+    /// As configured, else `HOST:PORT` of where it serves clients: that stays over restarts, and is another one for each
+    /// replica of a host.
+    fn name(&self) -> String {
+        let configured = &self.config.peers.name;
+        if !configured.is_empty() {
+            return configured.clone();
+        }
+        let host = nix::unistd::gethostname().ok();
+        let host = host.and_then(|name| name.into_string().ok());
+        let port = self.address.rsplit(':').next().unwrap_or_default();
+        format!("{}:{port}", host.unwrap_or_default())
+    }
+
     /// With this store.
     pub fn options(&self, store: Store) -> EngineOptions {
         EngineOptions {
@@ -29,7 +42,7 @@ impl Made {
             peers: Arc::clone(&self.peers),
             tables: self.config.table_names(),
             limits: self.config.limits.clone(),
-            name: self.config.peers.name.clone(),
+            name: self.name(),
             zone: self.config.peers.zone.clone(),
             address: self.address.clone(),
             peer_address: self.peer_address.clone(),

@@ -18,8 +18,8 @@ pub struct PeersConfig {
     pub advertise: Option<String>,
     /// A file with the secret that all replicas of the service know.
     pub secret_file: Option<PathBuf>,
-    /// The name of this replica among the others, which stays over its restarts; the host's name where empty. Keys are
-    /// ranked by it.
+    /// The name of this replica among the others, which stays over its restarts: keys are ranked by it. `HOST:PORT` where
+    /// empty, with the port that it serves clients on.
     pub name: String,
     /// Where this replica runs: a site, or an availability zone. Keys without a home go to a replica of the zone that
     /// asks for them.

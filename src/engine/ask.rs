@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
 
 use super::api::EngineError;
 use super::keys::{CallResult, Cell, Listener};
@@ -198,6 +199,16 @@ impl Replica {
         };
         self.sure()?;
         answer.map_err(|error| EngineError::of_key(error.why))
+    }
+
+    /// Whether a live entry of a key that is served here was made by this request.
+    pub fn has_made(&self, id: &KeyId, request_id: Uuid) -> bool {
+        let Some(cell) = self.keys.find(id) else {
+            return false;
+        };
+        let slot = cell.slot();
+        let state = slot.machine.state();
+        state.is_some_and(|state| state.entries.iter().any(|e| e.request_id == request_id))
     }
 
     /// Until it is said to be heard, an answer of HELD counts as lost.

@@ -52,6 +52,8 @@ pub(super) struct Slot {
     pub calls: HashMap<CallId, Open>,
     /// The live entries here that live by sessions.
     pub sessions: BTreeMap<Seq, SessionId>,
+    /// Those of a machine that is gone, which are attached still.
+    pub lost_sessions: BTreeMap<Seq, SessionId>,
     pub alarm: Option<AlarmAt>,
     /// How many waited when this was noted for operators.
     pub waiters: usize,
@@ -77,6 +79,7 @@ impl Cell {
                 next_call: 0,
                 calls: HashMap::new(),
                 sessions: BTreeMap::new(),
+                lost_sessions: BTreeMap::new(),
                 alarm: None,
                 waiters: 0,
                 used: Duration::ZERO,
@@ -107,6 +110,7 @@ impl Slot {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
         self.calls.clear();
+        self.lost_sessions.append(&mut self.sessions);
     }
 
     /// Whether somebody holds the key whose calls came a moment ago.
@@ -162,7 +166,7 @@ impl Keys {
         if let Some(cell) = shard.get(id) {
             return Some(Arc::clone(cell));
         }
-        if self.count() >= self.most && !self.forget_one(&mut shard) {
+        if self.count() >= self.most && !self.forget_one(&mut shard) && !self.forget_elsewhere() {
             return None;
         }
         let cell = Arc::new(Cell::new(Arc::clone(id)));
@@ -199,6 +203,12 @@ impl Keys {
         shard.remove(&id);
         self.count.fetch_sub(1, Ordering::Relaxed);
         true
+    }
+
+    /// Forgets a key of another shard. Those that somebody works at now are left out: this one is locked meanwhile.
+    fn forget_elsewhere(&self) -> bool {
+        let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
+        others.any(|mut shard| self.forget_one(&mut shard))
     }
 
     /// Forgets a key of which nothing is known.

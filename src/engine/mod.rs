@@ -165,17 +165,19 @@ impl Engine {
             LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
             LiveBy::Session(session) => {
                 replica.session_validity(session).await?;
-                let room = replica
-                    .sessions
-                    .room(session)
-                    .map_err(|no_room| match no_room {
-                        NoRoom::Ended => EngineError::SessionEnded,
-                        NoRoom::Full => EngineError::Exhausted {
+                let room = match replica.sessions.room(session) {
+                    Ok(room) => Some(room),
+                    Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
+                    // A repeated call makes no new entry (I5).
+                    Err(NoRoom::Full) if replica.has_made(&id, call.request_id) => None,
+                    Err(NoRoom::Full) => {
+                        return Err(EngineError::Exhausted {
                             what: "lock_refs_per_session_max",
                             limit: replica.limits.lock_refs_per_session_max as u64,
-                        },
-                    })?;
-                (Liveness::Session(session), Some(room))
+                        });
+                    }
+                };
+                (Liveness::Session(session), room)
             }
         };
         let entry = Box::new(NewEntry {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::activity::{Cause, Grant};
 use super::keys::{CallResult, Cell, Listener, Open, Slot};
@@ -12,12 +13,39 @@ use super::replica::{Counters, Replica};
 use super::sessions::Attached;
 use crate::key::KeyState;
 use crate::key::machine::{
-    Answer, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
+    Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
     SwapOutcome, WriteOutcome,
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
 use crate::store::{Cell as Value, StoreError, Swap, Written};
+
+/// After this a key whose memory was lost is taken over again, if nobody asked for it before.
+const LOST_FOR: Duration = Duration::from_secs(1);
+
+/// What was begun for a machine and takes time. Dropped before it came back, its task panicked.
+struct Begun {
+    replica: Arc<Replica>,
+    cell: Arc<Cell>,
+    generation: u64,
+    came_back: bool,
+}
+
+impl Begun {
+    fn came_back(mut self, event: Event) {
+        self.came_back = true;
+        self.replica.came_back(&self.cell, self.generation, event);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // Dropped at the end of the process as well, where nothing is to be done any more.
+        if !self.came_back && std::thread::panicking() {
+            self.replica.lost(&self.cell, self.generation);
+        }
+    }
+}
 
 impl Replica {
     /// Something happened to a key.
@@ -40,7 +68,7 @@ impl Replica {
     pub fn call(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        call: crate::key::machine::Call,
+        call: Call,
         listener: Listener,
         waits_for: Option<Seq>,
     ) -> Result<CallId, Listener> {
@@ -129,6 +157,7 @@ impl Replica {
     }
 
     fn run(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
+        self.detach_lost(cell, slot);
         let mut events = VecDeque::from([event]);
         let mut effects = Vec::new();
         let limits = &self.key_limits;
@@ -201,12 +230,45 @@ impl Replica {
         W: FnOnce(Arc<Replica>, Arc<KeyId>) -> F,
         F: Future<Output = Event> + Send + 'static,
     {
-        let (replica, cell, generation) = (Arc::clone(self), Arc::clone(cell), slot.generation);
+        let begun = Begun {
+            replica: Arc::clone(self),
+            cell: Arc::clone(cell),
+            generation: slot.generation,
+            came_back: false,
+        };
         let work = work(Arc::clone(self), Arc::clone(&cell.id));
         tokio::spawn(async move {
             let event = work.await;
-            replica.came_back(&cell, generation, event);
+            begun.came_back(event);
         });
+    }
+
+    /// What was begun never comes back: its task panicked. The machine that waits for it goes, and the next call, or this
+    /// replica after a moment, takes the key over from itself (H11).
+    fn lost(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64) {
+        let mut slot = cell.slot();
+        if slot.generation == generation {
+            tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+            slot.start_over();
+            self.detach_lost(cell, &mut slot);
+        }
+        self.leave(cell, slot);
+        let (replica, id) = (Arc::clone(self), Arc::clone(&cell.id));
+        tokio::spawn(async move {
+            replica.clock.sleep(LOST_FOR).await;
+            let call = Call::TakeOver { from: replica.id };
+            if let Err(error) = replica.asked(&id, call).await {
+                tracing::debug!(key = %id, %error, "a key whose memory was lost is left to its next call");
+            }
+        });
+    }
+
+    /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
+    fn detach_lost(self: &Arc<Self>, cell: &Cell, slot: &mut Slot) {
+        for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
+            self.sessions.detach(session, &cell.id, seq);
+            self.forget_session_if_done(session);
+        }
     }
 
     fn pause(self: &Arc<Self>, cell: &Arc<Cell>, slot: &Slot, of: PauseOf, tries: u32) {
@@ -363,7 +425,7 @@ impl Replica {
                 false => Cause::Change,
             },
             owner: entry.owner.clone(),
-            waited: std::time::Duration::from_millis(waited.unsigned_abs()),
+            waited: Duration::from_millis(waited.unsigned_abs()),
             waiters: state.entries.len().saturating_sub(1),
         };
         self.activity.granted(&cell.id, self.clock.boot(), grant);

@@ -90,8 +90,9 @@ impl Machine {
 
     /// Puts a batch back: each of it is decided again on the state that is met next.
     pub(super) fn put_back(&mut self, batch: Vec<(Intent, Outcome)>, in_doubt: bool) {
-        for (mut intent, _) in batch.into_iter().rev() {
+        for (mut intent, outcome) in batch.into_iter().rev() {
             intent.in_doubt |= in_doubt;
+            intent.was_holder |= in_doubt && outcome == Outcome::Evicted { was_holder: true };
             self.pending.push_front(intent);
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::critical::refusal_of;
 use super::event::{
     CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
     own_ttl,
@@ -189,7 +190,7 @@ impl Serving {
         for critical in gone.queued.drain(..) {
             out.push(Effect::Answer {
                 call: critical.call,
-                answer: Err(why.clone().into()),
+                answer: Err(refusal_of(why.clone(), &critical.kind)),
             });
         }
     }

@@ -23,7 +23,7 @@ const KEY: &str = "k";
 const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.
 const BUSY: Duration = Duration::from_secs(3);
-/// How long a lockRef with a TTL of its own above that stays with a replica that was killed, which was its liveness.
+/// How long the keys of a replica that was killed stand still.
 const REPLICA_TTL: Duration = Duration::from_secs(10);
 /// What most of them ask for here.
 const TTL: Duration = Duration::from_secs(2);
