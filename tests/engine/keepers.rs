@@ -162,7 +162,9 @@ async fn a_session_is_not_taken_over_from_a_keeper_that_lives() {
     let (service, a, b) = &Service::two().await;
     let keeper = a.replica();
     let session = session(a, 20_000).await;
+    // It cannot be called, and does not hear what it is asked through the store.
     service.wires.cut("replica-0");
+    service.replicas[0].link.deaf(true);
     let taken = b.take_session(session, keeper).await;
     assert!(
         matches!(taken, Err(EngineError::Unavailable(_))),

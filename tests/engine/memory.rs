@@ -12,7 +12,7 @@ use super::world::{World, call, key};
 
 const MIB: u64 = 1024 * 1024;
 /// How many keys are known at once.
-const KEYS_MAX: usize = 20_000;
+const KEYS_MAX: usize = 5_000;
 
 /// Resident memory of this process, in bytes.
 fn resident() -> u64 {

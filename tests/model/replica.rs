@@ -209,7 +209,10 @@ impl World {
     fn client_fails(&mut self, c: usize, error: CallError) {
         let client = &mut self.clients[c];
         let was_taken_in = matches!(error.why, KeyError::StoreUnavailable(_));
-        client.calls += u64::from(was_taken_in || error.may_have_written);
+        // What is refused since an earlier try may be in flight was not taken in.
+        let is_refused = matches!(error.why, KeyError::Releasing);
+        let may_count = error.may_have_written && !is_refused;
+        client.calls += u64::from(was_taken_in || may_count);
         client.may_be_written |= error.may_have_written;
         let is_write = client.value > 0 && matches!(client.step, Step::Put | Step::Release);
         if is_write && !client.may_be_written {
