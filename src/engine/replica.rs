@@ -86,7 +86,7 @@ impl Replica {
             .map_err(|not_sure| match not_sure {
                 NotSure::Silent => EngineError::Silent,
                 NotSure::Fenced => EngineError::CutOff,
-            NotSure::Stopped => EngineError::Stopping,
+                NotSure::Stopped => EngineError::Stopping,
             })
     }
 

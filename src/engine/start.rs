@@ -303,7 +303,9 @@ impl Shared {
         let mut starter = self.starter.lock().await;
         let starter = match &mut *starter {
             Some(starter) => {
-                starter.set_options(membership).map_err(|why| failed(&why))?;
+                starter
+                    .set_options(membership)
+                    .map_err(|why| failed(&why))?;
                 starter
             }
             none => none.insert(Starter::new(membership).map_err(|why| failed(&why))?),

@@ -1,7 +1,7 @@
 //! The replicas of one service, as this one observes them: who is there, who is silent, who is down (H2).
 //!
 //! One observer, on its own clock (I9). A replica is silent once neither a new heartbeat nor a new life of it was observed
-//! for a replica TTL: that which it announced, or the observer's own if that is longer. That permits to declare it down,
+//! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
 //! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
 //!
 //! However long the rows could not be read, that counts as one interval between two reads at most: replicas that could
@@ -233,7 +233,9 @@ impl Observation {
             !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
         });
         let best = ranking::best(key, zone, live.map(|one| &one.candidate))?;
-        self.members.get(&best).map(|member| Arc::clone(&member.peer))
+        self.members
+            .get(&best)
+            .map(|member| Arc::clone(&member.peer))
     }
 
     fn new_member(&self, row: &ReplicaRow, came: ObservedTime) -> Member {
