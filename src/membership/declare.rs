@@ -1,4 +1,4 @@
-//! Swaps of life for good: another replica's to Down, this one's to Stopped.
+//! Swaps of life for good (H2): another replica's to Down, this one's to Stopped.
 
 use std::sync::Arc;
 use std::time::Duration;

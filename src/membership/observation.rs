@@ -1,7 +1,7 @@
 //! The replicas of one service, as this one observes them: who is there, who is silent, who is down (H2).
 //!
 //! One observer, on its own clock (I9). A replica is silent once neither a new heartbeat nor a new life of it was observed
-//! for a replica TTL: that which it announced, or the observer's own if that is longer. That permits to declare it down,
+//! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
 //! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
 //!
 //! However long the rows could not be read, that counts as one interval between two reads at most: replicas that could

@@ -57,7 +57,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     // For the names that a keyspace may have.
     ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
-    ("server", &["clock", "rpc", "engine", "proto", "limits", "tls"]),
+    (
+        "server",
+        &["clock", "rpc", "engine", "proto", "limits", "tls"],
+    ),
     (
         "cli",
         &[

@@ -340,7 +340,10 @@ async fn a_replica_that_stops_answers_those_that_wait_through_others() {
 #[tokio::test]
 async fn a_replica_that_is_gone_was_certainly_not_asked() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let peer = peer(ReplicaId(Uuid::from_u128(1)), listener.local_addr().unwrap());
+    let peer = peer(
+        ReplicaId(Uuid::from_u128(1)),
+        listener.local_addr().unwrap(),
+    );
     drop(listener);
     let client = client();
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
@@ -386,7 +389,10 @@ impl Says {
             heard: Arc::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = peer(ReplicaId(Uuid::from_u128(1)), listener.local_addr().unwrap());
+        let peer = peer(
+            ReplicaId(Uuid::from_u128(1)),
+            listener.local_addr().unwrap(),
+        );
         let incoming = stream::unfold(listener, |listener| async {
             Some((listener.accept().await.map(|(io, _)| io), listener))
         });

@@ -1,4 +1,4 @@
-//! Replicas, their lives and heartbeats.
+//! Replicas, their lives and heartbeats (H2).
 //!
 //! All rows are in one partition, which is read by its key: what every replica must read in order to go on then
 //! needs a majority of the nodes of that partition, and not of every range of tokens.

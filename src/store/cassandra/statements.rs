@@ -1,6 +1,7 @@
 //! Every statement of the service: its CQL is written here and in `schema`, nowhere else.
 //!
-//! Names come from types that cannot carry CQL, and are quoted; values are always bound.
+//! Names come from types that cannot carry CQL, and are quoted; values are always bound. Each change of a key is conditional
+//! on the version that it follows (I1).
 
 use super::driver::Use;
 use super::options::Keyspace;

@@ -1,7 +1,7 @@
 //! What can be asked of the writer, and what it does in the transaction of its batch.
 //!
 //! Each piece of work looks first and writes after, so that one that is refused leaves no trace in the
-//! batch that it shares with others.
+//! batch that it shares with others. A change of a key is refused unless it follows the version that is there (I1).
 
 use redb::{ReadableTable, Table, WriteTransaction};
 
