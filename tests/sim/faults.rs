@@ -47,7 +47,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
     let replica = rng.below(replicas) as usize;
     let client = rng.below(clients) as usize;
     let span = span(rng);
-    match rng.below(25) {
+    match rng.below(26) {
         0..3 => between(world, rng, span),
         3 => cut_off(world, replica, span),
         4 => mute(world, replica, span),
@@ -87,6 +87,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
             tokio::task::spawn_local(async move { world.force(&key).await });
         }
         19 => sleepy_store(world, rng, span),
+        20 => list_slowly(world, replica, span),
         _ => ambush(world, replica, rng, span),
     }
 }
@@ -150,6 +151,18 @@ fn mute(world: &Arc<World>, replica: usize, span: Duration) {
     });
 }
 
+/// What a replica lists is old when it learns of it.
+fn list_slowly(world: &Arc<World>, replica: usize, span: Duration) {
+    let name = &world.replicas[replica].name;
+    world
+        .log
+        .fault(name, format_args!("its lists are slow for {span:?}"));
+    world.change_weather(replica, |weather| weather.lists_slowly = true);
+    later(world, span, move |world| {
+        world.change_weather(replica, |weather| weather.lists_slowly = false);
+    });
+}
+
 /// As SIGSTOP: it learns nothing, says nothing, and its sleeps do not end.
 fn stop_replica(world: &Arc<World>, replica: usize, span: Duration) {
     let clock = &world.replicas[replica].clock;
@@ -180,8 +193,9 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
     let Some(link) = world.replicas[replica].link() else {
         return;
     };
-    let kind = match rng.below(4) {
-        0 => Ambush::Swap,
+    let kind = match rng.below(8) {
+        0..2 => Ambush::Swap,
+        2 => Ambush::Life,
         _ => Ambush::Write,
     };
     let crashes = rng.below(4);

@@ -30,6 +30,7 @@ pub struct ReplicaHost {
     pub name: String,
     pub clock: Arc<HostClock>,
     replica_ttl: Duration,
+    zone: String,
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
     lives: Mutex<u32>,
@@ -69,12 +70,18 @@ pub fn dial(net: &Net, node: Node) -> Dial {
 }
 
 impl ReplicaHost {
-    pub fn new(host: usize, replica_ttl: Duration, clock: Arc<HostClock>, rng: Rng) -> ReplicaHost {
+    pub fn new(
+        host: usize,
+        replica_ttl: Duration,
+        clock: Arc<HostClock>,
+        mut rng: Rng,
+    ) -> ReplicaHost {
         ReplicaHost {
             host,
             name: format!("replica-{host}"),
             clock,
             replica_ttl,
+            zone: ["", "north", "south"][rng.below(3) as usize].to_owned(),
             rng: Mutex::new(rng),
             running: Mutex::new(None),
             lives: Mutex::new(0),
@@ -111,18 +118,21 @@ impl ReplicaHost {
         let link = StoreLink::new(&world.cluster, name.clone(), &self.clock, rng.fork());
         world.weather(self.host, &link);
         let engine = Engine::waiting(Vec::new(), Limits::default(), "it starts");
+        world.cluster.runs(&engine);
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
         let secret = Secret::parse("the secret of the replicas").unwrap();
         let peers = PeerClient::new(secret, &Limits::default()).with_dial(dial(&world.net, node));
         let peers = Arc::new(peers);
         let [for_clients, for_peers] = addresses(self.host);
         let options = || EngineOptions {
-            store: Arc::clone(&link) as _,
+            store: link.store(),
             clock: Arc::new(Sleeper(Arc::clone(&self.clock))),
             ids: Arc::clone(&ids),
             peers: Arc::clone(&peers) as _,
             tables: Vec::new(),
             limits: Limits::default(),
+            name: self.name.clone(),
+            zone: self.zone.clone(),
             address: for_clients.clone(),
             peer_address: for_peers.clone(),
             replica_ttl: self.replica_ttl,
