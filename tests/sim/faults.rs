@@ -69,8 +69,9 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
         }
         12 => {
             world.replicas[replica].stop(world);
-            // By then it has stopped; else it is killed.
-            later(world, Duration::from_secs(4) + span, move |world| {
+            // Mostly it has stopped by then; else it is killed.
+            let given = rng.ms(500, 12_000);
+            later(world, given, move |world| {
                 world.replicas[replica].kill(world, true);
                 world.replicas[replica].start(world);
             });

@@ -146,7 +146,7 @@ impl ReplicaHost {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = Server::new(engine.clone(), Arc::clone(&ids))
             .with_peers(Arc::clone(&peers), Vec::new())
-            .with_grace(Duration::from_secs(2));
+            .with_grace(rng.ms(500, 8_000));
         let (end_streams, stopping) = Stopping::pair();
         let service = PeerRpc::new(engine.clone(), stopping.clone(), ids).guarded(&peers);
         let between = http2_of_peers(&Limits::default())
@@ -196,6 +196,8 @@ impl ReplicaHost {
         world.net.kill(running.node, is_heard);
         running.serving.abort();
         running.engine.stop();
+        // Nothing of that gets anywhere; its tasks end.
+        tokio::spawn(async move { running.engine.hand_over().await });
     }
 
     /// One runs, and was not asked to stop.
