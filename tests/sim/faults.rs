@@ -47,7 +47,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
     let replica = rng.below(replicas) as usize;
     let client = rng.below(clients) as usize;
     let span = span(rng);
-    match rng.below(26) {
+    match rng.below(28) {
         0..3 => between(world, rng, span),
         3 => cut_off(world, replica, span),
         4 => mute(world, replica, span),
@@ -67,7 +67,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
                 world.replicas[replica].start(world)
             });
         }
-        12 => {
+        12 | 21 => {
             world.replicas[replica].stop(world);
             // Mostly it has stopped by then; else it is killed.
             let given = rng.ms(500, 12_000);
@@ -195,11 +195,12 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
         return;
     };
     let kind = match rng.below(8) {
-        0..2 => Ambush::Swap,
-        2 => Ambush::Life,
+        0 => Ambush::Swap,
+        1 => Ambush::Life,
+        2..4 => Ambush::Home,
         _ => Ambush::Write,
     };
-    let crashes = rng.below(4);
+    let crashes = rng.below(5);
     let met = link.ambush(kind);
     let world = Arc::clone(world);
     tokio::task::spawn_local(async move {
@@ -214,8 +215,9 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
         match crashes {
             0 => cut_off(&world, replica, span),
             1 => stop_replica(&world, replica, span),
+            2 => {}
             how => {
-                host.kill(&world, how == 2);
+                host.kill(&world, how == 3);
                 later(&world, span, move |world| {
                     world.replicas[replica].start(world)
                 });

@@ -31,6 +31,7 @@ pub struct ReplicaHost {
     pub clock: Arc<HostClock>,
     replica_ttl: Duration,
     zone: String,
+    keys_max: usize,
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
     lives: Mutex<u32>,
@@ -81,6 +82,7 @@ impl ReplicaHost {
             name: format!("replica-{host}"),
             clock,
             replica_ttl,
+            keys_max: [2, 1_000][rng.below(2) as usize],
             zone: ["", "north", "south"][rng.below(3) as usize].to_owned(),
             rng: Mutex::new(rng),
             running: Mutex::new(None),
@@ -117,7 +119,12 @@ impl ReplicaHost {
         world.log.note(&name, "starts");
         let link = StoreLink::new(&world.cluster, name.clone(), &self.clock, rng.fork());
         world.weather(self.host, &link);
-        let engine = Engine::waiting(Vec::new(), Limits::default(), "it starts");
+        let limits = Limits {
+            // Keys are forgotten, and taken over from itself.
+            active_keys_max: self.keys_max,
+            ..Limits::default()
+        };
+        let engine = Engine::waiting(Vec::new(), limits, "it starts");
         world.cluster.runs(&engine);
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
         let secret = Secret::parse("the secret of the replicas").unwrap();

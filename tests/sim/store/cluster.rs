@@ -125,25 +125,45 @@ impl Cluster {
         }
         rows.states.insert(id.clone(), new.clone());
         drop(rows);
+        self.check_surety();
         self.beliefs.swapped(&self.log, id.key.as_str(), new);
         (Swap::Applied, format!("applied: {}", shown(new)))
     }
 
-    /// Replaces a life. From the moment at which a replica no longer is up nothing may be answered by it (H2).
+    /// No replica answers that is not up (H2), at whatever moment this is asked.
+    fn check_surety(&self) {
+        let answering: Vec<ReplicaId> = {
+            let engines = self.engines.lock().unwrap();
+            engines.iter().map(Engine::replica).collect()
+        };
+        let rows = self.rows();
+        for id in answering {
+            let is_gone = match rows.replicas.get(&id) {
+                Some(row) => !matches!(row.life, Life::Up(_)),
+                None => rows.forgotten.contains(&id),
+            };
+            if is_gone {
+                self.log
+                    .violation(format_args!("{id} answers, and is not up"));
+            }
+        }
+    }
+
+    /// Replaces a life.
     pub fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> (LifeSwap, String) {
         let swapped = self.rows().swap_life(id, expected, next);
         let words = match &swapped {
             LifeSwap::Applied => format!("applied: {next:?}"),
             other => format!("{other:?}"),
         };
-        if matches!(swapped, LifeSwap::Applied) && !matches!(next, Life::Up(_)) {
-            let engines = self.engines.lock().unwrap();
-            if engines.iter().any(|engine| engine.replica() == id) {
-                self.log
-                    .violation(format_args!("{id} answers still, and becomes {next:?}"));
-            }
-        }
+        self.check_surety();
         (swapped, words)
+    }
+
+    /// Writes a heartbeat.
+    pub fn heartbeat(&self, id: ReplicaId, heartbeat: u64) {
+        self.rows().write_heartbeat(id, heartbeat);
+        self.check_surety();
     }
 
     /// Live entries of all keys, in words.
@@ -295,7 +315,7 @@ impl Rows {
     }
 
     /// A plain write whose timestamp is the heartbeat: the highest one stands.
-    pub fn heartbeat(&mut self, id: ReplicaId, heartbeat: u64) {
+    fn write_heartbeat(&mut self, id: ReplicaId, heartbeat: u64) {
         if let Some(row) = self.replicas.get_mut(&id) {
             row.heartbeat = row.heartbeat.max(heartbeat);
         }

@@ -32,6 +32,8 @@ pub struct StoreLink {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ambush {
     Swap,
+    /// A swap that changes the home of a key.
+    Home,
     Write,
     Life,
 }
@@ -123,15 +125,17 @@ impl StoreLink {
 
     /// Where it is the operation that was waited for, it is half done, or not at all, and nobody learns of it.
     pub(super) fn draw_or_ambushed(&self, kind: Ambush) -> (Fate, Duration, Duration) {
-        let (fate, there, back) = self.draw();
+        let drawn @ (_, _, back) = self.draw();
         if !self.is_ambushed(kind) {
-            return (fate, there, back);
+            return drawn;
         }
-        let met = match self.rng.lock().unwrap().below(3) {
+        let mut rng = self.rng.lock().unwrap();
+        let met = match rng.below(4) {
             0 => Fate::UnknownLost,
+            1 => Fate::UnknownLate(rng.ms(10, 6_000)),
             _ => Fate::UnknownDone,
         };
-        (met, there, back)
+        (met, met.there(&mut rng), back)
     }
 
     /// A list, which takes long while lists are slow.

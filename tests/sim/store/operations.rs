@@ -48,7 +48,11 @@ impl KeyStore for StoreLink {
         let what = format!("swap {id} v{}", old.version);
         let (id, old, new) = (id.clone(), old.clone(), new.clone());
         self.alive().await;
-        let (fate, there, back) = self.draw_or_ambushed(Ambush::Swap);
+        let kind = match old.home == new.home {
+            true => Ambush::Swap,
+            false => Ambush::Home,
+        };
+        let (fate, there, back) = self.draw_or_ambushed(kind);
         let by = self.was.lock().unwrap().clone();
         let swap = move |cluster: &Cluster| cluster.swap(&by, &id, &old, &new);
         match self.of_fate(what, (fate, there, back), swap).await {
@@ -241,10 +245,10 @@ impl ClusterStore for StoreLink {
         if self.weather.lock().unwrap().is_mute {
             return Err(Failed::NotStarted.into());
         }
-        self.rows(format!("heartbeat {heartbeat}"), move |rows| {
-            rows.heartbeat(id, heartbeat)
-        })
-        .await
+        let effect = move |cluster: &Cluster| (cluster.heartbeat(id, heartbeat), String::new());
+        Ok(self
+            .operation(format!("heartbeat {heartbeat}"), effect)
+            .await?)
     }
 
     async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
