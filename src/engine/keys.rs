@@ -166,8 +166,16 @@ impl Keys {
         if let Some(cell) = shard.get(id) {
             return Some(Arc::clone(cell));
         }
-        if self.count() >= self.most && !self.forget_one(&mut shard) && !self.forget_elsewhere() {
-            return None;
+        if self.count() >= self.most && !self.forget_one(&mut shard) {
+            drop(shard);
+            // Few keys are allowed, or this shard has few: no two shards are locked at once.
+            if !self.forget_elsewhere() {
+                return None;
+            }
+            shard = self.shard(id);
+            if let Some(cell) = shard.get(id) {
+                return Some(Arc::clone(cell));
+            }
         }
         let cell = Arc::new(Cell::new(Arc::clone(id)));
         shard.insert(Arc::clone(id), Arc::clone(&cell));
@@ -205,10 +213,12 @@ impl Keys {
         true
     }
 
-    /// Forgets a key of another shard. Those that somebody works at now are left out: this one is locked meanwhile.
+    /// Forgets an idle key of any shard.
     fn forget_elsewhere(&self) -> bool {
-        let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
-        others.any(|mut shard| self.forget_one(&mut shard))
+        self.shards.iter().any(|shard| {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            self.forget_one(&mut shard)
+        })
     }
 
     /// Forgets a key of which nothing is known.
@@ -231,5 +241,24 @@ impl Keys {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.values().cloned().collect::<Vec<_>>()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Key, TableName};
+
+    #[test]
+    fn idle_keys_make_room_in_whichever_shard_they_are() {
+        let keys = Keys::new(2);
+        for n in 0..200 {
+            let id = Arc::new(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse(&format!("k{n}"), 64).unwrap(),
+            });
+            assert!(keys.cell(&id).is_some(), "no room for key {n}");
+            assert!(keys.count() <= 2);
+        }
     }
 }

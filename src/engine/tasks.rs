@@ -19,7 +19,7 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
     loop {
         tokio::select! {
             biased;
-            _ = stopping.wait_for(|stopping| *stopping) => return,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
             () = replica.clock.sleep(TICK) => {}
         }
         replica.note_moved();
@@ -29,6 +29,25 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
         }
         for session in replica.sessions.table.expire(now, FIRED_MAX) {
             sessions::expired(&replica, session);
+        }
+    }
+    if replica.store.cluster.is_some() {
+        move_on(replica).await;
+    }
+}
+
+/// Shows that the runtime moves, for as long as a replica that stops is home to its keys: it sends heartbeats until they
+/// were handed over, however long the calls in flight take.
+async fn move_on(replica: Arc<Replica>) {
+    let mut ended = replica.ended.subscribe();
+    let (moved, clock) = (Arc::clone(&replica.moved), Arc::clone(&replica.clock));
+    drop(replica);
+    loop {
+        moved.store(true, Ordering::Relaxed);
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = clock.sleep(TICK) => {}
         }
     }
 }
