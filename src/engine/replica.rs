@@ -90,12 +90,6 @@ impl Replica {
             })
     }
 
-    /// The process moves.
-    pub fn note_moved(&self) {
-        let now = u64::try_from(self.clock.boot().as_millis()).unwrap_or(u64::MAX);
-        self.moved.store(now, Ordering::Relaxed);
-    }
-
     /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.
     pub async fn is_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
         let is_down = self.membership.confirm_down(id).await;
@@ -120,4 +114,10 @@ impl Replica {
             self.peers.session_ended(&peer, session);
         }
     }
+}
+
+/// The process moves.
+pub(super) fn note_moved(moved: &AtomicU64, clock: &dyn Clock) {
+    let now = u64::try_from(clock.boot().as_millis()).unwrap_or(u64::MAX);
+    moved.store(now, Ordering::Relaxed);
 }

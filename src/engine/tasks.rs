@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::hand_over;
-use super::replica::Replica;
+use super::replica::{Replica, note_moved};
 use super::sessions;
 use super::time::TICK;
 use crate::membership::OpenHandOver;
@@ -22,7 +22,7 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
             _ = stopping.wait_for(|stopping| *stopping) => break,
             () = replica.clock.sleep(TICK) => {}
         }
-        replica.note_moved();
+        note_moved(&replica.moved, &*replica.clock);
         let now = replica.time.now();
         for id in replica.time.due(now, FIRED_MAX) {
             replica.alarm_fired(&id);
@@ -43,7 +43,7 @@ async fn move_on(replica: Arc<Replica>) {
     let (moved, clock) = (Arc::clone(&replica.moved), Arc::clone(&replica.clock));
     drop(replica);
     loop {
-        moved.store(true, Ordering::Relaxed);
+        note_moved(&moved, &*clock);
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,

@@ -269,11 +269,11 @@ impl ClusterStore for StoreLink {
     }
 
     async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
-        let what = format!("request {} of {}", request.key, request.home);
+        let what = format!("request {:?} of {}", request.subject, request.home);
         let request = request.clone();
         let effect = move |cluster: &Cluster| {
             cluster.rows().request_hand_over(&request);
-            ((), format!("in term {}", request.term))
+            ((), String::new())
         };
         Ok(self.operation(what, effect).await?)
     }
@@ -287,7 +287,7 @@ impl ClusterStore for StoreLink {
     }
 
     async fn forget_hand_over_request(&self, request: &HandOverRequest) -> Result<(), StoreError> {
-        let what = format!("forget the request of {}", request.key);
+        let what = format!("forget the request of {:?}", request.subject);
         let request = request.clone();
         self.rows(what, move |rows| rows.forget_hand_over_request(&request))
             .await
