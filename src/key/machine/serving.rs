@@ -101,7 +101,7 @@ impl Serving {
             home,
             state: Arc::new(KeyState::default()),
             holder: None,
-            inherited: state.holder().map(|holder| holder.seq),
+            inherited: claimed,
             leases: Leases::default(),
             session_ttls: BTreeMap::new(),
             asks: Vec::new(),
