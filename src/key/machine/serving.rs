@@ -74,7 +74,7 @@ pub(super) struct Serving {
     /// Committed, and the latest: nobody else changes it in this term (H1).
     pub state: Arc<KeyState>,
     pub holder: Option<Holder>,
-    /// Who held the key when this replica became its home.
+    /// Who held the key when this replica became its home, until a call names it here.
     pub inherited: Option<Seq>,
     pub leases: Leases,
     /// The TTLs of the sessions that live entries live by, as far as they are known.
@@ -280,6 +280,10 @@ impl Serving {
             }
         }
         let lease = self.renew(cx, entry.seq, out)?;
+        if self.inherited == Some(entry.seq) {
+            // Its client came along.
+            self.inherited = None;
+        }
         Ok((position, lease))
     }
 
