@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{NotRenewed, changing, elsewhere, unavailable};
 use crate::engine::api::{EngineError, Renewed};
+use crate::engine::peers::Presence;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap, StoreError};
@@ -375,6 +376,10 @@ pub(in super::super) async fn give(
         // It means nothing any more.
         return Ok(());
     };
+    if !matches!(replica.membership.presence(to), Presence::Live(_)) {
+        // It asked, and is gone or silent since.
+        return Ok(());
+    }
     let given = SessionRow {
         replica: to,
         epoch: epoch.saturating_add(1),
