@@ -152,16 +152,12 @@ pub enum CriticalError {
 impl CriticalError {
     /// The same; `in_doubt`: of a write, of which an earlier attempt may have taken effect.
     pub(super) fn of(fault: Fault, in_doubt: bool) -> CriticalError {
-        match fault {
-            Fault::Superseded(error)
-            | Fault::Invalid(error)
-            | Fault::Limit(error)
-            | Fault::Denied(error)
-                if in_doubt =>
-            {
-                CriticalError::WriteUnknown(error)
-            }
-            fault => fault.into(),
+        if !in_doubt {
+            return fault.into();
+        }
+        match fault.refusal() {
+            Ok(error) => CriticalError::WriteUnknown(error),
+            Err(fault) => fault.into(),
         }
     }
 }
@@ -209,16 +205,12 @@ pub enum ReleaseError {
 impl ReleaseError {
     /// The same; `in_doubt`: it carried a write, of which an earlier attempt may have taken effect.
     pub(super) fn of(fault: Fault, in_doubt: bool) -> ReleaseError {
-        match fault {
-            Fault::Superseded(error)
-            | Fault::Invalid(error)
-            | Fault::Limit(error)
-            | Fault::Denied(error)
-                if in_doubt =>
-            {
-                ReleaseError::WriteUnknown(error)
-            }
-            fault => fault.into(),
+        if !in_doubt {
+            return fault.into();
+        }
+        match fault.refusal() {
+            Ok(error) => ReleaseError::WriteUnknown(error),
+            Err(fault) => fault.into(),
         }
     }
 }

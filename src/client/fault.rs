@@ -146,6 +146,19 @@ impl Fault {
         }
     }
 
+    /// Why this attempt was refused before it did anything, if that is what it says: of earlier attempts it says nothing.
+    pub(super) fn refusal(self) -> Result<ServerError, Fault> {
+        match self {
+            Fault::Superseded(error)
+            | Fault::Invalid(error)
+            | Fault::Limit(error)
+            | Fault::Denied(error) => Ok(error),
+            Fault::Ended(_) | Fault::NotFound(_) | Fault::Unavailable(_) | Fault::Other(_) => {
+                Err(self)
+            }
+        }
+    }
+
     /// The end of the lockRef or session that was named, if that is what it says.
     pub(super) fn ended(self) -> Result<Lost, Fault> {
         match self {
