@@ -4,14 +4,16 @@
 //!
 //! | room | what lives there | uses |
 //! |---|---|---|
-//! | [`lock`] | the rules of the queue of one key, as one pure function | nothing of ours |
-//! | [`session`] | the rules of liveness, pure as well | `lock` |
-//! | [`key`] | one key at its home: the machine that takes events and gives effects | `lock`, `session` |
-//! | [`store`] | the trait of durable states and data, and the stores | `lock` |
-//! | [`engine`] | one actor a key: group commit, waiting, sync, leases | `lock`, `session`, `store` (the trait) |
-//! | [`rpc`] | gRPC: parse, call the engine, map errors | `engine`, `proto` |
+//! | [`lock`] | what a lock is made of: keys, lockRefs, fences, how entries live and end | nothing of ours |
+//! | [`session`] | leases: when one has ended, and what time counts | nothing of ours |
+//! | [`key`] | one key at its home: the rules, and the machine that takes events and gives effects | `lock`, `session` |
+//! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the traits) |
+//! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
+//! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
+//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `proto`, `lock` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`proto`] | the contract as Rust | |
+//! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
 //! | `tls` | certificates from files, for any way | nothing of ours |
 //! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
@@ -20,6 +22,8 @@
 
 pub mod cli;
 pub mod client;
+#[deny(clippy::disallowed_methods)]
+pub mod clock;
 pub mod config;
 #[deny(clippy::disallowed_methods)]
 pub mod engine;
@@ -31,6 +35,9 @@ pub mod key;
 pub mod limits;
 #[deny(clippy::disallowed_methods)]
 pub mod lock;
+pub mod log_throttle;
+#[deny(clippy::disallowed_methods)]
+pub mod membership;
 pub mod proto;
 pub mod rpc;
 pub mod server;

@@ -15,7 +15,7 @@ pub struct Limits {
     pub key_bytes_max: usize,
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
-    /// The largest value that the home of a holder remembers while its key is busy, in bytes; 0 for none.
+    /// The largest value that the home of a key remembers, in bytes; 0 for none.
     pub remembered_value_bytes_max: usize,
     /// The largest gRPC message, in bytes. Must leave room for a value.
     pub message_bytes_max: usize,
@@ -31,7 +31,7 @@ pub struct Limits {
     pub lock_refs_per_session_max: usize,
     /// How many sessions may be open on this replica.
     pub sessions_max: usize,
-    /// How many keys this replica may serve at the same moment (held, waited for, or just used).
+    /// How many keys this replica may know at once. Above that, one that is idle is forgotten for one that is used.
     pub active_keys_max: usize,
     /// How many calls may queue up for one key on this replica.
     pub calls_per_key_max: usize,

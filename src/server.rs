@@ -25,7 +25,8 @@ use tonic::transport::server::Connected;
 pub use in_process::InProcess;
 pub use listen::{ListenError, bind, check_listen};
 
-use crate::engine::{Engine, Ids};
+use crate::clock::Ids;
+use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::proto;
 use crate::proto::lock_admin_server::LockAdminServer;
@@ -242,7 +243,11 @@ impl Server {
         stopping: Stopping,
         health: &Health,
     ) -> Result<Routes, ServeError> {
-        let lock_admin = LockAdminRpc::new(self.engine.clone(), self.peers.clone());
+        let lock_admin = LockAdminRpc::new(
+            self.engine.clone(),
+            Arc::clone(&self.ids),
+            self.peers.clone(),
+        );
         let bytes_max = limits.message_bytes_max;
         let reflection = || {
             tonic_reflection::server::Builder::configure()

@@ -4,8 +4,9 @@ pub mod cassandra;
 
 use std::sync::Arc;
 
+use crate::clock::{SystemClock, SystemIds};
 use crate::config::Config;
-use crate::engine::{EngineOptions, Peers, SystemClock, SystemIds};
+use crate::engine::{EngineOptions, Peers};
 use crate::store::Store;
 
 /// What an engine is made of beside its store.
@@ -19,8 +20,21 @@ pub struct Made {
 }
 
 impl Made {
+    /// As configured, else `HOST:PORT` of where it serves clients: that stays over restarts, and is another one for each
+    /// replica of a host.
+    fn name(&self) -> String {
+        let configured = &self.config.peers.name;
+        if !configured.is_empty() {
+            return configured.clone();
+        }
+        let host = nix::unistd::gethostname().ok();
+        let host = host.and_then(|name| name.into_string().ok());
+        let port = self.address.rsplit(':').next().unwrap_or_default();
+        format!("{}:{port}", host.unwrap_or_default())
+    }
+
     /// With this store.
-    pub fn options(&self, store: Arc<dyn Store>) -> EngineOptions {
+    pub fn options(&self, store: Store) -> EngineOptions {
         EngineOptions {
             store,
             clock: Arc::new(SystemClock),
@@ -28,6 +42,8 @@ impl Made {
             peers: Arc::clone(&self.peers),
             tables: self.config.table_names(),
             limits: self.config.limits.clone(),
+            name: self.name(),
+            zone: self.config.peers.zone.clone(),
             address: self.address.clone(),
             peer_address: self.peer_address.clone(),
             replica_ttl: self.config.peers.ttl.duration(),

@@ -135,7 +135,7 @@ impl From<SchemaError> for Failure {
         let code = match error {
             SchemaError::NoKeyspace { .. } | SchemaError::NoDatacenter { .. } => exit::USAGE,
             SchemaError::Unreachable(_) | SchemaError::Refused(_) => exit::UNAVAILABLE,
-            SchemaError::Settings(_) | SchemaError::Newer { .. } => exit::CONFIG,
+            SchemaError::Settings(_) | SchemaError::OtherVersion { .. } => exit::CONFIG,
         };
         Failure::new(code, error.to_string())
     }

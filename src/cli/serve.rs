@@ -17,8 +17,9 @@ use tokio::time::timeout;
 use super::cluster::SettingsError;
 use super::exit;
 use super::settings::Settings;
+use crate::clock::SystemIds;
 use crate::config::{NoDataDir, Problems};
-use crate::engine::{EngineError, SystemIds};
+use crate::engine::EngineError;
 use crate::server::{self, ListenError, PeerTlsError, SecretError, Server, Stopped};
 use crate::store::embedded::OpenError;
 use crate::telemetry::{self, TelemetryError};
@@ -171,7 +172,6 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     tracing::info!(
         clean = stopped == Stopped::Clean,
         changes = counts.swaps,
-        commands = counts.commands,
         conflicts = counts.conflicts,
         unknown = counts.unknown,
         "stopped"

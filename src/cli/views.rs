@@ -96,9 +96,6 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
         json!({
             "at_once": grants.at_once,
             "after_change": grants.after_change,
-            "after_hint": grants.after_hint,
-            "after_poll": grants.after_poll,
-            "after_call": grants.after_call,
         })
     });
     let store = activity.store.map(|store| {

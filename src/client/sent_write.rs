@@ -1,4 +1,5 @@
-//! What is known of the attempts of one write: whether one of them may have taken effect though nobody heard so.
+//! What is known of the attempts of one write: whether one of them may have taken effect though nobody heard so. That is
+//! not forgotten under a new grant (H7).
 
 use std::error::Error;
 use std::future::Future;

@@ -18,6 +18,12 @@ pub struct PeersConfig {
     pub advertise: Option<String>,
     /// A file with the secret that all replicas of the service know.
     pub secret_file: Option<PathBuf>,
+    /// The name of this replica among the others, which stays over its restarts: keys are ranked by it. `HOST:PORT` where
+    /// empty, with the port that it serves clients on.
+    pub name: String,
+    /// Where this replica runs: a site, or an availability zone. Keys without a home go to a replica of the zone that
+    /// asks for them.
+    pub zone: String,
     /// A replica without a heartbeat for this long is down.
     pub ttl: Span,
     /// Encryption, with certificates on both sides.
@@ -69,6 +75,8 @@ impl Default for PeersConfig {
             listen: None,
             advertise: None,
             secret_file: None,
+            name: String::new(),
+            zone: String::new(),
             ttl: Span::from_secs(10),
             tls: PeersTlsConfig::default(),
         }

@@ -1,4 +1,4 @@
-//! What was granted lately, and what showed that it could be: for operators, and for how long a waiter may expect to
+//! What was granted lately: for operators, and for how long a waiter may expect to
 //! wait. Nothing is decided by it.
 //!
 //! Bounded: of each replica one [`Minute`], and of [`KEYS_MAX`] keys one more.
@@ -25,14 +25,8 @@ const KEYS_MAX: usize = 1_024;
 pub enum Cause {
     /// The entry was made when nobody was ahead of it.
     AtOnce,
-    /// A change that this replica made itself: most of all the release of the one ahead.
+    /// A change of the queue: most of all the release of the one ahead.
     Change,
-    /// A read of the store, because another replica said that there is something to see.
-    Hint,
-    /// A read of the store because it was time to look: the hint was lost, or there was none.
-    Poll,
-    /// A read of the store that a call asked for.
-    Call,
 }
 
 /// How many entries of a replica came to hold their key, since its process started, by what showed it.
@@ -42,12 +36,6 @@ pub struct Grants {
     pub at_once: u64,
     /// By [`Cause::Change`].
     pub change: u64,
-    /// By [`Cause::Hint`].
-    pub hint: u64,
-    /// By [`Cause::Poll`].
-    pub poll: u64,
-    /// By [`Cause::Call`].
-    pub call: u64,
 }
 
 impl Grants {
@@ -55,9 +43,6 @@ impl Grants {
         *match cause {
             Cause::AtOnce => &mut self.at_once,
             Cause::Change => &mut self.change,
-            Cause::Hint => &mut self.hint,
-            Cause::Poll => &mut self.poll,
-            Cause::Call => &mut self.call,
         } += 1;
     }
 }
@@ -159,6 +144,14 @@ impl Activity {
         }
     }
 
+    /// How long one may wait that has so many ahead, by the turns of the last minute; `None` where there were none, or
+    /// too many keys are busier.
+    pub fn estimate(&self, id: &KeyId, now: Duration, position: usize) -> Option<Duration> {
+        let between = self.lately().keys.get(id)?.turns.between_turns(now)?;
+        let ahead = u32::try_from(position).unwrap_or(u32::MAX);
+        Some(between.saturating_mul(ahead))
+    }
+
     /// What was granted since the process started, and in the last minute.
     pub fn grants(&self, now: Duration) -> (Grants, Turns) {
         let lately = self.lately();
@@ -218,23 +211,20 @@ mod tests {
     fn grants_are_counted_by_what_showed_them_and_keys_by_how_busy_they_are() {
         let activity = Activity::default();
         for (key, cause) in [
-            ("b", Cause::Hint),
-            ("a", Cause::AtOnce),
-            ("c", Cause::Poll),
             ("b", Cause::Change),
-            ("b", Cause::Call),
+            ("a", Cause::AtOnce),
+            ("c", Cause::Change),
+            ("b", Cause::Change),
+            ("b", Cause::AtOnce),
         ] {
             activity.granted(&id(key), s(100), grant(cause));
         }
         let (grants, lately) = activity.grants(s(101));
-        let one_each = Grants {
-            at_once: 1,
-            change: 1,
-            hint: 1,
-            poll: 1,
-            call: 1,
+        let counted = Grants {
+            at_once: 2,
+            change: 3,
         };
-        assert_eq!(grants, one_each);
+        assert_eq!(grants, counted);
         assert_eq!(lately.count, 5);
         let names = |most| -> Vec<String> {
             let busiest = activity.busiest(s(101), most);
@@ -246,7 +236,7 @@ mod tests {
         assert_eq!(activity.busiest(s(101), 1)[0].waiters, 7);
         // What has ended for a minute is no longer busy; the grants stay counted.
         assert_eq!(activity.busiest(s(200), 9), []);
-        assert_eq!(activity.grants(s(200)).0, one_each);
+        assert_eq!(activity.grants(s(200)).0, counted);
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::Engine;
 use super::activity::ReplicaActivity;
-use super::actor::{EntryRef, Msg};
 use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
-use super::inner::Inner;
-use super::leases::{EntryId, LeaseKey};
 use super::peers::Peer;
-use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, State, TableName};
+use super::replica::Replica;
+use super::unexpected;
+use crate::key::KeyState;
+use crate::key::machine::{Answer, Call, EntryRef};
+use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::{ReplicaRow, StoreError};
 
 /// How many keys one call looks at, at most, to fill its page.
@@ -31,17 +32,18 @@ impl Engine {
         contended: bool,
         limit: usize,
     ) -> Result<Page<Described, Key>, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         if !self.shared.tables.contains(table) {
             return Err(EngineError::UnknownTable(table.to_string()));
         }
-        let limit = limit.clamp(1, inner.limits.page_size_max);
+        let limit = limit.clamp(1, replica.limits.page_size_max);
         let mut after = after.cloned();
         let mut items = Vec::new();
         let mut read_at = 0;
         loop {
-            let listed = inner
+            let listed = replica
                 .store
+                .keys
                 .list_live(table, after.as_ref(), limit)
                 .await
                 .map_err(failed)?;
@@ -59,7 +61,7 @@ impl Engine {
                         table: table.clone(),
                         key: one.key,
                     };
-                    items.push(described(&inner, id, one.state));
+                    items.push(described(&replica, id, one.state));
                 }
             }
             if last_page {
@@ -73,11 +75,11 @@ impl Engine {
 
     /// Shows one key, also one that was never locked.
     pub async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        let state = inner.store.load(&id).await.map_err(failed)?;
+        let state = replica.store.keys.load(&id).await.map_err(failed)?;
         Ok(described(
-            &inner,
+            &replica,
             KeyId::clone(&id),
             state.unwrap_or_default(),
         ))
@@ -90,16 +92,23 @@ impl Engine {
         by: &str,
         why: &str,
     ) -> Result<ForceReleased, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
-        Self::ask(&inner, &id, |reply| Msg::Force {
-            entry_ref,
+        let call = Call::Force {
+            entry: EntryRef::from(lock_ref),
             by: by.into(),
             why: why.into(),
-            reply,
-        })
-        .await
+        };
+        match replica.asked(&id, call).await? {
+            Answer::Forced {
+                already,
+                was_holder,
+            } => Ok(ForceReleased {
+                already_released: already,
+                was_holder,
+            }),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Lists open sessions, `limit` at most, from the first above `after`.
@@ -108,10 +117,11 @@ impl Engine {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<Page<DescribedSession, SessionId>, EngineError> {
-        let inner = self.inner()?;
-        let limit = limit.clamp(1, inner.limits.page_size_max);
-        let rows = inner
+        let replica = self.current()?;
+        let limit = limit.clamp(1, replica.limits.page_size_max);
+        let rows = replica
             .store
+            .sessions
             .list_sessions(after, limit)
             .await
             .map_err(failed)?;
@@ -122,10 +132,10 @@ impl Engine {
             .into_iter()
             .filter(|row| row.open)
             .map(|row| {
-                let left = inner.leases.left(&LeaseKey::Session(row.id));
+                let left = replica.sessions.table.left(row.id, replica.time.now());
                 DescribedSession {
-                    left: left.map(|l| l.left),
-                    lock_refs: inner.leases.entries_of(row.id),
+                    left: left.map(|(_, left)| left),
+                    lock_refs: replica.sessions.table.entries_of(row.id),
                     row,
                 }
             })
@@ -139,9 +149,12 @@ impl Engine {
         after: Option<ReplicaId>,
         limit: usize,
     ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
-        let inner = self.inner()?;
-        let limit = limit.clamp(1, inner.limits.page_size_max);
-        let all = inner.store.list_replicas().await.map_err(failed)?;
+        let replica = self.current()?;
+        let limit = limit.clamp(1, replica.limits.page_size_max);
+        let all = match &replica.store.cluster {
+            Some(cluster) => cluster.list_replicas().await.map_err(failed)?,
+            None => vec![replica.row.clone()],
+        };
         let above = all
             .into_iter()
             .filter(|row| after.is_none_or(|after| row.id > after));
@@ -154,45 +167,47 @@ impl Engine {
 
     /// What this replica did, with so many of its busiest keys at most.
     pub fn activity(&self, keys_max: usize) -> Result<ReplicaActivity, EngineError> {
-        let inner = self.inner()?;
-        let now = inner.clock.boot();
-        let (grants, last_minute) = inner.activity.grants(now);
+        let replica = self.current()?;
+        let now = replica.clock.boot();
+        let (grants, last_minute) = replica.activity.grants(now);
         Ok(ReplicaActivity {
-            row: inner.row.clone(),
+            row: replica.row.clone(),
             counts: self.counts(),
             grants,
             last_minute,
-            store: inner.store.counts(),
-            busiest: inner.activity.busiest(now, keys_max),
+            store: replica.store.health.counts(),
+            busiest: replica.activity.busiest(now, keys_max),
         })
     }
 
     /// The other replicas that are live, as far as this one knows.
-    pub fn live_peers(&self) -> Result<Vec<Peer>, EngineError> {
-        Ok(self.inner()?.members.peers())
+    pub fn live_peers(&self) -> Result<Vec<Arc<Peer>>, EngineError> {
+        Ok(self.current()?.membership.peers())
     }
 
     /// How much time this process was not running, as far as its leases noticed: that much longer they
     /// lived.
     pub fn time_missed(&self) -> Duration {
-        self.inner()
-            .map_or(Duration::ZERO, |inner| inner.leases.missed())
+        self.current()
+            .map_or(Duration::ZERO, |replica| replica.time.missed())
     }
 }
 
-fn described(inner: &Inner, id: KeyId, state: State) -> Described {
-    let shared = Arc::new(id.clone());
-    let left = |key: &LeaseKey| -> Option<LeaseLeft> { inner.leases.left(key) };
+fn described(replica: &Replica, id: KeyId, state: KeyState) -> Described {
+    let now = replica.time.now();
+    let cell = replica.keys.find(&id);
+    let slot = cell.as_ref().map(|cell| cell.slot());
     let leases = state
         .entries
         .iter()
-        .map(|entry| match entry.liveness {
-            Liveness::Own { .. } => left(&LeaseKey::Entry(EntryId {
-                id: Arc::clone(&shared),
-                seq: entry.seq,
-            })),
-            Liveness::Session(session) => left(&LeaseKey::Session(session)),
+        .map(|entry| {
+            let left = match entry.liveness {
+                Liveness::Own { .. } => slot.as_ref()?.machine.lease_left(entry.seq, now),
+                Liveness::Session(session) => replica.sessions.table.left(session, now),
+            };
+            left.map(|(ttl, left)| LeaseLeft { ttl, left })
         })
         .collect();
+    drop(slot);
     Described { id, state, leases }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::lock::{EndedAs, Fence, FenceError, KeyId, LockRef, Mode, ReplicaId, SessionId, State};
+use crate::key::KeyState;
+use crate::key::machine::KeyError;
+use crate::lock::{EndedAs, Fence, FenceError, KeyId, LockRef, Mode, ReplicaId, SessionId};
 use crate::store::SessionRow;
 
 /// What keeps an entry alive.
@@ -115,6 +117,16 @@ pub enum Mutation {
     Delete,
 }
 
+impl Mutation {
+    /// What the value is after it.
+    pub(super) fn into_value(self) -> Option<Bytes> {
+        match self {
+            Mutation::Put(bytes) => Some(bytes),
+            Mutation::Delete => None,
+        }
+    }
+}
+
 impl std::fmt::Debug for Mutation {
     /// Values are never shown: they may be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -185,7 +197,7 @@ pub struct Described {
     /// The key.
     pub id: KeyId,
     /// Its committed state.
-    pub state: State,
+    pub state: KeyState,
     /// What is left of the leases of its entries, by their order, where this replica keeps them.
     pub leases: Vec<Option<LeaseLeft>>,
 }
@@ -309,15 +321,18 @@ pub enum EngineError {
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
+    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until one is. Repeat elsewhere.
+    #[error("this replica lost contact with the store and answers nothing until it is back")]
+    Silent,
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
-    #[error("this replica lost contact with the store and restarts under a new id")]
+    #[error("this replica was declared down and restarts under a new id")]
     CutOff,
     /// Another replica has what was asked for: ask there. Never told to a client.
     #[error("replica {home} is the home")]
     Elsewhere {
         /// Which.
         home: ReplicaId,
-        /// The version of the key, or the epoch of the session, that says so. A higher one is newer.
+        /// The term of the key's home, or the epoch of the session, that says so. A higher one is newer.
         version: u64,
     },
     /// This replica is stopping. Repeat elsewhere.
@@ -326,6 +341,37 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// What a key answered instead of doing what was asked.
+    pub(super) fn of_key(error: KeyError) -> EngineError {
+        match error {
+            KeyError::NeverIssued => EngineError::NeverIssued,
+            KeyError::Ended(end) => EngineError::Ended(end),
+            KeyError::GrantSuperseded => EngineError::GrantSuperseded,
+            KeyError::NoGrant => EngineError::NoGrant,
+            KeyError::Releasing => EngineError::Releasing,
+            KeyError::CallNoNotAbove { given, last } => EngineError::CallNoNotAbove { given, last },
+            KeyError::RequestMismatch { field } => EngineError::RequestMismatch { field },
+            KeyError::Exhausted { what, limit } => EngineError::Exhausted {
+                what,
+                limit: limit as u64,
+            },
+            KeyError::SeqUsedUp => {
+                EngineError::KeyUsedUp("this key has given out all its lockRefs".to_owned())
+            }
+            KeyError::Fence(error @ FenceError::ClockOff) => EngineError::ClockOff(error),
+            KeyError::Fence(error) => EngineError::KeyUsedUp(error.to_string()),
+            KeyError::ClockIsWrong => EngineError::ClockOff(FenceError::ClockOff),
+            KeyError::StoreUnavailable(why) => EngineError::Unavailable(why.to_string()),
+            KeyError::Elsewhere(home) => EngineError::Elsewhere {
+                home: home.replica,
+                version: home.term,
+            },
+            KeyError::ChangingHome => {
+                EngineError::Unavailable("the key is changing its home".to_owned())
+            }
+        }
+    }
+
     /// The same, told of a call whose write may have been done before it failed.
     #[must_use]
     pub fn with_write(self) -> EngineError {
@@ -347,6 +393,7 @@ impl EngineError {
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
             | EngineError::ClockOff(_)
+            | EngineError::Silent
             | EngineError::CutOff
             | EngineError::Elsewhere { .. }
             | EngineError::Stopping) => EngineError::WriteUnknown(other.to_string()),

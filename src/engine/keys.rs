@@ -1,168 +1,264 @@
-//! The keys that this replica has something to do with, and the actor of each.
+//! The keys that this replica has a machine for, and who waits for answers of them.
 //!
-//! A key has a task only while there is work; between two pieces of work its actor is parked here if it
-//! remembers something that must be kept (I10), and dropped otherwise.
+//! A [`Cell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
+//! given to the machine in place ([`super::shell`]); there is no task a key.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{oneshot, watch};
 
-use super::actor::{Actor, IdleSnapshot, Msg};
-use super::api::EngineError;
-use super::inner::Inner;
-use crate::lock::KeyId;
+use super::sessions::OpenCall;
+use super::time::AlarmAt;
+use crate::key::machine::{Answer, CallError, CallId, EntryStatus, Machine};
+use crate::lock::{KeyId, Seq, SessionId};
 
 const SHARDS: usize = 64;
+/// How many idle keys are compared to find one that is idle for long.
+const COMPARED_MAX: usize = 64;
+/// After a call a key is not handed over to whoever asks for it, while it has a holder, for so long.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 
-enum Slot {
-    /// A task runs; it takes what is sent here.
-    Running(mpsc::Sender<Msg>),
-    /// No task runs; the actor waits for the next message.
-    Parked(Box<Actor>),
-    /// The same, and it has nothing on its hands.
-    Idle(Box<IdleSnapshot>),
+/// What a call brought.
+pub(super) type CallResult = Result<Answer, CallError>;
+
+/// Who waits for the answer of a call, or for news.
+pub(super) enum Listener {
+    Answer(oneshot::Sender<CallResult>),
+    Watch {
+        begun: Option<oneshot::Sender<CallResult>>,
+        news: watch::Sender<Option<EntryStatus>>,
+    },
 }
 
-type Shard = HashMap<Arc<KeyId>, Slot>;
+/// A call that was handed to the machine.
+pub(super) struct Open {
+    pub listener: Listener,
+    /// The entry that it waits for, which it keeps alive.
+    pub waits_for: Option<Seq>,
+    /// Keeps the session alive that this entry lives by.
+    pub keeps: Option<OpenCall>,
+}
 
-/// The actors of this replica, by key.
+/// What the shell has of one key.
+pub(super) struct Slot {
+    pub machine: Machine,
+    /// Raised when the machine is replaced: what an older one began is not told to this one.
+    pub generation: u64,
+    pub next_call: u64,
+    pub calls: HashMap<CallId, Open>,
+    /// The live entries here that live by sessions.
+    pub sessions: BTreeMap<Seq, SessionId>,
+    /// Those of a machine that is gone, which are attached still.
+    pub lost_sessions: BTreeMap<Seq, SessionId>,
+    pub alarm: Option<AlarmAt>,
+    /// How many waited when this was noted for operators.
+    pub waiters: usize,
+    /// When it was used last, by CLOCK_BOOTTIME.
+    pub used: Duration,
+    /// It is no longer in the registry: look it up anew.
+    pub removed: bool,
+}
+
+/// One key.
+pub(super) struct Cell {
+    pub id: Arc<KeyId>,
+    slot: Mutex<Slot>,
+}
+
+impl Cell {
+    fn new(id: Arc<KeyId>) -> Self {
+        Cell {
+            id,
+            slot: Mutex::new(Slot {
+                machine: Machine::new(),
+                generation: 0,
+                next_call: 0,
+                calls: HashMap::new(),
+                sessions: BTreeMap::new(),
+                lost_sessions: BTreeMap::new(),
+                alarm: None,
+                waiters: 0,
+                used: Duration::ZERO,
+                removed: false,
+            }),
+        }
+    }
+
+    /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
+    /// itself.
+    pub fn slot(&self) -> MutexGuard<'_, Slot> {
+        match self.slot.lock() {
+            Ok(slot) => slot,
+            Err(poisoned) => {
+                self.slot.clear_poison();
+                let mut slot = poisoned.into_inner();
+                tracing::error!(key = %self.id, "a panic lost what this replica knew of a key: it is read again");
+                slot.start_over();
+                slot
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Forgets what is known. Who waits for an answer learns that it is lost.
+    pub fn start_over(&mut self) {
+        self.machine = Machine::new();
+        self.generation = self.generation.wrapping_add(1);
+        self.calls.clear();
+        self.lost_sessions.append(&mut self.sessions);
+    }
+
+    /// Whether somebody holds the key whose calls came a moment ago.
+    pub fn is_busy(&self, now: Duration) -> bool {
+        let has_holder = self.machine.state().is_some_and(|s| s.holder().is_some());
+        has_holder && now.saturating_sub(self.used) < BUSY_FOR
+    }
+
+    /// Whether nothing is lost if it is forgotten.
+    fn is_forgettable(&self) -> bool {
+        self.calls.is_empty() && self.machine.is_forgettable()
+    }
+}
+
+/// The cells of a replica.
 pub(super) struct Keys {
-    shards: Vec<Mutex<Shard>>,
+    shards: Box<[Mutex<HashMap<Arc<KeyId>, Arc<Cell>>>]>,
     hasher: RandomState,
     count: AtomicUsize,
+    most: usize,
 }
 
 impl Keys {
-    pub fn new() -> Self {
+    /// For `most` keys; above that those that are idle for longest are forgotten (H11).
+    pub fn new(most: usize) -> Self {
         Keys {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             count: AtomicUsize::new(0),
+            most,
         }
     }
 
-    /// How many keys are held, waited for, or just used.
-    pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    fn shard(&self, id: &KeyId) -> MutexGuard<'_, Shard> {
-        let at = self.hasher.hash_one(id) as usize % self.shards.len();
-        // A panic cannot happen between two dependent changes below, so a poisoned shard is still whole.
+    fn shard(&self, id: &KeyId) -> MutexGuard<'_, HashMap<Arc<KeyId>, Arc<Cell>>> {
+        let at = self.hasher.hash_one(id) as usize % SHARDS;
         self.shards[at]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message to the actor of a key, waking or making it. Where the replica is fenced its actors have ended,
-    /// and none begins (I10).
-    pub fn send(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
-        inner.alive()?;
+    /// How many keys are known.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn find(&self, id: &KeyId) -> Option<Arc<Cell>> {
+        self.shard(id).get(id).cloned()
+    }
+
+    /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
+    pub fn cell(&self, id: &Arc<KeyId>) -> Option<Arc<Cell>> {
         let mut shard = self.shard(id);
-        let mut msg = msg;
-        match shard.get_mut(id) {
-            Some(Slot::Running(tx)) => match tx.try_send(msg) {
-                Ok(()) => return Ok(()),
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    return Err(EngineError::Exhausted {
-                        what: "calls_per_key_max",
-                        limit: inner.limits.calls_per_key_max as u64,
-                    });
-                }
-                // The replica is fenced since a moment, or its task crashed. A new actor reads the state again, and
-                // takes over what the one that crashed had granted the lock to (I10).
-                Err(mpsc::error::TrySendError::Closed(back)) => {
-                    inner.alive()?;
-                    tracing::error!(key = %id, "the task of a key ended unexpectedly; restarting it");
-                    msg = back;
-                    shard.remove(id);
-                    self.count.fetch_sub(1, Ordering::Relaxed);
-                }
-            },
-            Some(Slot::Parked(_) | Slot::Idle(_)) | None => {}
+        if let Some(cell) = shard.get(id) {
+            return Some(Arc::clone(cell));
         }
-        let actor = match shard.remove(id) {
-            Some(Slot::Parked(actor)) => actor,
-            Some(Slot::Idle(rest)) => rest.unpack(&inner.limits),
-            Some(Slot::Running(_)) | None => {
-                if self.count.fetch_add(1, Ordering::Relaxed) >= inner.limits.active_keys_max {
-                    self.count.fetch_sub(1, Ordering::Relaxed);
-                    return Err(EngineError::Exhausted {
-                        what: "active_keys_max",
-                        limit: inner.limits.active_keys_max as u64,
-                    });
-                }
-                Box::new(Actor::new(Arc::clone(id), &inner.limits))
+        if self.count() >= self.most && !self.forget_one(&mut shard) {
+            drop(shard);
+            // Few keys are allowed, or this shard has few: no two shards are locked at once.
+            if !self.forget_elsewhere() {
+                return None;
             }
+            shard = self.shard(id);
+            if let Some(cell) = shard.get(id) {
+                return Some(Arc::clone(cell));
+            }
+        }
+        let cell = Arc::new(Cell::new(Arc::clone(id)));
+        shard.insert(Arc::clone(id), Arc::clone(&cell));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Some(cell)
+    }
+
+    /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
+    fn forget_one(&self, shard: &mut HashMap<Arc<KeyId>, Arc<Cell>>) -> bool {
+        let idle = |cell: &Arc<Cell>| {
+            let slot = cell.slot.try_lock().ok()?;
+            let is_idle = slot.calls.is_empty() && slot.machine.is_idle();
+            is_idle.then_some(slot.used)
         };
-        // A channel that is to hold more than this panics.
-        let calls_max = inner.limits.calls_per_key_max.min(Semaphore::MAX_PERMITS);
-        let (tx, rx) = mpsc::channel(calls_max);
-        if let Err(refused) = tx.try_send(msg) {
-            // Cannot be: the channel is new, empty, and holds at least one (Limits::check). If it ever
-            // is, the caller learns of it and the actor is kept.
-            tracing::error!(key = %id, "a new channel refused its first message: {refused}");
-            shard.insert(Arc::clone(id), Slot::Parked(actor));
-            return Err(EngineError::Unavailable("internal: no channel".to_owned()));
-        }
-        shard.insert(Arc::clone(id), Slot::Running(tx));
-        drop(shard);
-        tokio::spawn(actor.run(Arc::clone(inner), rx));
-        Ok(())
-    }
-
-    /// Whether a key has an actor.
-    pub fn has(&self, id: &KeyId) -> bool {
-        match self.shard(id).get(id) {
-            Some(Slot::Running(tx)) => !tx.is_closed(),
-            Some(Slot::Parked(_) | Slot::Idle(_)) => true,
-            None => false,
-        }
-    }
-
-    /// Tells the actor of a key, if there is one, that another replica knows of this version.
-    pub fn hint(
-        &self,
-        inner: &Arc<Inner>,
-        id: &Arc<KeyId>,
-        version: u64,
-    ) -> Result<(), EngineError> {
-        self.notify(inner, id, Msg::Hint { version })
-    }
-
-    /// Hands a message to the actor of a key, if there is one.
-    pub fn notify(&self, inner: &Arc<Inner>, id: &Arc<KeyId>, msg: Msg) -> Result<(), EngineError> {
-        let is_known = self.shard(id).contains_key(id);
-        match is_known {
-            true => self.send(inner, id, msg),
-            false => Ok(()),
-        }
-    }
-
-    /// Ends the task of a key: parks its actor, or drops it if it need not be kept. Gives it back if a
-    /// message came in meanwhile.
-    pub fn park(&self, actor: Box<Actor>, rx: &mpsc::Receiver<Msg>) -> Result<(), Box<Actor>> {
-        let id = Arc::clone(actor.id());
-        let mut shard = self.shard(&id);
-        if !rx.is_empty() {
-            return Err(actor);
-        }
-        if actor.must_stay() {
-            let slot = match actor.into_idle() {
-                Ok(rest) => Slot::Idle(Box::new(rest)),
-                Err(actor) => Slot::Parked(actor),
-            };
-            shard.insert(id, slot);
-        } else {
-            shard.remove(&id);
-            self.count.fetch_sub(1, Ordering::Relaxed);
-            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
-                shard.shrink_to_fit();
+        let found = shard
+            .iter()
+            .filter_map(|(id, cell)| Some((idle(cell)?, Arc::clone(id))))
+            .take(COMPARED_MAX)
+            .min();
+        let Some((_, id)) = found else {
+            return false;
+        };
+        let Some(cell) = shard.get(&id) else {
+            return false;
+        };
+        {
+            let mut slot = cell.slot();
+            if !slot.calls.is_empty() || !slot.machine.is_idle() {
+                return false;
             }
+            slot.removed = true;
         }
-        Ok(())
+        shard.remove(&id);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets an idle key of any shard.
+    fn forget_elsewhere(&self) -> bool {
+        self.shards.iter().any(|shard| {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            self.forget_one(&mut shard)
+        })
+    }
+
+    /// Forgets a key of which nothing is known.
+    pub fn forget(&self, cell: &Cell) {
+        let mut shard = self.shard(&cell.id);
+        {
+            let mut slot = cell.slot();
+            if slot.removed || !slot.is_forgettable() {
+                return;
+            }
+            slot.removed = true;
+        }
+        shard.remove(&cell.id);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// All cells, as they are found one shard after the other.
+    pub fn all(&self) -> impl Iterator<Item = Arc<Cell>> + '_ {
+        self.shards.iter().flat_map(|shard| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().cloned().collect::<Vec<_>>()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Key, TableName};
+
+    #[test]
+    fn idle_keys_make_room_in_whichever_shard_they_are() {
+        let keys = Keys::new(2);
+        for n in 0..200 {
+            let id = Arc::new(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse(&format!("k{n}"), 64).unwrap(),
+            });
+            assert!(keys.cell(&id).is_some(), "no room for key {n}");
+            assert!(keys.count() <= 2);
+        }
     }
 }

@@ -1,86 +1,80 @@
-//! The engine: one actor a key, group commit, waiting, sync, leases.
+//! The engine: runs the machine of each key ([`crate::key::machine`]) on the store, the clocks and the network, keeps
+//! sessions, and starts and stops this replica.
 //!
-//! It takes parsed calls, and asks [`crate::lock::decide`] for the rules and a [`Store`](crate::store::Store) to keep
-//! what they make. It knows nothing of gRPC. Time and ids come from [`Clock`] and [`Ids`].
+//! It takes parsed calls and knows nothing of gRPC. No rule of the lock is here.
 
 mod activity;
-mod actor;
 mod admin;
-mod alarms;
-mod answer;
 mod api;
-mod clock;
-mod handed_over;
-mod heartbeats;
-mod inner;
+mod ask;
+mod hand_over;
 mod keys;
-mod leases;
-mod log_throttle;
-mod members;
 mod peers;
 mod recover;
-mod remote;
-mod routes;
+mod replica;
 mod sessions;
+mod shell;
 mod start;
 mod sweep;
-mod wall_check;
+mod tasks;
+mod time;
 mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use activity::{BusyKey, Cause, Grants, ReplicaActivity, Turns};
 pub use api::*;
-pub use clock::{Clock, Ids, Sleep, SystemClock, SystemIds};
-pub use log_throttle::LogThrottle;
-pub use peers::{NoPeers, Peer, PeerError, Peers, Presence};
+pub use peers::{NoPeers, Peer, PeerError, Peers, Presence, Ranked};
 pub use start::{EngineOptions, REPLICA_TTL};
 pub use watch::Watch;
 
+use crate::key::NewEntry;
+use crate::key::machine::{Answer, Call, EntryRef, LeaseStatus};
 use crate::limits::Limits;
-use crate::lock::{Create, FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::lock::{FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
-use actor::{Accepted, EntryRef, Held, LeaseValidity, Msg};
-use answer::{acquired, created};
-use inner::Inner;
-use leases::{EntryId, LeaseKey, NoLease};
+use replica::Replica;
+use sessions::NoRoom;
 use start::Shared;
 
 /// What the engine has at the moment, and what it counted since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys that are held, waited for, or were just used.
+    /// Keys that this replica knows: that it is the home of, or that are being looked up.
     pub active_keys: usize,
-    /// Open sessions.
+    /// Sessions that this replica keeps.
     pub sessions: usize,
     /// Compare-and-swaps that took effect.
     pub swaps: u64,
-    /// Commands in them.
-    pub commands: u64,
     /// Compare-and-swaps that met another state.
     pub conflicts: u64,
-    /// Compare-and-swaps whose outcome had to be looked up.
+    /// Compare-and-swaps whose outcome had to be resolved.
     pub unknown: u64,
 }
 
 /// The engine of one replica. Cheap to clone.
 ///
-/// A replica that was cut off from its store for too long is fenced for good (I10); then this goes on as a new
-/// replica, under a new id.
+/// A replica that others declared down is fenced for good (H2); then this goes on as a new replica, under a new id.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
+/// What may be told of the lease of an entry.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
+    ttl: Duration,
+    valid_for: Duration,
+}
+
 impl Engine {
     /// This replica; the nil id before it has started.
     pub fn replica(&self) -> ReplicaId {
-        self.inner()
-            .map_or(ReplicaId(Uuid::nil()), |inner| inner.replica)
+        self.current()
+            .map_or(ReplicaId(Uuid::nil()), |replica| replica.id)
     }
 
     /// The limits in force.
@@ -96,14 +90,13 @@ impl Engine {
     /// What it has, which is nothing unless it serves, and what it counted, also after it was stopped.
     pub fn counts(&self) -> Counts {
         use std::sync::atomic::Ordering::Relaxed;
-        let inner = self.inner().ok();
-        let inner = inner.as_ref();
+        let replica = self.current().ok();
+        let replica = replica.as_ref();
         let counters = &self.shared.counters;
         Counts {
-            active_keys: inner.map_or(0, |inner| inner.keys.count()),
-            sessions: inner.map_or(0, |inner| inner.leases.counts().0),
+            active_keys: replica.map_or(0, |replica| replica.keys.count()),
+            sessions: replica.map_or(0, |replica| replica.sessions.table.count()),
             swaps: counters.swaps.load(Relaxed),
-            commands: counters.commands.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
             unknown: counters.unknown.load(Relaxed),
         }
@@ -111,14 +104,13 @@ impl Engine {
 
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
-        let inner = self.inner()?;
-        if inner.is_clock_off() {
+        let replica = self.current()?;
+        replica.sure()?;
+        if replica.membership.clock_off() {
             return Err(EngineError::ClockOff(FenceError::ClockOff));
         }
-        inner
-            .store
-            .ready()
-            .map_err(|error| EngineError::Unavailable(error.to_string()))
+        let ready = replica.store.health.ready();
+        ready.map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
     fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {
@@ -136,129 +128,102 @@ impl Engine {
         })
     }
 
-    /// Asks the actor of a key. The call goes on there if this future is dropped.
-    async fn ask<T>(
-        inner: &Arc<Inner>,
-        id: &Arc<KeyId>,
-        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
-    ) -> Result<T, EngineError> {
-        Self::ask_for(inner, id, msg, |lost| lost).await
-    }
-
-    /// As [`Engine::ask`], of what may write: once it is handed over, an answer that is lost may be that of a write.
-    async fn ask_to_write<T>(
-        inner: &Arc<Inner>,
-        id: &Arc<KeyId>,
-        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
-    ) -> Result<T, EngineError> {
-        Self::ask_for(inner, id, msg, EngineError::with_write).await
-    }
-
-    async fn ask_for<T>(
-        inner: &Arc<Inner>,
-        id: &Arc<KeyId>,
-        msg: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Msg,
-        answered: impl Fn(EngineError) -> EngineError,
-    ) -> Result<T, EngineError> {
-        let (reply, answer) = oneshot::channel();
-        inner.keys.send(inner, id, msg(reply))?;
-        let answer = answer.await;
-        // Looked at after the store's acknowledgement, and before anybody learns of it (I10).
-        inner.alive().map_err(&answered)?;
-        answer.map_err(|_| answered(actor::no_answer()))?
-    }
-
     /// What may be told of a lease, asked where it is kept.
-    async fn answered(
-        inner: &Arc<Inner>,
-        validity: LeaseValidity,
-    ) -> Result<LeaseValidity, EngineError> {
-        let Some(session) = validity.ask else {
-            return Ok(validity);
-        };
-        let renewed = remote::renew(inner, session).await?;
-        inner.alive()?;
-        Ok(LeaseValidity {
-            ttl: renewed.ttl,
-            valid_for: renewed.valid_for,
-            ask: None,
-        })
+    async fn validity(replica: &Arc<Replica>, lease: LeaseStatus) -> Result<Validity, EngineError> {
+        match lease {
+            LeaseStatus::Own { ttl, valid_for } => Ok(Validity { ttl, valid_for }),
+            LeaseStatus::Session(session) => {
+                let renewed = replica.session_validity(session).await?;
+                replica.sure()?;
+                Ok(Validity {
+                    ttl: renewed.ttl,
+                    valid_for: renewed.valid_for,
+                })
+            }
+        }
     }
 
-    /// As [`Engine::answered`], of what was done already: then a lease of which nothing can be said is no reason not
-    /// to say so.
-    async fn done<T>(inner: &Arc<Inner>, accepted: Accepted<T>) -> Result<Done<T>, EngineError> {
-        let answered = Self::answered(inner, accepted.validity).await;
-        inner.alive()?;
+    /// As [`Engine::validity`], of what was done already: that is reported even where the lease's validity is unknown.
+    async fn done<T>(
+        replica: &Arc<Replica>,
+        value: T,
+        lease: LeaseStatus,
+    ) -> Result<Done<T>, EngineError> {
+        let validity = Self::validity(replica, lease).await;
+        replica.sure()?;
         Ok(Done {
-            value: accepted.value,
-            valid_for: answered.map_or(Duration::ZERO, |validity| validity.valid_for),
+            value,
+            valid_for: validity.map_or(Duration::ZERO, |validity| validity.valid_for),
         })
-    }
-
-    /// As [`Engine::answered`], of the status of an entry.
-    async fn answered_held(
-        inner: &Arc<Inner>,
-        id: &Arc<KeyId>,
-        mut held: Held,
-    ) -> Result<Held, EngineError> {
-        if held.is_final() {
-            return Ok(held);
-        }
-        let (Held::Held { validity, .. } | Held::Waiting { validity, .. }) = &mut held;
-        *validity = Self::answered(inner, *validity).await?;
-        if let Held::Held {
-            seq, tag, grant, ..
-        } = held
-        {
-            let entry_ref = EntryRef {
-                seq,
-                tag,
-                grant: Some(grant),
-            };
-            Self::ask(inner, id, |reply| Msg::Answered { entry_ref, reply }).await?;
-        }
-        Ok(held)
     }
 
     /// Adds an entry to the queue of a key.
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of(call.id)?;
-        let liveness = match call.live_by {
-            LiveBy::Ttl(ttl_ms) => Liveness::Own { ttl_ms },
+        let (liveness, _room) = match call.live_by {
+            LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
             LiveBy::Session(session) => {
-                let key = LeaseKey::Session(session);
-                match inner.leases.renew(&key) {
-                    Ok(_) => {}
-                    Err(NoLease::Unknown | NoLease::InDoubt | NoLease::HandedOver)
-                        if inner.shared =>
-                    {
-                        remote::renew(&inner, session).await?;
+                replica.session_validity(session).await?;
+                let room = match replica.sessions.room(session) {
+                    Ok(room) => Some(room),
+                    Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
+                    // A repeated call makes no new entry (I5).
+                    Err(NoRoom::Full) if replica.has_made(&id, call.request_id) => None,
+                    Err(NoRoom::Full) => {
+                        return Err(EngineError::Exhausted {
+                            what: "lock_refs_per_session_max",
+                            limit: replica.limits.lock_refs_per_session_max as u64,
+                        });
                     }
-                    Err(_) => return Err(EngineError::SessionEnded),
-                }
-                Liveness::Session(session)
+                };
+                (Liveness::Session(session), room)
             }
         };
-        let create = Box::new(Create {
+        let entry = Box::new(NewEntry {
             request_id: call.request_id,
             mode: call.mode,
             liveness,
-            home: inner.replica,
             identity: call.identity.into(),
             owner: call.owner.into(),
-            created_at_ms: wall_ms(&inner),
-            past: None,
+            created_at_ms: wall_ms(&replica),
         });
         let read_value = call.read_value;
-        let held = Self::ask(&inner, &id, |reply| Msg::Create {
-            create,
-            read_value,
-            reply,
+        let answer = replica
+            .asked(&id, Call::Create { entry, read_value })
+            .await?;
+        let held = replica.held_answer(&id, &answer);
+        let (entry, status, existed, lease) = match answer {
+            Answer::Held {
+                entry,
+                value,
+                existed,
+                lease,
+            } => (entry, held_status(entry, value), existed, lease),
+            Answer::Waiting {
+                entry,
+                position,
+                existed,
+                lease,
+            } => (entry, LockStatus::Waiting { position }, existed, lease),
+            other => return Err(unexpected(&other)),
+        };
+        let validity = Self::validity(&replica, lease).await?;
+        if let Some(held) = held {
+            held.heard();
+        }
+        let lock_ref = lock_ref(&id, entry);
+        Ok(CreatedLockRef {
+            lease: match lease {
+                LeaseStatus::Session(session) => LeaseId::Session(session),
+                LeaseStatus::Own { .. } => LeaseId::LockRef(lock_ref.without_grant()),
+            },
+            lock_ref,
+            status,
+            ttl: validity.ttl,
+            valid_for: validity.valid_for,
+            existed,
         })
-        .await?;
-        Ok(created(&id, Self::answered_held(&inner, &id, held).await?))
     }
 
     /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
@@ -268,67 +233,68 @@ impl Engine {
         wait: Duration,
         read_value: bool,
     ) -> Result<Acquired, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
-        let clock = &inner.clock;
-        let wait = wait.min(inner.limits.wait_max());
-        let until = clock.boot().saturating_add(wait);
-        loop {
-            let left = until.saturating_sub(clock.boot());
-            let wait = !left.is_zero();
-            let held = Self::ask(&inner, &id, |reply| Msg::Acquire {
-                entry_ref,
-                wait,
-                read_value,
-                reply,
-            })
-            .await?;
-            match held {
-                Held::Waiting {
-                    waker: Some(waker), ..
-                } => {
-                    let mut stopping = inner.stopping.subscribe();
-                    let stops = tokio::select! {
-                        biased;
-                        // Its turn, or it has ended: re-read.
-                        _ = waker.turn => false,
-                        _ = stopping.wait_for(|stopping| *stopping) => true,
-                        () = clock.sleep(left) => false,
-                    };
-                    if stops {
-                        inner.alive()?;
-                        return Err(EngineError::Stopping);
-                    }
-                }
-                Held::Waiting { .. } | Held::Held { .. } => {
-                    let held = Self::answered_held(&inner, &id, held).await?;
-                    return Ok(acquired(lock_ref, held));
-                }
-            }
+        let entry = EntryRef::from(lock_ref);
+        let wait = wait.min(replica.limits.wait_max());
+        let call = Call::Acquire {
+            entry,
+            wait: !wait.is_zero(),
+            read_value,
+        };
+        let answer = match wait.is_zero() {
+            true => replica.asked(&id, call).await?,
+            false => replica.asked_to_wait(&id, call, entry.seq, wait).await?,
+        };
+        let held = replica.held_answer(&id, &answer);
+        let (entry, status, lease) = match answer {
+            Answer::Held {
+                entry,
+                value,
+                lease,
+                ..
+            } => (entry, held_status(entry, value), lease),
+            Answer::Waiting {
+                entry,
+                position,
+                lease,
+                ..
+            } => (entry, LockStatus::Waiting { position }, lease),
+            other => return Err(unexpected(&other)),
+        };
+        let validity = Self::validity(&replica, lease).await?;
+        if let Some(held) = held {
+            held.heard();
         }
+        Ok(Acquired {
+            lock_ref: self::lock_ref(&id, entry),
+            status,
+            valid_for: validity.valid_for,
+        })
     }
 
-    /// Releases an entry, after writing `put`. True if it had been given back before.
+    /// Gives an entry back, after writing `put`. True if it had been given back before.
     pub async fn release(
         &self,
         lock_ref: &LockRef,
         put: Option<Mutation>,
         call_no: u64,
     ) -> Result<bool, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
         let writes = put.is_some();
-        let msg = |reply| Msg::Release {
-            entry_ref,
+        let call = Call::Release {
+            entry: EntryRef::from(lock_ref),
             call_no,
-            put,
-            reply,
+            put: put.map(Mutation::into_value),
         };
-        match writes {
-            true => Self::ask_to_write(&inner, &id, msg).await,
-            false => Self::ask(&inner, &id, msg).await,
+        let answer = match writes {
+            true => replica.asked_to_write(&id, call).await,
+            false => replica.asked(&id, call).await,
+        };
+        match answer? {
+            Answer::Released { already } => Ok(already),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -338,15 +304,15 @@ impl Engine {
         lock_ref: &LockRef,
         call_no: u64,
     ) -> Result<Done<Value>, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
-        let ask = Self::ask(&inner, &id, |reply| Msg::Get {
-            entry_ref,
-            call_no,
-            reply,
-        });
-        Self::done(&inner, ask.await?).await
+        let entry = EntryRef::from(lock_ref);
+        match replica.asked(&id, Call::Get { entry, call_no }).await? {
+            Answer::Value { value, lease } => {
+                Self::done(&replica, Value { bytes: value }, lease).await
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Writes as the holder.
@@ -356,28 +322,32 @@ impl Engine {
         mutation: Mutation,
         call_no: u64,
     ) -> Result<Done<()>, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
-        let ask = Self::ask_to_write(&inner, &id, |reply| Msg::Write {
-            entry_ref,
+        let call = Call::Put {
+            entry: EntryRef::from(lock_ref),
             call_no,
-            mutation,
-            reply,
-        });
-        let accepted = ask.await?;
-        Self::done(&inner, accepted)
-            .await
-            .map_err(EngineError::with_write)
+            value: mutation.into_value(),
+        };
+        match replica.asked_to_write(&id, call).await? {
+            Answer::Written { lease } => {
+                let done = Self::done(&replica, (), lease).await;
+                done.map_err(EngineError::with_write)
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Watches a lockRef.
     pub async fn watch(&self, lock_ref: &LockRef) -> Result<Watch, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
-        let entry_ref = EntryRef::from(lock_ref);
-        let handle = Self::ask(&inner, &id, |reply| Msg::Watch { entry_ref, reply }).await?;
-        Ok(Watch::new(Arc::clone(&inner), handle))
+        let entry = EntryRef::from(lock_ref);
+        let (watching, answer) = replica.asked_to_watch(&id, entry).await?;
+        match answer {
+            Answer::Watching { lease } => Ok(Watch::new(watching, id, entry, lease)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Opens a session whose id is its `request_id`; finds it if it is open already.
@@ -385,54 +355,47 @@ impl Engine {
         &self,
         call: SessionCall,
     ) -> Result<(SessionId, Renewed), EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = SessionId(call.request_id);
         let row = SessionRow {
             id,
             ttl_ms: call.ttl_ms,
             disconnect_grace_ms: call.disconnect_grace_ms,
-            replica: inner.replica,
+            replica: replica.id,
             epoch: 1,
             open: true,
             identity: call.identity,
             owner: call.owner,
-            created_at_ms: wall_ms(&inner),
+            created_at_ms: wall_ms(&replica),
         };
-        // In a task of its own: a row that was written always gets its lease.
-        let renewed = tokio::spawn(sessions::open(Arc::clone(&inner), row))
-            .await
-            .map_err(|_| actor::no_answer())??;
-        inner.alive()?;
+        let renewed = tokio::spawn(sessions::open(Arc::clone(&replica), row));
+        let renewed = renewed.await.map_err(|_| lost_task())??;
+        replica.sure()?;
         Ok((id, renewed))
     }
 
-    /// A renewal.
+    /// A renewal. `Elsewhere` of a session that another replica keeps.
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let renewed = match lease {
-            LeaseId::Session(session) => sessions::renew(&inner, *session).await?,
+            LeaseId::Session(session) => replica.renew_kept(*session, false).await?,
             LeaseId::LockRef(lock_ref) => {
                 let id = self.id_of_ref(lock_ref)?;
-                let lease = EntryId {
-                    id: Arc::clone(&id),
-                    seq: lock_ref.seq,
-                };
-                // Also while the state of its key cannot be read.
-                if let Ok(renewed) = inner.leases.renew_entry(lease, lock_ref.tag) {
-                    renewed
-                } else {
-                    let entry_ref = EntryRef::from(lock_ref);
-                    let ask = Self::ask(&inner, &id, |reply| Msg::Renew { entry_ref, reply });
-                    let validity = Self::answered(&inner, ask.await?).await?;
-                    Renewed {
-                        ttl: validity.ttl,
-                        disconnect_grace: None,
-                        valid_for: validity.valid_for,
+                let entry = EntryRef::from(lock_ref);
+                match replica.asked(&id, Call::Renew { entry }).await? {
+                    Answer::Renewed { lease } => {
+                        let validity = Self::validity(&replica, lease).await?;
+                        Renewed {
+                            ttl: validity.ttl,
+                            disconnect_grace: None,
+                            valid_for: validity.valid_for,
+                        }
                     }
+                    other => return Err(unexpected(&other)),
                 }
             }
         };
-        inner.alive()?;
+        replica.sure()?;
         Ok(renewed)
     }
 
@@ -441,50 +404,55 @@ impl Engine {
         let LeaseId::Session(session) = lease else {
             return self.renew(lease).await;
         };
-        let inner = self.inner()?;
-        let renewed = sessions::renew_on_stream(&inner, *session).await;
-        inner.alive()?;
+        let replica = self.current()?;
+        let renewed = replica.renew_kept(*session, true).await;
+        replica.sure()?;
+        renewed
+    }
+
+    /// A renewal of a session that this replica keeps, passed on by another one.
+    pub async fn renew_kept(&self, session: SessionId) -> Result<Renewed, EngineError> {
+        let replica = self.current()?;
+        let renewed = replica.renew_kept(session, false).await;
+        replica.sure()?;
         renewed
     }
 
     /// A stream ended, here or at another replica, that the client of a session sent renewals on. To be
     /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
     pub fn disconnected(&self, session: SessionId) {
-        if let Ok(inner) = self.inner() {
-            inner.leases.disconnected(session);
+        if let Ok(replica) = self.current() {
+            let now = replica.time.now();
+            replica.sessions.table.disconnected(session, now);
+        }
+    }
+
+    /// Another replica says that a session has ended: its row is read.
+    pub fn session_ended_elsewhere(&self, session: SessionId) {
+        if let Ok(replica) = self.current()
+            && replica.sessions.table.entries_of(session) > 0
+        {
+            replica.look_up_session(session);
         }
     }
 
     /// Closes a session and ends what lives by it. True if it had ended before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
-        let inner = self.inner()?;
-        let renewed = inner.leases.renew(&LeaseKey::Session(session));
-        if let Err(NoLease::Unknown | NoLease::HandedOver) = renewed {
-            return match sessions::kept_elsewhere(&inner, session).await? {
-                Some(elsewhere) => Err(elsewhere),
-                None => Ok(true),
-            };
-        }
-        // Also where it has ended: then another call, or its expiry, may not have written that down yet.
-        let ended = tokio::spawn(sessions::end(Arc::clone(&inner), session))
-            .await
-            .map_err(|_| actor::no_answer())?;
-        match ended {
-            sessions::Closed::Done => Ok(renewed.is_err()),
-            sessions::Closed::Stopped => Err(EngineError::Stopping),
-            sessions::Closed::Moved => match sessions::kept_elsewhere(&inner, session).await? {
-                Some(elsewhere) => Err(elsewhere),
-                None => Ok(true),
-            },
-        }
+        let replica = self.current()?;
+        let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
+        let closed = closed.await.map_err(|_| lost_task())?;
+        replica.sure()?;
+        closed
     }
 
     /// Reads without a lock.
     pub async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
-        let inner = self.inner()?;
+        let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        match inner.store.read_data(&id).await {
-            Ok(cell) => Ok(actor::value_of(cell)),
+        match replica.store.data.read_data(&id).await {
+            Ok(cell) => Ok(Value {
+                bytes: cell.and_then(|cell| cell.value),
+            }),
             Err(error) => Err(EngineError::Unavailable(error.to_string())),
         }
     }
@@ -496,6 +464,36 @@ impl Engine {
     }
 }
 
-fn wall_ms(inner: &Inner) -> i64 {
-    i64::try_from(inner.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
+fn held_status(entry: EntryRef, value: Option<Option<bytes::Bytes>>) -> LockStatus {
+    LockStatus::Held {
+        grant: entry.grant.unwrap_or(crate::lock::Fence::NONE),
+        value: value.map(|bytes| Value { bytes }),
+    }
+}
+
+fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
+    LockRef {
+        table: id.table.clone(),
+        key: id.key.clone(),
+        seq: entry.seq,
+        tag: entry.tag,
+        grant: entry.grant,
+    }
+}
+
+/// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
+fn unexpected(answer: &Answer) -> EngineError {
+    tracing::error!(
+        ?answer,
+        "a key answered a call with what does not belong to it"
+    );
+    EngineError::Unavailable("the answer does not belong to the call".to_owned())
+}
+
+fn lost_task() -> EngineError {
+    EngineError::Unavailable("what worked at the call was lost; its outcome is unknown".to_owned())
+}
+
+fn wall_ms(replica: &Replica) -> i64 {
+    i64::try_from(replica.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
 }

@@ -1,37 +1,33 @@
-//! How a replica starts, stops, and starts anew.
+//! How a replica starts, stops, and starts anew under another id.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::mpsc;
 
 use super::activity::Activity;
-use super::alarms;
 use super::api::EngineError;
-use super::clock::{Clock, Ids};
-use super::inner::{Counters, Inner, LogThrottles, OpenHandOvers};
+use super::hand_over::hand_over_all;
 use super::keys::Keys;
-use super::leases::Leases;
-use super::log_throttle::LogThrottle;
-use super::members::Members;
 use super::peers::Peers;
-use super::recover::recover;
-use super::remote::{self, RemoteSessions};
-use super::routes::failed;
-use super::sessions::EVICTS_AT_ONCE;
-use super::wall_check::WallCheck;
-use super::{Engine, heartbeats, sweep};
+use super::replica::{Counters, LogThrottles, Replica};
+use super::sessions::{self, Sessions, Table};
+use super::time::Time;
+use super::{Engine, recover, sweep, tasks};
+use crate::clock::{Clock, Ids};
+use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
 use crate::lock::{CoreLimits, ReplicaId, TableName};
-use crate::session::Validity;
-use crate::store::{ReplicaRow, Store, StoreError};
+use crate::log_throttle::LogThrottle;
+use crate::membership::{self, Membership, OpenHandOver, Starter};
+use crate::store::{ClusterStore, Life, ReplicaRow, Store};
 
 /// What an engine is made of.
 pub struct EngineOptions {
     /// Where states and data are kept.
-    pub store: Arc<dyn Store>,
+    pub store: Store,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Ids.
@@ -42,23 +38,25 @@ pub struct EngineOptions {
     pub tables: Vec<TableName>,
     /// The limits in force.
     pub limits: Limits,
+    /// Its configured name, which stays over restarts; empty: its id.
+    pub name: String,
+    /// Where it runs; empty where none is configured.
+    pub zone: String,
     /// Where this replica serves gRPC, for operators.
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
-    /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one
-    /// by the others, and another one that asks for less by this one.
+    /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one by
+    /// the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
 }
 
-/// The replica TTL unless configured.
-pub const REPLICA_TTL: Duration = Duration::from_secs(10);
-/// How many homes may be being notified of ends at once.
-const NOTIFYING_MAX: u32 = 1_024;
-/// For how long a replica that stops waits until they have heard.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-/// How often it is tried to say that this replica stopped.
-const HAND_OVER_TRIES: u32 = 4;
+pub use crate::membership::REPLICA_TTL;
+
+/// Alarms are looked at every 50 ms: a process that did not for so long hangs, and sends no heartbeat.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
+/// How many hand-over requests wait to be worked at.
+const REQUESTS_MAX: usize = 256;
 
 /// What stays the same for as long as the process runs, and the replica that it is now.
 pub(super) struct Shared {
@@ -67,38 +65,18 @@ pub(super) struct Shared {
     pub counters: Arc<Counters>,
     pub activity: Arc<Activity>,
     current: RwLock<Current>,
-    /// The id under which nothing was served yet, and which the next try to start uses.
-    next: Mutex<Option<NextId>>,
-}
-
-/// An id that tries to start share, so that they add one row.
-#[derive(Clone, Copy)]
-struct NextId {
-    id: ReplicaId,
-    /// When it may have been announced first. From a replica TTL after that on others may take it for down.
-    announced: Duration,
-    /// The number of the heartbeat that announces it: another one at each try, for the last one may have been seen.
-    heartbeat: u64,
+    /// Starts replicas; never held while calls are served.
+    starter: tokio::sync::Mutex<Option<Starter>>,
 }
 
 enum Current {
     /// No replica yet, or no longer; why not.
     Waiting {
         why: String,
-        last: Option<Arc<Inner>>,
+        last: Option<Arc<Replica>>,
     },
-    Serving(Arc<Inner>),
-    Stopped(Option<Arc<Inner>>),
-}
-
-impl NextId {
-    fn fresh(options: &EngineOptions) -> NextId {
-        NextId {
-            id: ReplicaId(options.ids.uuid()),
-            announced: options.clock.boot(),
-            heartbeat: 1,
-        }
-    }
+    Serving(Arc<Replica>),
+    Stopped(Option<Arc<Replica>>),
 }
 
 impl Shared {
@@ -121,11 +99,11 @@ impl Shared {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let last = match &*current {
             Current::Waiting { last, .. } => last.clone(),
-            Current::Serving(inner) => Some(Arc::clone(inner)),
+            Current::Serving(replica) => Some(Arc::clone(replica)),
             Current::Stopped(_) => return,
         };
-        if let Some(inner) = &last {
-            inner.stopping.send_replace(true);
+        if let Some(replica) = &last {
+            replica.stopping.send_replace(true);
         }
         *current = Current::Stopped(last);
     }
@@ -146,13 +124,13 @@ impl Engine {
                     why: why.to_owned(),
                     last: None,
                 }),
-                next: Mutex::default(),
+                starter: tokio::sync::Mutex::default(),
             }),
         }
     }
 
     /// The replica that this is now.
-    pub(super) fn inner(&self) -> Result<Arc<Inner>, EngineError> {
+    pub(super) fn current(&self) -> Result<Arc<Replica>, EngineError> {
         let current = self
             .shared
             .current
@@ -160,16 +138,16 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
-            Current::Serving(inner) => {
-                inner.alive()?;
-                Ok(Arc::clone(inner))
+            Current::Serving(replica) => {
+                replica.sure()?;
+                Ok(Arc::clone(replica))
             }
             Current::Stopped(_) => Err(EngineError::Stopping),
         }
     }
 
-    /// Starts a replica: announces it, takes over what older ones left, and begins to watch leases.
-    /// What went wrong is of the store; nothing is served then.
+    /// Starts a replica: announces it, takes over what the last process left where the store is this one's alone, and
+    /// begins to watch leases. What went wrong is of the store; nothing is served then.
     pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
         let engine = Engine::waiting(
             options.tables.clone(),
@@ -185,76 +163,60 @@ impl Engine {
         if self.shared.is_stopped() {
             return Err(EngineError::Stopping);
         }
-        let inner = self.shared.live(&options).await?;
-        if !self.shared.set(Current::Serving(Arc::clone(&inner))) {
-            say_stopped(&inner).await;
+        let replica = self.shared.join(&options).await?;
+        if !self.shared.set(Current::Serving(Arc::clone(&replica))) {
+            end(&replica).await;
             return Err(EngineError::Stopping);
         }
-        if inner.shared {
+        if replica.store.cluster.is_some() {
             let shared = Arc::downgrade(&self.shared);
-            tokio::spawn(start_over(shared, options, inner));
+            tokio::spawn(start_over(shared, options, replica));
         }
         Ok(())
     }
 
-    /// After [`Engine::stop`]: tells the others that this replica is gone, so that they take its entries over at
-    /// once. To be called last, when all calls were answered: from here on nothing is.
+    /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone. To
+    /// be called last, when all calls were answered: from here on nothing is.
     pub async fn hand_over(&self) {
         let last = {
             let current = self.shared.current.read();
             match &*current.unwrap_or_else(PoisonError::into_inner) {
-                Current::Stopped(Some(inner)) if inner.shared => Arc::clone(inner),
+                Current::Stopped(Some(replica)) if replica.store.cluster.is_some() => {
+                    Arc::clone(replica)
+                }
                 Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
             }
         };
-        // Homes learn of the ends of their holders while this one is there to tell.
-        tokio::select! {
-            biased;
-            _ = last.telling.acquire_many(NOTIFYING_MAX) => {}
-            () = last.clock.sleep(ANSWERED_WITHIN) => {}
-        }
-        say_stopped(&last).await;
+        hand_over_all(&last).await;
+        end(&last).await;
     }
-}
-
-fn unavailable(error: StoreError) -> EngineError {
-    EngineError::Unavailable(error.to_string())
 }
 
 /// Ends a replica, and tells the others.
-async fn say_stopped(last: &Inner) {
-    last.fence_self();
-    if !last.shared {
-        return;
-    }
-    for tries in 0..HAND_OVER_TRIES {
-        match heartbeats::send_heartbeat(last, true).await {
-            Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(%error, "could not mark this replica as stopped");
-                last.clock.sleep(last.backoff(tries)).await;
-            }
-        }
+async fn end(replica: &Arc<Replica>) {
+    replica.stopping.send_replace(true);
+    replica.ended.send_replace(true);
+    if let Err(error) = replica.membership.stop().await {
+        tracing::warn!(%error, "that this replica stopped could not be written: others wait for its replica TTL");
     }
 }
 
 /// Each time that a replica is fenced, becomes a new one.
-async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inner>) {
+async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
-        let mut fenced = last.fenced.subscribe();
+        let mut fenced = last.membership.fenced();
         // The sender lives in `last`.
         let _ = fenced.wait_for(|fenced| *fenced).await;
+        last.stopping.send_replace(true);
+        last.ended.send_replace(true);
         let Some(engine) = shared.upgrade() else {
             return;
         };
         if engine.is_stopped() {
             return;
         }
-        tracing::error!(
-            replica = %last.replica,
-            "no heartbeat acknowledged within the deadline: fencing this replica, restarting under a new id"
-        );
+        tracing::error!(replica = %last.id, "this replica was declared down: it restarts under a new id");
         engine.set(Current::Waiting {
             why: EngineError::CutOff.to_string(),
             last: Some(Arc::clone(&last)),
@@ -265,15 +227,8 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             if engine.is_stopped() {
                 return;
             }
-            let begun = async {
-                // Nothing is answered in its name any more, so others need not wait until they think so.
-                heartbeats::send_heartbeat(&last, true)
-                    .await
-                    .map_err(failed)?;
-                engine.live(&options).await
-            };
-            match begun.await {
-                Ok(inner) => break inner,
+            match engine.join(&options).await {
+                Ok(replica) => break replica,
                 Err(error) => {
                     if let Some(times) = log_throttle.met(options.clock.boot(), &error.to_string())
                     {
@@ -285,133 +240,136 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Inn
             }
         };
         if !engine.set(Current::Serving(Arc::clone(&last))) {
-            return say_stopped(&last).await;
+            return end(&last).await;
         }
-        tracing::info!(replica = %last.replica, "restarted under a new id");
+        tracing::info!(replica = %last.id, "restarted");
     }
 }
 
 impl Shared {
-    fn next(&self) -> MutexGuard<'_, Option<NextId>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The id for a try to start. That of the last one where nobody can take it for down yet; else its row is deleted
-    /// first, so that there is one at most.
-    async fn next_id(&self, options: &EngineOptions, ttl: Duration) -> Result<NextId, EngineError> {
-        let known = *self.next();
-        let next = match known {
-            Some(known)
-                if options.clock.boot() <= Validity::shared(known.announced, ttl).alive_until() =>
-            {
-                NextId {
-                    heartbeat: known.heartbeat + 1,
-                    ..known
-                }
-            }
-            other => {
-                if let Some(old) = other {
-                    options
-                        .store
-                        .forget_replica(old.id)
-                        .await
-                        .map_err(unavailable)?;
-                }
-                NextId::fresh(options)
+    /// Becomes a replica.
+    async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
+        let moved = Arc::new(AtomicU64::new(u64::MAX));
+        let (membership, requests) = match &options.store.cluster {
+            None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
+            Some(cluster) => {
+                let (membership, requests) = self.announce(options, cluster, &moved).await?;
+                (membership, Some(requests))
             }
         };
-        *self.next() = Some(next);
-        Ok(next)
+        let replica = Arc::new(self.replica(options, membership, moved));
+        tokio::spawn(tasks::alarms(Arc::clone(&replica)));
+        if let Some(requests) = requests {
+            tokio::spawn(tasks::requests(Arc::clone(&replica), requests));
+            tokio::spawn(sessions::watch(Arc::clone(&replica)));
+            tokio::spawn(sweep::run(Arc::clone(&replica)));
+            return Ok(replica);
+        }
+        let recovered = recover::recover(&replica).await.inspect_err(|_| {
+            // Nobody gets this replica, so nobody else can end its tasks.
+            replica.stopping.send_replace(true);
+        })?;
+        if recovered.keys > 0 || recovered.sessions > 0 {
+            tracing::info!(
+                keys = recovered.keys,
+                sessions = recovered.sessions,
+                "took over what the last process left"
+            );
+        }
+        Ok(replica)
     }
 
-    async fn live(&self, options: &EngineOptions) -> Result<Arc<Inner>, EngineError> {
-        let limits = self.limits.clone();
-        let shared = !options.store.is_exclusive();
-        // What it announces is what it keeps to.
-        let ttl_ms = u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX);
-        let replica_ttl = Duration::from_millis(u64::from(ttl_ms));
-        let next = match shared {
-            true => self.next_id(options, replica_ttl).await?,
-            false => NextId::fresh(options),
-        };
-        let NextId {
-            id: replica,
-            announced,
-            heartbeat,
-        } = next;
-        let validity = match shared {
-            true => Validity::shared(announced, replica_ttl),
-            false => Validity::alone(),
-        };
-        let leases = Leases::new(Arc::clone(&options.clock), limits.sessions_max, validity);
-        let row = ReplicaRow {
-            id: replica,
+    /// Announces this replica among others. Tries that fail share an id.
+    async fn announce(
+        &self,
+        options: &EngineOptions,
+        cluster: &Arc<dyn ClusterStore>,
+        moved: &Arc<AtomicU64>,
+    ) -> Result<(Arc<Membership>, mpsc::Receiver<OpenHandOver>), EngineError> {
+        let (hand_overs, requests) = mpsc::channel(REQUESTS_MAX);
+        let (moved, clock) = (Arc::clone(moved), Arc::clone(&options.clock));
+        let membership = membership::Options {
+            store: Arc::clone(cluster),
+            clock: Arc::clone(&options.clock),
+            ids: Arc::clone(&options.ids),
+            name: options.name.clone(),
+            zone: options.zone.clone(),
             address: options.address.clone(),
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
-            ttl_ms,
-            heartbeat,
-            stopped: false,
+            replica_ttl: options.replica_ttl,
+            moved: Arc::new(move || {
+                let moved = Duration::from_millis(moved.load(Ordering::Relaxed));
+                clock.boot().saturating_sub(moved) < MOVED_WITHIN
+            }),
+            hand_overs,
         };
-        let inner = Arc::new(Inner {
-            replica,
-            row,
-            tables: self.tables.clone(),
-            core: CoreLimits {
-                ahead_us_max: options.store.ahead_us_max(),
-                ..limits.core()
+        let failed = |why: &dyn std::fmt::Display| EngineError::Unavailable(why.to_string());
+        let mut starter = self.starter.lock().await;
+        let starter = match &mut *starter {
+            Some(starter) => {
+                starter
+                    .set_options(membership)
+                    .map_err(|why| failed(&why))?;
+                starter
+            }
+            none => none.insert(Starter::new(membership).map_err(|why| failed(&why))?),
+        };
+        let membership = starter.start().await.map_err(|why| failed(&why))?;
+        Ok((membership, requests))
+    }
+
+    fn replica(
+        &self,
+        options: &EngineOptions,
+        membership: Arc<Membership>,
+        moved: Arc<AtomicU64>,
+    ) -> Replica {
+        let limits = self.limits.clone();
+        let time = Arc::new(Time::new(Arc::clone(&options.clock)));
+        let table = Table::new(limits.sessions_max, limits.lock_refs_per_session_max);
+        Replica {
+            id: membership.id(),
+            row: ReplicaRow {
+                id: membership.id(),
+                name: options.name.clone(),
+                zone: options.zone.clone(),
+                address: options.address.clone(),
+                peer_address: options.peer_address.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
+                ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
+                heartbeat: 0,
+                life: Life::Up(1),
             },
-            keys: Keys::new(),
-            leases: Arc::new(leases),
-            shared,
-            members: Members::new(replica, replica_ttl),
-            remote: RemoteSessions::default(),
-            heartbeats: AtomicU64::new(heartbeat),
-            heartbeat_sooner: Notify::new(),
-            read_sooner: Notify::new(),
-            open_hand_overs: OpenHandOvers::default(),
-            evicts: Semaphore::new(EVICTS_AT_ONCE),
-            telling: Arc::new(Semaphore::new(NOTIFYING_MAX as usize)),
-            wall: WallCheck::default(),
-            stopping: tokio::sync::watch::Sender::new(false),
-            fenced: tokio::sync::watch::Sender::new(false),
-            counters: Arc::clone(&self.counters),
-            activity: Arc::clone(&self.activity),
-            log_throttles: LogThrottles::default(),
-            store: Arc::clone(&options.store),
+            zone: options.zone.clone(),
+            moved,
+            tables: self.tables.clone(),
+            key_limits: KeyLimits {
+                core: CoreLimits {
+                    ahead_us_max: options.store.data.ahead_us_max(),
+                    ..limits.core()
+                },
+                calls_max: limits.calls_per_key_max,
+                waits_per_lock_ref_max: limits.waits_per_lock_ref_max,
+                critical_calls_max: limits.critical_calls_per_lock_ref_max,
+                known_value_bytes_max: limits.remembered_value_bytes_max,
+                session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
+            },
+            keys: Keys::new(limits.active_keys_max),
+            sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),
+            time,
+            limits,
+            store: options.store.clone(),
             clock: Arc::clone(&options.clock),
             ids: Arc::clone(&options.ids),
             peers: Arc::clone(&options.peers),
-            limits,
-        });
-        if shared {
-            heartbeats::begin(&inner).await.map_err(unavailable)?;
-            inner.alive()?;
-            // From here on it may serve, and whatever ends it ends its id.
-            *self.next() = None;
-            tokio::spawn(heartbeats::send_heartbeats(Arc::clone(&inner)));
-            tokio::spawn(heartbeats::read_members(Arc::clone(&inner)));
-            tokio::spawn(remote::watch_on(Arc::clone(&inner)));
-            tokio::spawn(sweep::run(Arc::clone(&inner)));
-        } else {
-            let announced = inner.store.announce_replica(&inner.row).await;
-            announced.map_err(unavailable)?;
+            membership,
+            stopping: tokio::sync::watch::Sender::new(false),
+            ended: tokio::sync::watch::Sender::new(false),
+            counters: Arc::clone(&self.counters),
+            activity: Arc::clone(&self.activity),
+            log_throttles: LogThrottles::default(),
         }
-        tokio::spawn(alarms::run(Arc::clone(&inner)));
-        if inner.store.is_exclusive() {
-            let recovered = recover(&inner).await.inspect_err(|_| {
-                // Nobody gets this replica, so nobody else can end its tasks.
-                inner.stopping.send_replace(true);
-            })?;
-            if recovered.keys > 0 || recovered.sessions > 0 {
-                tracing::info!(
-                    keys = recovered.keys,
-                    sessions = recovered.sessions,
-                    "took over what the last process left"
-                );
-            }
-        }
-        Ok(inner)
     }
 }

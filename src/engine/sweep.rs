@@ -1,135 +1,146 @@
-//! Keys and sessions that nobody asks about, with entries of replicas that are down: looked for now and then,
-//! each by the replica that it falls to; two that do it at once do no harm.
+//! Keys and sessions that nobody asks about, of replicas that are down (H3), or that name this replica, which does not
+//! know them: looked for now and then, each by the replica that it falls to; two that do it at once do no harm.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::actor::Msg;
-use super::handed_over;
-use super::inner::Inner;
-use super::log_throttle::LogThrottle;
+use futures_util::StreamExt;
+
 use super::peers::Presence;
-use super::remote::silence_max;
-use crate::lock::{Entry, Key, KeyId, TableName};
-use crate::store::{Listed, StoreError};
+use super::replica::Replica;
+use super::sessions;
+use crate::key::machine::Call;
+use crate::lock::{Key, KeyId, ReplicaId, TableName};
+use crate::log_throttle::LogThrottle;
+use crate::store::{Listed, SessionRow, StoreError};
 
 /// After this, or twenty times what the last one took, all is looked over again.
 const EVERY: Duration = Duration::from_secs(10);
-/// How many closed sessions one sweep forgets; the others are for the next.
-const FORGOTTEN_MAX: usize = 10_000;
-/// How many sessions that name this replica without its knowing of them one sweep takes in.
-const TAKEN_IN_MAX: usize = 1_000;
+/// How many keys, sessions, and closed sessions one sweep works at; the others are for the next.
+const FOUND_MAX: usize = 10_000;
+/// How many are worked at, at once.
+const AT_ONCE: usize = 32;
 
-/// Sweeps until this replica is fenced.
-pub(super) async fn run(inner: Arc<Inner>) {
-    let mut ended = inner.fenced.subscribe();
+/// Sweeps until this replica has ended.
+pub(super) async fn run(replica: Arc<Replica>) {
+    let mut ended = replica.ended.subscribe();
     let mut took = Duration::ZERO;
     let log_throttle = LogThrottle::default();
     loop {
-        let jitter = Duration::from_millis(inner.ids.below(2_000));
+        let jitter = Duration::from_millis(replica.ids.below(2_000));
         let pause = EVERY.max(took * 20) + jitter;
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            () = inner.clock.sleep(pause) => {}
+            () = replica.clock.sleep(pause) => {}
         }
-        let begun = inner.clock.boot();
+        let begun = replica.clock.boot();
         let swept = tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            swept = sweep(&inner) => swept,
+            swept = sweep(&replica) => swept,
         };
         if let Err(error) = swept
-            && let Some(times) = log_throttle.met(inner.clock.boot(), &error.to_string())
+            && let Some(times) = log_throttle.met(replica.clock.boot(), &error.to_string())
         {
             tracing::warn!(%error, times, "a sweep skipped what it could not read");
         }
-        took = inner.clock.boot().saturating_sub(begun);
+        took = replica.clock.boot().saturating_sub(begun);
     }
 }
 
-async fn sweep(inner: &Arc<Inner>) -> Result<(), StoreError> {
-    let keys = sweep_keys(inner).await;
-    sweep_sessions(inner).await.and(keys)
+async fn sweep(replica: &Arc<Replica>) -> Result<(), StoreError> {
+    let keys = keys(replica).await;
+    all_sessions(replica).await.and(keys)
 }
 
 /// All tables, also where some cannot be read.
-async fn sweep_keys(inner: &Arc<Inner>) -> Result<(), StoreError> {
+async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
     let mut swept = Ok(());
-    for table in &inner.tables {
-        let look = |one: Listed| {
-            let mut homes = one.state.entries.iter().map(|entry| entry.home);
-            let orphaned = homes.any(|home| inner.members.presence(home) == Presence::Down);
+    let found: Mutex<Vec<(KeyId, ReplicaId)>> = Mutex::default();
+    for table in &replica.tables {
+        let visit = |one: Listed| {
+            let Some(home) = one.state.home else {
+                return;
+            };
             let id = KeyId {
                 table: table.clone(),
                 key: one.key,
             };
-            let mine = |entry: &Arc<Entry>| entry.home == inner.replica;
-            if one.state.entries.iter().any(mine) && !inner.keys.has(&id) {
-                // Of a task that crashed. The next one reads the state, and sees to what is there.
-                let version = one.state.version;
-                let id = Arc::new(id.clone());
-                let _ = inner.keys.send(inner, &id, Msg::Hint { version });
-            }
-            if orphaned && falls_here(inner, &id) {
-                // One that has its hands full is found again by the next sweep.
-                let _ = inner.keys.send(inner, &Arc::new(id), Msg::Sweep);
+            let is_mine = match replica.membership.presence(home.replica) {
+                // Of a machine that was lost, or a hand-over that this replica did not hear of.
+                Presence::Local => replica.keys.find(&id).is_none(),
+                Presence::Down => replica.is_ranked(&id),
+                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
+            };
+            if is_mine {
+                note(&found, (id, home.replica));
             }
         };
-        swept = inner.store.each_live(table, &look).await.and(swept);
+        swept = replica.store.keys.each_live(table, &visit).await.and(swept);
     }
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    futures_util::stream::iter(found)
+        .for_each_concurrent(AT_ONCE, |(id, from)| async move {
+            let id = Arc::new(id);
+            if let Err(error) = replica.asked(&id, Call::TakeOver { from }).await {
+                tracing::debug!(key = %id, %error, "a key could not be taken over");
+            }
+        })
+        .await;
     swept
 }
 
-async fn sweep_sessions(inner: &Arc<Inner>) -> Result<(), StoreError> {
-    let closed = Mutex::new(Vec::new());
-    let unknown = Mutex::new(Vec::new());
-    let swept = inner
-        .store
+async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
+    let store = &replica.store.sessions;
+    let found: Mutex<Vec<SessionRow>> = Mutex::default();
+    let swept = store
         .each_session(&|row| {
-            if row.replica == inner.replica {
-                if handed_over::is_unknown(inner, &row) {
-                    note(&unknown, TAKEN_IN_MAX, row);
-                }
-                return;
-            }
-            let is_down = inner.members.presence(row.replica) == Presence::Down;
-            let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
-                return;
+            let is_mine = match replica.membership.presence(row.replica) {
+                Presence::Local => row.open && !replica.sessions.table.is_kept(row.id),
+                Presence::Down => falls_here(replica, &row),
+                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
             };
-            let id = KeyId {
-                table: TableName::default_table(),
-                key,
-            };
-            if !is_down || !falls_here(inner, &id) {
-                return;
+            if is_mine {
+                note(&found, row);
             }
-            if row.open {
-                // Closed once nothing was learned of it for its TTL, and so observed for longer.
-                let span = silence_max(row.ttl()).saturating_add(EVERY);
-                inner.remote.observe_for(row.id, inner.clock.boot(), span);
-                return;
-            }
-            note(&closed, FORGOTTEN_MAX, row.id);
         })
         .await;
-    for row in unknown.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        handed_over::adopt(inner, row).await;
-    }
-    for id in closed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        inner.store.forget_session(id).await?;
-    }
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    futures_util::stream::iter(found)
+        .for_each_concurrent(AT_ONCE, |row| async move {
+            let session = row.id;
+            let done = match (row.open, row.replica == replica.id) {
+                (true, true) => sessions::adopt_row(replica, row).await,
+                (true, false) => sessions::take_over(replica, session, row.replica).await,
+                (false, _) => {
+                    let forgotten = store.forget_session(session).await;
+                    forgotten.map_err(|error| super::EngineError::Unavailable(error.to_string()))
+                }
+            };
+            if let Err(error) = done {
+                tracing::debug!(%session, %error, "a session of a replica that is down is left for later");
+            }
+        })
+        .await;
     swept
+}
+
+fn falls_here(replica: &Replica, row: &SessionRow) -> bool {
+    let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
+        return false;
+    };
+    let id = KeyId {
+        table: TableName::default_table(),
+        key,
+    };
+    replica.is_ranked(&id)
 }
 
 /// Notes one more, if there is room.
-fn note<T>(noted: &Mutex<Vec<T>>, max: usize, one: T) {
+fn note<T>(noted: &Mutex<Vec<T>>, one: T) {
     let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
-    if noted.len() < max {
+    if noted.len() < FOUND_MAX {
         noted.push(one);
     }
-}
-
-fn falls_here(inner: &Inner, id: &KeyId) -> bool {
-    inner.members.affinity(id) == Presence::Local
 }

@@ -3,72 +3,110 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::actor::WatchHandle;
 use super::api::WatchEvent;
-use super::inner::Inner;
-use super::leases::LeaseKey;
-use super::remote;
+use super::ask::Watching;
+use crate::key::machine::{EntryRef, EntryStatus, LeaseStatus};
+use crate::lock::KeyId;
 
 /// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
 pub struct Watch {
-    inner: Arc<Inner>,
-    handle: WatchHandle,
-    answered: Option<WatchEvent>,
-    /// What the replica that keeps its session said last.
-    remote: Option<Duration>,
+    watching: Watching,
+    id: Arc<KeyId>,
+    entry: EntryRef,
+    lease: LeaseStatus,
+    seen: Option<WatchEvent>,
+    /// How long it is safe, as it was asked when it came to hold the key.
+    valid_for: Duration,
 }
 
 impl Watch {
-    pub(super) fn new(inner: Arc<Inner>, handle: WatchHandle) -> Self {
+    pub(super) fn new(
+        watching: Watching,
+        id: Arc<KeyId>,
+        entry: EntryRef,
+        lease: LeaseStatus,
+    ) -> Self {
         Watch {
-            inner,
-            handle,
-            answered: None,
-            remote: None,
+            watching,
+            id,
+            entry,
+            lease,
+            seen: None,
+            valid_for: Duration::ZERO,
         }
     }
 
     /// The next thing worth telling: the present status first, then each change. Changes that come
-    /// faster than they are asked for are merged. `None` after `Lost`, or once the engine stops.
+    /// faster than they are asked for are merged. `None` after `Lost`, once another replica is the home, or once the
+    /// engine stops.
     pub async fn next(&mut self) -> Option<WatchEvent> {
-        if matches!(self.answered, Some(WatchEvent::Lost(_))) {
+        if matches!(self.seen, Some(WatchEvent::Lost(_))) {
             return None;
         }
-        let mut stopping = self.inner.stopping.subscribe();
+        let replica = Arc::clone(&self.watching.replica);
+        let mut stopping = replica.stopping.subscribe();
         loop {
-            let now = self.handle.seen.borrow_and_update().clone();
-            // A head that is not granted the lock yet has nobody ahead, and does not hold the key.
-            let worth_sending = !matches!(now, WatchEvent::Waiting { position: 0, .. });
-            if worth_sending && self.answered.as_ref() != Some(&now) {
-                if matches!(now, WatchEvent::Held { .. }) {
-                    self.ask_keeper().await;
+            let now = self.watching.news.borrow_and_update().clone();
+            let now = match now {
+                Some(EntryStatus::Waiting { position }) if position > 0 => {
+                    Some(WatchEvent::Waiting {
+                        position,
+                        estimate: replica.activity.estimate(
+                            &self.id,
+                            replica.clock.boot(),
+                            position,
+                        ),
+                    })
                 }
-                self.inner.alive().ok()?;
-                self.answered = Some(now.clone());
+                // A head that was not granted the key yet has nobody ahead, and does not hold it.
+                Some(EntryStatus::Waiting { .. }) | None => None,
+                Some(EntryStatus::Held { grant }) => Some(WatchEvent::Held { grant }),
+                Some(EntryStatus::Ended(end)) => Some(WatchEvent::Lost(end)),
+                Some(EntryStatus::Elsewhere(_)) => return None,
+            };
+            if let Some(now) = now
+                && !self.has_seen(&now)
+            {
+                if matches!(now, WatchEvent::Held { .. }) {
+                    self.ask_validity().await;
+                }
+                replica.sure().ok()?;
+                self.seen = Some(now.clone());
                 return Some(now);
             }
             tokio::select! {
                 biased;
-                changed = self.handle.seen.changed() => changed.ok()?,
+                changed = self.watching.news.changed() => changed.ok()?,
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             }
         }
     }
 
-    /// How long the lockRef is safe from expiry, from now: an open watch is a renewal.
-    pub fn valid_for(&self) -> Duration {
-        let renewed = self.inner.leases.renew(&self.handle.lease).ok();
-        let here = renewed.map(|renewed| renewed.valid_for);
-        here.or(self.remote).unwrap_or(Duration::ZERO)
+    /// Whether this was told; another estimate of the same position is not worth telling.
+    fn has_seen(&self, now: &WatchEvent) -> bool {
+        match (&self.seen, now) {
+            (
+                Some(WatchEvent::Waiting { position: old, .. }),
+                WatchEvent::Waiting { position: new, .. },
+            ) => old == new,
+            (seen, now) => seen.as_ref() == Some(now),
+        }
     }
 
-    async fn ask_keeper(&mut self) {
-        if self.inner.leases.renew(&self.handle.lease).is_err()
-            && let LeaseKey::Session(session) = self.handle.lease
-            && self.inner.shared
-        {
-            let renewed = remote::renew(&self.inner, session).await.ok();
-            self.remote = renewed.map(|renewed| renewed.valid_for);
-        }
+    /// How long the lockRef is safe from expiry, from when it came to hold the key: an open watch keeps it alive.
+    pub fn valid_for(&self) -> Duration {
+        self.valid_for
+    }
+
+    async fn ask_validity(&mut self) {
+        let replica = &self.watching.replica;
+        self.valid_for = match self.lease {
+            LeaseStatus::Own { valid_for, .. } => valid_for,
+            LeaseStatus::Session(session) => {
+                let renewed = replica.session_validity(session).await;
+                renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
+            }
+        };
+        tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
     }
 }

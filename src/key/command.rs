@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::state::{Home, QueueEntry};
+use super::state::{Entry, Home};
 use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, ReplicaId, Seq, Tag};
 
 /// The arguments of a new entry.
@@ -23,7 +23,7 @@ pub struct NewEntry {
 }
 
 impl NewEntry {
-    pub(super) fn differs_from(&self, entry: &QueueEntry) -> Option<&'static str> {
+    pub(super) fn differs_from(&self, entry: &Entry) -> Option<&'static str> {
         if self.mode != entry.mode {
             Some("mode")
         } else if self.liveness != entry.liveness {

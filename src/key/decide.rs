@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
-use super::state::{Home, KeyState, QueueEntry};
+use super::state::{Entry, Home, KeyState};
 use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
@@ -130,7 +130,8 @@ impl Batch<'_> {
     }
 
     /// What a home that is gone may have done ahead of the row is jumped over, and what it may have granted there ends
-    /// with it. The holder that it had made durable stays, under a new grant.
+    /// with it. The holder that it had made durable stays, under a new grant; the key is unsynced if anybody may have held
+    /// it (I7).
     fn leave_behind(&mut self, past: Option<u64>) -> Result<(), Refusal> {
         let may_be_behind = self.state.may_be_behind();
         let may_have_held =
@@ -163,8 +164,9 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// One entry a request_id (I5), at the end of the queue (I1).
     fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
-        let same = |e: &&Arc<QueueEntry>| e.request_id == new.request_id;
+        let same = |e: &&Arc<Entry>| e.request_id == new.request_id;
         if let Some(entry) = self.state.entries.iter().find(same) {
             return match new.differs_from(entry) {
                 Some(field) => Err(Refusal::RequestMismatch { field }),
@@ -189,7 +191,7 @@ impl Batch<'_> {
             false => None,
         };
         self.state.next = Seq(seq.0 + 1);
-        self.state.entries.push_back(Arc::new(QueueEntry {
+        self.state.entries.push_back(Arc::new(Entry {
             seq,
             mode: new.mode,
             request_id: new.request_id,
@@ -253,6 +255,7 @@ impl Batch<'_> {
         Ok(Outcome::Evicted { was_holder })
     }
 
+    /// I3.
     fn extend(&mut self, fence: Fence, past: Option<u64>) -> Result<Outcome, Refusal> {
         if self.state.grant == Fence::NONE || fence < self.state.grant || fence > self.state.fence {
             return Err(Refusal::OtherGrant);
@@ -306,7 +309,7 @@ impl Batch<'_> {
     }
 
     /// Takes an entry out of the queue; if it was the first, the next one is granted the key, or waits for a fence.
-    fn end(&mut self, at: usize) -> Option<Arc<QueueEntry>> {
+    fn end(&mut self, at: usize) -> Option<Arc<Entry>> {
         let entry = self.state.entries.remove(at)?;
         self.changed = true;
         if at == 0 {
@@ -316,6 +319,7 @@ impl Batch<'_> {
         Some(entry)
     }
 
+    /// Whether the next holder must rewrite the value (I7).
     fn note_writes(&mut self, writes: WritesOfHolder) {
         if writes.open {
             self.state.unsynced = true;

@@ -11,4 +11,4 @@ mod state;
 
 pub use command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
 pub use decide::{Decider, Decision, decide};
-pub use state::{Home, KeyState, QueueEntry, Reserved};
+pub use state::{Entry, Home, KeyState, Reserved};

@@ -9,7 +9,7 @@ use crate::lock::{Ended, EndedAs, Fence, Liveness, Lookup, Mode, ReplicaId, Seq,
 
 /// A live entry in the queue of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct QueueEntry {
+pub struct Entry {
     /// Its number.
     pub seq: Seq,
     /// How it holds the key.
@@ -26,7 +26,7 @@ pub struct QueueEntry {
     pub created_at_ms: i64,
 }
 
-impl QueueEntry {
+impl Entry {
     /// The part of its lockRef that cannot be guessed.
     pub fn tag(&self) -> Tag {
         Tag::of(self.request_id)
@@ -76,8 +76,8 @@ pub struct KeyState {
     /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
     /// the home's memory says so.
     pub kept: Option<Seq>,
-    /// The live entries in the order of their seqs.
-    pub entries: VecDeque<Arc<QueueEntry>>,
+    /// The live entries in the order of their seqs (I1).
+    pub entries: VecDeque<Arc<Entry>>,
     /// The latest ends other than clean releases.
     pub ended: Ended,
 }
@@ -119,12 +119,12 @@ impl KeyState {
     }
 
     /// The first entry of the queue, which holds the key once it has a grant.
-    pub fn first(&self) -> Option<&Arc<QueueEntry>> {
+    pub fn first(&self) -> Option<&Arc<Entry>> {
         self.entries.front()
     }
 
     /// The entry that holds the key.
-    pub fn holder(&self) -> Option<&Arc<QueueEntry>> {
+    pub fn holder(&self) -> Option<&Arc<Entry>> {
         self.first().filter(|_| self.grant != Fence::NONE)
     }
 
@@ -139,7 +139,7 @@ impl KeyState {
     }
 
     /// The live entry with this seq.
-    pub fn entry(&self, seq: Seq) -> Option<&Arc<QueueEntry>> {
+    pub fn entry(&self, seq: Seq) -> Option<&Arc<Entry>> {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
@@ -172,7 +172,7 @@ impl KeyState {
         self.fence.0.saturating_add(u64::from(self.width))
     }
 
-    /// Reserves nothing ahead of the row (write-through): what is decided is committed before it is answered.
+    /// Reserves nothing ahead of the row (H5, write-through): what is decided is committed before it is answered.
     pub(super) fn reserve_nothing(&mut self) {
         self.reserved = Reserved {
             seq_end: self.next,

@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use uuid::Uuid;
 
 use super::fence::Fence;
-use super::key::{Key, KeyError, TableName};
+use super::key::{Key, KeyError, KeyId, TableName};
 use super::state::Seq;
 
 /// What of a key is written as `%XX`: all but letters, digits and these.
@@ -133,6 +133,14 @@ fn malformed(what: &'static str) -> LockRefError {
 impl LockRef {
     /// The longest text of any lockRef, in bytes.
     pub const TEXT_BYTES_MAX: usize = TableName::BYTES_MAX + 3 * Key::BYTES_MAX + 64;
+
+    /// The key that it is of.
+    pub fn key_id(&self) -> KeyId {
+        KeyId {
+            table: self.table.clone(),
+            key: self.key.clone(),
+        }
+    }
 
     /// The same entry without its grant: what names it to people, and its session where it has none.
     #[must_use]

@@ -1,12 +1,7 @@
-//! The core: what a key's queue is, and what each command does to it.
+//! What a lock is made of: keys, lockRefs, fences, and how entries live and end. The rules are in [`crate::key`].
 //!
-//! [`decide()`] is the only place where the rules of the lock live. This module knows no clock, no
-//! store, no randomness, no async and nothing else of this crate: time, ids and limits are
-//! arguments, so a model checker, a property test and the engine all call the same code.
+//! This module knows no clock, no store, no randomness, no async and nothing else of this crate.
 
-mod command;
-mod decide;
-mod diff;
 mod fence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -14,14 +9,10 @@ mod key;
 mod lock_ref;
 mod state;
 
-pub use command::{Command, Create, Created, Evidence, Outcome, Refusal, Released};
-pub use decide::{Decision, decide, why_not_granted};
-pub use diff::Diff;
 pub(crate) use fence::next_fence;
 pub use fence::{CoreLimits, Fence, FenceError};
 pub use key::{Key, KeyError, KeyId, TableName, TableNameError};
 pub use lock_ref::{LockRef, LockRefError, Tag};
 pub use state::{
-    EndReason, Ended, EndedAs, EndedEntry, Entry, Liveness, Lookup, Mode, ReplicaId, Seq,
-    SessionId, State,
+    EndReason, Ended, EndedAs, EndedEntry, Liveness, Lookup, Mode, ReplicaId, Seq, SessionId,
 };

@@ -8,8 +8,9 @@ use crate::engine::{
     Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, LockStatus,
     ReplicaActivity, Turns, Value,
 };
+use crate::key::{Entry, Home, KeyState};
 use crate::lock::{
-    EndReason, EndedEntry, Entry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, State, Tag,
+    EndReason, EndedEntry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, Tag,
 };
 use crate::proto::{self, LockState};
 use crate::store::ReplicaRow;
@@ -69,9 +70,6 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         grants: Some(proto::GrantCounts {
             at_once: grants.at_once,
             after_change: grants.change,
-            after_hint: grants.hint,
-            after_poll: grants.poll,
-            after_call: grants.call,
         }),
         last_minute: Some(turns(did.last_minute)),
         store: Some(proto::StoreCounts {
@@ -202,6 +200,7 @@ fn entry_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
 fn queue_entry(
     id: &KeyId,
     entry: &Entry,
+    home: Option<Home>,
     grant: Option<Fence>,
     lease: Option<LeaseLeft>,
 ) -> proto::QueueEntry {
@@ -228,7 +227,7 @@ fn queue_entry(
         create_time: Some(timestamp(entry.created_at_ms)),
         owner: entry.owner.to_string(),
         identity: entry.identity.to_string(),
-        home: entry.home.to_string(),
+        home: home.map_or_else(String::new, |home| home.replica.to_string()),
     }
 }
 
@@ -236,9 +235,10 @@ fn queue_entry(
 fn entry_at(described: &Described, index: usize) -> Option<proto::QueueEntry> {
     let entry = described.state.entries.get(index)?;
     let lease = described.leases.get(index).copied().flatten();
-    let holds = described.state.is_holder(entry.seq);
-    let grant = holds.then_some(described.state.grant);
-    Some(queue_entry(&described.id, entry, grant, lease))
+    let holder = described.state.holder().map(|holder| holder.seq);
+    let grant = (holder == Some(entry.seq)).then_some(described.state.grant);
+    let home = described.state.home;
+    Some(queue_entry(&described.id, entry, home, grant, lease))
 }
 
 /// The holder of a key.
@@ -264,7 +264,7 @@ pub fn waiters(
 }
 
 /// How many wait behind the holder.
-pub fn waiter_count(state: &State) -> u32 {
+pub fn waiter_count(state: &KeyState) -> u32 {
     let holders = usize::from(state.holder().is_some());
     count(state.entries.len().saturating_sub(holders))
 }
@@ -317,6 +317,8 @@ pub fn replica(row: ReplicaRow, answering: ReplicaId) -> proto::ReplicaInfo {
         replica: row.id.to_string(),
         address: row.address,
         version: row.version,
+        name: row.name,
+        zone: row.zone,
         start_time: Some(timestamp(row.started_at_ms)),
         answering: row.id == answering,
     }

@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::calls::Target;
-use crate::engine::{LeaseId, Presence};
-use crate::lock::ReplicaId;
+use crate::engine::Presence;
+use crate::lock::{KeyId, ReplicaId, SessionId};
 
 /// How many are remembered. Past that all are forgotten: the cost is one more call for each.
 const HOMES_MAX: usize = 16 * 1024;
 
-/// The replicas of entries and sessions that are elsewhere than usual. New entries have none: they go to the
-/// affinity replica, so that all who ask stay agreed on one as replicas come and go.
+/// The homes of keys, and the keepers of sessions, that are elsewhere than usual.
 #[derive(Debug, Default)]
 pub struct Homes {
     /// Spares the lock where there are none, as on one replica.
     any: AtomicBool,
-    homes: Mutex<HashMap<LeaseId, Home>>,
+    homes: Mutex<HashMap<Name, Home>>,
 }
 
 /// Where something is served.
@@ -29,11 +28,17 @@ pub enum Home {
     Remote(ReplicaId),
 }
 
-fn name(target: &Target) -> Option<LeaseId> {
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Name {
+    Key(KeyId),
+    Session(SessionId),
+}
+
+fn name(target: &Target) -> Name {
     match target {
-        Target::Key(..) => None,
-        Target::LockRef(lock_ref) => Some(LeaseId::LockRef(lock_ref.without_grant())),
-        Target::Session(session) => Some(LeaseId::Session(*session)),
+        Target::Key(id) => Name::Key(id.clone()),
+        Target::LockRef(lock_ref) => Name::Key(lock_ref.key_id()),
+        Target::Session(session) => Name::Session(*session),
     }
 }
 
@@ -44,7 +49,7 @@ impl Homes {
             return None;
         }
         let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        homes.get(&name(target)?).copied()
+        homes.get(&name(target)).copied()
     }
 
     /// It was served there.
@@ -52,15 +57,13 @@ impl Homes {
         let home = match served {
             Presence::Local => Home::Local,
             Presence::Live(peer) => Home::Remote(peer.id),
-            Presence::Down | Presence::Unsure => return,
+            Presence::Silent | Presence::Down | Presence::Unsure => return,
         };
         let is_usual = served == usual;
         if is_usual && !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let Some(name) = name(target) else {
-            return;
-        };
+        let name = name(target);
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         if is_usual {
             homes.remove(&name);

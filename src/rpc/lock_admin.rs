@@ -10,10 +10,13 @@ use tracing::Span;
 use tracing::field::display;
 use uuid::Uuid;
 
+use super::calls::ForceRelease;
 use super::deadline::{Deadline, by, within};
 use super::page::{self, Filling, Listing};
 use super::peer::PeerClient;
+use super::router::Router;
 use super::{answer, parse, status};
+use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::lock::{Fence, ReplicaId, Seq, SessionId};
@@ -41,13 +44,15 @@ pub struct LockAdminRpc {
     engine: Engine,
     limits: Arc<Limits>,
     peers: Option<Arc<PeerClient>>,
+    router: Router,
 }
 
 impl LockAdminRpc {
     /// On this engine; `peers` is `None` where there are no other replicas.
-    pub fn new(engine: Engine, peers: Option<Arc<PeerClient>>) -> Self {
+    pub fn new(engine: Engine, ids: Arc<dyn Ids>, peers: Option<Arc<PeerClient>>) -> Self {
         LockAdminRpc {
             limits: Arc::new(engine.limits().clone()),
+            router: Router::new(engine.clone(), ids, peers.clone()),
             engine,
             peers,
         }
@@ -192,18 +197,7 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<ForceReleaseRequest>,
     ) -> Result<Response<ForceReleaseResponse>, Status> {
-        let answer_by = self.answer_by(&request);
-        let ask = request.into_inner();
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
-        Span::current().record("lock_ref", display(lock_ref.without_grant()));
-        let why = parse::reason(ask.reason, &self.limits)?;
-        let by = parse::forced_by(ask.forced_by, &self.limits)?;
-        let force = self.engine.force_release(&lock_ref, &by, &why);
-        let done = within(answer_by, force).await?;
-        Ok(Response::new(ForceReleaseResponse {
-            already_released: done.already_released,
-            was_holder: done.was_holder,
-        }))
+        self.router.call::<ForceRelease>(request).await
     }
 
     async fn list_sessions(

@@ -17,7 +17,8 @@ use super::peer::PeerClient;
 use super::router::Router;
 use super::stopping::Stopping;
 use super::{answer, give_up, keep_alive, parse, status, watch_relay};
-use crate::engine::{Engine, Ids};
+use crate::clock::Ids;
+use crate::engine::Engine;
 use crate::proto::lock_service_server::LockService;
 use crate::proto::{
     AcquireLockRequest, AcquireLockResponse, CloseSessionRequest, CloseSessionResponse,

@@ -1,9 +1,9 @@
-//! Where a call is made (I10): here, or at the replica that has what it is about.
+//! Where a call is made (H1): at the home of its key, or the keeper of its session.
 //!
-//! The asked replica passes a call on: to the home that it remembers, else to the affinity replica of the key.
-//! Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
-//! three times at most. A replica that cannot be called has its entries taken over, within the rules of the
-//! engine. A write that may have been done is never sent once more.
+//! The asked replica passes a call on: to the home that it remembers, else to the replica that is ranked first for the
+//! key. Whoever is asked so serves, or says where else to ask; that is followed where it is newer than what was known,
+//! three times at most (H10). A key whose home is gone is taken over; from one that cannot be called it is asked for through
+//! the store. A write that may have been done is never sent once more.
 
 use std::future::Future;
 
@@ -45,10 +45,9 @@ impl Membership for Engine {
 
     async fn take_over(&self, target: &Target, from: ReplicaId) -> Result<(), EngineError> {
         match target {
-            Target::LockRef(lock_ref) => Engine::take_over(self, lock_ref, from).await,
+            Target::Key(id) => Engine::take_over(self, id, from).await,
+            Target::LockRef(lock_ref) => Engine::take_over(self, &lock_ref.key_id(), from).await,
             Target::Session(session) => self.take_session(*session, from).await,
-            // An entry that an earlier try of this call made.
-            Target::Key(id, request_id) => self.take_created(id, *request_id, from).await,
         }
     }
 }
@@ -104,11 +103,8 @@ pub async fn route<S: Step>(
 ) -> Result<S::Answer, Status> {
     let target = step.target();
     let usual = match target {
-        Target::Key(id, _) => membership.affinity(id),
-        Target::LockRef(lock_ref) => membership.affinity(&KeyId {
-            table: lock_ref.table.clone(),
-            key: lock_ref.key.clone(),
-        }),
+        Target::Key(id) => membership.affinity(id),
+        Target::LockRef(lock_ref) => membership.affinity(&lock_ref.key_id()),
         Target::Session(_) => Presence::Local,
     };
     let mut attempt = RouteAttempt {
@@ -122,7 +118,7 @@ pub async fn route<S: Step>(
     });
     let mut next = match remembered {
         Some(known @ (Presence::Local | Presence::Live(_))) => known,
-        Some(Presence::Down | Presence::Unsure) | None => usual.clone(),
+        Some(Presence::Silent | Presence::Down | Presence::Unsure) | None => usual.clone(),
     };
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
@@ -144,7 +140,7 @@ pub async fn route<S: Step>(
                 }
                 // Known to this process already, and to this call of it not yet.
                 Presence::Local => Presence::Local,
-                Presence::Live(_) | Presence::Down | Presence::Unsure => {
+                Presence::Live(_) | Presence::Silent | Presence::Down | Presence::Unsure => {
                     match membership.take_over(target, home).await {
                         // Somebody else was quicker: the next try here says who.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
@@ -165,9 +161,11 @@ pub async fn route<S: Step>(
                 let is_newer = attempt.follows(version);
                 match membership.presence(home) {
                     live @ Presence::Live(_) if is_newer && !attempt.lost.contains(&home) => live,
-                    Presence::Live(_) | Presence::Local | Presence::Down | Presence::Unsure => {
-                        Presence::Local
-                    }
+                    Presence::Live(_)
+                    | Presence::Local
+                    | Presence::Silent
+                    | Presence::Down
+                    | Presence::Unsure => Presence::Local,
                 }
             }
             ForwardOutcome::NotAsked(why) => {

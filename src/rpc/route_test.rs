@@ -1,7 +1,7 @@
 //! Where calls go. `A` is the affinity replica of every key; `B` and `C` are others.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tonic::Code;
 use uuid::Uuid;
@@ -50,10 +50,13 @@ struct World {
 }
 
 fn live(id: ReplicaId) -> Presence {
-    Presence::Live(Peer {
+    Presence::Live(Arc::new(Peer {
         id,
-        address: "h:1".to_owned(),
-    })
+        name: String::new(),
+        zone: String::new(),
+        address: String::new(),
+        peer_address: "h:1".to_owned(),
+    }))
 }
 
 fn entry() -> LockRef {
@@ -75,13 +78,10 @@ impl World {
 
     fn create() -> World {
         World {
-            target: Target::Key(
-                KeyId {
-                    table: TableName::default_table(),
-                    key: Key::parse("a", 64).unwrap(),
-                },
-                Uuid::from_u128(9),
-            ),
+            target: Target::Key(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse("a", 64).unwrap(),
+            }),
             ..World::new()
         }
     }

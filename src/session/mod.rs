@@ -5,8 +5,6 @@
 
 mod lease;
 mod observer;
-mod validity;
 
 pub use lease::Lease;
 pub use observer::{Observed, Observer};
-pub use validity::Validity;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use uuid::Uuid;
 
+use crate::key::{Entry, Home, KeyState, Reserved};
 use crate::lock::{
-    EndReason, Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
-    Tag,
+    EndReason, Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag,
 };
 
 fn label() -> impl Strategy<Value = Box<str>> {
@@ -20,8 +20,6 @@ prop_compose! {
         request_id in any::<u128>(),
         session in proptest::option::of(any::<u128>()),
         ttl_ms in any::<u32>(),
-        epoch in any::<u32>(),
-        home in any::<u128>(),
         identity in label(),
         owner in label(),
         created_at_ms in any::<i64>(),
@@ -32,8 +30,6 @@ prop_compose! {
             mode: Mode::Exclusive,
             request_id: Uuid::from_u128(request_id),
             liveness: session.unwrap_or(Liveness::Own { ttl_ms }),
-            epoch,
-            home: ReplicaId(Uuid::from_u128(home)),
             identity,
             owner,
             created_at_ms,
@@ -52,6 +48,16 @@ fn any_end() -> impl Strategy<Value = (u128, EndReason)> {
     (any::<u128>(), reason)
 }
 
+/// Its replica and term.
+fn any_home() -> impl Strategy<Value = (u128, u64)> {
+    (any::<u128>(), 1..=i64::MAX as u64)
+}
+
+/// How far ahead of the row something is reserved: not at all, by as much as a home does, or by much more.
+fn any_ahead() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), 1..5_000_u64, 1..1_u64 << 40]
+}
+
 prop_compose! {
     /// A state that is whole. Between its entries are gaps of some, of many, and of very many that have ended.
     pub(in crate::store) fn any_state()(
@@ -68,7 +74,10 @@ prop_compose! {
         width in any::<u32>(),
         unsynced in any::<bool>(),
         complete_from in any::<u64>(),
-    ) -> State {
+        (home, idle_home) in (any_home(), any::<bool>()),
+        (seq_ahead, fence_ahead, volatile_end) in (any_ahead(), any_ahead(), any_ahead()),
+        (has_grant, is_kept) in any::<(bool, bool)>(),
+    ) -> KeyState {
         let mut last = below;
         let mut entries = Vec::new();
         for (gap, entry) in drawn {
@@ -76,21 +85,33 @@ prop_compose! {
             entries.push(Arc::new(Entry { seq: Seq(last), ..entry }));
         }
         let next = last + 1 + above;
-        let grant = match entries.is_empty() {
-            true => Fence::NONE,
-            false => Fence(fence.saturating_sub(earlier).max(1)),
+        let holder = entries.first().filter(|_| has_grant).map(|entry| entry.seq);
+        let grant = match holder {
+            None => Fence::NONE,
+            Some(_) => Fence(fence.saturating_sub(earlier).max(1)),
         };
+        // Only a key without a queue may have no home.
+        let home = (idle_home || !entries.is_empty()).then(|| Home {
+            replica: ReplicaId(Uuid::from_u128(home.0)),
+            term: home.1,
+        });
         let ended: BTreeMap<u64, (u128, EndReason)> =
             ends.into_iter().map(|(at, end)| (at % next, end)).collect();
         let has_ended = |seq: u64| seq > 0 && entries.iter().all(|entry| entry.seq.0 != seq);
-        State {
+        KeyState {
             version,
+            home,
             next: Seq(next),
-            head: entries.first().map_or(Seq(next), |entry| entry.seq),
             grant,
             fence: Fence(fence),
             width,
             unsynced,
+            reserved: Reserved {
+                seq_end: Seq(next + seq_ahead),
+                fence_end: fence + u64::from(width) + fence_ahead,
+                volatile_end: Seq(volatile_end),
+            },
+            kept: holder.filter(|_| is_kept),
             ended: Ended {
                 entries: ended
                     .into_iter()

@@ -1,22 +1,24 @@
-//! Where states and data are kept: one trait, spoken in states and not in any store's language.
+//! Where states and data are kept: traits by what is stored, spoken in states and not in any store's language.
 //!
-//! Nothing here knows the rules of the lock; those are in [`crate::lock`]. A store only compares and
-//! swaps, and keeps one value a key with the timestamp it was written at.
+//! Nothing here knows the rules of the lock; those are in [`crate::key`]. A store only compares and swaps, and keeps
+//! one value a key with the timestamp it was written at.
 
 pub mod cassandra;
 #[cfg(test)]
 mod chance;
+mod diff;
 pub mod embedded;
 mod ends;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use uuid::Uuid;
 
-use crate::lock::{Fence, Key, KeyId, ReplicaId, Seq, SessionId, State, TableName};
+use crate::key::KeyState;
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 
 /// The value of a key as the data table holds it.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub enum Swap {
     /// It took effect, durably.
     Applied,
     /// The state in the store is another one (`None`: the key has no row). Nothing was changed.
-    Conflict(Option<State>),
+    Conflict(Option<KeyState>),
     /// It may have taken effect, or may yet. Load, and decide again on what that shows.
     Unknown(StoreError),
     /// It certainly did not take effect and never will.
@@ -126,11 +128,27 @@ pub enum SessionSwap {
     NotStarted(StoreError),
 }
 
+/// Whether a replica may serve. One cell of its row, changed by compare-and-swap only (H2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Life {
+    /// It serves. From 1, raised by itself each time that it comes back after a silence.
+    Up(u32),
+    /// Another replica observed that it was silent for its TTL: what it was home to may be taken over, and it never comes
+    /// back under this id.
+    Down,
+    /// It stopped by itself, after its last answer.
+    Stopped,
+}
+
 /// A replica as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRow {
     /// Its id, new at every start.
     pub id: ReplicaId,
+    /// Its configured name, which stays over restarts: the homes of keys are ranked by it (H8).
+    pub name: String,
+    /// Where it runs; replicas of one zone are close to each other. Empty where none is configured.
+    pub zone: String,
     /// Where it serves gRPC.
     pub address: String,
     /// Where other replicas call it, as `host:port`; empty where there are no others.
@@ -139,59 +157,57 @@ pub struct ReplicaRow {
     pub version: String,
     /// When it started by its own clock, in milliseconds since 1970.
     pub started_at_ms: i64,
-    /// Its replica TTL, in milliseconds: without an acknowledged heartbeat it ends itself within this, and others wait
-    /// for so long at least before they take it for down (I10).
+    /// Its replica TTL, in milliseconds: without an acknowledged heartbeat it falls silent within this, and others wait
+    /// for so long at least before they declare it down.
     pub ttl_ms: u32,
     /// How many heartbeats it sent: the latest one that the store has.
     pub heartbeat: u64,
-    /// It stopped in an orderly way: that heartbeat was its last.
-    pub stopped: bool,
+    /// Whether it may serve.
+    pub life: Life,
 }
 
-/// How long a hand-over request and the agreement to it are kept. Who asks gives up after some seconds, and an
-/// agreement that comes later costs the holder a pause and a new grant for nobody; but the two writes and the read that
-/// have to meet within this are stamped by nodes whose clocks may be some seconds apart.
+/// What came of a compare-and-swap of the life of a replica.
+#[derive(Clone, Debug)]
+pub enum LifeSwap {
+    /// It took effect, durably.
+    Applied,
+    /// The life is another one (`None`: there is no such row). Nothing was changed.
+    Conflict(Option<Life>),
+    /// It may have taken effect, or may yet. Swap again.
+    Unknown(StoreError),
+    /// It certainly did not take effect and never will.
+    NotStarted(StoreError),
+}
+
+/// How long a hand-over request is kept by the store. Who sent it gives up after some seconds.
 pub const HAND_OVER_REQUEST_KEPT: Duration = Duration::from_secs(20);
 
-/// What a replica asks, or tells, the home of an entry, or the replica of a session, where it cannot be called:
-/// through the store (I10). Each is asked once, under an id of its own, and forgotten by the store
-/// after [`HAND_OVER_REQUEST_KEPT`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a replica asks of another one that it cannot call, through the store (H4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HandOverRequest {
-    /// Its id.
-    pub id: Uuid,
-    /// Who is asked.
+    /// Who is asked: the home of the key, or the keeper of the session.
     pub home: ReplicaId,
-    /// What is asked for.
-    pub target: HandOverTarget,
+    /// What it is to hand over.
+    pub subject: HandOverSubject,
+    /// Who asks.
+    pub to: ReplicaId,
 }
 
-/// What is to be handed over by the replica that has it, or looked at by it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HandOverTarget {
-    /// A key of which another replica ended an entry: nothing is to be handed over, and who agrees has learned of it.
+/// What is to be handed over.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HandOverSubject {
+    /// A key.
     Key {
-        /// The key.
+        /// Which.
         key: KeyId,
-        /// A version that it has, or had.
-        version: u64,
-    },
-    /// An entry.
-    Entry {
-        /// Its key.
-        key: KeyId,
-        /// The entry.
-        seq: Seq,
-        /// The fence in force, for the holder; [`Fence::NONE`] for a waiter.
-        fence: Fence,
-        /// The epoch of the entry.
-        epoch: u32,
+        /// The term in which it is the home: an older request means nothing.
+        term: u64,
     },
     /// A session.
     Session {
-        /// The session.
+        /// Which.
         session: SessionId,
-        /// The epoch of its row.
+        /// The epoch of its row: an older request means nothing.
         epoch: u32,
     },
 }
@@ -202,7 +218,7 @@ pub struct Listed {
     /// The key.
     pub key: Key,
     /// Its state.
-    pub state: State,
+    pub state: KeyState,
 }
 
 /// Statements that were sent, also those that failed.
@@ -229,39 +245,47 @@ fn too_many_replicas() -> StoreError {
 /// How many are read at once where all are looked at.
 const PAGE: usize = 500;
 
-/// A durable store of states and data.
+/// The store of one replica, by what is kept. Cheap to clone.
 ///
-/// Every future may be dropped at any time; what was asked may then have happened or not.
-#[async_trait]
-pub trait Store: Send + Sync + 'static {
+/// Every future of its parts may be dropped at any time; what was asked may then have happened or not.
+#[derive(Clone)]
+pub struct Store {
     /// What this store is, for logs: `embedded` or `cassandra`.
-    fn kind(&self) -> &'static str;
+    pub kind: &'static str,
+    /// Whether it works, and how much it was asked.
+    pub health: Arc<dyn StoreHealth>,
+    /// The states of keys.
+    pub keys: Arc<dyn KeyStore>,
+    /// The values of keys.
+    pub data: Arc<dyn DataStore>,
+    /// Sessions.
+    pub sessions: Arc<dyn SessionStore>,
+    /// What several replicas share; `None` of a store that one process has for itself: opening it proved that every
+    /// earlier replica is gone.
+    pub cluster: Option<Arc<dyn ClusterStore>>,
+}
 
+/// Whether a store works.
+pub trait StoreHealth: Send + Sync + 'static {
     /// `Ok` while the store can do its work; else why it cannot. Drives readiness.
     fn ready(&self) -> Result<(), StoreError>;
 
-    /// Whether opening the store proved every earlier replica down, so that their homes may be taken
-    /// over at once. True for a store that only one process can have open.
-    fn is_exclusive(&self) -> bool;
+    /// What was asked of it so far.
+    fn counts(&self) -> StoreCounts;
+}
 
+/// The states of keys.
+#[async_trait]
+pub trait KeyStore: Send + Sync + 'static {
     /// Reads the committed state of a key; `None` if it never had one (I4: current, never stale).
-    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError>;
+    async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError>;
 
     /// The same for a key in doubt: whatever is in flight at it is settled first.
-    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        self.load(id).await
-    }
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError>;
 
     /// Replaces `old` by `new` if the version in the store is still `old.version` (0: no row).
     /// `new.version` is `old.version + 1`.
-    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap;
-
-    /// Reads the value of a key; `None` if it was never written.
-    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError>;
-
-    /// Writes the value of a key with its timestamp. A cell with a higher timestamp stays; of two equal
-    /// ones that with the larger value, a deletion being the largest (as in Cassandra).
-    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written;
+    async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap;
 
     /// Lists keys with at least one live entry in the order of their bytes, from the first one above
     /// `after`, `limit` at most. A shorter answer is the last page.
@@ -272,6 +296,33 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError>;
 
+    /// Shows every key with at least one live entry, in any order: one pass over the table, where pages in the order of
+    /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
+    /// the table cannot be read, all the others are shown before the error.
+    async fn each_live(
+        &self,
+        table: &TableName,
+        visit: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError>;
+}
+
+/// The values of keys.
+#[async_trait]
+pub trait DataStore: Send + Sync + 'static {
+    /// Reads the value of a key; `None` if it was never written.
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError>;
+
+    /// Writes the value of a key with its timestamp. A cell with a higher timestamp stays; of two equal
+    /// ones that with the larger value, a deletion being the largest (as in Cassandra).
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written;
+
+    /// How far ahead of the clock it takes timestamps, in microseconds; `None`: as far as they fit (I3).
+    fn ahead_us_max(&self) -> Option<u64>;
+}
+
+/// Sessions.
+#[async_trait]
+pub trait SessionStore: Send + Sync + 'static {
     /// Reads a session row.
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError>;
 
@@ -289,108 +340,41 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError>;
 
-    /// Shows every key with at least one live entry, in any order: one look at the table, where pages in the order of
-    /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
-    /// the table cannot be read, all the others are shown before the error.
-    async fn each_live(
-        &self,
-        table: &TableName,
-        look: &(dyn Fn(Listed) + Sync),
-    ) -> Result<(), StoreError> {
-        let mut after: Option<Key> = None;
-        loop {
-            let listed = self.list_live(table, after.as_ref(), PAGE).await?;
-            let last_page = listed.len() < PAGE;
-            after = listed.last().map(|one| one.key.clone());
-            listed.into_iter().for_each(look);
-            if last_page {
-                return Ok(());
-            }
-        }
-    }
+    /// Shows every session row, as [`KeyStore::each_live`] does keys.
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError>;
+}
 
-    /// Shows every session row, as [`Store::each_live`] does keys.
-    async fn each_session(&self, look: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
-        let mut after = None;
-        loop {
-            let rows = self.list_sessions(after, PAGE).await?;
-            let last_page = rows.len() < PAGE;
-            after = rows.last().map(|row| row.id);
-            rows.into_iter().for_each(look);
-            if last_page {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Announces this replica, which is its first heartbeat. In an exclusive store it replaces all earlier ones.
+/// What several replicas share.
+#[async_trait]
+pub trait ClusterStore: Send + Sync + 'static {
+    /// Adds the row of a replica, which is its first heartbeat. Its id is new; writing it again with a higher heartbeat,
+    /// as a start that is tried again does, is allowed until its life changes.
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError>;
 
     /// All replicas, in the order of their ids. An error where there are more than [`REPLICAS_MAX`]: a replica that
     /// is missing from the list counts as down, so a part of the list is never given.
     async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError>;
 
-    /// What was asked of it so far, where it counts that.
-    fn counts(&self) -> StoreCounts {
-        StoreCounts::default()
-    }
-
-    // What follows is for stores that several replicas share; one process alone has nobody to tell.
-
     /// Writes a heartbeat into the row of an announced replica: `heartbeat` is above the last one, and orders the
-    /// writes, whatever clocks say. `stopped` with the last one. An error leaves open whether it was written.
-    async fn heartbeat(
-        &self,
-        _id: ReplicaId,
-        _heartbeat: u64,
-        _stopped: bool,
-    ) -> Result<(), StoreError> {
-        Ok(())
-    }
+    /// writes, whatever clocks say. An error leaves open whether it was written. A row that was forgotten stays so.
+    async fn heartbeat(&self, id: ReplicaId, heartbeat: u64) -> Result<(), StoreError>;
 
-    /// Forgets the row of a replica that was down for long.
-    async fn forget_replica(&self, _id: ReplicaId) -> Result<(), StoreError> {
-        Ok(())
-    }
+    /// Replaces the life of a replica, if it is `expected`.
+    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap;
 
-    /// Sends a hand-over request to a replica.
-    async fn request_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
-        Ok(())
-    }
+    /// Forgets the row of a replica that is down or stopped. Without effect on one that is up.
+    async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError>;
 
-    /// The hand-over requests sent to a replica that it has not answered, some hundreds at most.
-    async fn hand_over_requests(
-        &self,
-        _home: ReplicaId,
-    ) -> Result<Vec<HandOverRequest>, StoreError> {
-        Ok(Vec::new())
-    }
+    /// Sends a hand-over request. The store forgets it after [`HAND_OVER_REQUEST_KEPT`].
+    async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError>;
 
-    /// Agrees, for good, to what was asked.
-    async fn agree_to_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
-        Ok(())
-    }
+    /// The hand-over requests sent to a replica, some hundreds at most.
+    async fn hand_over_requests(&self, home: ReplicaId)
+    -> Result<Vec<HandOverRequest>, StoreError>;
 
-    /// Declines what was asked. Never after an agreement to it, nor before one.
-    async fn decline_hand_over(&self, _request: &HandOverRequest) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    /// Whether what was asked was agreed to; `None` while it is not answered.
-    async fn hand_over_agreed(
-        &self,
-        _request: &HandOverRequest,
-    ) -> Result<Option<bool>, StoreError> {
-        Ok(None)
-    }
-
-    /// How far ahead of the clock it takes timestamps, in microseconds; `None`: as far as they fit (I3).
-    fn ahead_us_max(&self) -> Option<u64> {
-        None
-    }
+    /// Forgets a request that was answered by a hand-over, or that means nothing any more.
+    async fn forget_hand_over_request(&self, request: &HandOverRequest) -> Result<(), StoreError>;
 
     /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
-        Ok(None)
-    }
+    async fn clock_us(&self) -> Result<Option<u64>, StoreError>;
 }

@@ -73,8 +73,8 @@ still mailer 0 1 # #
     .to_owned()
         + &"\n".repeat(15)
         + "\
-REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S POLLED READS/S WRITES/S LWTS/S CONFLICTS
-# # # 1 2 # # # # # 0
+REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
+# # # 1 2 # # # # 0
 q quit p pause j/k or arrows scroll ? what the columns tell";
     terminal.until(&expected, |screen| steady(screen) == expected);
     assert!(terminal.on_other_screen());
@@ -147,8 +147,8 @@ KEY OWNER WAITERS GRANTS/MIN MEAN WAIT LONGEST
 hot billing 1 3 # #
 still mailer 0 1 # #
 
-REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S POLLED READS/S WRITES/S LWTS/S CONFLICTS
-# # # 1 2 - # - - - 0"
+REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
+# # # 1 2 - - - - 0"
     );
     let two = [
         "locks",

@@ -3,36 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Clock, CreateCall, EngineError, LockStatus, SystemClock};
-use fermata::lock::{
-    Command, Create, EndedAs, Entry, Evidence, Fence, Liveness, LockRef, Mode, ReplicaId,
-};
-use fermata::store::{Cell, Store, Written};
-use uuid::Uuid;
+use fermata::clock::{Clock, SystemClock};
+use fermata::engine::{CreateCall, EngineError, LockStatus};
+use fermata::key::Entry;
+use fermata::lock::{EndedAs, Fence, LockRef};
+use fermata::store::{Cell, DataStore as _, Written};
 
 use super::faulty::Fault;
-use super::world::{World, call, key, until};
-
-/// An entry that another replica takes.
-pub fn stranger() -> Create {
-    Create {
-        request_id: Uuid::new_v4(),
-        mode: Mode::Exclusive,
-        liveness: Liveness::Own { ttl_ms: 30_000 },
-        home: ReplicaId(Uuid::new_v4()),
-        identity: "".into(),
-        owner: "a stranger".into(),
-        created_at_ms: 0,
-        past: None,
-    }
-}
-
-fn forced() -> Evidence {
-    Evidence::Forced {
-        by: "a test".into(),
-        why: "to see".into(),
-    }
-}
+use super::world::{World, call, key, soon, until};
 
 #[tokio::test]
 async fn the_next_holder_does_not_learn_how_the_one_before_it_ended() {
@@ -41,22 +19,28 @@ async fn the_next_holder_does_not_learn_how_the_one_before_it_ended() {
     for n in 0..15 {
         world.put(&first, &n.to_string()).await.unwrap();
     }
-    // The next put needs an Extend, and another writer ends its holder in between.
-    let gone = Command::Evict {
-        seq: first.seq,
-        tag: first.tag,
-        evidence: forced(),
-    };
-    world.store.fail_swaps([Fault::Overtaken(vec![gone])]);
-    world.store.hold_reads(true);
-    let (put, held, ()) = tokio::join!(
-        world.put(&first, "late"),
+    // The next put needs an Extend, and its holder is ended with the same commit.
+    world.store.hold_swaps(true);
+    let swaps = || world.store.log().swaps.len();
+    let before = swaps();
+    let (created, put, (), held, ()) = tokio::join!(
+        world.engine.create(call("k", 30_000)),
+        async {
+            until("the create is in flight", || async { swaps() > before }).await;
+            world.put(&first, "late").await
+        },
+        async {
+            until("the create is in flight", || async { swaps() > before }).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            world.force(&first, "to see").await;
+        },
         world.engine.acquire(&second, Duration::from_secs(9), false),
         async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            world.store.hold_reads(false);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            world.store.hold_swaps(false);
         }
     );
+    created.unwrap();
     assert!(
         matches!(put, Err(EngineError::Ended(EndedAs::Lost(_)))),
         "{put:?}"
@@ -72,7 +56,6 @@ fn outcomes() -> Vec<Fault> {
         Fault::UnknownLost,
         Fault::UnknownLate(Duration::from_millis(3)),
         Fault::Slow(Duration::from_millis(3)),
-        Fault::Overtaken(vec![Command::Create(stranger())]),
     ]
 }
 
@@ -121,15 +104,17 @@ async fn one_call_has_one_entry_whatever_became_of_its_change() {
 }
 
 #[tokio::test]
-async fn a_load_that_contradicts_what_is_known_of_its_version_is_not_adopted() {
+async fn what_is_in_flight_is_settled_before_an_unknown_outcome_is_resolved() {
     let world = World::new().await;
     let held = world.create("k").await.lock_ref;
     world.put(&held, "v").await.unwrap();
     let before = world.state("k").await;
     world.store.forget_log();
     // After an unknown outcome the key is read again.
-    world.store.fail_swaps([Fault::UnknownLost]);
-    world.store.tear_loads(1);
+    world
+        .store
+        .fail_swaps([Fault::UnknownLost, Fault::UnknownDone]);
+    world.store.tear_loads(2);
     world.create("k").await;
     let log = world.store.log();
     assert_eq!(log.swaps.len(), 2);
@@ -384,10 +369,23 @@ async fn releases_that_are_repeated_in_an_outage_are_kept_once() {
     let releases = (0..40).map(|_| world.release(&held));
     futures_util::future::join_all(releases).await;
     world.until_free("k").await;
-    until("the answers are in", || async {
-        world.engine.counts().commands >= 2
-    })
-    .await;
     // The create and one release: the others were not kept.
-    assert_eq!(world.engine.counts().commands, 2);
+    assert_eq!(world.engine.counts().swaps, 2);
+}
+
+#[tokio::test]
+async fn a_store_call_that_panics_costs_what_was_known_of_its_key_and_not_the_key() {
+    let world = World::new().await;
+    let session = world.open_session(30_000).await;
+    let held = world.create_in(session, "k").await;
+    world.put(&held, "v").await.unwrap();
+    world.store.fail_swaps([Fault::Panic]);
+    let lost = soon(world.engine.create(call("k", 30_000))).await;
+    assert!(matches!(lost, Err(EngineError::Unavailable(_))), "{lost:?}");
+    let again = world.acquire(&held).await;
+    assert!(again.grant > held.grant);
+    assert_eq!(world.get(&again).await, Ok(Some("v".to_owned())));
+    world.release(&again).await.unwrap();
+    // Nothing is left that lives by it.
+    assert_eq!(soon(world.engine.close_session(session)).await, Ok(false));
 }

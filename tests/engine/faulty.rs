@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fermata::lock::{Command, CoreLimits, Key, KeyId, SessionId, State, TableName};
-use fermata::lock::{Fence, decide};
+use fermata::key::KeyState;
+use fermata::lock::{Fence, Key, KeyId, SessionId, TableName};
 use fermata::store::embedded::EmbeddedStore;
 use fermata::store::{
-    Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, DataStore, KeyStore, Listed, SessionRow, SessionStore, SessionSwap, Store, StoreCounts,
+    StoreError, StoreHealth, Swap, Written,
 };
 use tokio::sync::watch;
 
@@ -30,8 +31,6 @@ pub enum Fault {
     UnknownLate(Duration),
     /// It takes this much longer.
     Slow(Duration),
-    /// Another writer does this to the key first.
-    Overtaken(Vec<Command>),
     /// The task that asked panics.
     Panic,
 }
@@ -46,7 +45,7 @@ pub struct Log {
     /// How many reads of data were done whose answers are held back.
     pub answers_held: usize,
     /// Every state that was to be swapped in.
-    pub swaps: Vec<State>,
+    pub swaps: Vec<KeyState>,
 }
 
 #[derive(Default)]
@@ -89,7 +88,7 @@ struct Holds {
     answers: bool,
 }
 
-/// A [`Store`] that fails when told to.
+/// An embedded store that fails when told to.
 pub struct FaultyStore {
     store: Mutex<Option<Arc<EmbeddedStore>>>,
     plan: Mutex<Plan>,
@@ -187,16 +186,16 @@ impl FaultyStore {
         store.ok_or_else(|| StoreError::Closed("the process is down".to_owned()))
     }
 
-    /// What another writer does to a key.
-    pub async fn meddle(&self, id: &KeyId, commands: &[Command]) {
-        let store = self.real().unwrap();
-        let old = store.load(id).await.unwrap().unwrap_or_default();
-        let new = decide(&old, commands, 0, &CoreLimits::default()).state;
-        assert!(new.version > old.version, "the other writer had no effect");
-        assert!(matches!(
-            store.compare_and_swap(id, &old, &new).await,
-            Swap::Applied
-        ));
+    /// The handles of it.
+    pub fn handles(self: &Arc<Self>) -> Store {
+        Store {
+            kind: "faulty",
+            health: Arc::clone(self) as _,
+            keys: Arc::clone(self) as _,
+            data: Arc::clone(self) as _,
+            sessions: Arc::clone(self) as _,
+            cluster: None,
+        }
     }
 
     /// Where the key's writes are, by timestamp, from a fence on.
@@ -219,21 +218,19 @@ async fn read_fault(fault: Fault) -> Result<(), StoreError> {
     }
 }
 
-#[async_trait]
-impl Store for FaultyStore {
-    fn kind(&self) -> &'static str {
-        "faulty"
-    }
-
+impl StoreHealth for FaultyStore {
     fn ready(&self) -> Result<(), StoreError> {
         self.real()?.ready()
     }
 
-    fn is_exclusive(&self) -> bool {
-        true
+    fn counts(&self) -> StoreCounts {
+        StoreCounts::default()
     }
+}
 
-    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+#[async_trait]
+impl KeyStore for FaultyStore {
+    async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         let fault = self.plan().loads.pop_front();
         let fault = fault.unwrap_or_else(|| self.plan().random(false));
         read_fault(fault).await?;
@@ -249,11 +246,11 @@ impl Store for FaultyStore {
         Ok(loaded)
     }
 
-    async fn load_settled(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         self.real()?.load(id).await
     }
 
-    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+    async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         self.log().swaps.push(new.clone());
         let fault = self.plan().swaps.pop_front();
         let fault = fault.unwrap_or_else(|| self.plan().random(true));
@@ -279,12 +276,31 @@ impl Store for FaultyStore {
                 return Swap::Unknown(broken());
             }
             Fault::Slow(span) => tokio::time::sleep(span).await,
-            Fault::Overtaken(commands) => self.meddle(id, &commands).await,
             Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
         }
         store.compare_and_swap(id, old, new).await
     }
 
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        self.real()?.list_live(table, after, limit).await
+    }
+
+    async fn each_live(
+        &self,
+        table: &TableName,
+        visit: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        self.real()?.each_live(table, visit).await
+    }
+}
+
+#[async_trait]
+impl DataStore for FaultyStore {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
         self.log().reads += 1;
         let fault = self.plan().reads.pop_front();
@@ -325,21 +341,18 @@ impl Store for FaultyStore {
                 return Written::Unknown(broken());
             }
             Fault::Slow(span) => tokio::time::sleep(span).await,
-            Fault::Overtaken(_) => panic!("data has one writer"),
             Fault::Panic => std::panic::resume_unwind(Box::new("a panic on command")),
         }
         store.write_data(id, cell).await
     }
 
-    async fn list_live(
-        &self,
-        table: &TableName,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, StoreError> {
-        self.real()?.list_live(table, after, limit).await
+    fn ahead_us_max(&self) -> Option<u64> {
+        None
     }
+}
 
+#[async_trait]
+impl SessionStore for FaultyStore {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
         self.real()?.load_session(id).await
     }
@@ -375,11 +388,7 @@ impl Store for FaultyStore {
         self.real()?.list_sessions(after, limit).await
     }
 
-    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        self.real()?.announce_replica(row).await
-    }
-
-    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.real()?.list_replicas().await
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        self.real()?.each_session(visit).await
     }
 }

@@ -1,13 +1,14 @@
-//! What the log says of an entry that goes from one replica to another.
+//! What the log says of a key that goes from one replica to another, and of an end by force.
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fermata::engine::{EngineError, Presence};
 use tempfile::NamedTempFile;
 
 use super::shared::Service;
-use super::world::{call, until};
+use super::world::{call, key, until};
 
 /// For the whole process: the other tests write here as well; the key tells whose line it is.
 fn whole_process() -> NamedTempFile {
@@ -30,25 +31,22 @@ fn lines(log: &NamedTempFile, words: &str, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
+async fn a_key_that_goes_to_another_replica_is_said_once_by_each_of_them_in_words() {
     let log = whole_process();
     let (service, a, b) = &Service::two().await;
     let home = a.replica();
     let given = a.create(call("given-up", 6_000)).await.unwrap().lock_ref;
-    let left = a
-        .create(call("left-behind", 20_000))
-        .await
-        .unwrap()
-        .lock_ref;
+    a.create(call("left-behind", 20_000)).await.unwrap();
     service.wires.cut("replica-0");
     // Not at once, for its holder was just served.
-    until("it is given up", || async {
-        b.take_over(&given, home).await.is_ok()
-    })
-    .await;
-    let said = lines(&log, "handed a lockRef over", "given-up");
+    b.take_over(&key("given-up"), home).await.unwrap();
+    b.acquire(&given, Duration::ZERO, false).await.unwrap();
+    let said = lines(&log, "handed a key over", "given-up");
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("key=default/given-up seq=1"), "{said:?}");
+    assert!(
+        said[0].contains(&format!("key=default/given-up to={}", b.replica())),
+        "{said:?}"
+    );
 
     service.kill(0);
     until("the other is down", || async {
@@ -56,17 +54,15 @@ async fn an_entry_that_goes_to_another_replica_is_said_once_by_each_of_them_in_w
     })
     .await;
     let callers = (0..8).map(|_| {
-        let (b, left) = (b.clone(), left.clone());
-        tokio::spawn(async move { b.take_over(&left, home).await })
+        let b = b.clone();
+        tokio::spawn(async move { b.take_over(&key("left-behind"), home).await })
     });
     for caller in callers.collect::<Vec<_>>() {
         caller.await.unwrap().unwrap();
     }
-    for key in ["given-up", "left-behind"] {
-        let said = lines(&log, "took a lockRef over", key);
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(&format!("from={home}")), "{said:?}");
-    }
+    let said = lines(&log, "took a key over", "left-behind");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains(&format!("from={home}")), "{said:?}");
     an_end_by_force_is_said_though_nobody_learns_the_answer(&log).await;
 }
 
@@ -77,9 +73,9 @@ async fn an_end_by_force_is_said_though_nobody_learns_the_answer(log: &NamedTemp
         let held = a.create(call(key, 20_000)).await.unwrap().lock_ref;
         service.replicas[0].link.unheard(unheard);
         a.force_release(&held, "ann", "it hangs").await.unwrap();
-        let said = lines(log, "an operator ended a lockRef", key);
+        let said = lines(log, "an entry ended: it was ended by ann: it hangs", key);
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("by=ann why=it hangs"), "{said:?}");
+        assert!(said[0].contains("was_holder=true"), "{said:?}");
     }
     // Nobody waits for it any more, and it is done.
     let held = a
@@ -96,6 +92,10 @@ async fn an_end_by_force_is_said_though_nobody_learns_the_answer(log: &NamedTemp
         matches!(a.critical_get(&held, 0).await, Err(EngineError::Ended(_)))
     })
     .await;
-    let said = lines(log, "an operator ended a lockRef", "forced-left");
+    let said = lines(
+        log,
+        "an entry ended: it was ended by ann: it hangs",
+        "forced-left",
+    );
     assert_eq!(said.len(), 1, "{said:?}");
 }

@@ -1,8 +1,7 @@
-//! The task of a key panics: what it remembered of a fence is gone (I10).
+//! A call of a key to its store panics: what its home knew of it is gone, and it takes the key over from itself (H11).
 
 use fermata::engine::EngineError;
 use fermata::limits::Limits;
-use fermata::lock::Command;
 
 use super::faulty::Fault;
 use super::world::{World, call, until};
@@ -38,12 +37,12 @@ async fn a_home_without_its_memory_takes_a_new_fence_before_it_serves_again() {
 }
 
 #[tokio::test]
-async fn a_home_without_its_memory_does_not_serve_while_its_take_over_is_overtaken_or_lost() {
+async fn a_home_without_its_memory_does_not_serve_while_its_take_over_is_not_known_to_be_done() {
     for fault in [
         Fault::UnknownLost,
         Fault::UnknownDone,
         Fault::NotStarted,
-        Fault::Overtaken(vec![Command::Create(super::faults::stranger())]),
+        Fault::UnknownLate(std::time::Duration::from_millis(3)),
     ] {
         let (world, held) = forgetful().await;
         world.store.fail_swaps([fault.clone()]);
@@ -60,7 +59,7 @@ async fn an_entry_that_expired_while_its_memory_was_lost_is_still_evicted() {
     let world = World::new().await;
     let gone = world.engine.create(call("k", 1_000)).await.unwrap();
     let next = world.create("k").await;
-    // The task crashes with the eviction in its hands.
+    // The call with the eviction in its hands crashes.
     world.store.fail_swaps([Fault::Panic]);
     until("the eviction was tried", || async {
         world.store.log().swaps.len() > 2
@@ -79,7 +78,6 @@ async fn a_home_remembers_what_its_fence_gave_out_while_nothing_happens() {
     for value in ["one", "two", "three"] {
         world.put(&held, value).await.unwrap();
     }
-    // Longer than the task of a key stays.
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     world.put(&held, "four").await.unwrap();
     assert_eq!(world.get(&held).await, Ok(Some("four".to_owned())));

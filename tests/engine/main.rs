@@ -8,6 +8,7 @@
 )]
 
 mod beliefs;
+mod capacity;
 mod clock_off;
 mod drops;
 mod faults;
@@ -15,6 +16,7 @@ mod faulty;
 #[path = "../support/history/mod.rs"]
 mod history;
 mod keep_alive;
+mod keepers;
 mod latest;
 mod logs;
 mod lost_memory;
@@ -31,7 +33,7 @@ mod rng;
 mod sections;
 mod sessions;
 mod shared;
-mod silences;
+mod silence;
 mod stress;
 mod waits;
 mod world;

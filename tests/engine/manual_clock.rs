@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fermata::engine::{Clock, Sleep, SystemClock};
+use fermata::clock::{Clock, Sleep, SystemClock};
 use tokio::sync::watch;
 
 pub struct ManualClock {

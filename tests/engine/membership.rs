@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fermata::engine::{Engine, Presence};
 use fermata::limits::Limits;
-use fermata::store::{ReplicaRow, Store};
+use fermata::store::{ClusterStore as _, Life, ReplicaRow};
 
 use super::shared::{Service, TTL};
 use super::world::until;
@@ -43,7 +43,7 @@ async fn tries_to_start_that_fail_add_one_row_and_the_replica_starts_under_that_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_that_others_may_take_for_down_is_forgotten_and_another_one_starts() {
+async fn an_id_that_others_may_take_for_down_is_given_up_and_another_one_starts() {
     let service = Service::of(1).await;
     let link = service.replicas[0].link.beside();
     let engine = waiting();
@@ -64,8 +64,9 @@ async fn an_id_that_others_may_take_for_down_is_forgotten_and_another_one_starts
         .unwrap();
     let id = engine.replica();
     assert_ne!(id, tried);
-    let ids: Vec<_> = rows(&service).await.iter().map(|row| row.id).collect();
-    assert!(ids.contains(&id) && !ids.contains(&tried), "{ids:?}");
+    // The other one never comes back.
+    assert_eq!(link.life(tried), Some(Life::Down));
+    assert_eq!(link.life(id), Some(Life::Up(1)));
     engine.stop();
     engine.hand_over().await;
 }

@@ -45,22 +45,18 @@ async fn asks(
     answer
 }
 
-/// For longer than two TTLs the replica gets no state and no heartbeat through, and one asks for its lock.
+/// For longer than two TTLs nothing comes through between the replica and its store, and one asks for its lock.
 async fn asks_through_an_outage(service: &Service, clock: &ManualClock, entry: &LockRef) {
     let (engine, link) = (service.engine(0), &service.replicas[0].link);
-    link.blind(true);
-    link.mute(true);
-    let mut failed = 0;
+    link.cut(true);
     for _ in 0..45 {
         match asks(engine, clock, entry).await {
-            Err(EngineError::Unavailable(_)) => failed += 1,
+            Err(EngineError::Unavailable(_)) => {}
             Ok(acquired) => assert!(matches!(acquired.status, LockStatus::Waiting { .. })),
             other => panic!("{other:?}"),
         }
     }
-    assert!(failed > 30, "{failed}");
-    link.blind(false);
-    link.mute(false);
+    link.cut(false);
 }
 
 /// The holder before it goes, and its turn has come.
@@ -97,7 +93,7 @@ async fn a_waiter_that_goes_on_asking_outlives_an_outage_of_the_store() {
 }
 
 #[tokio::test]
-async fn calls_that_fail_for_want_of_the_store_keep_a_session_alive_wherever_that_is_kept() {
+async fn calls_in_an_outage_of_the_store_keep_a_session_alive_wherever_that_is_kept() {
     for keeper in [0, 1] {
         let (service, clock) = service(2).await;
         let engine = service.engine(0);

@@ -38,6 +38,7 @@ fn refused(error: &EngineError) -> Outcome {
         EngineError::Unavailable(_)
         | EngineError::WriteUnknown(_)
         | EngineError::ReleasingDuringWrite
+        | EngineError::Silent
         | EngineError::CutOff
         | EngineError::Stopping => Outcome::Unknown(Learned::Nothing),
         EngineError::UnknownTable(_)

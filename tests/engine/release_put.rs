@@ -1,8 +1,7 @@
 //! ReleaseLock with a put: what its caller hears when not all of it is known to be done, and what a repeat hears.
 
 use fermata::engine::EngineError;
-use fermata::lock::{Command, EndReason, EndedAs, Evidence, LockRef, ReplicaId};
-use uuid::Uuid;
+use fermata::lock::{EndReason, EndedAs, LockRef};
 
 use super::faulty::Fault;
 use super::world::{World, put, soon};
@@ -14,28 +13,6 @@ async fn release(world: &World, held: &LockRef, call_no: u64) -> Result<bool, En
 async fn value(world: &World) -> Option<String> {
     let next = world.create("k").await.lock_ref;
     world.get(&world.acquire(&next).await).await.unwrap()
-}
-
-fn forced(of: &LockRef) -> Command {
-    Command::Evict {
-        seq: of.seq,
-        tag: of.tag,
-        evidence: Evidence::Forced {
-            by: "ops".into(),
-            why: "stuck".into(),
-        },
-    }
-}
-
-fn released_elsewhere(of: &LockRef) -> Command {
-    Command::Release {
-        seq: of.seq,
-        tag: of.tag,
-        home: ReplicaId(Uuid::from_u128(7)),
-        grant: None,
-        synced: false,
-        open_write: false,
-    }
 }
 
 #[tokio::test]
@@ -104,24 +81,31 @@ async fn a_put_that_was_followed_by_another_call_is_not_tried_again() {
 
 #[tokio::test]
 async fn a_release_of_what_ended_otherwise_says_that_its_put_may_count_and_is_no_success() {
-    type End = fn(&LockRef) -> Command;
-    let ends: [(End, EndReason); 2] = [
-        (
-            forced,
-            EndReason::Forced {
-                by: "ops".into(),
-                why: "stuck".into(),
-            },
-        ),
-        (released_elsewhere, EndReason::Foreign),
-    ];
-    for (end, reason) in ends {
-        let world = World::new().await;
-        let held = world.create("k").await.lock_ref;
-        // After its put, and before its end.
-        world.store.fail_swaps([Fault::Overtaken(vec![end(&held)])]);
-        let unknown = EngineError::EndedDuringWrite(EndedAs::Lost(reason));
-        assert_eq!(release(&world, &held, 1).await, Err(unknown.clone()));
-        assert_eq!(release(&world, &held, 1).await, Err(unknown));
-    }
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    // During its put, and before its end.
+    world.store.hold_writes(true);
+    let (released, ()) = tokio::join!(release(&world, &held, 1), async {
+        super::world::until("its put is in flight", || async {
+            world.store.log().writes.len() == 1
+        })
+        .await;
+        world.force(&held, "stuck").await;
+        world.store.hold_writes(false);
+    });
+    let reason = EndReason::Forced {
+        by: "op".into(),
+        why: "stuck".into(),
+    };
+    let unknown = EngineError::EndedDuringWrite(EndedAs::Lost(reason.clone()));
+    assert_eq!(released, Err(unknown));
+    // Whoever repeats it learns how it ended; that its put may count, it was told.
+    let again = release(&world, &held, 1).await;
+    let ended = |e: &EngineError| match e {
+        EngineError::Ended(end) | EngineError::EndedDuringWrite(end) => {
+            *end == EndedAs::Lost(reason.clone())
+        }
+        _ => false,
+    };
+    assert!(again.as_ref().is_err_and(ended), "{again:?}");
 }

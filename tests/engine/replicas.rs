@@ -1,15 +1,17 @@
-//! Several replicas on one store: homes, take-overs, agreement, self-fencing, sessions (I8 to I10).
+//! Several replicas on one store: one of them serves a key, and another one only after it (H1, H3, H4).
 
 use std::time::{Duration, Instant};
 
-use fermata::engine::{CreateCall, CreatedLockRef, EngineError, Grants, LeaseId, LockStatus};
-use fermata::engine::{Presence, Value, WatchEvent};
+use fermata::engine::{
+    CreateCall, CreatedLockRef, EngineError, LeaseId, LockStatus, Presence, Value,
+};
 use fermata::lock::EndedAs::{Lost, Released};
-use fermata::lock::{EndReason, LockRef, SessionId};
+use fermata::lock::{EndReason, LockRef, ReplicaId, SessionId};
+use fermata::store::Life;
 
 use super::recorded::Engine;
 use super::shared::{Service, TTL, elsewhere, some_id};
-use super::world::{call, call_of, grant, put, session_call, until};
+use super::world::{call, key, put, session_call, until};
 
 pub const NO_WAIT: Duration = Duration::ZERO;
 pub const LONG: Duration = Duration::from_secs(30);
@@ -41,7 +43,7 @@ pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
     opened.await.unwrap().0
 }
 
-pub async fn down(engine: &Engine, id: fermata::lock::ReplicaId) {
+pub async fn down(engine: &Engine, id: ReplicaId) {
     until("the other is down", || async {
         engine.presence(id) == Presence::Down
     })
@@ -49,160 +51,103 @@ pub async fn down(engine: &Engine, id: fermata::lock::ReplicaId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_its_home_serves_a_lock_ref_and_the_others_say_where_that_is() {
+async fn a_key_is_served_by_one_replica_and_the_others_say_which() {
     let (_service, a, b) = &Service::two().await;
     let made = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &made, "of a").await.unwrap();
     let home = a.replica();
+    assert_eq!(elsewhere(b.create(call("k", 20_000)).await), home);
     assert_eq!(elsewhere(get(b, &made).await), home);
     assert_eq!(elsewhere(write(b, &made, "of b").await), home);
     assert_eq!(elsewhere(b.acquire(&made, NO_WAIT, false).await), home);
     assert_eq!(elsewhere(b.release(&made, None, 0).await), home);
     assert_eq!(elsewhere(b.watch(&made).await.map(|_| ())), home);
+    assert_eq!(elsewhere(b.force_release(&made, "op", "why").await), home);
     let lease = LeaseId::LockRef(made.clone());
     assert_eq!(elsewhere(b.renew(&lease).await), home);
-    // A repeated create finds its entry where it is.
-    let again = call("k2", 20_000);
-    create(a, again.clone()).await;
-    assert_eq!(elsewhere(b.create(again).await), home);
     assert_eq!(get(a, &made).await, Ok(Some("of a".to_owned())));
+    // Also once nobody holds it.
     a.release(&made, None, 0).await.unwrap();
-    // It has ended, and every replica knows.
-    assert_eq!(b.release(&made, None, 0).await, Ok(true));
-    assert_eq!(get(b, &made).await, Err(EngineError::Ended(Released)));
+    assert_eq!(elsewhere(b.release(&made, None, 0).await), home);
+    assert_eq!(elsewhere(b.create(call("k", 20_000)).await), home);
+    assert_eq!(get(a, &made).await, Err(EngineError::Ended(Released)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_of_one_replica_gets_its_turn_from_the_holder_of_another() {
-    let (service, a, b) = &Service::two().await;
-    let first = create(a, call("k", 20_000)).await.lock_ref;
-    let second = create(b, call("k", 20_000)).await;
-    assert_eq!(second.status, LockStatus::Waiting { position: 1 });
-    let third = create(a, call("k", 20_000)).await.lock_ref;
-    write(a, &first, "one").await.unwrap();
-    let released = async { a.release(&first, None, 0).await.unwrap() };
-    let (held, _) = tokio::join!(acquire(b, &second.lock_ref), released);
-    assert_eq!(get(b, &held).await, Ok(Some("one".to_owned())));
-    write(b, &held, "two").await.unwrap();
-    // Without a hint it is found by looking.
-    service.wires.cut("replica-0");
-    let released = async { b.release(&held, None, 0).await.unwrap() };
-    let (held, _) = tokio::join!(acquire(a, &third), released);
-    assert_eq!(get(a, &held).await, Ok(Some("two".to_owned())));
-    let by_poll = Grants {
-        at_once: 1,
-        poll: 1,
-        ..Grants::default()
-    };
-    assert_eq!(grants(a), by_poll);
-}
-
-pub fn grants(of: &Engine) -> Grants {
-    of.activity(9).unwrap().grants
+async fn of_two_that_use_a_key_first_at_once_one_serves_it() {
+    let (_service, a, b) = &Service::two().await;
+    for round in 0..20 {
+        let name = format!("k{round}");
+        let made = tokio::join!(a.create(call(&name, 20_000)), b.create(call(&name, 20_000)));
+        match made {
+            (Ok(_), other) => assert_eq!(elsewhere(other), a.replica()),
+            (other, Ok(_)) => assert_eq!(elsewhere(other), b.replica()),
+            neither => panic!("{neither:?}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_outlives_its_home_and_goes_on_at_another_under_a_new_grant() {
+async fn a_key_is_not_taken_over_from_a_replica_that_lives() {
     let (service, a, b) = &Service::two().await;
-    let home = a.replica();
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    // It does not hear of the request either.
+    service.replicas[0].link.deaf(true);
+    let taken = b.take_over(&key("k"), a.replica()).await;
+    assert!(
+        matches!(taken, Err(EngineError::Unavailable(_))),
+        "{taken:?}"
+    );
+    assert_eq!(elsewhere(get(b, &held).await), a.replica());
+    write(a, &held, "still here").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_and_its_queue_outlive_their_home_once_that_is_down() {
+    let (service, a, b) = &Service::two().await;
+    let (id, home) = (key("k"), a.replica());
     let made = create(a, call("k", 20_000)).await.lock_ref;
+    let second = create(a, call("k", 20_000)).await.lock_ref;
+    let third = create(a, call("k", 20_000)).await.lock_ref;
     write(a, &made, "written").await.unwrap();
     service.kill(0);
-    // While it may live nobody takes it over.
-    let early = b.take_over(&made, home).await;
-    assert!(matches!(early, Err(EngineError::Unavailable(_))) || early.is_ok());
-    down(b, home).await;
-    b.take_over(&made, home).await.unwrap();
+    // Nobody takes it over before the store says that the home is down.
+    loop {
+        let taken = b.take_over(&id, home).await;
+        let life = service.replicas[1].link.life(home);
+        match taken {
+            Ok(()) => break assert_eq!(life, Some(Life::Down)),
+            Err(EngineError::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
     assert_eq!(get(b, &made).await, Err(EngineError::GrantSuperseded));
     let held = acquire(b, &made).await;
     assert!(held.grant > made.grant);
     assert_eq!(get(b, &held).await, Ok(Some("written".to_owned())));
     write(b, &held, "on").await.unwrap();
     assert_eq!(b.release(&held, None, 0).await, Ok(false));
+    for next in [second, third] {
+        let held = acquire(b, &next).await;
+        assert_eq!(get(b, &held).await, Ok(Some("on".to_owned())));
+        assert_eq!(b.release(&held, None, 0).await, Ok(false));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clean_stop_hands_entries_over_at_once() {
-    let (_service, a, b) = &Service::two().await;
-    let home = a.replica();
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    let begun = Instant::now();
-    a.stop();
-    a.hand_over().await;
-    down(b, home).await;
-    b.take_over(&held, home).await.unwrap();
-    b.take_over(&waiting, home).await.unwrap();
-    let held = acquire(b, &held).await;
-    b.release(&held, None, 0).await.unwrap();
-    acquire(b, &waiting).await;
-    assert!(begun.elapsed() < TTL, "nobody waited for a replica TTL");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_home_that_lives_and_cannot_be_called_hands_over_what_it_is_asked_for() {
+async fn a_holder_that_is_gone_with_its_home_ends_a_ttl_after_that_and_not_before_it_was_told() {
     let (service, a, b) = &Service::two().await;
-    let home = a.replica();
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    write(a, &held, "of a").await.unwrap();
-    service.wires.cut("replica-0");
-    b.take_over(&waiting, home).await.unwrap();
-    // Not at once: it was served a moment ago.
-    let declined = b.take_over(&held, home).await;
-    assert!(matches!(declined, Err(EngineError::Unavailable(_))));
-    write(a, &held, "of a, again").await.unwrap();
-    until("it is given up", || async {
-        b.take_over(&held, home).await.is_ok()
-    })
-    .await;
-    // It agreed for good.
-    assert_eq!(elsewhere(write(a, &held, "too late").await), b.replica());
-    let held = acquire(b, &held).await;
-    assert_eq!(get(b, &held).await, Ok(Some("of a, again".to_owned())));
-    b.release(&held, None, 0).await.unwrap();
-    acquire(b, &waiting).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_whose_heartbeats_stop_answers_nobody_and_starts_anew() {
-    let (service, a, b) = &Service::two().await;
-    let old = a.replica();
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    service.replicas[0].link.mute(true);
-    until("its calls fail", || async { get(a, &held).await.is_err() }).await;
-    // Before anybody may take it for down.
-    assert_ne!(b.presence(old), Presence::Down);
-    assert!(matches!(
-        get(a, &held).await,
-        Err(EngineError::CutOff | EngineError::Unavailable(_))
-    ));
-    service.replicas[0].link.mute(false);
-    until("it is another replica", || async {
-        a.ready().is_ok() && a.replica() != old
-    })
-    .await;
-    until("both know that the old one has ended", || async {
-        a.presence(old) == Presence::Down && b.presence(old) == Presence::Down
-    })
-    .await;
-    assert_eq!(elsewhere(get(a, &held).await), old);
-    a.take_over(&held, old).await.unwrap();
-    acquire(a, &held).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_behind_the_entry_of_a_replica_that_is_down_gets_its_turn_after_the_ttl() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 1_000)).await;
+    let held = create(a, call("k", 3_000)).await;
     write(a, &held.lock_ref, "last words").await.unwrap();
-    let waiting = create(b, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
     let renewed = a
         .renew(&LeaseId::LockRef(held.lock_ref.clone()))
         .await
         .unwrap();
-    let begun = Instant::now();
+    let (begun, home) = (Instant::now(), a.replica());
     service.kill(0);
+    down(b, home).await;
+    b.take_over(&key("k"), home).await.unwrap();
     let mine = acquire(b, &waiting).await;
     assert!(
         begun.elapsed() >= renewed.valid_for,
@@ -216,135 +161,263 @@ async fn a_waiter_behind_the_entry_of_a_replica_that_is_down_gets_its_turn_after
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_waits_behind_is_swept_once_its_replica_is_down() {
+async fn keys_that_nobody_asks_for_are_swept_once_their_home_is_down() {
     let (service, a, b) = &Service::two().await;
-    create(a, call("k", 1_000)).await;
-    let id = super::world::key("k");
-    service.kill(0);
-    for _ in 0..300 {
-        if b.describe(&id).await.unwrap().state.entries.is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    for name in ["k1", "k2", "k3"] {
+        create(a, call(name, 1_000)).await;
     }
-    panic!("its entry is still there");
+    service.kill(0);
+    for name in ["k1", "k2", "k3"] {
+        let mut looks = 0;
+        while !b
+            .describe(&key(name))
+            .await
+            .unwrap()
+            .state
+            .entries
+            .is_empty()
+        {
+            looks += 1;
+            assert!(looks < 300, "the entry of {name} is still there");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_with_a_session_leaves_a_home_that_crashed_before_that_counts_as_down() {
+async fn a_stop_hands_keys_over_at_once_with_holder_and_queue() {
     let (service, a, b) = &Service::two().await;
     let home = a.replica();
-    let held = create(a, call("k", 1_000)).await.lock_ref;
-    let session = session(b, 20_000).await;
-    let waiting = create(a, call_of(session, "k")).await.lock_ref;
-    service.kill(0);
-    b.take_over(&waiting, home).await.unwrap();
-    let presence = b.presence(home);
-    assert!(matches!(presence, Presence::Live(_)), "{presence:?}");
-    assert!(acquire(b, &waiting).await.grant > held.grant);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
-    let (_service, a, b) = &Service::two().await;
-    let session = session(a, 20_000).await;
-    // An entry of the other replica lives by it.
-    let held = create(b, call_of(session, "k")).await;
-    assert!(held.valid_for > Duration::from_secs(15), "{held:?}");
-    assert!(grant(&held.status).0 > 0);
-    write(b, &held.lock_ref, "x").await.unwrap();
-    let lease = LeaseId::Session(session);
-    assert_eq!(elsewhere(b.renew(&lease).await), a.replica());
-    let mut watch = b.watch(&held.lock_ref).await.unwrap();
-    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
-    assert_eq!(elsewhere(b.close_session(session).await), a.replica());
-    assert_eq!(a.close_session(session).await, Ok(false));
-    let closed = Lost(EndReason::SessionClosed);
-    assert_eq!(watch.next().await, Some(WatchEvent::Lost(closed.clone())));
-    let got = get(b, &held.lock_ref).await;
-    assert_eq!(got, Err(EngineError::Ended(closed)));
-    assert!(matches!(
-        b.create(call_of(session, "k2")).await,
-        Err(EngineError::SessionEnded)
-    ));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_outlives_its_replica_where_its_client_comes_to_another() {
-    let (service, a, b) = &Service::two().await;
-    let keeper = a.replica();
-    let session = session(a, 20_000).await;
-    let held = create(b, call_of(session, "k")).await.lock_ref;
-    service.kill(0);
-    down(b, keeper).await;
-    let lease = LeaseId::Session(session);
-    assert_eq!(elsewhere(b.renew(&lease).await), keeper);
-    b.take_session(session, keeper).await.unwrap();
-    assert!(b.renew(&lease).await.unwrap().valid_for > Duration::from_secs(15));
-    assert_eq!(get(b, &held).await, Ok(None));
-    assert_eq!(b.close_session(session).await, Ok(false));
-    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_lost_with_its_replica_and_client_and_its_entry_with_it() {
-    let (service, a, b) = &Service::two().await;
-    let session = session(a, 1_000).await;
-    let held = create(b, call_of(session, "k")).await.lock_ref;
-    let waiting = create(b, call("k", 20_000)).await.lock_ref;
-    service.kill(0);
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    write(a, &held, "of a").await.unwrap();
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    let idle = create(a, call("idle", 20_000)).await.lock_ref;
+    a.release(&idle, None, 0).await.unwrap();
+    let begun = Instant::now();
+    a.stop();
+    a.hand_over().await;
+    assert_eq!(service.replicas[1].link.life(home), Some(Life::Stopped));
+    // Nobody asked for it: it was given.
+    let state = service.replicas[1].link.state(&key("k")).await;
+    assert_eq!(state.home.map(|home| home.replica), Some(b.replica()));
+    assert_eq!(get(b, &held).await, Err(EngineError::GrantSuperseded));
+    let again = acquire(b, &held).await;
+    assert!(again.grant > held.grant);
+    assert_eq!(get(b, &again).await, Ok(Some("of a".to_owned())));
+    b.release(&again, None, 0).await.unwrap();
     acquire(b, &waiting).await;
-    assert_eq!(
-        get(b, &held).await,
-        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
-    );
+    // What was not locked is taken over by whoever uses it next.
+    down(b, home).await;
+    b.take_over(&key("idle"), home).await.unwrap();
+    create(b, call("idle", 20_000)).await;
+    assert!(begun.elapsed() < TTL, "nobody waited for a replica TTL");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_whose_replica_lives_and_cannot_be_called_is_handed_over() {
-    let (service, a, b) = &Service::two().await;
-    let keeper = a.replica();
-    let session = session(a, 20_000).await;
-    let here = create(a, call_of(session, "k")).await.lock_ref;
-    service.wires.cut("replica-0");
-    b.take_session(session, keeper).await.unwrap();
-    let lease = LeaseId::Session(session);
-    assert!(b.renew(&lease).await.is_ok());
-    assert_eq!(elsewhere(a.renew(&lease).await), b.replica());
-    // What lives by it there is asked for at the one that keeps it now.
-    until("its home asks the other", || async {
-        a.critical_get(&here, 0)
-            .await
-            .is_ok_and(|d| d.valid_for > TTL)
-    })
-    .await;
-    b.close_session(session).await.unwrap();
-    until("its entry has ended", || async {
-        get(a, &here).await.is_err()
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_release_through_another_replica_ends_the_holder() {
+async fn a_key_that_was_handed_over_unheard_is_served_by_whom_it_was_given_to() {
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
-    let waiting = create(b, call("k", 20_000)).await.lock_ref;
-    // Its home is not told.
+    // The other one is not told.
+    service.wires.cut("replica-1");
+    a.stop();
+    a.hand_over().await;
+    let again = acquire(b, &held).await;
+    write(b, &again, "of b").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_cannot_be_called_hands_a_key_over_through_the_store() {
+    let (service, a, b) = &Service::two().await;
+    let (id, home) = (key("k"), a.replica());
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    write(a, &held, "of a").await.unwrap();
     service.wires.cut("replica-0");
-    let ended = b.force_release(&held, "ops", "stuck").await.unwrap();
-    assert!(ended.was_holder);
-    let mine = acquire(b, &waiting).await;
-    write(b, &mine, "of b").await.unwrap();
-    // It finds out by a re-read beside a call, at the latest when its last read is a second ago.
-    until("its home knows", || async {
-        matches!(
-            get(a, &held).await,
-            Err(EngineError::Ended(Lost(EndReason::Forced { .. })))
-        )
+    service.wires.cut("replica-1");
+    // Not while its holder is served.
+    let served = async {
+        for _ in 0..10 {
+            write(a, &held, "of a, again").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Instant::now()
+    };
+    let taken = async {
+        b.take_over(&id, home).await.unwrap();
+        Instant::now()
+    };
+    let (served, taken) = tokio::join!(served, taken);
+    assert!(taken > served, "its holder was served a moment ago");
+    // It was given for good.
+    assert_eq!(elsewhere(write(a, &held, "too late").await), b.replica());
+    assert_eq!(get(b, &held).await, Err(EngineError::GrantSuperseded));
+    let held = acquire(b, &held).await;
+    assert_eq!(get(b, &held).await, Ok(Some("of a, again".to_owned())));
+    b.release(&held, None, 0).await.unwrap();
+    acquire(b, &waiting).await;
+    until("the request is forgotten", || async {
+        !service.replicas[0].link.is_asked()
     })
     .await;
-    assert_eq!(get(b, &mine).await, Ok(Some("of b".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_of_unknown_outcome_is_resolved() {
+    let (service, a, b) = &Service::two().await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    service.replicas[0].link.unheard(1);
+    a.stop();
+    a.hand_over().await;
+    let held = acquire(b, &held).await;
+    b.release(&held, None, 0).await.unwrap();
+    acquire(b, &waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_take_over_of_unknown_outcome_is_resolved() {
+    let (service, a, b) = &Service::two().await;
+    let home = a.replica();
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    write(a, &held, "of a").await.unwrap();
+    service.kill(0);
+    down(b, home).await;
+    service.replicas[1].link.unheard(1);
+    b.take_over(&key("k"), home).await.unwrap();
+    let held = acquire(b, &held).await;
+    assert_eq!(get(b, &held).await, Ok(Some("of a".to_owned())));
+    // One change of home, whoever thought that it was not done.
+    let state = service.replicas[1].link.state(&key("k")).await;
+    assert_eq!(state.term(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_was_deposed_answers_nothing_by_what_it_knew() {
+    let (service, a, b) = &Service::two().await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    write(a, &held, "of a").await.unwrap();
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    let waits = a.acquire(&waiting, LONG, false);
+    let deposes = async {
+        let link = &service.replicas[1].link;
+        let old = link.state(&key("k")).await;
+        let mut new = old.clone();
+        new.version += 1;
+        let home = old.home.unwrap();
+        new.home = Some(fermata::key::Home {
+            replica: b.replica(),
+            term: home.term + 1,
+        });
+        link.put_state(&key("k"), &old, &new).await;
+        // It meets the other one with its next change.
+        a.release(&held, None, 0).await
+    };
+    let (waited, released) = tokio::join!(waits, deposes);
+    assert_eq!(elsewhere(released), b.replica());
+    assert_eq!(elsewhere(waited), b.replica());
+    assert_eq!(elsewhere(get(a, &held).await), b.replica());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_sections_of_one_key_through_replicas_that_come_and_go_count_exactly() {
+    let service = &Service::of(3).await;
+    service.know_each_other().await;
+    create(service.engine(0), call("k", 1_000)).await;
+    let section = |client: usize| {
+        let engines: Vec<Engine> = (0..3).map(|n| service.engine(n).clone()).collect();
+        async move {
+            let mut at = client % 3;
+            for _ in 0..20 {
+                count_one_more(&engines, &mut at).await;
+            }
+        }
+    };
+    let clients: Vec<_> = (0..6).map(|n| tokio::spawn(section(n))).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    service.engine(0).stop();
+    service.engine(0).hand_over().await;
+    for client in clients {
+        client.await.unwrap();
+    }
+    let mut at = 1;
+    let engines: Vec<Engine> = (0..3).map(|n| service.engine(n).clone()).collect();
+    let held = entered(&engines, &mut at, call("k", 20_000)).await;
+    assert_eq!(get(&engines[at], &held).await, Ok(Some("120".to_owned())));
+}
+
+/// The engine that an answer names, or one of the others.
+async fn goes_on(engines: &[Engine], at: &mut usize, error: EngineError) {
+    match error {
+        EngineError::Elsewhere { home, .. } => {
+            match engines.iter().position(|engine| engine.replica() == home) {
+                Some(other) => *at = other,
+                // It has stopped: asked for here.
+                None => {
+                    let _ = engines[*at].take_over(&key("k"), home).await;
+                }
+            }
+        }
+        EngineError::Stopping => *at = (*at + 1) % engines.len(),
+        EngineError::Unavailable(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        error => panic!("{error:?}"),
+    }
+}
+
+/// Makes an entry, wherever the key is served, and waits until it holds the key.
+async fn entered(engines: &[Engine], at: &mut usize, create: CreateCall) -> LockRef {
+    let mut made: Option<LockRef> = None;
+    loop {
+        let engine = &engines[*at];
+        let failed = match &made {
+            None => match engine.create(create.clone()).await {
+                Ok(created) => {
+                    made = Some(created.lock_ref);
+                    continue;
+                }
+                Err(error) => error,
+            },
+            Some(made) => match engine.acquire(made, LONG, false).await {
+                Ok(acquired) => return acquired.lock_ref,
+                Err(error) => error,
+            },
+        };
+        goes_on(engines, at, failed).await;
+    }
+}
+
+async fn count_one_more(engines: &[Engine], at: &mut usize) {
+    let mut held = entered(engines, at, call("k", 20_000)).await;
+    let mut next: Option<u64> = None;
+    loop {
+        let engine = &engines[*at];
+        let failed = match next {
+            None => match get(engine, &held).await {
+                Ok(count) => {
+                    next = Some(count.map_or(0, |text| text.parse().unwrap()) + 1);
+                    continue;
+                }
+                Err(error) => error,
+            },
+            // One that is repeated writes the same.
+            Some(next) => {
+                let last = put(&next.to_string());
+                match engine.release(&held, Some(last), 1).await {
+                    Ok(_) => return,
+                    Err(error) => error,
+                }
+            }
+        };
+        match failed {
+            EngineError::GrantSuperseded => loop {
+                match engines[*at].acquire(&held, LONG, false).await {
+                    Ok(acquired) => break held = acquired.lock_ref,
+                    Err(error) => goes_on(engines, at, error).await,
+                }
+            },
+            EngineError::WriteUnknown(_) => *at = (*at + 1) % engines.len(),
+            error => goes_on(engines, at, error).await,
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,8 +429,8 @@ async fn keys_are_served_by_the_replica_that_all_agree_on() {
     })
     .await;
     for number in 0..50 {
-        let key = super::world::key(&format!("k{number}"));
-        let chosen = (0..3).map(|n| match service.engine(n).affinity(&key) {
+        let id = key(&format!("k{number}"));
+        let chosen = (0..3).map(|n| match service.engine(n).affinity(&id) {
             Presence::Local => service.engine(n).replica(),
             Presence::Live(peer) => peer.id,
             other => panic!("{other:?}"),
@@ -375,225 +448,4 @@ async fn down_nobody(service: &Service) {
             assert_ne!(one.engine.presence(other.engine.replica()), Presence::Down);
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_sections_of_one_key_through_three_replicas_count_exactly() {
-    let service = Service::of(3).await;
-    let section = |n: usize| {
-        let engine = service.engine(n).clone();
-        async move {
-            for _ in 0..20 {
-                let made = engine.create(call("k", 20_000)).await.unwrap().lock_ref;
-                let held = acquire(&engine, &made).await;
-                let count = get(&engine, &held).await.unwrap();
-                let count: u64 = count.map_or(0, |text| text.parse().unwrap());
-                write(&engine, &held, &(count + 1).to_string())
-                    .await
-                    .unwrap();
-                engine.release(&held, None, 0).await.unwrap();
-            }
-        }
-    };
-    let all = (0..12).map(|n| tokio::spawn(section(n % 3)));
-    for one in all.collect::<Vec<_>>() {
-        one.await.unwrap();
-    }
-    let made = create(service.engine(0), call("k", 20_000)).await.lock_ref;
-    let held = acquire(service.engine(0), &made).await;
-    assert_eq!(
-        get(service.engine(0), &held).await,
-        Ok(Some("240".to_owned()))
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_behind_a_holder_of_its_own_home_learns_of_an_end_through_another() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    let waiting = create(a, call("k", 20_000)).await.lock_ref;
-    // Its home is not told.
-    service.wires.cut("replica-0");
-    let ended = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        b.force_release(&held, "ops", "stuck").await.unwrap()
-    };
-    let soon = tokio::time::timeout(LONG / 3, acquire(a, &waiting));
-    let (turn, ended) = tokio::join!(soon, ended);
-    assert!(ended.was_holder);
-    turn.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_is_not_told_that_it_holds_from_what_was_known_long_ago() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    // Its home is told by nobody.
-    service.wires.cut("replica-0");
-    service.replicas[0].link.deaf(true);
-    b.force_release(&held, "ops", "stuck").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let again = a.acquire(&held, NO_WAIT, false).await;
-    assert!(matches!(again, Err(EngineError::Ended(_))), "{again:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_home_that_nobody_could_tell_of_an_end_acknowledges_nothing_a_second_later() {
-    let (service, a, b) = &Service::two().await;
-    let held = create(a, call("k", 20_000)).await.lock_ref;
-    service.wires.cut("replica-0");
-    service.replicas[0].link.deaf(true);
-    b.force_release(&held, "ops", "stuck").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let late = write(a, &held, "late").await;
-    assert!(
-        matches!(late, Err(EngineError::EndedDuringWrite(_))),
-        "{late:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_cannot_be_changed_holds_up_no_other() {
-    let (service, a, b) = &Service::two().await;
-    let (one, other) = (session(a, 20_000).await, session(a, 20_000).await);
-    create(b, call_of(one, "stuck")).await;
-    let held = create(b, call_of(other, "k")).await.lock_ref;
-    service.replicas[1].link.stick(super::world::key("stuck"));
-    until("they know each other", || async {
-        matches!(a.presence(b.replica()), Presence::Live(_))
-    })
-    .await;
-    a.close_session(one).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    a.close_session(other).await.unwrap();
-    until("what lived by the other session has ended", || async {
-        matches!(get(b, &held).await, Err(EngineError::Ended(_)))
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_made_while_an_older_state_is_read_is_found() {
-    let (service, a, b) = &Service::two().await;
-    let before = create(b, call("k", 20_000)).await.lock_ref;
-    service.replicas[0].link.slow(Duration::from_millis(500));
-    let early = a.acquire(&before, NO_WAIT, false);
-    let late = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let made = create(b, call("k", 20_000)).await.lock_ref;
-        a.acquire(&made, NO_WAIT, false).await
-    };
-    let (early, late) = tokio::join!(early, late);
-    assert_eq!(elsewhere(early), b.replica());
-    assert_eq!(elsewhere(late), b.replica());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_went_to_another_replica_has_not_ended_where_it_was() {
-    let (service, a, b) = &Service::two().await;
-    let keeper = a.replica();
-    let session = session(a, 20_000).await;
-    let here = create(a, call_of(session, "k")).await.lock_ref;
-    service.wires.cut("replica-0");
-    b.take_session(session, keeper).await.unwrap();
-    let acquired = a.acquire(&here, NO_WAIT, false).await.unwrap();
-    assert!(acquired.valid_for > TTL);
-    let held = acquired.lock_ref;
-    assert_eq!(get(a, &held).await, Ok(None));
-    create(a, call_of(session, "k2")).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_closed_by_the_replica_that_keeps_it_only() {
-    let (service, a, b) = &Service::two().await;
-    let keeper = a.replica();
-    let session = session(a, 20_000).await;
-    service.wires.cut("replica-0");
-    b.take_session(session, keeper).await.unwrap();
-    assert_eq!(elsewhere(a.close_session(session).await), b.replica());
-    assert_eq!(b.close_session(session).await, Ok(false));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_found_open_is_no_younger_than_it_is() {
-    let service = Service::of(1).await;
-    let a = service.engine(0);
-    let id = some_id();
-    let open = || a.open_session(session_call(id, 20_000));
-    open().await.unwrap();
-    // Its last acknowledged heartbeat is a second ago.
-    service.replicas[0].link.mute(true);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
-    let (_, renewed) = open().await.unwrap();
-    assert!(
-        renewed.valid_for <= Duration::from_millis(19_100),
-        "{renewed:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
-    let (service, a, b) = &Service::two().await;
-    let keeper = a.replica();
-    let session = session(a, 3_000).await;
-    let held = create(b, call_of(session, "k")).await.lock_ref;
-    service.kill(0);
-    down(b, keeper).await;
-    service.replicas[1].link.unheard(1);
-    // Nobody claimed it any more.
-    let _ = b.take_session(session, keeper).await;
-    let id = super::world::key("k");
-    until("it ended with its client", || async {
-        b.describe(&id).await.unwrap().state.entries.is_empty()
-    })
-    .await;
-    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
-}
-
-/// A holder does not come, though its session is kept alive by this engine: the one behind it has its turn.
-pub async fn goes_unclaimed(
-    (keeper, session): (&Engine, SessionId),
-    home: &Engine,
-    head: &LockRef,
-    next: &LockRef,
-) {
-    let keep = async {
-        loop {
-            keeper.renew(&LeaseId::Session(session)).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    tokio::select! {
-        _ = acquire(home, next) => {}
-        () = keep => {}
-    }
-    assert_eq!(
-        get(home, head).await,
-        Err(EngineError::Ended(Lost(EndReason::Unclaimed)))
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_elsewhere() {
-    let (_service, a, b) = &Service::two().await;
-    let session = session(a, 1_000).await;
-    let first = create(b, call("k", 20_000)).await.lock_ref;
-    let given_up = create(b, call_of(session, "k")).await.lock_ref;
-    let last = create(b, call("k", 20_000)).await.lock_ref;
-    b.release(&first, None, 0).await.unwrap();
-    goes_unclaimed((a, session), b, &given_up, &last).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
-    let (service, a, b) = &Service::two().await;
-    session(a, 6_000).await;
-    service.kill(0);
-    for _ in 0..400 {
-        if b.list_sessions(None, 9).await.unwrap().items.is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("it is still open");
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::{EngineError, LeaseId, SessionCall};
+use fermata::engine::{EngineError, LeaseId, SessionCall, WatchEvent};
 use fermata::limits::Limits;
 use fermata::lock::{EndReason, EndedAs, SessionId};
-use fermata::store::Store;
+use fermata::store::SessionStore as _;
 use uuid::Uuid;
 
 use super::faulty::Fault;
@@ -79,8 +79,8 @@ async fn a_session_expires_after_its_ttl_and_not_before() {
     clock.advance(2 * STEP).await;
     let renew = world.engine.renew(&LeaseId::Session(session)).await;
     assert_eq!(renew.unwrap_err(), EngineError::SessionEnded);
-    assert_eq!(world.put(&held, "late").await, Err(closed()));
     world.until_free("k").await;
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
     until_no_row(&world).await;
 }
 
@@ -92,8 +92,8 @@ async fn a_session_expires_in_its_time_though_the_wall_clock_steps_back() {
     let held = world.create_in(session, "k").await;
     clock.set_wall_back(Duration::from_secs(3_600));
     clock.advance(TTL + STEP).await;
-    assert_eq!(world.put(&held, "late").await, Err(closed()));
     until_no_row(&world).await;
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
 }
 
 #[tokio::test]
@@ -271,6 +271,7 @@ async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
     let waiting = world.acquire(&waiting).await;
     assert_eq!(world.get(&waiting).await, Ok(Some("v".to_owned())));
     clock.advance(TTL + STEP).await;
+    until_no_row(&world).await;
     assert_eq!(world.get(&waiting).await, Err(closed()));
 }
 
@@ -426,8 +427,8 @@ async fn other_renewals_give_a_disconnected_client_its_grace_and_not_its_ttl() {
         assert_eq!(renewed.unwrap().valid_for, GRACE);
     }
     clock.advance(GRACE + STEP).await;
-    assert_eq!(world.put(&held, "late").await, Err(closed()));
     until_no_row(&world).await;
+    assert_eq!(world.put(&held, "late").await, Err(closed()));
 }
 
 #[tokio::test]
@@ -436,7 +437,8 @@ async fn an_open_wait_keeps_a_disconnected_session_until_it_ends() {
     let world = World::at(Arc::clone(&clock) as _).await;
     let session = graceful(&world).await;
     let held = world.create_in(session, "k").await;
-    let watch = world.engine.watch(&held).await.unwrap();
+    let mut watch = world.engine.watch(&held).await.unwrap();
+    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
     assert_eq!(watch.valid_for(), GRACE);
     ping(&world, session).await;
     world.engine.disconnected(session);

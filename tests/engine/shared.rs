@@ -3,41 +3,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use fermata::engine::{
-    Clock, EngineError, EngineOptions, Peer, PeerError, Peers, Renewed, SystemClock, SystemIds,
-};
+use fermata::clock::{Clock, SystemClock, SystemIds};
+use fermata::engine::{EngineError, EngineOptions, Peer, PeerError, Peers, Presence, Renewed};
+use fermata::key::KeyState;
 use fermata::limits::Limits;
-use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata::store::{
-    Cell, HandOverRequest, Listed, REPLICAS_MAX, ReplicaRow, SessionRow, SessionSwap, Store,
-    StoreError, Swap, Written,
+    Cell, ClusterStore, DataStore, HandOverRequest, KeyStore, Life, LifeSwap, Listed, REPLICAS_MAX,
+    ReplicaRow, SessionRow, SessionStore, SessionSwap, Store, StoreCounts, StoreError, StoreHealth,
+    Swap, Written,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::history::{CheckedAtEnd, Recorder};
 use super::recorded::Engine;
-use super::world::call;
+use super::world::until;
 
 /// Rows that the embedded store has no use for.
 #[derive(Default)]
 struct Rows {
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
-    hand_over_requests: Vec<(HandOverRequest, Option<bool>)>,
-}
-
-impl Rows {
-    fn answer(&mut self, request: &HandOverRequest, yes: bool) {
-        let asked = self
-            .hand_over_requests
-            .iter_mut()
-            .filter(|(q, _)| q.id == request.id);
-        asked.for_each(|(_, answer)| *answer = Some(yes));
-    }
+    hand_over_requests: Vec<HandOverRequest>,
 }
 
 pub struct Shared {
@@ -51,26 +42,18 @@ pub struct StoreLink {
     shared: Arc<Shared>,
     /// Nothing comes through: reads and writes.
     cut: Mutex<bool>,
-    /// Only heartbeats do not come through. What announces a replica does, but is not answered.
+    /// Heartbeats and changes of lives do not come through. What announces a replica does, but is not answered.
     mute: Mutex<bool>,
     /// How many heartbeats get no answer at all.
     hanging: Mutex<u32>,
-    /// States of keys cannot be read through it.
-    blind: Mutex<bool>,
     /// The key that cannot be changed through it.
     stuck: Mutex<Option<KeyId>>,
-    /// How long a state, or the rows of the replicas, take to come back.
+    /// How long the rows of the replicas take to come back.
     slow: Mutex<Duration>,
     /// How long a value takes to be written.
     slow_writes: Mutex<Duration>,
     /// What this replica is asked through the store does not come through.
     deaf: Mutex<bool>,
-    /// Another replica, which changes each key that a change is tried of by what was known longer ago than this.
-    rival: Mutex<Option<(Engine, Duration)>>,
-    /// When the way last showed a state.
-    shown: Mutex<Option<Instant>>,
-    /// Sessions whose rows were read, in turn.
-    read: Mutex<Vec<SessionId>>,
     clock: Arc<dyn Clock>,
     /// By how much the clock of the store is ahead of that of the replica.
     clock_ahead_us: Mutex<i64>,
@@ -87,14 +70,10 @@ impl StoreLink {
             cut: Mutex::default(),
             mute: Mutex::default(),
             hanging: Mutex::default(),
-            blind: Mutex::default(),
             stuck: Mutex::default(),
             slow: Mutex::default(),
             slow_writes: Mutex::default(),
             deaf: Mutex::default(),
-            rival: Mutex::default(),
-            shown: Mutex::default(),
-            read: Mutex::default(),
             unheard: Mutex::default(),
         })
     }
@@ -102,6 +81,18 @@ impl StoreLink {
     /// Another one to the same store.
     pub fn beside(&self) -> Arc<StoreLink> {
         StoreLink::to(&self.shared, &self.clock)
+    }
+
+    /// The handles of it.
+    pub fn handles(self: &Arc<Self>) -> Store {
+        Store {
+            kind: "shared",
+            health: Arc::clone(self) as _,
+            keys: Arc::clone(self) as _,
+            data: Arc::clone(self) as _,
+            sessions: Arc::clone(self) as _,
+            cluster: Some(Arc::clone(self) as _),
+        }
     }
 
     fn open(&self) -> Result<&Shared, StoreError> {
@@ -117,6 +108,13 @@ impl StoreLink {
 
     pub fn mute(&self, mute: bool) {
         *self.mute.lock().unwrap() = mute;
+    }
+
+    fn is_mute(&self) -> Result<(), StoreError> {
+        match *self.mute.lock().unwrap() {
+            true => Err(StoreError::Unavailable("mute".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// The next heartbeat gets no answer, those after it do.
@@ -141,10 +139,6 @@ impl StoreLink {
         }
     }
 
-    pub fn blind(&self, blind: bool) {
-        *self.blind.lock().unwrap() = blind;
-    }
-
     pub fn stick(&self, id: KeyId) {
         *self.stuck.lock().unwrap() = Some(id);
     }
@@ -161,28 +155,6 @@ impl StoreLink {
         *self.deaf.lock().unwrap() = deaf;
     }
 
-    /// From now on another replica is faster than whoever thinks for this long.
-    pub fn outrun(&self, by: &Engine, after: Duration) {
-        *self.rival.lock().unwrap() = Some((by.clone(), after));
-    }
-
-    async fn be_slow(&self) {
-        let slow = *self.slow.lock().unwrap();
-        if !slow.is_zero() {
-            tokio::time::sleep(slow).await;
-        }
-    }
-
-    async fn be_outrun(&self, id: &KeyId) {
-        let rival = self.rival.lock().unwrap().clone();
-        let Some((rival, after)) = rival else { return };
-        let shown = *self.shown.lock().unwrap();
-        if shown.is_none_or(|shown| shown.elapsed() >= after) {
-            let made = rival.create(call(id.key.as_str(), 20_000)).await.unwrap();
-            rival.release(&made.lock_ref, None, 0).await.unwrap();
-        }
-    }
-
     /// The clock of the store shows that much more than the replica's.
     pub fn clock_ahead(&self, seconds: i64) {
         *self.clock_ahead_us.lock().unwrap() = seconds * 1_000_000;
@@ -194,21 +166,36 @@ impl StoreLink {
         assert!(matches!(written, Written::Done));
     }
 
-    /// Whether anybody waits for the answer to a hand-over request.
+    /// What the store holds of a key.
+    pub async fn state(&self, id: &KeyId) -> KeyState {
+        self.shared
+            .store
+            .load(id)
+            .await
+            .unwrap()
+            .unwrap_or_default()
+    }
+
+    /// Changes a key past all replicas.
+    pub async fn put_state(&self, id: &KeyId, old: &KeyState, new: &KeyState) {
+        let swap = self.shared.store.compare_and_swap(id, old, new).await;
+        assert!(matches!(swap, Swap::Applied), "{swap:?}");
+    }
+
+    /// The life of a replica; `None` where it has no row.
+    pub fn life(&self, id: ReplicaId) -> Option<Life> {
+        let rows = self.shared.rows.lock().unwrap();
+        rows.replicas.get(&id).map(|row| row.life)
+    }
+
+    /// Whether anybody asks for a key through the store.
     pub fn is_asked(&self) -> bool {
         let rows = self.shared.rows.lock().unwrap();
-        rows.hand_over_requests
-            .iter()
-            .any(|(_, answer)| answer.is_none())
+        !rows.hand_over_requests.is_empty()
     }
 
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
-    }
-
-    /// Whether the row of a session was read through it.
-    pub fn has_read(&self, session: SessionId) -> bool {
-        self.read.lock().unwrap().contains(&session)
     }
 
     fn is_unheard(&self) -> bool {
@@ -219,46 +206,60 @@ impl StoreLink {
     }
 }
 
-#[async_trait]
-impl Store for StoreLink {
-    fn kind(&self) -> &'static str {
-        "shared"
-    }
-
+impl StoreHealth for StoreLink {
     fn ready(&self) -> Result<(), StoreError> {
         self.open().map(drop)
     }
 
-    fn is_exclusive(&self) -> bool {
-        false
+    fn counts(&self) -> StoreCounts {
+        StoreCounts::default()
+    }
+}
+
+#[async_trait]
+impl KeyStore for StoreLink {
+    async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
+        self.open()?.store.load(id).await
     }
 
-    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        if *self.blind.lock().unwrap() {
-            return Err(StoreError::Unavailable("blind".to_owned()));
-        }
-        let loaded = self.open()?.store.load(id).await;
-        self.be_slow().await;
-        *self.shown.lock().unwrap() = Some(Instant::now());
-        loaded
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
+        self.open()?.store.load_settled(id).await
     }
 
-    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+    async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
         }
-        self.be_outrun(id).await;
         let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
         };
-        *self.shown.lock().unwrap() = Some(Instant::now());
         match matches!(swap, Swap::Applied) && self.is_unheard() {
             true => Swap::Unknown(StoreError::Unavailable("no answer".to_owned())),
             false => swap,
         }
     }
 
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        self.open()?.store.list_live(table, after, limit).await
+    }
+
+    async fn each_live(
+        &self,
+        table: &TableName,
+        visit: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        self.open()?.store.each_live(table, visit).await
+    }
+}
+
+#[async_trait]
+impl DataStore for StoreLink {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
         self.open()?.store.read_data(id).await
     }
@@ -274,17 +275,15 @@ impl Store for StoreLink {
         }
     }
 
-    async fn list_live(
-        &self,
-        table: &TableName,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, StoreError> {
-        self.open()?.store.list_live(table, after, limit).await
+    fn ahead_us_max(&self) -> Option<u64> {
+        // Two days, as Cassandra.
+        Some(2 * 24 * 3_600 * 1_000_000)
     }
+}
 
+#[async_trait]
+impl SessionStore for StoreLink {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        self.read.lock().unwrap().push(id);
         self.open()?.store.load_session(id).await
     }
 
@@ -311,58 +310,68 @@ impl Store for StoreLink {
         self.open()?.store.list_sessions(after, limit).await
     }
 
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        self.open()?.store.each_session(visit).await
+    }
+}
+
+#[async_trait]
+impl ClusterStore for StoreLink {
     async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
         let rows = &self.open()?.rows;
         rows.lock().unwrap().replicas.insert(row.id, row.clone());
-        match *self.mute.lock().unwrap() {
-            true => Err(StoreError::Unavailable("no answer".to_owned())),
-            false => Ok(()),
-        }
+        self.is_mute()
     }
 
     async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        let listed = {
-            let rows = self.open()?.rows.lock().unwrap();
-            if rows.replicas.len() > REPLICAS_MAX {
-                return Err(StoreError::Damaged("too many".to_owned()));
-            }
-            rows.replicas.values().cloned().collect()
-        };
-        self.be_slow().await;
-        Ok(listed)
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
+        let rows = self.open()?.rows.lock().unwrap();
+        if rows.replicas.len() > REPLICAS_MAX {
+            return Err(StoreError::Damaged("too many".to_owned()));
+        }
+        Ok(rows.replicas.values().cloned().collect())
     }
 
-    async fn heartbeat(
-        &self,
-        id: ReplicaId,
-        heartbeat: u64,
-        stopped: bool,
-    ) -> Result<(), StoreError> {
-        if *self.mute.lock().unwrap() {
-            return Err(StoreError::Unavailable("mute".to_owned()));
-        }
+    async fn heartbeat(&self, id: ReplicaId, heartbeat: u64) -> Result<(), StoreError> {
+        self.is_mute()?;
         if self.hangs() {
             return std::future::pending().await;
         }
         let mut rows = self.open()?.rows.lock().unwrap();
-        if let Some(row) = rows.replicas.get_mut(&id)
-            && row.heartbeat < heartbeat
-        {
-            row.heartbeat = heartbeat;
-            row.stopped = stopped;
+        if let Some(row) = rows.replicas.get_mut(&id) {
+            row.heartbeat = row.heartbeat.max(heartbeat);
         }
         Ok(())
     }
 
+    async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+        let shared = match self.is_mute().and_then(|()| self.open()) {
+            Ok(shared) => shared,
+            Err(error) => return LifeSwap::NotStarted(error),
+        };
+        let mut rows = shared.rows.lock().unwrap();
+        match rows.replicas.get_mut(&id) {
+            Some(row) if row.life == expected => {
+                row.life = next;
+                LifeSwap::Applied
+            }
+            other => LifeSwap::Conflict(other.map(|row| row.life)),
+        }
+    }
+
     async fn forget_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.replicas.remove(&id);
+        rows.replicas
+            .retain(|of, row| *of != id || matches!(row.life, Life::Up(_)));
         Ok(())
     }
 
     async fn request_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.hand_over_requests.push((request.clone(), None));
+        rows.hand_over_requests.push(request.clone());
         Ok(())
     }
 
@@ -374,40 +383,14 @@ impl Store for StoreLink {
             return Err(StoreError::Unavailable("deaf".to_owned()));
         }
         let rows = self.open()?.rows.lock().unwrap();
-        let open = rows
-            .hand_over_requests
-            .iter()
-            .filter(|(q, answer)| q.home == home && answer.is_none());
-        Ok(open.map(|(q, _)| q.clone()).collect())
+        let open = rows.hand_over_requests.iter().filter(|r| r.home == home);
+        Ok(open.cloned().collect())
     }
 
-    async fn agree_to_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
+    async fn forget_hand_over_request(&self, request: &HandOverRequest) -> Result<(), StoreError> {
         let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(request, true);
+        rows.hand_over_requests.retain(|other| other != request);
         Ok(())
-    }
-
-    async fn decline_hand_over(&self, request: &HandOverRequest) -> Result<(), StoreError> {
-        let mut rows = self.open()?.rows.lock().unwrap();
-        rows.answer(request, false);
-        Ok(())
-    }
-
-    async fn hand_over_agreed(
-        &self,
-        request: &HandOverRequest,
-    ) -> Result<Option<bool>, StoreError> {
-        let rows = self.open()?.rows.lock().unwrap();
-        let asked = rows
-            .hand_over_requests
-            .iter()
-            .find(|(q, _)| q.id == request.id);
-        Ok(asked.and_then(|(_, answer)| *answer))
-    }
-
-    fn ahead_us_max(&self) -> Option<u64> {
-        // Two days, as Cassandra.
-        Some(2 * 24 * 3_600 * 1_000_000)
     }
 
     async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
@@ -431,10 +414,14 @@ impl Wires {
     }
 
     fn to(&self, peer: &Peer) -> Option<Engine> {
-        if self.cut.lock().unwrap().contains(&peer.address) {
+        if self.cut.lock().unwrap().contains(&peer.peer_address) {
             return None;
         }
-        self.engines.lock().unwrap().get(&peer.address).cloned()
+        self.engines
+            .lock()
+            .unwrap()
+            .get(&peer.peer_address)
+            .cloned()
     }
 }
 
@@ -442,30 +429,21 @@ struct Wired(Arc<Wires>);
 
 #[async_trait]
 impl Peers for Wired {
-    fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
+    fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
         if let Some(engine) = self.0.to(to) {
-            let _ = engine.hinted(key.clone(), version);
-        }
-    }
-
-    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
-        match self.0.to(to) {
-            Some(engine) => engine
-                .hinted(key.clone(), version)
-                .map_err(PeerError::Refused),
-            None => Err(PeerError::Unreachable("cut".to_owned())),
+            let _ = engine.handed_over(key.clone(), term);
         }
     }
 
     fn session_ended(&self, to: &Peer, session: SessionId) {
         if let Some(engine) = self.0.to(to) {
-            engine.session_hinted(session);
+            engine.session_ended_elsewhere(session);
         }
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
         match self.0.to(to) {
-            Some(engine) => engine.renew_for(session).await.map_err(PeerError::Refused),
+            Some(engine) => engine.renew_kept(session).await.map_err(PeerError::Refused),
             None => Err(PeerError::Unreachable("cut".to_owned())),
         }
     }
@@ -540,23 +518,39 @@ impl Service {
     /// Those of one more replica, by the system's clock.
     pub fn options(&self, link: &Arc<StoreLink>, address: &str) -> EngineOptions {
         EngineOptions {
-            store: Arc::clone(link) as Arc<dyn Store>,
+            store: link.handles(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             peers: Arc::new(Wired(Arc::clone(&self.wires))),
             tables: Vec::new(),
             limits: Limits::default(),
+            name: address.to_owned(),
+            zone: String::new(),
             address: "test".to_owned(),
             peer_address: address.to_owned(),
             replica_ttl: TTL,
         }
     }
 
-    /// Two replicas, and the engine of each.
+    /// Two replicas that know each other, and the engine of each.
     pub async fn two() -> (Service, Engine, Engine) {
         let service = Service::of(2).await;
+        service.know_each_other().await;
         let (a, b) = (service.engine(0).clone(), service.engine(1).clone());
         (service, a, b)
+    }
+
+    /// Waits until every replica knows that the others are live.
+    pub async fn know_each_other(&self) {
+        let engines = || self.replicas.iter().map(|replica| &replica.engine);
+        let knows = |one: &Engine, other: &Engine| {
+            let presence = one.presence(other.replica());
+            matches!(presence, Presence::Local | Presence::Live(_))
+        };
+        until("the replicas know each other", || async {
+            engines().all(|one| engines().all(|other| knows(one, other)))
+        })
+        .await;
     }
 
     pub fn engine(&self, number: usize) -> &Engine {

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
-    Clock, CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation,
-    NoPeers, REPLICA_TTL, SessionCall, SystemClock, SystemIds,
+    CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation, NoPeers,
+    REPLICA_TTL, SessionCall,
 };
+use fermata::key::KeyState;
 use fermata::limits::Limits;
-use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, State, TableName};
-use fermata::store::Store;
+use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use fermata::store::{KeyStore as _, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -127,12 +129,7 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         };
-        let engine = start(
-            Arc::clone(&store) as Arc<dyn Store>,
-            limits.clone(),
-            Arc::clone(&clock),
-        )
-        .await;
+        let engine = start(store.handles(), limits.clone(), Arc::clone(&clock)).await;
         World {
             engine: Engine::new(engine, &history, "client"),
             store,
@@ -233,7 +230,7 @@ impl World {
     }
 
     /// What the store holds of a key.
-    pub async fn state(&self, id: &str) -> State {
+    pub async fn state(&self, id: &str) -> KeyState {
         let state = self.store.real().unwrap().load(&key(id)).await.unwrap();
         state.unwrap_or_default()
     }
@@ -244,11 +241,7 @@ impl World {
     }
 }
 
-pub async fn start(
-    store: Arc<dyn Store>,
-    limits: Limits,
-    clock: Arc<dyn Clock>,
-) -> fermata::engine::Engine {
+pub async fn start(store: Store, limits: Limits, clock: Arc<dyn Clock>) -> fermata::engine::Engine {
     fermata::engine::Engine::start(EngineOptions {
         store,
         clock,
@@ -256,6 +249,8 @@ pub async fn start(
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
         limits,
+        name: "test".to_owned(),
+        zone: String::new(),
         address: "test".to_owned(),
         peer_address: String::new(),
         replica_ttl: REPLICA_TTL,

@@ -1,281 +1,268 @@
-//! What a replica does for the lock: swaps, and what comes of them. As the actors of the engine do it, one intent and
-//! one outcome at a time.
+//! A replica takes an event in, its machine says what is to be done, and clients hear.
 
-use fermata::lock::{EndReason, EndedAs, Outcome, Seq};
+use std::time::Duration;
 
-use crate::committed::{Committed, decided, head_seq, home_of};
-use crate::setup::{Rule, Setup};
-use crate::world::{Call, HolderState, Intent, LastWords, Phase, Replica, Swap, World};
+use fermata::key::machine::{
+    Answer, CallError, CallId, Context, Effect, Event, KeyError, Machine, Report,
+};
+use fermata::lock::SessionId;
+use fermata::session::{Observed, Observer};
+
+use super::setup::Setup;
+use super::step::{ADOPT, FORCE, HAND_OVER, TAKE_OVER};
+use super::truth::Broken;
+use super::world::{
+    Cell, Client, REPLICAS, Step, Swap, World, Write, replica_id, session_of, value_of,
+};
+
+/// Before and after all that is waited for by time.
+fn moment(event: &Event) -> Observed {
+    let mut observer = Observer::new(Duration::MAX);
+    let at = match event {
+        Event::Due => Duration::from_secs(100),
+        _ => Duration::from_secs(1),
+    };
+    observer.observe(at)
+}
 
 impl World {
-    pub fn replica(&mut self, by: u8) -> &mut Replica {
-        &mut self.replicas[usize::from(by)]
+    pub fn event(&mut self, setup: &Setup, r: usize, event: Event) {
+        let replica = &mut self.replicas[r];
+        let cx = Context {
+            replica: replica_id(r),
+            now: moment(&event),
+            now_us: (!replica.clock_is_wrong).then_some(0),
+            is_alone: false,
+            limits: &setup.limits,
+        };
+        let mut effects = Vec::new();
+        replica.machine.on(&cx, event, &mut effects);
+        for effect in effects {
+            self.effect(setup, r, effect);
+        }
     }
 
-    /// The intents of the next swap, as they stand now: nothing of an old state is left in them.
-    fn next_batch(&self, setup: &Setup, by: u8) -> (Vec<Intent>, Vec<Intent>) {
-        let replica = &self.replicas[usize::from(by)];
-        let head = replica.view.as_ref().and_then(|state| head_seq(state));
-        let taken_over = head.filter(|seq| replica.is_taking_over(*seq));
-        let (mut batch, mut later) = (Vec::new(), Vec::new());
-        for intent in &replica.pending {
-            match *intent {
-                Intent::Release { seq, .. } if taken_over == Some(seq) => later.push(*intent),
-                Intent::Release { seq, request, .. } => {
-                    let words = self.last_words(setup, by, seq);
-                    batch.push(Intent::Release {
-                        seq,
-                        request,
-                        words,
-                    });
+    fn effect(&mut self, setup: &Setup, r: usize, effect: Effect) {
+        let replica = &mut self.replicas[r];
+        match effect {
+            Effect::Load { .. } => replica.loads = true,
+            Effect::Swap { old, new } => self.swaps.push(Swap {
+                old: old.version,
+                new,
+                is_applied: false,
+                awaited: Some(r),
+            }),
+            Effect::ReadData { io } => {
+                replica.reads.insert(io.0);
+            }
+            Effect::WriteData { io, datum } => {
+                let cell = Cell::of(&datum);
+                let other = |w: &Write| w.cell.timestamp == cell.timestamp && w.cell != cell;
+                let is_there = |c: &Cell| c.timestamp == cell.timestamp && *c != cell;
+                if self.writes.iter().any(other) || self.nodes.iter().any(is_there) {
+                    self.truth.breaks(Broken::OneTimestampTwoValues);
                 }
-                Intent::Create { .. }
-                | Intent::Evict { .. }
-                | Intent::TakeOver { .. }
-                | Intent::Extend { .. } => batch.push(*intent),
+                self.writes.push(Write {
+                    cell,
+                    reached: 0,
+                    awaited: Some((r, io.0)),
+                });
             }
-        }
-        (batch, later)
-    }
-
-    fn last_words(&self, setup: &Setup, by: u8, seq: u8) -> LastWords {
-        let holding = self.replicas[usize::from(by)].holding.as_ref();
-        let Some(holding) = holding.filter(|h| h.seq == seq) else {
-            return LastWords::default();
-        };
-        LastWords {
-            grant: Some(holding.grant),
-            synced: holding.synced,
-            open_write: setup.rule(Rule::OpenWriteTold) && self.has_open_write(by, holding),
-        }
-    }
-
-    /// A write whose outcome is not known, and that no later acknowledged one covers (I7).
-    fn has_open_write(&self, by: u8, holding: &HolderState) -> bool {
-        let puts = self
-            .writes
-            .iter()
-            .filter(|w| w.awaited && w.by == by && w.grant == holding.grant && !w.sync);
-        let writing = puts.map(|w| w.cell.ts).max().unwrap_or(0);
-        writing.max(holding.unknown) > holding.acked
-    }
-
-    /// A replica decides what it has to do on what it knows, and sends the swap.
-    pub fn send(&mut self, setup: &Setup, by: u8) {
-        let (batch, later) = self.next_batch(setup, by);
-        let replica = self.replica(by);
-        replica.pending = later;
-        let Some(view) = replica.view.clone() else {
-            return;
-        };
-        let (new, outcomes) = decided(setup, &view, by, &batch);
-        if new.version == view.version {
-            return self.deliver(setup, by, &batch, outcomes);
-        }
-        self.replica(by).swap = Some(Swap {
-            by,
-            expected: view.version,
-            batch,
-        });
-    }
-
-    /// The swap in flight reaches the register, and its replica learns what came of it.
-    pub fn swap_ends(&mut self, setup: &Setup, by: u8) {
-        let Some(swap) = self.replica(by).swap.take() else {
-            return;
-        };
-        if swap.expected == self.stored.version {
-            let (new, outcomes) = swap.decided(setup, &self.stored);
-            self.applied(setup, &swap, new.into(), outcomes);
-        } else if setup.rule(Rule::DecidedAgain) {
-            self.ask_again(setup, &swap, false);
-            let current = self.stored.clone();
-            self.adopt(setup, by, current);
-        } else {
-            // The rule is off: what was decided on the old state is put over the new one.
-            let view = self.replica(by).view.clone().unwrap_or_default();
-            let (mut new, outcomes) = swap.decided(setup, &view);
-            new.version = self.stored.version + 1;
-            self.applied(setup, &swap, new.into(), outcomes);
+            Effect::Pause { of, tries: _ } => {
+                if !replica.pauses.contains(&of) {
+                    replica.pauses.push(of);
+                }
+            }
+            Effect::Answer { call, answer } => self.answered(setup, r, call, answer),
+            Effect::Attach { session, .. } => {
+                replica.attached.insert(client_of(session));
+            }
+            Effect::Detach { session, .. } => {
+                replica.attached.remove(&client_of(session));
+            }
+            Effect::Report(Report::Deposed { .. }) => self.truth.breaks(Broken::Deposed),
+            Effect::Report(_) | Effect::RenewSession(_) | Effect::Notify { .. } => {}
         }
     }
 
-    fn applied(&mut self, setup: &Setup, swap: &Swap, new: Committed, outcomes: Vec<Outcome>) {
-        let old = self.stored.clone();
-        self.commit(new.clone());
-        self.adopt(setup, swap.by, new.clone());
-        self.deliver(setup, swap.by, &swap.batch, outcomes);
-        // The homes that have something to do now are told, if the word arrives.
-        let turn = new.holder().filter(|_| old.grant != new.grant);
-        let ended = old.entries.iter().filter(|e| new.entry(e.seq).is_none());
-        for answered in ended.chain(turn) {
-            let home = home_of(answered);
-            if home != swap.by && !setup.rule(Rule::Polling) {
-                self.replica(home).hinted = true;
+    /// A replica ends, or its machine loses its memory: who waits there learns nothing.
+    pub fn forget(&mut self, r: usize, stays: bool) {
+        let replica = &mut self.replicas[r];
+        replica.is_up = stays;
+        replica.machine = Machine::new();
+        replica.loads = false;
+        replica.reads.clear();
+        replica.pauses.clear();
+        replica.attached.clear();
+        replica.takes = false;
+        replica.given = None;
+        for swap in self.swaps.iter_mut().filter(|s| s.awaited == Some(r)) {
+            swap.awaited = None;
+        }
+        for write in &mut self.writes {
+            write.awaited.take_if(|(of, _)| *of == r);
+        }
+        for client in &mut self.clients {
+            if client.call.take_if(|(_, at)| *at == r).is_some() {
+                client.may_be_written |= client.value > 0;
+                client.calls += 1;
             }
         }
     }
 
-    /// The outcome of the swap in flight is not known to its replica. It may yet take effect.
-    pub fn swap_unknown(&mut self, setup: &Setup, by: u8) {
-        let Some(swap) = self.replica(by).swap.take() else {
-            return;
-        };
-        if setup.rule(Rule::CommittedGrant) {
-            self.ask_again(setup, &swap, true);
-            self.replica(by).stale = true;
-        } else {
-            // The rule is off: it is taken for applied.
-            let view = self.replica(by).view.clone().unwrap_or_default();
-            let (new, outcomes) = swap.decided(setup, &view);
-            self.adopt(setup, by, new.into());
-            self.deliver(setup, by, &swap.batch, outcomes);
-        }
-        self.leave_open(swap);
-    }
-
-    pub fn leave_open(&mut self, swap: Swap) {
-        if swap.expected == self.stored.version {
-            self.open.push(swap);
-        }
-    }
-
-    /// A swap of unknown outcome takes effect after all.
-    pub fn lands(&mut self, setup: &Setup, at: usize) {
-        let swap = self.open.remove(at);
-        let (new, _) = swap.decided(setup, &self.stored);
-        self.commit(new.into());
-    }
-
-    /// Puts a batch back, in front, to be decided again on the state that is met next.
-    fn ask_again(&mut self, setup: &Setup, swap: &Swap, unknown: bool) {
-        let mut pending: Vec<Intent> = Vec::new();
-        for intent in &swap.batch {
-            pending.push(match *intent {
-                Intent::Create { request, open } => Intent::Create {
-                    request,
-                    open: open || unknown,
-                },
-                Intent::Release { seq, request, .. } => Intent::Release {
-                    seq,
-                    request,
-                    words: LastWords::default(),
-                },
-                other
-                @ (Intent::Evict { .. } | Intent::TakeOver { .. } | Intent::Extend { .. }) => other,
-            });
-        }
-        pending.append(&mut self.replica(swap.by).pending);
-        self.replica(swap.by).pending = pending;
-        self.drop_unwanted(setup);
-    }
-
-    /// A Create whose caller is gone is dropped, unless it may have taken effect already.
-    pub fn drop_unwanted(&mut self, setup: &Setup) {
-        for by in 0..self.replicas.len() {
-            let mut pending = std::mem::take(&mut self.replicas[by].pending);
-            pending.retain(|intent| match *intent {
-                Intent::Create { request, open } => open || self.waits_at(setup, request, by as u8),
-                _ => true,
-            });
-            self.replicas[by].pending = pending;
-        }
-    }
-
-    fn waits_at(&self, setup: &Setup, request: u8, by: u8) -> bool {
-        let at = setup.client_of(request);
-        let client = &self.clients[at];
-        client.phase == Phase::Creating { at: by }
-            && setup.request(at as u8, client.section) == request
-    }
-
-    /// Callers learn what came of a batch.
-    fn deliver(&mut self, setup: &Setup, by: u8, batch: &[Intent], outcomes: Vec<Outcome>) {
-        for (intent, outcome) in batch.iter().zip(outcomes) {
-            match *intent {
-                Intent::Create { request, .. } => {
-                    if let Outcome::Created(created) = outcome
-                        && self.waits_at(setup, request, by)
-                    {
-                        let client = &mut self.clients[setup.client_of(request)];
-                        client.phase = Phase::Waiting;
-                        client.seq = created.seq.0 as u8;
+    fn answered(
+        &mut self,
+        setup: &Setup,
+        r: usize,
+        call: CallId,
+        answer: Result<Answer, CallError>,
+    ) {
+        match call {
+            FORCE | ADOPT => return,
+            TAKE_OVER => {
+                self.replicas[r].takes = false;
+                return;
+            }
+            HAND_OVER => {
+                if let Ok(Answer::HandedOver(home)) = answer {
+                    let to = (0..REPLICAS).find(|at| replica_id(*at) == home.replica);
+                    if let Some(to) = to.filter(|to| self.replicas[*to].is_up) {
+                        self.replicas[to].given = Some(home.term);
                     }
                 }
-                Intent::Release { seq, request, .. } => {
-                    let released = matches!(
-                        outcome,
-                        Outcome::Released(_)
-                            | Outcome::Gone(EndedAs::Released)
-                            | Outcome::Gone(EndedAs::Lost(EndReason::Foreign))
-                    );
-                    let at = setup.client_of(request);
-                    if released && self.is_wanted(setup, request, seq) {
-                        self.section_done(setup, at);
-                    }
+                return;
+            }
+            CallId(_) => {}
+        }
+        let c = call.0 as usize / 64;
+        let waits = |client: &Client| client.call.is_some_and(|(id, _)| id == call);
+        if !self.clients.get(c).is_some_and(waits) {
+            return;
+        }
+        self.clients[c].call = None;
+        match answer {
+            Ok(answer) => self.client_hears(setup, c, answer),
+            Err(error) => self.client_fails(c, error),
+        }
+    }
+
+    fn client_hears(&mut self, setup: &Setup, c: usize, answer: Answer) {
+        self.clients[c].calls += 1;
+        match answer {
+            Answer::Held { entry, .. } => {
+                let sure = |(other, client): (usize, &Client)| other != c && client.is_sure;
+                if self.clients.iter().enumerate().any(sure) {
+                    self.truth.breaks(Broken::TwoHolders);
                 }
-                Intent::Extend { seq, .. } => {
-                    if let Some(holding) = &mut self.replica(by).holding
-                        && holding.seq == seq
-                    {
-                        holding.extending = false;
+                let grant = entry.grant.map_or(0, |grant| grant.0);
+                self.truth.held(entry.seq.0, grant);
+                let client = &mut self.clients[c];
+                client.entry = Some(entry);
+                client.is_sure = !client.session_ended
+                    && !matches!(client.step, Step::Release)
+                    && self.forced != Some(entry.seq);
+                client.step = match client.step {
+                    Step::Create | Step::Acquire if client.value > 0 && client.is_last(setup) => {
+                        Step::Release
                     }
+                    Step::Create | Step::Acquire if client.value > 0 => Step::Put,
+                    _ => Step::Get,
+                };
+            }
+            Answer::Waiting { entry, .. } => {
+                let client = &mut self.clients[c];
+                client.entry = Some(entry);
+                client.step = Step::Acquire;
+            }
+            Answer::Value { value, .. } => {
+                let client = &mut self.clients[c];
+                let entry = client.entry.map(|e| (e.seq.0, e.grant.map_or(0, |g| g.0)));
+                client.step = client.after_get(setup);
+                if let Some((seq, grant)) = entry {
+                    self.truth.read(seq, grant, value_of(value.as_ref()));
                 }
-                // One that was refused is asked for again by whoever needs it.
-                Intent::Evict { .. } | Intent::TakeOver { .. } => {}
             }
+            Answer::Written { .. } => {
+                let client = &mut self.clients[c];
+                let grant = client.entry.and_then(|e| e.grant).map_or(0, |g| g.0);
+                self.truth.acknowledged(grant, client.value);
+                client.puts += 1;
+                client.value = 0;
+                client.may_be_written = false;
+                client.step = client.after_get(setup);
+            }
+            Answer::Released { .. } => {
+                let client = &mut self.clients[c];
+                if client.value > 0 {
+                    self.truth.released_with(client.value);
+                }
+                client.next_section(setup);
+            }
+            Answer::Watching { .. }
+            | Answer::Renewed { .. }
+            | Answer::Forced { .. }
+            | Answer::Home(_)
+            | Answer::HandedOver(_) => {}
         }
     }
 
-    fn section_done(&mut self, setup: &Setup, at: usize) {
-        let client = &mut self.clients[at];
-        (client.seq, client.grant, client.puts, client.call) = (0, 0, 0, Call::None);
-        client.section += 1;
-        client.phase = Phase::Idle;
-        if client.section == setup.sections {
-            client.section -= 1;
-            client.phase = Phase::Done;
+    fn client_fails(&mut self, c: usize, error: CallError) {
+        let client = &mut self.clients[c];
+        let was_taken_in = matches!(error.why, KeyError::StoreUnavailable(_));
+        // What is refused since an earlier try may be in flight was not taken in.
+        let is_refused = matches!(error.why, KeyError::Releasing);
+        let may_count = error.may_have_written && !is_refused;
+        client.calls += u64::from(was_taken_in || may_count);
+        client.may_be_written |= error.may_have_written;
+        let is_write = client.value > 0 && matches!(client.step, Step::Put | Step::Release);
+        if is_write && !client.may_be_written {
+            // It is told that no try of it was written.
+            self.truth.denied(client.value);
+        }
+        match error.why {
+            KeyError::GrantSuperseded | KeyError::NoGrant => client.step = Step::Acquire,
+            KeyError::Ended(_) | KeyError::NeverIssued => {
+                client.is_sure = false;
+                client.step = Step::Done;
+            }
+            // An earlier try is in flight, or a release: it asks again.
+            _ => {}
+        }
+    }
+}
+
+impl Client {
+    fn is_last(&self, setup: &Setup) -> bool {
+        self.puts >= setup.puts
+    }
+
+    fn after_get(&self, setup: &Setup) -> Step {
+        match self.is_last(setup) {
+            true => Step::Release,
+            false => Step::Put,
         }
     }
 
-    /// A client learns that its entry has ended.
-    pub fn end_learned(&mut self, setup: &Setup, at: usize) {
-        let client = &mut self.clients[at];
-        let ended = self.stored.how_ended(Seq(client.seq.into()));
-        let given_back = matches!(ended, EndedAs::Released | EndedAs::Lost(EndReason::Foreign));
-        if client.phase == Phase::Releasing && given_back {
-            self.section_done(setup, at);
-        } else {
-            (client.phase, client.call) = (Phase::Lost, Call::None);
-        }
+    fn next_section(&mut self, setup: &Setup) {
+        let section = self.section + 1;
+        *self = Client {
+            step: match section < setup.sections {
+                true => Step::Create,
+                false => Step::Done,
+            },
+            section,
+            puts: 0,
+            call: None,
+            calls: self.calls,
+            entry: None,
+            is_sure: false,
+            value: 0,
+            may_be_written: false,
+            session_ended: self.session_ended,
+        };
     }
+}
 
-    /// The memory of a task is gone, or the whole replica: whatever was asked of it gets no answer.
-    pub fn forget(&mut self, setup: &Setup, by: u8) {
-        let replica = self.replica(by);
-        let swap = replica.swap.take();
-        replica.view = None;
-        replica.stale = false;
-        replica.holding = None;
-        replica.handed_over = None;
-        replica.owes_hand_over = false;
-        replica.pending.clear();
-        let mut unanswered = Vec::new();
-        for write in self.writes.iter_mut().filter(|w| w.by == by && w.awaited) {
-            write.awaited = false;
-            if !write.sync {
-                unanswered.push(write.cell.value);
-            }
-        }
-        for at in 0..self.clients.len() {
-            let put = self.open_put(setup, at);
-            let reads = matches!(self.clients[at].call, Call::Get { at, .. } if at == by);
-            if reads || put.is_some_and(|value| unanswered.contains(&value)) {
-                self.clients[at].call = Call::None;
-            }
-        }
-        if let Some(swap) = swap {
-            self.leave_open(swap);
-        }
-    }
+fn client_of(session: SessionId) -> usize {
+    (0..64).find(|c| session_of(*c) == session).unwrap_or(0)
 }

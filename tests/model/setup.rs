@@ -1,195 +1,120 @@
-//! What a search is about: how many clients, how much may go wrong, and which rule is switched off.
+//! What one search looks at: how many clients, what they do, and how often what may go wrong.
 
+use std::time::Duration;
+
+use fermata::key::machine::KeyLimits;
 use fermata::lock::CoreLimits;
 
-/// A rule that lives in the engine and not in `decide`. One at a time can be switched off, to see that the
-/// search finds what it is there for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Rule {
-    /// Only the home of a holder serves it (I10).
-    OneWriter,
-    /// A holder whose home is up is taken over only with that home's agreement (I10).
-    HandOver,
-    /// A home that agreed never serves that fence again (I10).
-    FinalHandOver,
-    /// A home without its memory of a fence serves the holder only under a new one (I10).
-    KeptMemory,
-    /// An unsynced key is synced before its holder is granted the lock (I7).
-    Sync,
-    /// A fence is synced from one read (I7).
-    OneSyncRead,
-    /// A release says that a write of unknown outcome was left (I7).
-    OpenWriteTold,
-    /// Nobody is granted the lock by a swap of unknown outcome (I4, I6).
-    CommittedGrant,
-    /// After a conflict every command is decided again (design, section 3).
-    DecidedAgain,
-    /// A call whose number is not above the last is refused (I11).
-    CallNo,
-    /// A critical call carries the grant it belongs to (I11).
-    GrantInCall,
-    /// A waiter's home looks by itself, since the hint may be lost (section 7).
-    Polling,
-}
-
-/// What may go wrong, each as often as the setup says.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fault {
-    /// A live client's entry is ended.
-    Evict,
-    /// A client is gone.
-    ClientCrash,
-    /// A replica is gone.
-    Crash,
-    /// An entry moves to the other replica, with its home's agreement.
-    Move,
-    /// The task of a key at a replica crashes, with its memory.
-    Forget,
-    /// The outcome of a swap is not known; it may yet take effect.
-    UnknownSwap,
-    /// The outcome of a write is not known; it may yet arrive.
-    UnknownWrite,
-    /// A client gives a put up; the call may yet arrive.
-    GivenUp,
-    /// A client asks another replica for the entry that it asked for.
-    Retry,
-    /// A waiter releases its entry.
-    Leave,
-    /// A holder is released by a replica that is not its home.
-    Foreign,
-    /// A hint gets lost.
-    LostHint,
-}
-
-pub const FAULTS: usize = 12;
-
-/// How much of each may still go wrong.
+/// What may go wrong, each so many times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Faults([u8; FAULTS]);
-
-impl Faults {
-    pub fn with(mut self, fault: Fault, times: u8) -> Faults {
-        self.0[fault as usize] = times;
-        self
-    }
-
-    pub fn left(&self, fault: Fault) -> bool {
-        self.0[fault as usize] > 0
-    }
-
-    pub fn spend(&mut self, fault: Fault) {
-        self.0[fault as usize] -= 1;
-    }
+pub struct Faults {
+    /// A replica ends; what it sent may land later.
+    pub ends: u8,
+    /// A replica loses what it knew of the key, and goes on.
+    pub memory_lost: u8,
+    /// The session of a client ends.
+    pub sessions: u8,
+    /// A holder is found unclaimed.
+    pub unclaimed: u8,
+    /// A key is handed over.
+    pub hand_overs: u8,
+    /// A compare-and-swap has an unknown outcome.
+    pub unknown_swaps: u8,
+    /// A write of the value has an unknown outcome.
+    pub unknown_writes: u8,
+    /// A client gives a call up, and makes it again.
+    pub given_up: u8,
+    /// A call goes to a replica that is not the home.
+    pub misrouted: u8,
+    /// The home takes the holder's entry by force.
+    pub forced: u8,
+    /// The clock of the home is wrong for a while: no fence is taken.
+    pub wrong_clocks: u8,
+    /// The store fails to read the row, or does not begin a compare-and-swap.
+    pub store_failures: u8,
 }
 
 /// One search.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub name: &'static str,
-    pub clients: u8,
-    /// Sections of each client, one after the other.
+    pub clients: usize,
     pub sections: u8,
-    /// Puts of each section, at most.
     pub puts: u8,
-    /// Whether holders read.
-    pub gets: bool,
+    /// Clients whose last put rides with their release, by bit.
+    pub carry: u8,
     pub faults: Faults,
-    pub off: Option<Rule>,
-    /// What the wall clocks of the replicas show.
-    pub clocks: [u16; 2],
-    pub limits: CoreLimits,
-    /// After how many steps the search stops; `None` if it is to be closed.
+    pub limits: KeyLimits,
+    /// It ends after so many steps; `None`: once all was seen.
     pub steps_max: Option<usize>,
 }
 
 impl Setup {
-    /// Two clients, one put each, nothing goes wrong.
     pub fn new(name: &'static str) -> Setup {
         Setup {
             name,
             clients: 2,
             sections: 1,
             puts: 1,
-            gets: true,
+            carry: 0,
             faults: Faults::default(),
-            off: None,
-            clocks: [0, 0],
-            limits: CoreLimits {
-                width_min: 4,
-                width_max: 8,
-                ended_max: 16,
-                entries_max: 16,
-                ahead_us_max: None,
-                clock_off: false,
+            limits: KeyLimits {
+                core: CoreLimits {
+                    width_min: 4,
+                    width_max: 8,
+                    ended_max: 8,
+                    entries_max: 8,
+                    ahead_us_max: None,
+                    clock_off: false,
+                },
+                calls_max: 8,
+                waits_per_lock_ref_max: 4,
+                critical_calls_max: 4,
+                known_value_bytes_max: 8,
+                session_claim_ttl: Duration::from_secs(1),
             },
             steps_max: None,
         }
     }
 
-    pub fn clients(mut self, clients: u8) -> Setup {
-        self.clients = clients;
-        self
+    pub fn clients(self, clients: usize) -> Setup {
+        Setup { clients, ..self }
     }
 
-    pub fn sections(mut self, sections: u8) -> Setup {
-        self.sections = sections;
-        self
+    pub fn sections(self, sections: u8) -> Setup {
+        Setup { sections, ..self }
     }
 
-    pub fn puts(mut self, puts: u8) -> Setup {
-        self.puts = puts;
-        self
+    pub fn puts(self, puts: u8) -> Setup {
+        Setup { puts, ..self }
     }
 
-    /// Fences so narrow that the second put needs an Extend.
+    pub fn carry(self, carry: u8) -> Setup {
+        Setup { carry, ..self }
+    }
+
+    /// A fence has one timestamp for a put: the next one needs an Extend.
     pub fn narrow(mut self) -> Setup {
-        self.limits.width_min = 2;
+        self.limits.core.width_min = 2;
         self
     }
 
-    pub fn clocks(mut self, clocks: [u16; 2]) -> Setup {
-        self.clocks = clocks;
+    /// The home reads the value at each call.
+    pub fn without_known_value(mut self) -> Setup {
+        self.limits.known_value_bytes_max = 0;
         self
     }
 
-    pub fn fault(mut self, fault: Fault, times: u8) -> Setup {
-        self.faults = self.faults.with(fault, times);
-        self
+    pub fn faults(self, change: impl FnOnce(&mut Faults)) -> Setup {
+        let mut setup = self;
+        change(&mut setup.faults);
+        setup
     }
 
-    pub fn off(mut self, rule: Rule) -> Setup {
-        self.off = Some(rule);
-        self
-    }
-
-    /// A search that does not end by itself. It goes for the ends of whole runs first, since there are too many
-    /// short ones to get that far with all of them.
-    pub fn bounded(mut self, steps: usize) -> Setup {
-        self.steps_max = Some(steps);
-        self
-    }
-
-    pub fn rule(&self, rule: Rule) -> bool {
-        self.off != Some(rule)
-    }
-
-    /// What the request of a client's section is called.
-    pub fn request(&self, client: u8, section: u8) -> u8 {
-        client * self.sections + section
-    }
-
-    pub fn client_of(&self, request: u8) -> usize {
-        usize::from(request / self.sections)
-    }
-
-    /// The number that stands for what a put writes; 0 is what was there at first.
-    pub fn value(&self, client: u8, section: u8, put: u8) -> u8 {
-        self.request(client, section) * self.puts + put
-    }
-
-    /// Whose put that was, and which of its section.
-    pub fn put_of(&self, value: u8) -> (usize, u8) {
-        let at = value - 1;
-        (self.client_of(at / self.puts), at % self.puts + 1)
+    pub fn bounded(self, steps_max: usize) -> Setup {
+        Setup {
+            steps_max: Some(steps_max),
+            ..self
+        }
     }
 }

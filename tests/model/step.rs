@@ -1,254 +1,455 @@
-//! What each action makes of the world.
+//! What can happen next, and what comes of it.
 
-use crate::action::Action;
-use crate::committed::{entry, head_seq, request_of, ts};
-use crate::setup::{Fault, Rule, Setup};
-use crate::world::{
-    Call, FirstAnswer, HolderState, Intent, LastWords, Phase, Promise, PutCall, World,
-};
+use fermata::key::NewEntry;
+use fermata::key::machine::{Call, CallId, Event, Loaded, PauseOf, SwapOutcome, WriteOutcome};
+use fermata::lock::{Liveness, Mode};
+use uuid::Uuid;
+
+use super::setup::Setup;
+use super::truth::Broken;
+use super::world::{Cell, Client, NODES, REPLICAS, Step, World, bytes_of, replica_id, session_of};
+
+/// The names of calls that no client makes.
+pub const FORCE: CallId = CallId(1_000);
+pub const HAND_OVER: CallId = CallId(1_001);
+pub const TAKE_OVER: CallId = CallId(1_002);
+pub const ADOPT: CallId = CallId(1_003);
+
+/// One thing that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// A client makes its next call, at a replica.
+    Ask(usize, usize),
+    /// A client gives its call up.
+    GiveUp(usize),
+    /// A replica is told to take the key from a home that is gone.
+    TakeOver(usize),
+    /// A replica learns that the key was handed to it.
+    Adopt(usize),
+    /// A read of the row is answered.
+    Loaded(usize),
+    /// A swap takes effect.
+    Applies(usize),
+    /// Its sender learns what became of it.
+    Swapped(usize),
+    /// Its sender learns that this is not known.
+    SwapUnknown(usize),
+    /// It is not begun, and its sender learns so.
+    SwapNotStarted(usize),
+    /// A read of the row fails.
+    LoadFails(usize),
+    /// A write lands on a node.
+    Lands(usize, usize),
+    /// Two nodes have it: its sender learns so.
+    Written(usize),
+    /// Its sender learns that this is not known.
+    WriteUnknown(usize),
+    /// A read of the value is answered by all nodes but this one.
+    Read(usize, u64, usize),
+    /// A pause has passed.
+    Resume(usize, PauseOf),
+    /// A replica ends.
+    Ends(usize),
+    /// A replica loses what it knew of the key.
+    MemoryLost(usize),
+    /// The session of a client ends.
+    SessionEnds(usize),
+    /// A replica learns of it.
+    SessionHeard(usize, usize),
+    /// The holder is found unclaimed.
+    Unclaimed(usize),
+    /// The home is told to hand the key over.
+    HandOver(usize),
+    /// The home is told to end the first entry.
+    Force(usize),
+    /// The clock of a replica goes wrong, or right again.
+    Clock(usize),
+}
 
 impl World {
-    /// The world after an action that was possible.
+    pub fn actions(&self, setup: &Setup, out: &mut Vec<Action>) {
+        if self.truth.broken.is_some() {
+            return;
+        }
+        let left = self.left;
+        for (c, client) in self.clients.iter().enumerate() {
+            self.client_actions(c, client, out);
+        }
+        for (i, swap) in self.swaps.iter().enumerate() {
+            if !swap.is_applied && swap.old == self.row.version {
+                out.push(Action::Applies(i));
+            }
+            if swap.awaited.is_some() {
+                if swap.is_applied || swap.old != self.row.version {
+                    out.push(Action::Swapped(i));
+                }
+                if left.unknown_swaps > 0 {
+                    out.push(Action::SwapUnknown(i));
+                }
+                if left.store_failures > 0 && !swap.is_applied {
+                    out.push(Action::SwapNotStarted(i));
+                }
+            }
+        }
+        for (i, write) in self.writes.iter().enumerate() {
+            out.extend(
+                (0..NODES)
+                    .filter(|n| write.reached & (1 << n) == 0)
+                    .map(|n| Action::Lands(i, n)),
+            );
+            if write.awaited.is_some() {
+                if write.reached.count_ones() >= 2 {
+                    out.push(Action::Written(i));
+                }
+                if left.unknown_writes > 0 {
+                    out.push(Action::WriteUnknown(i));
+                }
+            }
+        }
+        for r in 0..REPLICAS {
+            self.replica_actions(setup, r, out);
+        }
+    }
+
+    fn client_actions(&self, c: usize, client: &Client, out: &mut Vec<Action>) {
+        if client.step == Step::Done {
+            return;
+        }
+        if !client.session_ended && self.left.sessions > 0 {
+            out.push(Action::SessionEnds(c));
+        }
+        if client.call.is_some() {
+            if self.left.given_up > 0 {
+                out.push(Action::GiveUp(c));
+            }
+            return;
+        }
+        if self.home_is_gone() {
+            // Whoever is asked takes it over first.
+            return;
+        }
+        let home = self.home();
+        for r in (0..REPLICAS).filter(|r| self.replicas[*r].is_up) {
+            if home.is_none_or(|home| home == r) || self.left.misrouted > 0 {
+                out.push(Action::Ask(c, r));
+            }
+        }
+    }
+
+    fn replica_actions(&self, setup: &Setup, r: usize, out: &mut Vec<Action>) {
+        let replica = &self.replicas[r];
+        if !replica.is_up {
+            return;
+        }
+        let left = self.left;
+        let is_home = self.home() == Some(r);
+        if replica.loads {
+            out.push(Action::Loaded(r));
+            if left.store_failures > 0 {
+                out.push(Action::LoadFails(r));
+            }
+        }
+        for io in &replica.reads {
+            out.extend((0..NODES).map(|n| Action::Read(r, *io, n)));
+        }
+        out.extend(replica.pauses.iter().map(|of| Action::Resume(r, *of)));
+        for c in &replica.attached {
+            if self.clients[*c].session_ended {
+                out.push(Action::SessionHeard(r, *c));
+            }
+        }
+        if self.home_is_gone() && !replica.takes {
+            out.push(Action::TakeOver(r));
+        }
+        if replica.given.is_some() {
+            out.push(Action::Adopt(r));
+        }
+        let ups = self.replicas.iter().filter(|r| r.is_up).count();
+        if left.ends > 0 && ups > 1 {
+            out.push(Action::Ends(r));
+        }
+        if left.memory_lost > 0 {
+            out.push(Action::MemoryLost(r));
+        }
+        if is_home && left.unclaimed > 0 && replica.machine.due().is_some() {
+            out.push(Action::Unclaimed(r));
+        }
+        if is_home && left.hand_overs > 0 && ups > 1 {
+            out.push(Action::HandOver(r));
+        }
+        if is_home && left.forced > 0 && self.row.first().is_some() {
+            out.push(Action::Force(r));
+        }
+        if replica.clock_is_wrong || (left.wrong_clocks > 0 && setup.faults.wrong_clocks > 0) {
+            out.push(Action::Clock(r));
+        }
+    }
+
+    /// Whether this is something that need not happen.
+    pub fn is_fault(&self, action: Action) -> bool {
+        match action {
+            Action::GiveUp(_)
+            | Action::SwapUnknown(_)
+            | Action::SwapNotStarted(_)
+            | Action::LoadFails(_)
+            | Action::WriteUnknown(_)
+            | Action::Ends(_)
+            | Action::MemoryLost(_)
+            | Action::SessionEnds(_)
+            | Action::Unclaimed(_)
+            | Action::HandOver(_)
+            | Action::Force(_) => true,
+            Action::Clock(r) => !self.replicas[r].clock_is_wrong,
+            Action::Ask(_, r) => self.home().is_some_and(|home| home != r),
+            Action::TakeOver(_)
+            | Action::Adopt(_)
+            | Action::Loaded(_)
+            | Action::Applies(_)
+            | Action::Swapped(_)
+            | Action::Lands(..)
+            | Action::Written(_)
+            | Action::Read(..)
+            | Action::Resume(..)
+            | Action::SessionHeard(..) => false,
+        }
+    }
+
     pub fn after(&self, setup: &Setup, action: Action) -> World {
         let mut world = self.clone();
-        world.happens(setup, action);
-        world.make_canonical(setup);
+        if world.is_fault(action) {
+            world.pay(action);
+        }
+        world.act(setup, action);
+        if let Err(why) = world.row.check() {
+            world.truth.breaks(Broken::Row(why));
+        }
+        world.tidy();
         world
     }
 
-    fn happens(&mut self, setup: &Setup, action: Action) {
+    fn pay(&mut self, action: Action) {
+        let left = &mut self.left;
+        let of = match action {
+            Action::GiveUp(_) => &mut left.given_up,
+            Action::SwapUnknown(_) => &mut left.unknown_swaps,
+            Action::SwapNotStarted(_) | Action::LoadFails(_) => &mut left.store_failures,
+            Action::WriteUnknown(_) => &mut left.unknown_writes,
+            Action::Ends(_) => &mut left.ends,
+            Action::MemoryLost(_) => &mut left.memory_lost,
+            Action::SessionEnds(_) => &mut left.sessions,
+            Action::Unclaimed(_) => &mut left.unclaimed,
+            Action::HandOver(_) => &mut left.hand_overs,
+            Action::Force(_) => &mut left.forced,
+            Action::Clock(_) => &mut left.wrong_clocks,
+            _ => &mut left.misrouted,
+        };
+        *of = of.saturating_sub(1);
+    }
+
+    fn act(&mut self, setup: &Setup, action: Action) {
         match action {
-            Action::Create { client, at } => self.create(setup, client, at),
-            Action::Held { client, by } => self.held(setup, client, by),
-            Action::GetBegins { client, by, node } => {
-                let client = &mut self.clients[usize::from(client)];
-                let cell = self.nodes[usize::from(node)];
-                client.call = Call::Get {
-                    at: by,
-                    grant: client.grant,
-                    first: FirstAnswer { node, cell },
+            Action::Ask(c, r) => self.ask(setup, c, r),
+            Action::GiveUp(c) => {
+                let Some((call, r)) = self.clients[c].call.take() else {
+                    return;
                 };
+                self.clients[c].may_be_written |= self.clients[c].value > 0;
+                self.clients[c].calls += 1;
+                self.event(setup, r, Event::CallGone(call));
             }
-            Action::GetEnds { client, node } => {
-                let by = match self.clients[usize::from(client)].call {
-                    Call::Get { at, .. } => at,
-                    Call::None | Call::Put => return,
+            Action::TakeOver(r) => {
+                let Some(home) = self.row.home else { return };
+                self.replicas[r].takes = true;
+                let from = home.replica;
+                let call = Call::TakeOver { from };
+                self.event(
+                    setup,
+                    r,
+                    Event::Call {
+                        id: TAKE_OVER,
+                        call,
+                    },
+                );
+            }
+            Action::Adopt(r) => {
+                if let Some(term) = self.replicas[r].given.take() {
+                    let call = Call::Adopt { term };
+                    self.event(setup, r, Event::Call { id: ADOPT, call });
+                }
+            }
+            Action::Loaded(r) => {
+                self.replicas[r].loads = false;
+                let state = self.row.clone();
+                let past = None;
+                self.event(setup, r, Event::Loaded(Ok(Loaded { state, past })));
+            }
+            Action::Applies(i) => {
+                self.swaps[i].is_applied = true;
+                self.row = self.swaps[i].new.clone();
+            }
+            Action::Swapped(i) => {
+                let swap = self.swaps.remove(i);
+                let Some(r) = swap.awaited else { return };
+                let outcome = match swap.is_applied {
+                    true => SwapOutcome::Applied,
+                    false => SwapOutcome::Conflict(self.row.clone()),
                 };
-                self.read_ends(setup, usize::from(client), node);
-                self.finish_hand_over(by);
+                self.event(setup, r, Event::Swapped(outcome));
             }
-            Action::Put { client } => self.put(setup, client),
-            Action::PutArrives { call, at } => self.put_arrives(setup, usize::from(call), at),
-            Action::PutRefused { call } => {
-                let call = self.calls.remove(usize::from(call));
-                self.put_fails(setup, call.value);
-            }
-            Action::HandOverAnswer { client } => {
-                self.faults.spend(Fault::GivenUp);
-                self.clients[usize::from(client)].call = Call::None;
-            }
-            Action::Releases { client, at } => self.release(setup, client, at),
-            Action::LearnsEnd { client } => self.end_learned(setup, usize::from(client)),
-            Action::ClientCrashes { client } => {
-                self.faults.spend(Fault::ClientCrash);
-                let client = &mut self.clients[usize::from(client)];
-                (client.phase, client.call) = (Phase::Crashed, Call::None);
-                self.drop_unwanted(setup);
-            }
-            Action::ReRead { by } => self.read(setup, by),
-            Action::Send { by } => self.send(setup, by),
-            Action::SwapEnds { by } => self.swap_ends(setup, by),
-            Action::SwapUnknown { by } => {
-                self.faults.spend(Fault::UnknownSwap);
-                self.swap_unknown(setup, by);
-            }
-            Action::Lands { swap } => self.lands(setup, usize::from(swap)),
-            Action::SyncBegins { by, node } => self.sync_read_begins(by, node),
-            Action::SyncReads { by, node } => self.sync_read_ends(by, node),
-            Action::Extend { by } => self.extend(by),
-            Action::Promises { from, seq } => self.promise(from, seq),
-            Action::HandOverArrives => {
-                if let Some((to, entry)) = self.hand_over.take() {
-                    self.replicas[usize::from(to)]
-                        .pending
-                        .push(Intent::TakeOver {
-                            seq: entry.seq,
-                            from_home: 1 - to,
-                            from_fence: entry.fence,
-                            from_epoch: entry.epoch,
-                        });
+            Action::SwapUnknown(i) => {
+                if let Some(r) = self.swaps[i].awaited.take() {
+                    let outcome = SwapOutcome::Unknown("late".into());
+                    self.event(setup, r, Event::Swapped(outcome));
                 }
             }
-            Action::TakesOver { by, seq } => {
-                let replica = &mut self.replicas[usize::from(by)];
-                if let Some(view) = replica.view.clone() {
-                    replica.take_over(&view, seq);
-                }
-                if self.replicas[usize::from(1 - by)].up {
-                    self.faults.spend(Fault::Move);
+            Action::SwapNotStarted(i) => {
+                if let Some(r) = self.swaps.remove(i).awaited {
+                    let outcome = SwapOutcome::NotStarted("down".into());
+                    self.event(setup, r, Event::Swapped(outcome));
                 }
             }
-            Action::TakesAnew { by } => {
-                let replica = &mut self.replicas[usize::from(by)];
-                if let (Some(view), Some(entry)) = (replica.view.clone(), replica.handed_over) {
-                    replica.take_over(&view, entry.seq);
+            Action::LoadFails(r) => {
+                self.replicas[r].loads = false;
+                self.event(setup, r, Event::Loaded(Err("down".into())));
+            }
+            Action::Lands(i, n) => {
+                let write = &mut self.writes[i];
+                write.reached |= 1 << n;
+                self.nodes[n] = self.nodes[n].newer(write.cell);
+            }
+            Action::Written(i) => self.written(setup, i, WriteOutcome::Done),
+            Action::WriteUnknown(i) => {
+                self.written(setup, i, WriteOutcome::Unknown("late".into()));
+            }
+            Action::Read(r, io, but) => self.read(setup, r, io, but),
+            Action::Resume(r, of) => {
+                self.replicas[r].pauses.retain(|other| *other != of);
+                self.event(setup, r, Event::Resume(of));
+            }
+            Action::Ends(r) => self.forget(r, false),
+            Action::MemoryLost(r) => self.forget(r, true),
+            Action::SessionEnds(c) => {
+                self.clients[c].session_ended = true;
+                self.clients[c].is_sure = false;
+            }
+            Action::SessionHeard(r, c) => {
+                self.replicas[r].attached.remove(&c);
+                self.event(setup, r, Event::SessionEnded(session_of(c)));
+            }
+            Action::Unclaimed(r) => self.event(setup, r, Event::Due),
+            Action::HandOver(r) => {
+                let to = replica_id(1 - r);
+                let call = Call::HandOver { to };
+                self.event(
+                    setup,
+                    r,
+                    Event::Call {
+                        id: HAND_OVER,
+                        call,
+                    },
+                );
+            }
+            Action::Force(r) => {
+                let Some(first) = self.row.first() else {
+                    return;
+                };
+                let entry = fermata::key::machine::EntryRef {
+                    seq: first.seq,
+                    tag: first.tag(),
+                    grant: None,
+                };
+                self.forced = Some(entry.seq);
+                for client in &mut self.clients {
+                    client.is_sure &= client.entry.is_none_or(|e| e.seq != entry.seq);
                 }
+                let (by, why) = ("o".into(), "w".into());
+                let call = Call::Force { entry, by, why };
+                self.event(setup, r, Event::Call { id: FORCE, call });
             }
-            Action::ServesAgain { by } => self.serve_again(setup, by),
-            Action::Evicts { by, seq } => self.evict(setup, by, seq),
-            Action::Crash { replica } => {
-                self.faults.spend(Fault::Crash);
-                self.forget(setup, replica);
-                self.replicas[usize::from(replica)].up = false;
-                self.replicas[usize::from(replica)].hinted = false;
-            }
-            Action::Forgets { replica } => {
-                self.faults.spend(Fault::Forget);
-                self.forget(setup, replica);
-            }
-            Action::LosesHint { to } => {
-                self.faults.spend(Fault::LostHint);
-                self.replicas[usize::from(to)].hinted = false;
-            }
-            Action::Arrives { write, node } => self.arrives(usize::from(write), node),
-            Action::Acknowledged { write } => {
-                let by = self.writes[usize::from(write)].by;
-                self.acknowledged(setup, usize::from(write));
-                self.finish_hand_over(by);
-            }
-            Action::WriteUnknown { write } => {
-                self.faults.spend(Fault::UnknownWrite);
-                let by = self.writes[usize::from(write)].by;
-                self.write_unknown(setup, usize::from(write));
-                self.finish_hand_over(by);
+            Action::Clock(r) => {
+                let replica = &mut self.replicas[r];
+                replica.clock_is_wrong = !replica.clock_is_wrong;
             }
         }
     }
 
-    fn create(&mut self, setup: &Setup, client: u8, at: u8) {
-        let its = &mut self.clients[usize::from(client)];
-        if let Phase::Creating { at: asked } = its.phase
-            && asked != at
-            && self.replicas[usize::from(asked)].up
-        {
-            self.faults.spend(Fault::Retry);
+    fn written(&mut self, setup: &Setup, i: usize, outcome: WriteOutcome) {
+        if let Some((r, io)) = self.writes[i].awaited.take() {
+            let io = World::io(io);
+            self.event(setup, r, Event::DataWritten { io, outcome });
         }
-        its.phase = Phase::Creating { at };
-        let request = setup.request(client, its.section);
-        self.drop_unwanted(setup);
-        self.replicas[usize::from(at)].pending.push(Intent::Create {
-            request,
-            open: false,
-        });
     }
 
-    fn held(&mut self, setup: &Setup, client: u8, by: u8) {
-        let Some(holding) = &mut self.replicas[usize::from(by)].holding else {
-            return;
+    /// All nodes but one answer, and are repaired.
+    fn read(&mut self, setup: &Setup, r: usize, io: u64, but: usize) {
+        self.replicas[r].reads.remove(&io);
+        let asked = (0..NODES).filter(|n| *n != but);
+        let newest = asked.clone().map(|n| self.nodes[n]);
+        let newest = newest.fold(Cell::default(), Cell::newer);
+        for n in asked {
+            self.nodes[n] = newest;
+        }
+        let io = World::io(io);
+        let cell = Ok(newest.datum());
+        self.event(setup, r, Event::DataRead { io, cell });
+    }
+
+    /// A client makes its next call.
+    fn ask(&mut self, setup: &Setup, c: usize, r: usize) {
+        let client = &mut self.clients[c];
+        let id = CallId(c as u64 * 64 + client.calls);
+        client.call = Some((id, r));
+        let call_no = client.calls + 1;
+        let releases_with_put = setup.carry >> c & 1 == 1;
+        let needs_value = match client.step {
+            Step::Put => true,
+            Step::Release => releases_with_put,
+            Step::Create | Step::Acquire | Step::Get | Step::Done => false,
         };
-        holding.claimed = true;
-        let (seq, grant) = (holding.seq, holding.grant);
-        let its = &mut self.clients[usize::from(client)];
-        (its.phase, its.grant) = (Phase::Held, grant);
-        let request = setup.request(client, its.section);
-        self.answered_held(request, seq, grant);
-    }
-
-    fn put(&mut self, setup: &Setup, client: u8) {
-        let its = &mut self.clients[usize::from(client)];
-        its.puts += 1;
-        its.call = Call::Put;
-        let value = setup.value(client, its.section, its.puts);
-        self.calls.push(PutCall {
-            value,
-            seq: its.seq,
-            grant: its.grant,
-        });
-        self.put_begun(setup, usize::from(client), value);
-    }
-
-    fn release(&mut self, setup: &Setup, client: u8, at: u8) {
-        let its = &mut self.clients[usize::from(client)];
-        let (seq, request) = (its.seq, setup.request(client, its.section));
-        let waits = its.phase == Phase::Waiting;
-        its.phase = Phase::Releasing;
-        if waits {
-            self.faults.spend(Fault::Leave);
-        } else if !self.is_home(at, seq) {
-            self.faults.spend(Fault::Foreign);
+        if needs_value && client.value == 0 {
+            self.values += 1;
+            client.value = self.values;
         }
-        let replica = &mut self.replicas[usize::from(at)];
-        if let Some(holding) = replica.holding.as_mut().filter(|h| h.seq == seq) {
-            // From here on nothing more is taken (I11).
-            holding.releasing = true;
-        }
-        replica.pending.push(Intent::Release {
-            seq,
-            request,
-            words: LastWords::default(),
-        });
-    }
-
-    fn extend(&mut self, by: u8) {
-        let replica = &mut self.replicas[usize::from(by)];
-        if let Some(holding) = &mut replica.holding {
-            holding.extending = true;
-            let (seq, fence) = (holding.seq, holding.fence);
-            replica.pending.push(Intent::Extend { seq, fence });
-        }
-    }
-
-    /// A home hands over an entry to the other replica, which asked for it.
-    fn promise(&mut self, from: u8, seq: u8) {
-        self.faults.spend(Fault::Move);
-        let replica = &mut self.replicas[usize::from(from)];
-        let Some(view) = &replica.view else { return };
-        let Some(entry) = entry(view, seq) else {
-            return;
+        let value = client.value;
+        let call = match (client.step, client.entry) {
+            (Step::Create, _) => Call::Create {
+                entry: Box::new(NewEntry {
+                    request_id: Uuid::from_u128(1 + c as u128 * 16 + u128::from(client.section)),
+                    mode: Mode::Exclusive,
+                    liveness: Liveness::Session(session_of(c)),
+                    identity: "".into(),
+                    owner: "".into(),
+                    created_at_ms: 0,
+                }),
+                read_value: false,
+            },
+            (Step::Acquire, Some(entry)) => Call::Acquire {
+                entry,
+                wait: true,
+                read_value: false,
+            },
+            (Step::Get, Some(entry)) => Call::Get { entry, call_no },
+            (Step::Put, Some(entry)) => {
+                self.truth.sent(value, entry.seq.0);
+                Call::Put {
+                    entry,
+                    call_no,
+                    value: bytes_of(value),
+                }
+            }
+            (Step::Release, Some(entry)) => {
+                client.is_sure = false;
+                if releases_with_put {
+                    self.truth.sent(value, entry.seq.0);
+                }
+                Call::Release {
+                    entry,
+                    call_no,
+                    put: releases_with_put.then(|| bytes_of(value)),
+                }
+            }
+            (_, None) | (Step::Done, _) => return,
         };
-        let holds = head_seq(view) == Some(seq);
-        replica.handed_over = Some(Promise {
-            seq,
-            fence: if holds { ts(view.fence) } else { 0 },
-            epoch: entry.epoch as u8,
-        });
-        replica.owes_hand_over = true;
-        self.finish_hand_over(from);
-    }
-
-    /// The rule is off: a replica serves the holder by what it reads in the state.
-    fn serve_again(&mut self, setup: &Setup, by: u8) {
-        let replica = &mut self.replicas[usize::from(by)];
-        let Some((view, seq)) = replica
-            .view
-            .as_ref()
-            .and_then(|view| Some((view, head_seq(view)?)))
-        else {
-            return;
-        };
-        replica.holding = Some(HolderState::new(setup, view, seq));
-        replica.handed_over = None;
-    }
-
-    fn evict(&mut self, setup: &Setup, by: u8, seq: u8) {
-        let view = self.replicas[usize::from(by)].view.as_ref();
-        let entry = view.and_then(|state| entry(state, seq));
-        let request = entry.map(|entry| request_of(entry));
-        if request.is_some_and(|request| self.is_wanted(setup, request, seq)) {
-            self.faults.spend(Fault::Evict);
-        }
-        self.replicas[usize::from(by)].evict(seq);
-    }
-
-    /// Whether late calls are refused for good once no home serves their grant.
-    pub fn grants_end(setup: &Setup) -> bool {
-        [
-            Rule::OneWriter,
-            Rule::FinalHandOver,
-            Rule::KeptMemory,
-            Rule::GrantInCall,
-        ]
-        .iter()
-        .all(|rule| setup.rule(*rule))
+        self.event(setup, r, Event::Call { id, call });
     }
 }

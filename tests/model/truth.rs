@@ -1,136 +1,133 @@
-//! What is true whatever anybody believes: which values the holder may read, who was granted the lock last, and the
-//! first promise that was broken.
+//! What clients were told, and what that promises.
 
-use fermata::lock::Lookup;
+use std::collections::BTreeMap;
 
-use crate::committed::{Committed, entry, entry_of, is_step, ts};
-use crate::setup::Setup;
-use crate::world::{Phase, Ts, World};
+use super::world::Value;
 
-/// A promise of the service (docs/design.md) that the world does not keep.
+/// What must not be.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Broken {
-    Exclusivity,
-    LatestState,
-    Order,
-    /// The lock's state itself is not in order.
-    State(&'static str),
+    /// Two clients may both be sure that they hold the key.
+    TwoHolders,
+    /// An entry was answered HELD after a later one.
+    OutOfOrder,
+    /// A grant is not above the ones told before.
+    FenceNotAbove,
+    /// A holder reads what was overwritten, or decided against.
+    OldValue,
+    /// A put is acknowledged that a later reader was told not to have happened, or of a holder that was followed.
+    AcknowledgedTooLate,
+    /// A holder that was followed by another is answered.
+    AnsweredAfterItsEnd,
+    /// Two values are written under one timestamp.
+    OneTimestampTwoValues,
+    /// A home finds itself deposed although no other took it for gone.
+    Deposed,
+    /// The row is not in order.
+    Row(&'static str),
+    /// A write that its caller was told not to have happened shows.
+    DeniedShows,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// What is promised so far.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Truth {
-    /// The values that the holder may read, a bit each: what was acknowledged last, and what of later writes may
-    /// count either way.
-    may_read: u32,
-    /// Values that must never be read: written by a former holder after the next one was granted the lock.
-    barred: u32,
-    /// The holder has put something of which it did not hear yet what became.
-    unsettled: bool,
-    /// The highest entry that was granted the lock.
-    grant_waiter: u8,
     pub broken: Option<Broken>,
+    /// The value that must be read, unless one of `pending` is.
+    pub current: Value,
+    /// Values that were sent, not acknowledged, and may show: by whose entry.
+    pub pending: BTreeMap<Value, u64>,
+    /// Values that a reader was told not to have been written, by reading another.
+    pub against: Vec<Value>,
+    /// Values that their callers were told not to be written.
+    pub denied: Vec<Value>,
+    /// The highest grant that was told, and the entry that it was told to.
+    pub grant: u64,
+    pub seq: u64,
 }
 
-impl Default for Truth {
-    fn default() -> Truth {
-        Truth {
-            may_read: 1,
-            barred: 0,
-            unsettled: false,
-            grant_waiter: 0,
-            broken: None,
-        }
-    }
-}
-
-const fn bit(value: u8) -> u32 {
-    1 << value
-}
-
-impl World {
-    /// A swap takes effect.
-    pub fn commit(&mut self, new: Committed) {
-        if let Err(what) = is_step(&self.stored, &new) {
-            self.truth.broken = Some(Broken::State(what));
-        }
-        self.stored = new;
-        // What can no longer take effect is gone.
-        let version = self.stored.version;
-        self.open.retain(|swap| swap.expected == version);
+impl Truth {
+    pub fn breaks(&mut self, broken: Broken) {
+        self.broken.get_or_insert(broken);
     }
 
-    /// Whether the client has the key: the committed state says so.
-    fn holds(&self, setup: &Setup, client: usize) -> bool {
-        let its = &self.clients[client];
-        let served = matches!(its.phase, Phase::Held | Phase::Releasing);
-        let request = setup.request(client as u8, its.section);
-        let entry = || entry_of(&self.stored, its.seq, request);
-        served && entry() == Lookup::Live(0)
+    /// An entry is answered HELD, with this grant.
+    pub fn held(&mut self, seq: u64, grant: u64) {
+        if seq < self.seq {
+            self.breaks(Broken::OutOfOrder);
+        }
+        let again = seq == self.seq && grant == self.grant;
+        if grant <= self.grant && !again {
+            self.breaks(Broken::FenceNotAbove);
+        }
+        self.seq = self.seq.max(seq);
+        self.grant = self.grant.max(grant);
     }
 
-    /// Somebody is answered HELD.
-    pub fn answered_held(&mut self, request: u8, seq: u8, grant: Ts) {
-        let truth = &mut self.truth;
-        match entry_of(&self.stored, seq, request) {
-            // At its turn, with a grant that was committed.
-            Lookup::Live(0) if grant <= ts(self.stored.grant) => {}
-            Lookup::Live(1..) => truth.broken = Some(Broken::Order),
-            // Its home did not hear yet that it has ended.
-            Lookup::Ended(_) => {}
-            Lookup::Live(_) | Lookup::NeverIssued => truth.broken = Some(Broken::Exclusivity),
+    /// A put is handed to the home.
+    pub fn sent(&mut self, value: Value, seq: u64) {
+        if !self.against.contains(&value) && self.current != value {
+            self.pending.insert(value, seq);
         }
-        if seq < truth.grant_waiter {
-            // It came late: the next one is in already. Its calls promise nothing.
-            return;
-        }
-        truth.grant_waiter = seq;
-        // What it wrote under an earlier grant is there by now, or never will be.
-        truth.unsettled = false;
+        self.denied.retain(|other| *other != value);
     }
 
-    /// A client begins a put.
-    pub fn put_begun(&mut self, setup: &Setup, client: usize, value: u8) {
-        if self.clients[client].seq < self.truth.grant_waiter {
-            self.truth.barred |= bit(value);
-            return;
+    /// The holder with this grant read a value.
+    pub fn read(&mut self, seq: u64, grant: u64, value: Value) {
+        if grant < self.grant {
+            self.breaks(Broken::AnsweredAfterItsEnd);
         }
-        self.truth.may_read |= bit(value);
-        self.truth.unsettled |= self.holds(setup, client);
-    }
-
-    /// A client learns that its put was written.
-    pub fn put_answered(&mut self, setup: &Setup, client: usize, value: u8) {
-        if !self.holds(setup, client) {
-            // After its end that promises nothing.
-            return;
+        if self.denied.contains(&value) {
+            self.breaks(Broken::DeniedShows);
         }
-        let section = self.clients[client].section;
-        let later = (1..=self.clients[client].puts)
-            .map(|put| setup.value(client as u8, section, put))
-            .filter(|other| *other > value);
-        let later = later.fold(0, |bits, value| bits | bit(value));
-        self.truth.may_read = bit(value) | later;
-        self.truth.unsettled = later != 0;
-    }
-
-    /// A client learns what the value is.
-    pub fn read_answered(&mut self, setup: &Setup, client: usize, value: u8) {
-        if !self.holds(setup, client) {
-            return;
+        if value != self.current && !self.pending.contains_key(&value) {
+            self.breaks(Broken::OldValue);
         }
-        let truth = &mut self.truth;
-        if truth.barred & bit(value) != 0 {
-            truth.broken = Some(Broken::Exclusivity);
-        } else if truth.may_read & bit(value) == 0 {
-            truth.broken = Some(Broken::LatestState);
-        } else if !truth.unsettled {
-            // From here on until it writes.
-            truth.may_read = bit(value);
+        self.current = value;
+        // What others sent and this holder does not see never shows again; its own may.
+        let gone: Vec<Value> = self
+            .pending
+            .iter()
+            .filter(|(other, of)| **of != seq || **other <= value)
+            .map(|(other, _)| *other)
+            .collect();
+        for other in gone {
+            self.pending.remove(&other);
+            if other > value {
+                self.against.push(other);
+            }
         }
     }
 
-    /// The client learns that its entry has ended, if it is.
-    pub fn has_ended(&self, seq: u8) -> bool {
-        entry(&self.stored, seq).is_none()
+    /// A put of the holder with this grant is acknowledged.
+    pub fn acknowledged(&mut self, grant: u64, value: Value) {
+        let is_known = self.pending.contains_key(&value) || self.current == value;
+        if grant < self.grant || !is_known {
+            self.breaks(Broken::AcknowledgedTooLate);
+        }
+        self.is_current(value);
+    }
+
+    /// A release is answered whose put was sent before: it is written, and what came after it may show above it.
+    pub fn released_with(&mut self, value: Value) {
+        if self.pending.contains_key(&value) {
+            self.is_current(value);
+        } else if self.against.contains(&value) {
+            self.breaks(Broken::AcknowledgedTooLate);
+        }
+    }
+
+    fn is_current(&mut self, value: Value) {
+        self.current = value;
+        self.pending.retain(|other, _| *other > value);
+    }
+
+    /// A caller is told that this was not written.
+    pub fn denied(&mut self, value: Value) {
+        if self.current == value {
+            self.breaks(Broken::DeniedShows);
+        } else if self.pending.remove(&value).is_some() {
+            self.denied.push(value);
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Imports point one way: rpc -> engine -> lock, session; engine -> store (the trait) -> lock. `cli` and
-//! `server` put the parts together.
+//! Imports point one way: rpc -> engine -> key -> lock, session; engine -> membership -> store (the traits) -> key, lock.
+//! `cli` and `server` put the parts together.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,40 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("session", &["lock"]),
     // The rules of one key: no store, no socket, no task, no clock.
     ("key", &["lock", "session"]),
+    ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
     ("tls", &[]),
-    ("store", &["lock"]),
-    ("store::embedded", &["store", "store::ends", "lock"]),
-    ("store::cassandra", &["store", "store::ends", "lock", "tls"]),
-    ("store::ends", &["store", "lock"]),
-    ("engine", &["lock", "session", "store", "limits"]),
+    ("clock", &[]),
+    ("log_throttle", &[]),
+    ("store", &["key", "lock"]),
+    ("store::embedded", &["store", "store::ends", "key", "lock"]),
+    (
+        "store::cassandra",
+        &["store", "store::diff", "store::ends", "key", "lock", "tls"],
+    ),
+    ("store::ends", &["store", "key", "lock"]),
+    (
+        "engine",
+        &[
+            "clock",
+            "key",
+            "key::machine",
+            "limits",
+            "lock",
+            "log_throttle",
+            "membership",
+            "session",
+            "store",
+        ],
+    ),
     ("proto", &["rpc::codec"]),
     // The engine hands this row on as it is.
     (
         "rpc",
         &[
+            "clock",
             "engine",
+            "key",
             "lock",
             "limits",
             "proto",
@@ -36,15 +57,20 @@ const ROOMS: &[(&str, &[&str])] = &[
     // For the names that a keyspace may have.
     ("config", &["limits", "lock", "server", "store::cassandra"]),
     ("telemetry", &["config"]),
-    ("server", &["rpc", "engine", "proto", "limits", "tls"]),
+    (
+        "server",
+        &["clock", "rpc", "engine", "proto", "limits", "tls"],
+    ),
     (
         "cli",
         &[
             "client",
+            "clock",
             "config",
             "engine",
             "limits",
             "lock",
+            "log_throttle",
             "proto",
             "server",
             "store",
@@ -156,10 +182,10 @@ fn an_import_against_the_direction_is_found() {
 }
 
 #[test]
-fn every_select_of_the_engine_has_an_order() {
+fn every_select_of_the_engine_and_of_membership_has_an_order() {
     let random: Vec<String> = files::ending(".rs")
         .into_iter()
-        .filter(|path| path.starts_with("src/engine/"))
+        .filter(|path| path.starts_with("src/engine/") || path.starts_with("src/membership/"))
         .filter(|path| {
             let code = code_only(&files::text(path));
             code.split("select!").skip(1).any(|after| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::engine::SystemIds;
+use fermata::clock::SystemIds;
 use fermata::limits::Limits;
 use fermata::server::{Server, Stopped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{LeaseId, SystemIds};
+use fermata::clock::SystemIds;
+use fermata::engine::LeaseId;
 use fermata::proto::lock_service_server::LockServiceServer;
 use fermata::proto::*;
 use fermata::rpc::lock_service::LockServiceRpc;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use fermata::lock::{Key, KeyId, SessionId, State, TableName};
+use fermata::key::KeyState;
+use fermata::lock::{Key, KeyId, SessionId, TableName};
 use fermata::store::{
-    Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written,
+    Cell, DataStore, KeyStore, Listed, SessionRow, SessionStore, SessionSwap, Store, StoreCounts,
+    StoreError, StoreHealth, Swap, Written,
 };
 use tokio::sync::watch;
 
@@ -17,15 +19,26 @@ pub enum Mode {
 }
 
 /// A store behind a lever.
-pub struct Levered<S> {
-    store: S,
+pub struct Levered {
+    store: Store,
     mode: watch::Receiver<Mode>,
 }
 
-impl<S: Store> Levered<S> {
-    pub fn pair(store: S) -> (Arc<watch::Sender<Mode>>, Arc<dyn Store>) {
+impl Levered {
+    pub fn pair(store: Store) -> (Arc<watch::Sender<Mode>>, Store) {
         let (lever, mode) = watch::channel(Mode::Works);
-        (Arc::new(lever), Arc::new(Levered { store, mode }))
+        let levered = Arc::new(Levered {
+            store: store.clone(),
+            mode,
+        });
+        let store = Store {
+            health: Arc::clone(&levered) as _,
+            keys: Arc::clone(&levered) as _,
+            data: Arc::clone(&levered) as _,
+            sessions: levered,
+            ..store
+        };
+        (Arc::new(lever), store)
     }
 
     async fn pass(&self) -> Result<(), StoreError> {
@@ -42,45 +55,36 @@ fn no_majority() -> StoreError {
     StoreError::Unavailable("no majority".to_owned())
 }
 
-#[async_trait]
-impl<S: Store> Store for Levered<S> {
-    fn kind(&self) -> &'static str {
-        self.store.kind()
-    }
-
+impl StoreHealth for Levered {
     fn ready(&self) -> Result<(), StoreError> {
         if *self.mode.borrow() == Mode::Works {
-            self.store.ready()
+            self.store.health.ready()
         } else {
             Err(no_majority())
         }
     }
 
-    fn is_exclusive(&self) -> bool {
-        self.store.is_exclusive()
+    fn counts(&self) -> StoreCounts {
+        self.store.health.counts()
     }
+}
 
-    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+#[async_trait]
+impl KeyStore for Levered {
+    async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         self.pass().await?;
-        self.store.load(id).await
+        self.store.keys.load(id).await
     }
 
-    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
+        self.pass().await?;
+        self.store.keys.load_settled(id).await
+    }
+
+    async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         match self.pass().await {
-            Ok(()) => self.store.compare_and_swap(id, old, new).await,
+            Ok(()) => self.store.keys.compare_and_swap(id, old, new).await,
             Err(error) => Swap::NotStarted(error),
-        }
-    }
-
-    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
-        self.pass().await?;
-        self.store.read_data(id).await
-    }
-
-    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
-        match self.pass().await {
-            Ok(()) => self.store.write_data(id, cell).await,
-            Err(error) => Written::NotStarted(error),
         }
     }
 
@@ -91,24 +95,55 @@ impl<S: Store> Store for Levered<S> {
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
         self.pass().await?;
-        self.store.list_live(table, after, limit).await
+        self.store.keys.list_live(table, after, limit).await
     }
 
+    async fn each_live(
+        &self,
+        table: &TableName,
+        visit: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        self.pass().await?;
+        self.store.keys.each_live(table, visit).await
+    }
+}
+
+#[async_trait]
+impl DataStore for Levered {
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        self.pass().await?;
+        self.store.data.read_data(id).await
+    }
+
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        match self.pass().await {
+            Ok(()) => self.store.data.write_data(id, cell).await,
+            Err(error) => Written::NotStarted(error),
+        }
+    }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        self.store.data.ahead_us_max()
+    }
+}
+
+#[async_trait]
+impl SessionStore for Levered {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
         self.pass().await?;
-        self.store.load_session(id).await
+        self.store.sessions.load_session(id).await
     }
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
         match self.pass().await {
-            Ok(()) => self.store.swap_session(expected, row).await,
+            Ok(()) => self.store.sessions.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
         }
     }
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
         self.pass().await?;
-        self.store.forget_session(id).await
+        self.store.sessions.forget_session(id).await
     }
 
     async fn list_sessions(
@@ -117,16 +152,11 @@ impl<S: Store> Store for Levered<S> {
         limit: usize,
     ) -> Result<Vec<SessionRow>, StoreError> {
         self.pass().await?;
-        self.store.list_sessions(after, limit).await
+        self.store.sessions.list_sessions(after, limit).await
     }
 
-    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
         self.pass().await?;
-        self.store.announce_replica(row).await
-    }
-
-    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.pass().await?;
-        self.store.list_replicas().await
+        self.store.sessions.each_session(visit).await
     }
 }

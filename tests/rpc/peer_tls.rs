@@ -60,7 +60,7 @@ async fn replicas_with_certificates_of_one_authority_call_each_other() {
     let ours = Authority::named("one");
     for host in [HOST, "localhost"] {
         let mut called = Called::by(encrypted(&ours, &ours, host)).await;
-        called.peer.address = called.peer.address.replace(HOST, host);
+        called.peer.peer_address = called.peer.peer_address.replace(HOST, host);
         let caller = encrypted(&ours, &ours, "elsewhere.example");
         assert!(
             answered(create(&caller, &called.peer).await)
@@ -102,7 +102,7 @@ async fn whoever_has_no_right_certificate_is_refused_and_both_sides_say_why() {
             panic!("{said_by_caller}: {there:?}");
         };
         assert!(why.contains(said_by_caller), "{why}");
-        let address = called.peer.address.as_str();
+        let address = called.peer.peer_address.as_str();
         logged(log, &["another replica", address, said_by_caller]).await;
         logged(log, &["was refused", address, said_by_called]).await;
         assert_eq!(called.engine.counts().swaps, 0);
@@ -123,7 +123,7 @@ async fn a_caller_without_a_certificate_is_refused() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let plain = TcpStream::connect(&called.peer.address).await.unwrap();
+    let plain = TcpStream::connect(&called.peer.peer_address).await.unwrap();
     let connector = TlsConnector::from(Arc::new(config));
     let host = HOST.try_into().unwrap();
     let mut io = connector.connect(host, plain).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_caller_without_a_certificate_is_refused() {
     assert!(answered.contains("CertificateRequired"), "{answered}");
     logged(
         log,
-        &[&called.peer.address, "the caller shows no certificate"],
+        &[&called.peer.peer_address, "the caller shows no certificate"],
     )
     .await;
 }
@@ -141,7 +141,7 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     let log = Log::shared();
     let ours = Authority::named("one");
     let called = Called::by(encrypted(&ours, &ours, HOST)).await;
-    let address = called.peer.address.as_str();
+    let address = called.peer.peer_address.as_str();
     let plain = client();
     let there = create(&plain, &called.peer).await;
     assert!(
@@ -162,7 +162,7 @@ async fn replicas_with_and_without_tls_part_and_both_sides_say_why() {
     assert_eq!(called.engine.counts().swaps, 0);
 
     let called = Called::by(client()).await;
-    let address = called.peer.address.as_str();
+    let address = called.peer.peer_address.as_str();
     let there = create(&encrypted(&ours, &ours, HOST), &called.peer).await;
     assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     logged(log, &["another replica", address, "does not speak TLS"]).await;
@@ -176,7 +176,7 @@ async fn a_handshake_that_never_ends_holds_up_nobody() {
     let called = Called::by(encrypted(&ours, &ours, HOST)).await;
     let mut silent = Vec::new();
     for _ in 0..100 {
-        let mut io = TcpStream::connect(&called.peer.address).await.unwrap();
+        let mut io = TcpStream::connect(&called.peer.peer_address).await.unwrap();
         // A record of TLS that is never sent in whole.
         io.write_all(&[0x16, 0x03, 0x01, 0x10, 0x00, 0x01])
             .await

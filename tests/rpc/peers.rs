@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{
-    Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL, SystemClock, SystemIds,
-};
+use fermata::clock::{SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::proto::clients::lock_service_client::LockServiceClient;
@@ -60,6 +59,16 @@ fn within(ms: u64) -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_millis(ms)
 }
 
+fn peer(id: ReplicaId, address: impl ToString) -> Peer {
+    Peer {
+        id,
+        name: String::new(),
+        zone: String::new(),
+        address: String::new(),
+        peer_address: address.to_string(),
+    }
+}
+
 /// A replica that serves clients and other replicas.
 pub struct Called {
     pub engine: Engine,
@@ -85,12 +94,14 @@ impl Called {
         let address = peer_listener.local_addr().unwrap().to_string();
         let peers = Arc::new(peers);
         let engine = Engine::start(EngineOptions {
-            store: Arc::new(store),
+            store: store.into_store(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             peers: peers.clone(),
             tables: Vec::new(),
             limits: Limits::default(),
+            name: String::new(),
+            zone: String::new(),
             address: String::new(),
             peer_address: address.clone(),
             replica_ttl: REPLICA_TTL,
@@ -104,10 +115,7 @@ impl Called {
                 let _ = stopped.await;
             });
         Called {
-            peer: Peer {
-                id: engine.replica(),
-                address,
-            },
+            peer: peer(engine.replica(), address),
             engine,
             clients,
             stop: Some(stop),
@@ -117,7 +125,7 @@ impl Called {
     }
 
     async fn raw(&self) -> RawClient<Channel> {
-        let address = format!("http://{}", self.peer.address);
+        let address = format!("http://{}", self.peer.peer_address);
         RawClient::connect(address).await.unwrap()
     }
 
@@ -200,7 +208,7 @@ async fn clients_cannot_speak_as_replicas_nor_replicas_as_clients() {
     let mut raw = RawClient::connect(called.clients.clone()).await.unwrap();
     let hint = raw.hint(HintRequest::default()).await.unwrap_err();
     assert_eq!(hint.code(), Code::Unimplemented);
-    let address = format!("http://{}", called.peer.address);
+    let address = format!("http://{}", called.peer.peer_address);
     let mut locks = LockServiceClient::connect(address).await.unwrap();
     let create = CreateLockRefRequest::default();
     let create = locks.create_lock_ref(create).await.unwrap_err();
@@ -332,16 +340,16 @@ async fn a_replica_that_stops_answers_those_that_wait_through_others() {
 #[tokio::test]
 async fn a_replica_that_is_gone_was_certainly_not_asked() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let peer = Peer {
-        id: ReplicaId(Uuid::from_u128(1)),
-        address: listener.local_addr().unwrap().to_string(),
-    };
+    let peer = peer(
+        ReplicaId(Uuid::from_u128(1)),
+        listener.local_addr().unwrap(),
+    );
     drop(listener);
     let client = client();
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
     assert!(matches!(there, ForwardOutcome::NotAsked(_)), "{there:?}");
     let nowhere = Peer {
-        address: String::new(),
+        peer_address: String::new(),
         ..peer
     };
     let there = forward::<ReleaseLock>(&client, &nowhere, unknown_ref(), 60_000).await;
@@ -352,10 +360,7 @@ async fn a_replica_that_is_gone_was_certainly_not_asked() {
 async fn a_replica_that_is_paused_is_noticed_within_seconds_whatever_the_deadline() {
     // The system accepts for it.
     let paused = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let peer = Peer {
-        id: ReplicaId(Uuid::from_u128(1)),
-        address: paused.local_addr().unwrap().to_string(),
-    };
+    let peer = peer(ReplicaId(Uuid::from_u128(1)), paused.local_addr().unwrap());
     let begun = Instant::now();
     let client = client();
     let there = forward::<ReleaseLock>(&client, &peer, unknown_ref(), 60_000).await;
@@ -384,10 +389,10 @@ impl Says {
             heard: Arc::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = Peer {
-            id: ReplicaId(Uuid::from_u128(1)),
-            address: listener.local_addr().unwrap().to_string(),
-        };
+        let peer = peer(
+            ReplicaId(Uuid::from_u128(1)),
+            listener.local_addr().unwrap(),
+        );
         let incoming = stream::unfold(listener, |listener| async {
             Some((listener.accept().await.map(|(io, _)| io), listener))
         });

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
+use fermata::clock::{SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::proto::clients::lock_admin_client::LockAdminClient;
@@ -63,7 +64,7 @@ impl World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let (lever, store) = Levered::pair(store);
+        let (lever, store) = Levered::pair(store.into_store());
         let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {
@@ -73,6 +74,8 @@ impl World {
             peers: Arc::new(NoPeers),
             tables,
             limits,
+            name: String::new(),
+            zone: String::new(),
             address: addr.to_string(),
             peer_address: String::new(),
             replica_ttl: REPLICA_TTL,

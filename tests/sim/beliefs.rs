@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 
 use fermata::client::LockGuard;
-use fermata::lock::State;
+use fermata::key::KeyState;
 
 use super::log::Log;
 
@@ -58,7 +58,7 @@ impl Beliefs {
     }
 
     /// The queue of a key is another one from this moment on.
-    pub fn swapped(&self, log: &Log, key: &str, state: &State) {
+    pub fn swapped(&self, log: &Log, key: &str, state: &KeyState) {
         let first = state.holder().map(|entry| entry.seq.0);
         self.0.lock().unwrap().look(log, key, first);
     }

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fermata::client::{self, Moment};
-use fermata::engine::{Clock, Ids, Sleep};
+use fermata::clock::{Clock, Ids, Sleep};
 use uuid::Uuid;
 
 use super::log::Log;

@@ -47,7 +47,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
     let replica = rng.below(replicas) as usize;
     let client = rng.below(clients) as usize;
     let span = span(rng);
-    match rng.below(25) {
+    match rng.below(28) {
         0..3 => between(world, rng, span),
         3 => cut_off(world, replica, span),
         4 => mute(world, replica, span),
@@ -67,10 +67,11 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
                 world.replicas[replica].start(world)
             });
         }
-        12 => {
+        12 | 21 => {
             world.replicas[replica].stop(world);
-            // By then it has stopped; else it is killed.
-            later(world, Duration::from_secs(4) + span, move |world| {
+            // Mostly it has stopped by then; else it is killed.
+            let given = rng.ms(500, 12_000);
+            later(world, given, move |world| {
                 world.replicas[replica].kill(world, true);
                 world.replicas[replica].start(world);
             });
@@ -87,6 +88,7 @@ fn one(world: &Arc<World>, rng: &mut Rng) {
             tokio::task::spawn_local(async move { world.force(&key).await });
         }
         19 => sleepy_store(world, rng, span),
+        20 => list_slowly(world, replica, span),
         _ => ambush(world, replica, rng, span),
     }
 }
@@ -150,6 +152,18 @@ fn mute(world: &Arc<World>, replica: usize, span: Duration) {
     });
 }
 
+/// What a replica lists is old when it learns of it.
+fn list_slowly(world: &Arc<World>, replica: usize, span: Duration) {
+    let name = &world.replicas[replica].name;
+    world
+        .log
+        .fault(name, format_args!("its lists are slow for {span:?}"));
+    world.change_weather(replica, |weather| weather.lists_slowly = true);
+    later(world, span, move |world| {
+        world.change_weather(replica, |weather| weather.lists_slowly = false);
+    });
+}
+
 /// As SIGSTOP: it learns nothing, says nothing, and its sleeps do not end.
 fn stop_replica(world: &Arc<World>, replica: usize, span: Duration) {
     let clock = &world.replicas[replica].clock;
@@ -180,11 +194,13 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
     let Some(link) = world.replicas[replica].link() else {
         return;
     };
-    let kind = match rng.below(4) {
+    let kind = match rng.below(8) {
         0 => Ambush::Swap,
+        1 => Ambush::Life,
+        2..4 => Ambush::Home,
         _ => Ambush::Write,
     };
-    let crashes = rng.below(4);
+    let crashes = rng.below(5);
     let met = link.ambush(kind);
     let world = Arc::clone(world);
     tokio::task::spawn_local(async move {
@@ -199,8 +215,9 @@ fn ambush(world: &Arc<World>, replica: usize, rng: &mut Rng, span: Duration) {
         match crashes {
             0 => cut_off(&world, replica, span),
             1 => stop_replica(&world, replica, span),
+            2 => {}
             how => {
-                host.kill(&world, how == 2);
+                host.kill(&world, how == 3);
                 later(&world, span, move |world| {
                     world.replicas[replica].start(world)
                 });

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Engine, EngineOptions, Ids};
+use fermata::clock::Ids;
+use fermata::engine::{Engine, EngineOptions};
 use fermata::limits::Limits;
 use fermata::rpc::call_layer::CallLayer;
 use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, Secret};
@@ -29,6 +30,8 @@ pub struct ReplicaHost {
     pub name: String,
     pub clock: Arc<HostClock>,
     replica_ttl: Duration,
+    zone: String,
+    keys_max: usize,
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
     lives: Mutex<u32>,
@@ -68,12 +71,19 @@ pub fn dial(net: &Net, node: Node) -> Dial {
 }
 
 impl ReplicaHost {
-    pub fn new(host: usize, replica_ttl: Duration, clock: Arc<HostClock>, rng: Rng) -> ReplicaHost {
+    pub fn new(
+        host: usize,
+        replica_ttl: Duration,
+        clock: Arc<HostClock>,
+        mut rng: Rng,
+    ) -> ReplicaHost {
         ReplicaHost {
             host,
             name: format!("replica-{host}"),
             clock,
             replica_ttl,
+            keys_max: [2, 1_000][rng.below(2) as usize],
+            zone: ["", "north", "south"][rng.below(3) as usize].to_owned(),
             rng: Mutex::new(rng),
             running: Mutex::new(None),
             lives: Mutex::new(0),
@@ -109,19 +119,27 @@ impl ReplicaHost {
         world.log.note(&name, "starts");
         let link = StoreLink::new(&world.cluster, name.clone(), &self.clock, rng.fork());
         world.weather(self.host, &link);
-        let engine = Engine::waiting(Vec::new(), Limits::default(), "it starts");
+        let limits = Limits {
+            // Keys are forgotten, and taken over from itself.
+            active_keys_max: self.keys_max,
+            ..Limits::default()
+        };
+        let engine = Engine::waiting(Vec::new(), limits, "it starts");
+        world.cluster.runs(&engine);
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
         let secret = Secret::parse("the secret of the replicas").unwrap();
         let peers = PeerClient::new(secret, &Limits::default()).with_dial(dial(&world.net, node));
         let peers = Arc::new(peers);
         let [for_clients, for_peers] = addresses(self.host);
         let options = || EngineOptions {
-            store: Arc::clone(&link) as _,
+            store: link.store(),
             clock: Arc::new(Sleeper(Arc::clone(&self.clock))),
             ids: Arc::clone(&ids),
             peers: Arc::clone(&peers) as _,
             tables: Vec::new(),
             limits: Limits::default(),
+            name: self.name.clone(),
+            zone: self.zone.clone(),
             address: for_clients.clone(),
             peer_address: for_peers.clone(),
             replica_ttl: self.replica_ttl,
@@ -135,7 +153,7 @@ impl ReplicaHost {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = Server::new(engine.clone(), Arc::clone(&ids))
             .with_peers(Arc::clone(&peers), Vec::new())
-            .with_grace(Duration::from_secs(2));
+            .with_grace(rng.ms(500, 8_000));
         let (end_streams, stopping) = Stopping::pair();
         let service = PeerRpc::new(engine.clone(), stopping.clone(), ids).guarded(&peers);
         let between = http2_of_peers(&Limits::default())
@@ -185,6 +203,8 @@ impl ReplicaHost {
         world.net.kill(running.node, is_heard);
         running.serving.abort();
         running.engine.stop();
+        // Nothing of that gets anywhere; its tasks end.
+        tokio::spawn(async move { running.engine.hand_over().await });
     }
 
     /// One runs, and was not asked to stop.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
 use fermata::lock::{
-    Command, CoreLimits, Create, Evidence, Key, KeyId, Liveness, Mode, ReplicaId, SessionId, State,
-    TableName, decide,
+    CoreLimits, EndReason, Key, KeyId, Liveness, Mode, ReplicaId, Seq, SessionId, TableName,
 };
-use fermata::store::{ReplicaRow, SessionRow, Store, Swap};
+use fermata::store::{KeyStore, Life, ReplicaRow, SessionRow, Swap};
 use uuid::Uuid;
 
 pub fn table(name: &str) -> TableName {
@@ -34,35 +34,50 @@ pub fn replica(number: u128) -> ReplicaId {
 }
 
 pub fn create(request: u128) -> Command {
-    Command::Create(Create {
+    Command::Create(NewEntry {
         request_id: Uuid::from_u128(request),
         mode: Mode::Exclusive,
         liveness: Liveness::Own { ttl_ms: 10_000 },
-        home: replica(1),
         identity: "".into(),
         owner: "test".into(),
         created_at_ms: 1_700_000_000_000,
-        past: None,
     })
 }
 
+/// The state after these commands, at replica 1, which is the home of every key here.
+pub fn decided(state: &KeyState, commands: &[Command]) -> KeyState {
+    let limits = CoreLimits::default();
+    let by = Decider {
+        replica: replica(1),
+        now_us: Some(1_000),
+        limits: &limits,
+    };
+    let first_use = Command::TakeOver {
+        from: None,
+        to: replica(1),
+        past: None,
+    };
+    let commands: Vec<_> = [&[first_use], commands].concat();
+    decide(state, &commands, by).state
+}
+
 /// The state after one more entry.
-pub fn with_entry(state: &State, request: u128) -> State {
-    decide(state, &[create(request)], 1_000, &CoreLimits::default()).state
+pub fn with_entry(state: &KeyState, request: u128) -> KeyState {
+    decided(state, &[create(request)])
 }
 
 /// The state after its holder has released.
-pub fn without_holder(state: &State) -> State {
+pub fn without_holder(state: &KeyState) -> KeyState {
     let holder = state.holder().unwrap();
     let release = Command::Release {
         seq: holder.seq,
         tag: holder.tag(),
-        home: holder.home,
-        grant: Some(state.grant),
-        synced: true,
-        open_write: false,
+        writes: WritesOfHolder {
+            synced: true,
+            open: false,
+        },
     };
-    decide(state, &[release], 2_000, &CoreLimits::default()).state
+    decided(state, &[release])
 }
 
 pub fn session(number: u128, epoch: u32, open: bool) -> SessionRow {
@@ -82,19 +97,21 @@ pub fn session(number: u128, epoch: u32, open: bool) -> SessionRow {
 pub fn replica_row(number: u128) -> ReplicaRow {
     ReplicaRow {
         id: replica(number),
+        name: format!("replica-{number}"),
+        zone: "Süd".to_owned(),
         address: format!("[::1]:{number}"),
         peer_address: format!("replica-{number}:7451"),
         version: "0.1.0".to_owned(),
         started_at_ms: 5,
         ttl_ms: 15_000,
         heartbeat: 0,
-        stopped: false,
+        life: Life::Up(1),
     }
 }
 
 /// Changes a state that nobody else changes. Where a store cannot say whether it did (a cluster on a busy machine),
 /// it is asked until it can.
-pub async fn apply(store: &dyn Store, id: &KeyId, old: &State, new: &State) {
+pub async fn apply(store: &dyn KeyStore, id: &KeyId, old: &KeyState, new: &KeyState) {
     let mut is_unknown = false;
     for _ in 0..100 {
         match store.compare_and_swap(id, old, new).await {
@@ -151,92 +168,110 @@ impl Random {
         texts[self.below(texts.len())].into()
     }
 
-    /// A command that has a chance to do something to this state.
-    pub fn command(&mut self, state: &State) -> Command {
-        let random_create = |random: &mut Random| {
-            Command::Create(Create {
-                request_id: random.uuid(),
-                mode: Mode::Exclusive,
-                liveness: match random.below(2) {
-                    0 => Liveness::Own {
-                        ttl_ms: random.next() as u32,
-                    },
-                    _ => Liveness::Session(SessionId(random.uuid())),
+    fn create(&mut self) -> Command {
+        Command::Create(NewEntry {
+            request_id: self.uuid(),
+            mode: Mode::Exclusive,
+            liveness: match self.below(2) {
+                0 => Liveness::Own {
+                    ttl_ms: self.next() as u32,
                 },
-                home: replica(random.below(3) as u128),
-                identity: random.text(),
-                owner: random.text(),
-                created_at_ms: random.next() as i64,
-                past: (random.below(4) == 0).then(|| random.next() >> 20),
-            })
-        };
+                _ => Liveness::Session(SessionId(self.uuid())),
+            },
+            identity: self.text(),
+            owner: self.text(),
+            created_at_ms: self.next() as i64,
+        })
+    }
+
+    fn reason(&mut self) -> EndReason {
+        match self.below(5) {
+            0 => EndReason::Expired,
+            1 => EndReason::SessionClosed,
+            2 => EndReason::Unclaimed,
+            3 => EndReason::Foreign,
+            _ => EndReason::Forced {
+                by: self.text(),
+                why: self.text(),
+            },
+        }
+    }
+
+    /// A command that has a chance to do something to this state.
+    fn command(&mut self, state: &KeyState) -> Command {
         if state.entries.is_empty() || self.below(3) == 0 {
-            return random_create(self);
+            return self.create();
         }
         let entry = Arc::clone(&state.entries[self.below(state.entries.len())]);
-        let holds = entry.seq == state.head;
-        match self.below(5) {
+        let writes = WritesOfHolder {
+            synced: self.below(2) == 0,
+            open: self.below(2) == 0,
+        };
+        match self.below(4) {
             0 => Command::Release {
                 seq: entry.seq,
                 tag: entry.tag(),
-                home: replica(self.below(3) as u128),
-                grant: (self.below(2) == 0).then_some(state.grant),
-                synced: self.below(2) == 0,
-                open_write: self.below(2) == 0,
+                writes,
             },
             1 => Command::Evict {
                 seq: entry.seq,
                 tag: entry.tag(),
-                evidence: match self.below(3) {
-                    0 => Evidence::Silent { epoch: entry.epoch },
-                    1 => Evidence::Unclaimed {
-                        home: entry.home,
-                        grant: state.grant,
-                    },
-                    _ => Evidence::Forced {
-                        by: self.text(),
-                        why: self.text(),
-                    },
-                },
+                reason: self.reason(),
+                only_under: None,
             },
-            2 => match entry.liveness {
-                Liveness::Session(session) => Command::Evict {
-                    seq: entry.seq,
-                    tag: entry.tag(),
-                    evidence: Evidence::SessionEnded(session),
-                },
-                Liveness::Own { .. } => random_create(self),
-            },
-            3 => Command::TakeOver {
-                seq: entry.seq,
-                from_home: entry.home,
-                from_fence: if holds {
-                    state.fence
-                } else {
-                    fermata::lock::Fence::NONE
-                },
-                from_epoch: entry.epoch,
-                to_home: replica(self.below(3) as u128),
+            2 => Command::HandOver {
+                to: replica(self.below(3) as u128),
+                holder: (self.below(2) == 0).then_some(writes),
             },
             _ => Command::Extend {
-                seq: entry.seq,
-                home: entry.home,
                 fence: state.fence,
                 past: None,
             },
         }
     }
 
+    /// A take-over, which stands alone, or a few commands of the home.
+    fn commands(&mut self, state: &KeyState) -> Vec<Command> {
+        if state.home.is_none() || self.below(8) == 0 {
+            let to = replica(self.below(3) as u128);
+            let past = (self.below(4) == 0).then(|| self.next() >> 20);
+            let from = state.home;
+            return vec![Command::TakeOver { from, to, past }];
+        }
+        (0..=self.below(4)).map(|_| self.command(state)).collect()
+    }
+
+    /// Reserves for a home that commits later, as write-back does.
+    fn reserve(&mut self, state: &mut KeyState) {
+        if self.below(2) == 0 {
+            return;
+        }
+        let seqs = [0, 5, 4_096][self.below(3)];
+        state.reserved.seq_end = Seq(state.next.0 + seqs);
+        state.reserved.fence_end += self.next() >> 40;
+        state.reserved.volatile_end = Seq(state.head().0 + self.next() % (seqs + 1));
+        if self.below(2) == 0 {
+            state.kept = None;
+        }
+    }
+
     /// A state that a few random commands make of this one; another version.
-    pub fn successor(&mut self, state: &State) -> State {
+    pub fn successor(&mut self, state: &KeyState) -> KeyState {
         let limits = CoreLimits {
             ended_max: 5,
             ..CoreLimits::default()
         };
         loop {
-            let commands: Vec<_> = (0..=self.below(4)).map(|_| self.command(state)).collect();
-            let next = decide(state, &commands, self.next() >> 16, &limits).state;
+            let commands = self.commands(state);
+            let by = Decider {
+                replica: state.home.map_or(replica(1), |home| home.replica),
+                now_us: Some(self.next() >> 16),
+                limits: &limits,
+            };
+            let mut next = decide(state, &commands, by).state;
             if next.version != state.version {
+                self.reserve(&mut next);
+                assert_eq!(next.check(), Ok(()));
                 return next;
             }
         }

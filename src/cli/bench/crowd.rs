@@ -15,8 +15,9 @@ use super::service::{Did, Replica, Service, ServiceError};
 use crate::cli::failure::Failure;
 use crate::cli::output::{Table, colour};
 use crate::cli::remote::Remote;
+use crate::clock::Ids as _;
+use crate::clock::SystemIds;
 use crate::config::Span;
-use crate::engine::{Ids as _, SystemIds};
 
 /// Each waits in an open call, which keeps its entry alive.
 const TTL: Duration = Duration::from_secs(60);

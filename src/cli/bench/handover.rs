@@ -14,8 +14,9 @@ use crate::cli::cluster::{self, ClusterFlags, SettingsFile};
 use crate::cli::failure::Failure;
 use crate::cli::output::{Table, colour};
 use crate::cli::remote::Remote;
+use crate::clock::Ids as _;
+use crate::clock::SystemIds;
 use crate::config::Span;
-use crate::engine::{Ids as _, SystemIds};
 use crate::store::cassandra::baseline::{Fault, Music};
 
 /// The longest pause, before it is stretched by chance.
@@ -74,7 +75,6 @@ struct Report {
     across_replicas: Option<PhaseRow>,
     /// What showed the waiting one its turn, in all rounds.
     did: Did,
-    polling_share: Option<f64>,
     interrupted: bool,
 }
 
@@ -192,7 +192,6 @@ async fn rounds(
         transaction: transaction.row("transaction"),
         same_replica: same.row("same"),
         across_replicas: across.row("across"),
-        polling_share: did.polling_share(),
         did,
         interrupted,
     })
@@ -282,15 +281,6 @@ fn text(report: &Report) -> String {
         text.pop();
         text.push('\n');
     }
-    let did = &report.did;
-    text.push_str(&format!(
-        "turns: {} shown by a change of the same replica, {} by a hint, {} by polling, {} by a call\n",
-        did.turns_after_change, did.turns_after_hint, did.turns_after_poll, did.turns_after_call
-    ));
-    match report.polling_share {
-        Some(share) => text.push_str(&format!("found by polling: {:.1} %\n", share * 100.0)),
-        None => text.push_str("no replica counted a turn\n"),
-    }
     if report.interrupted {
         text.push_str("interrupted\n");
     }
@@ -325,11 +315,9 @@ mod tests {
             same_replica: Some(row("same", 10_000)),
             across_replicas: Some(row("across", 12_000)),
             did: Did {
-                turns_after_change: 3,
-                turns_after_poll: 1,
+                turns_after_change: 4,
                 ..Did::default()
             },
-            polling_share: Some(0.25),
             interrupted: false,
         };
         let text = text(&report);
@@ -340,7 +328,6 @@ mod tests {
             lines[3].ends_with("1.25") && lines[4].ends_with("1.50"),
             "{text}"
         );
-        assert!(text.contains("found by polling: 25.0 %"), "{text}");
         assert!(
             text.contains("same replica 1.56, across replicas 1.88"),
             "{text}"

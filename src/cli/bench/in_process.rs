@@ -9,8 +9,9 @@ use super::BenchError;
 use super::connect::{Client, client_of};
 use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
+use crate::clock::SystemIds;
 use crate::config::Config;
-use crate::engine::{Engine, NoPeers, SystemIds};
+use crate::engine::{Engine, NoPeers};
 use crate::server::{InProcess, Server};
 use crate::telemetry;
 

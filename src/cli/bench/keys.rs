@@ -2,7 +2,8 @@
 
 use uuid::Uuid;
 
-use crate::engine::{Ids as _, SystemIds};
+use crate::clock::Ids as _;
+use crate::clock::SystemIds;
 
 /// How the workers choose their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

@@ -49,7 +49,8 @@ use super::failure::Failure;
 use super::output::{Format, print_text};
 use super::remote::Remote;
 use super::replica::cassandra::NotYet;
-use crate::engine::{Ids as _, SystemIds};
+use crate::clock::Ids as _;
+use crate::clock::SystemIds;
 use crate::store::cassandra::baseline::{Fault, Music};
 use crate::telemetry::TelemetryError;
 

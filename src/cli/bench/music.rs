@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::counters::{decode, encode};
 use super::measure::{Failure, Phase};
 use super::workload::{Worker, Workload};
-use crate::engine::{Clock as _, SystemClock};
+use crate::clock::Clock as _;
+use crate::clock::SystemClock;
 use crate::store::cassandra::baseline::{Fault, Music};
 
 /// How often a lockRef is asked for before it counts as an error: the guard that was read may be an old one.

@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::connect::{ConnectError, channel};
 use crate::cli::exit;
 use crate::cli::failure::Failure;
-use crate::engine::{Ids as _, SystemIds};
+use crate::clock::Ids as _;
+use crate::clock::SystemIds;
 use crate::proto::clients::lock_admin_client::LockAdminClient;
 use crate::proto::clients::lock_service_client::LockServiceClient;
 use crate::proto::{
@@ -299,14 +300,8 @@ impl Drop for Kept {
 /// What replicas did since their processes started, in sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Did {
-    /// Turns that came after a change of the same replica …
+    /// Turns that came after a change of the queue.
     pub(super) turns_after_change: u64,
-    /// … after another replica's hint …
-    pub(super) turns_after_hint: u64,
-    /// … and those that were found by polling …
-    pub(super) turns_after_poll: u64,
-    /// … or by a read that a call asked for.
-    pub(super) turns_after_call: u64,
     pub(super) store_reads: u64,
     pub(super) store_writes: u64,
     pub(super) store_transactions: u64,
@@ -324,24 +319,12 @@ impl Did {
         let more = |now: u64, then: u64| now.saturating_sub(then);
         Did {
             turns_after_change: more(self.turns_after_change, then.turns_after_change),
-            turns_after_hint: more(self.turns_after_hint, then.turns_after_hint),
-            turns_after_poll: more(self.turns_after_poll, then.turns_after_poll),
-            turns_after_call: more(self.turns_after_call, then.turns_after_call),
             store_reads: more(self.store_reads, then.store_reads),
             store_writes: more(self.store_writes, then.store_writes),
             store_transactions: more(self.store_transactions, then.store_transactions),
             resident_bytes: self.resident_bytes,
             sessions: self.sessions,
         }
-    }
-
-    /// The share of turns that were found by polling; `None` where there were none.
-    pub(super) fn polling_share(&self) -> Option<f64> {
-        let turns = self.turns_after_change
-            + self.turns_after_hint
-            + self.turns_after_poll
-            + self.turns_after_call;
-        (turns > 0).then(|| self.turns_after_poll as f64 / turns as f64)
     }
 }
 
@@ -379,9 +362,6 @@ impl Service {
             }
             let grants = one.grants.unwrap_or_default();
             did.turns_after_change += grants.after_change;
-            did.turns_after_hint += grants.after_hint;
-            did.turns_after_poll += grants.after_poll;
-            did.turns_after_call += grants.after_call;
             let store = one.store.unwrap_or_default();
             did.store_reads += store.reads;
             did.store_writes += store.writes;
@@ -410,26 +390,5 @@ impl Service {
             }
         }
         Err(ServiceError::NoKey(self.first.endpoint.clone()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_share_of_polling_is_of_turns_since_then() {
-        let then = Did {
-            turns_after_poll: 10,
-            turns_after_hint: 1,
-            ..Did::default()
-        };
-        assert_eq!(then.since(then).polling_share(), None);
-        let now = Did {
-            turns_after_change: 3,
-            turns_after_poll: 11,
-            ..then
-        };
-        assert_eq!(now.since(then).polling_share(), Some(0.25));
     }
 }

@@ -14,7 +14,8 @@ use super::keys::KeyChoice;
 use super::report::Report;
 use super::workload::Form;
 use super::{load, measure, measure_by};
-use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL, SystemClock, SystemIds};
+use crate::clock::{SystemClock, SystemIds};
+use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use crate::limits::Limits;
 use crate::proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use crate::server::{Server, bind};
@@ -32,12 +33,14 @@ async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
     let engine = Engine::start(EngineOptions {
-        store: Arc::new(store),
+        store: store.into_store(),
         clock: Arc::new(SystemClock),
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
         limits: Limits::default(),
+        name: String::new(),
+        zone: String::new(),
         address: address.to_owned(),
         peer_address: String::new(),
         replica_ttl: REPLICA_TTL,

@@ -1,12 +1,13 @@
 //! A replica on Cassandra: started once the cluster can be reached and its tables are there.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::cluster::{self, SettingsError};
+use crate::clock::{Clock as _, SystemClock};
 use crate::config::Config;
-use crate::engine::{Clock as _, Engine, EngineError, EngineOptions, LogThrottle, SystemClock};
+use crate::engine::{Engine, EngineError, EngineOptions};
+use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::{Schema, SchemaError};
@@ -85,11 +86,7 @@ impl Starting {
 
     /// Starts the engine, trying for as long as this is polled. `engine_options` makes those of an engine on
     /// the store.
-    pub async fn run(
-        &self,
-        engine: &Engine,
-        engine_options: impl Fn(Arc<dyn Store>) -> EngineOptions,
-    ) {
+    pub async fn run(&self, engine: &Engine, engine_options: impl Fn(Store) -> EngineOptions) {
         let mut pause = PAUSE_MIN;
         let log_throttle = LogThrottle::default();
         loop {
@@ -113,7 +110,7 @@ impl Starting {
     pub async fn once(
         &self,
         engine: &Engine,
-        engine_options: &impl Fn(Arc<dyn Store>) -> EngineOptions,
+        engine_options: &impl Fn(Store) -> EngineOptions,
     ) -> Result<(), NotYet> {
         let tried = self.tried(engine, engine_options).await;
         tried.map_err(|why| NotYet {
@@ -125,7 +122,7 @@ impl Starting {
     async fn tried(
         &self,
         engine: &Engine,
-        engine_options: &impl Fn(Arc<dyn Store>) -> EngineOptions,
+        engine_options: &impl Fn(Store) -> EngineOptions,
     ) -> Result<(), Why> {
         let opened = CassandraStore::open(self.options.clone()).await;
         let store = opened.map_err(Why::Open)?;
@@ -139,7 +136,7 @@ impl Starting {
         if !wrong.is_empty() {
             return Err(Why::Wrong(wrong));
         }
-        let begun = engine.begin(engine_options(Arc::new(store))).await;
+        let begun = engine.begin(engine_options(store.into_store())).await;
         begun.map_err(Why::Engine)?;
         for one in others {
             tracing::warn!("{}: {}: {}", one.weight, one.what, one.remedy);
@@ -150,10 +147,12 @@ impl Starting {
     /// The command that puts it right, where there is one.
     fn repair(&self, why: &Why) -> String {
         let apply = match why {
-            Why::Open(OpenError::NoSchema { .. } | OpenError::OldSchema { .. }) => true,
-            Why::Open(OpenError::OtherSchema { found, known, .. }) => found < known,
+            Why::Open(OpenError::NoSchema { .. }) => true,
             Why::Open(
-                OpenError::Settings(_) | OpenError::Refused(_) | OpenError::Unreachable(_),
+                OpenError::Settings(_)
+                | OpenError::Refused(_)
+                | OpenError::Unreachable(_)
+                | OpenError::OtherSchema { .. },
             )
             // Its findings name the commands.
             | Why::Wrong(_)

@@ -115,7 +115,7 @@ impl Prepared {
                 // After a crash this reads the whole file.
                 let store = spawn_blocking(|| EmbeddedStore::open(options)).await??;
                 let store = Arc::new(store);
-                let engine = Engine::start(made.options(store.clone())).await?;
+                let engine = Engine::start(made.options(store.store())).await?;
                 let replica = engine.replica();
                 Ok(Started {
                     engine,

@@ -35,6 +35,8 @@ pub(in super::super) struct Minute {
     slots: [Slot; SLOTS],
     /// Since when turns are noted.
     since: Option<Duration>,
+    /// That began with a turn.
+    began_with_turn: bool,
 }
 
 fn number(now: Duration) -> u64 {
@@ -53,6 +55,7 @@ impl Minute {
 
     /// A turn came, for one that had waited so long.
     pub fn turn(&mut self, now: Duration, waited: Duration) {
+        self.began_with_turn |= self.since.is_none();
         self.watch(now);
         let number = number(now);
         let slot = &mut self.slots[number as usize % SLOTS];
@@ -92,9 +95,12 @@ impl Minute {
 
     /// The mean time from one turn to the next in the last minute; `None` where there was none.
     pub fn between_turns(&self, now: Duration) -> Option<Duration> {
-        let count: u32 = self.of_last_minute(now).map(|slot| slot.turns).sum();
+        let turns: u32 = self.of_last_minute(now).map(|slot| slot.turns).sum();
         let first = number(now).saturating_sub(SLOTS as u64 - 1);
         let from = Duration::from_secs(first.saturating_mul(SLOT.as_secs())).max(self.since?);
+        // The time before the first one is not known.
+        let is_whole = self.began_with_turn && self.since == Some(from);
+        let count = turns.saturating_sub(u32::from(is_whole));
         let watched = now.saturating_sub(from);
         (count > 0 && watched >= WATCHED_MIN).then(|| watched / count)
     }

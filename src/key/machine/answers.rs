@@ -1,6 +1,8 @@
 //! Who waits, who is gone, and what time brings: waits that have lasted long enough, claims, expired leases, sessions
 //! that ended.
 
+use std::time::Duration;
+
 use super::calls::fail;
 use super::event::{Answer, CallId, Context, Effect, EntryRef};
 use super::holder::Claim;
@@ -88,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// The moment of the next alarm has come.
+    /// The moment of the next alarm has come: who expired ends, wherever it stands in the queue (I8).
     pub(super) fn due_now(&mut self, cx: &Context<'_>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -112,6 +114,22 @@ impl Machine {
         }
         serving.grant_again.take_if(|at| *at <= cx.now);
         self.evict(ends);
+    }
+
+    /// What the TTL of a session is, which a first entry of it may wait for already.
+    pub(super) fn session_ttl(&mut self, cx: &Context<'_>, session: SessionId, ttl: Duration) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        if !serving.has_session(session) || serving.session_ttls.insert(session, ttl) == Some(ttl) {
+            return;
+        }
+        if let Some(first) = serving.state.first()
+            && first.liveness == Liveness::Session(session)
+        {
+            let seq = first.seq;
+            serving.wait_for_claim_anew(cx, seq);
+        }
     }
 
     /// A session ended: what lives by it here ends.

@@ -1,5 +1,6 @@
 //! What is asked of the key, checked against what the home knows.
 
+use super::critical::refusal_of;
 use super::event::{
     Answer, Call, CallError, CallId, Context, Effect, EntryRef, EntryStatus, KeyError,
 };
@@ -154,13 +155,14 @@ impl Machine {
             return out.push(Effect::Answer { call: id, answer });
         }
         if let Some(value) = put {
-            if let Err(why @ KeyError::Ended(EndedAs::NoLongerKept)) = live {
-                // An earlier try of this call may have written, and ended it.
-                let error = CallError {
-                    why,
-                    may_have_written: true,
+            let holder = serving.holder.as_ref();
+            let same = holder.filter(|h| h.seq == entry.seq && Some(h.grant) == entry.grant);
+            if same.is_some_and(|h| h.has_written_last(call_no)) {
+                // The same call again: its put was acknowledged, so it learns what becomes of its release.
+                return match self.pending.len() < cx.limits.calls_max {
+                    true => self.begin_release(id, entry, true, out),
+                    false => fail(id, exhausted_calls(cx), out),
                 };
-                return fail(id, error, out);
             }
             let kind = CriticalKind::Release(value);
             return self.critical(cx, (id, entry, call_no), kind, out);
@@ -192,7 +194,8 @@ impl Machine {
             }
             // What was accepted before and is not begun must not land once the release is decided.
             for queued in holder.queued.drain(..) {
-                fail(queued.call, KeyError::Releasing, out);
+                let refusal = refusal_of(KeyError::Releasing, &queued.kind);
+                fail(queued.call, refusal, out);
             }
         }
         for ask in serving.asks.extract_if(.., |ask| ask.seq == entry.seq) {

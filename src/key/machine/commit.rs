@@ -90,8 +90,9 @@ impl Machine {
 
     /// Puts a batch back: each of it is decided again on the state that is met next.
     pub(super) fn put_back(&mut self, batch: Vec<(Intent, Outcome)>, in_doubt: bool) {
-        for (mut intent, _) in batch.into_iter().rev() {
+        for (mut intent, outcome) in batch.into_iter().rev() {
             intent.in_doubt |= in_doubt;
+            intent.was_holder |= in_doubt && outcome == Outcome::Evicted { was_holder: true };
             self.pending.push_front(intent);
         }
     }
@@ -165,8 +166,8 @@ impl Machine {
         }
     }
 
-    /// Takes a committed state of this term as the latest one. A new holder whose end is wanted already is answered
-    /// HELD never.
+    /// Takes a committed state of this term as the latest one; a lock is granted on nothing else (I4). A new holder whose
+    /// end is wanted already is never answered HELD.
     fn adopt(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
         let Some(serving) = self.serving_mut() else {
             return;
@@ -197,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// Another replica has the key: nothing is answered any more by what this one knew.
+    /// Another replica has the key: nothing is answered any more by what this one knew (H1).
     pub(super) fn depose(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         out.push(Effect::Report(Report::Deposed { by: state.home }));
         let why = match state.home {

@@ -5,7 +5,7 @@ use super::event::{
     Answer, CallError, CallId, Context, Datum, Effect, EntryRef, IoId, KeyError, Reason,
     WriteOutcome,
 };
-use super::holder::{Critical, CriticalKind, Holder, Phase, Resume};
+use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::serving::{Io, KnownValue};
 use super::{Machine, Role};
@@ -25,7 +25,7 @@ impl Machine {
         };
         let (position, lease) = match serving.live(cx, entry, out) {
             Ok(live) => live,
-            Err(why) => return fail(id, why, out),
+            Err(why) => return fail(id, refusal_of(why, &kind), out),
         };
         let in_flight = serving.critical_calls();
         let accepted = match (entry.grant, &mut serving.holder) {
@@ -33,7 +33,7 @@ impl Machine {
             // Nobody ever told this lockRef a grant.
             (Some(_), _) if position > 0 => Err(KeyError::NoGrant),
             (Some(_), None) => Err(KeyError::GrantSuperseded),
-            (Some(grant), Some(holder)) => accept(cx, holder, grant, call_no, in_flight),
+            (Some(grant), Some(holder)) => accept(cx, holder, grant, (call_no, &kind), in_flight),
         };
         match accepted {
             Ok(holder) => holder.queued.push_back(Critical {
@@ -42,7 +42,7 @@ impl Machine {
                 lease,
                 kind,
             }),
-            Err(why) => fail(id, why, out),
+            Err(why) => fail(id, refusal_of(why, &kind), out),
         }
     }
 
@@ -211,6 +211,10 @@ impl Machine {
             return fail(call, error, out);
         };
         let timestamp = datum.timestamp;
+        let releases = matches!(critical.kind, CriticalKind::Release(_));
+        if releases {
+            holder.end_last_put(matches!(outcome, WriteOutcome::Done));
+        }
         let failed = match outcome {
             WriteOutcome::Done => {
                 holder.writes.done(timestamp);
@@ -228,7 +232,6 @@ impl Machine {
                 Some((why, false))
             }
         };
-        let releases = matches!(critical.kind, CriticalKind::Release(_));
         match failed {
             None if releases => self.begin_release(call, critical.entry, true, out),
             None => out.push(Effect::Answer {
@@ -255,11 +258,23 @@ impl Machine {
     }
 }
 
+/// A release may be a repeated call, of which an earlier try wrote: of what ended otherwise than by a clean release, or
+/// is being released, that is not known.
+pub(super) fn refusal_of(why: KeyError, kind: &CriticalKind) -> CallError {
+    let may_be_repeated = matches!(kind, CriticalKind::Release(_));
+    let may_have_written =
+        may_be_repeated && matches!(why, KeyError::Ended(_) | KeyError::Releasing);
+    CallError {
+        why,
+        may_have_written,
+    }
+}
+
 fn accept<'a>(
     cx: &Context<'_>,
     holder: &'a mut Holder,
     grant: Fence,
-    call_no: u64,
+    (call_no, kind): (u64, &CriticalKind),
     in_flight: usize,
 ) -> Result<&'a mut Holder, KeyError> {
     if holder.grant != grant {
@@ -274,7 +289,9 @@ fn accept<'a>(
             limit: cx.limits.critical_calls_max,
         });
     }
-    if call_no > 0 {
+    let releases = matches!(kind, CriticalKind::Release(_));
+    let is_again = releases && holder.last_put == LastPut::Failed(call_no);
+    if call_no > 0 && !is_again {
         if call_no <= holder.last_call_no {
             return Err(KeyError::CallNoNotAbove {
                 given: call_no,
@@ -283,6 +300,10 @@ fn accept<'a>(
         }
         holder.last_call_no = call_no;
     }
+    holder.last_put = match releases {
+        true => LastPut::InFlight(call_no),
+        false => LastPut::None,
+    };
     Ok(holder)
 }
 

@@ -32,6 +32,7 @@ impl Machine {
         let Intent {
             call,
             in_doubt,
+            was_holder: ended_holder,
             what,
         } = intent;
         let answered: Result<Answer, CallError> = match (what, outcome) {
@@ -66,10 +67,22 @@ impl Machine {
                     was_holder,
                 })
             }
-            (Wish::Evict { reason, .. }, Outcome::Gone(end)) => Ok(Answer::Forced {
-                already: !(in_doubt && end == EndedAs::Lost(reason)),
-                was_holder: false,
-            }),
+            (Wish::Evict { entry, reason, .. }, Outcome::Gone(end)) => {
+                // By its own earlier try, or by another one.
+                let is_own = in_doubt && end == EndedAs::Lost(reason);
+                let was_holder = is_own && ended_holder;
+                if is_own {
+                    out.push(Effect::Report(Report::Evicted {
+                        entry,
+                        end,
+                        was_holder,
+                    }));
+                }
+                Ok(Answer::Forced {
+                    already: !is_own,
+                    was_holder,
+                })
+            }
             (Wish::Grant, Outcome::Refused(refusal)) => {
                 return self.grant_refused(cx, &refused(&refusal), out);
             }

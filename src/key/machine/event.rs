@@ -61,7 +61,7 @@ pub struct KeyLimits {
     pub critical_calls_max: usize,
     /// A longer value is not kept in memory, in bytes; with 0 none is.
     pub known_value_bytes_max: usize,
-    /// After this a first entry that lives by a session counts as unclaimed.
+    /// After this a first entry that lives by a session of unknown TTL counts as unclaimed.
     pub session_claim_ttl: Duration,
 }
 
@@ -208,6 +208,13 @@ pub enum Event {
     Resume(PauseOf),
     /// The moment that [`super::Machine::due`] named has come.
     Due,
+    /// What the TTL of a session is: so long a first entry that lives by it waits for its claim.
+    SessionTtl {
+        /// Which.
+        session: SessionId,
+        /// Its TTL.
+        ttl: Duration,
+    },
     /// A session ended; it was closed, or expired where it is kept.
     SessionEnded(SessionId),
 }
@@ -439,7 +446,10 @@ pub enum EntryStatus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Read the row; of a key without one the timestamp of its value, too. Once at a time, never beside a Swap.
-    Load,
+    Load {
+        /// What became of a swap is not known: whatever is in flight at the row is settled first.
+        settle: bool,
+    },
     /// Replace `old` by `new`, if the row is still `old`.
     Swap {
         /// What the row must be.

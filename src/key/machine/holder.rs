@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::event::{CallId, Datum, EntryRef, IoId, LeaseStatus};
-use crate::key::{KeyState, QueueEntry, WritesOfHolder};
+use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{EndReason, Fence, Seq, Tag};
 use crate::session::Observed;
 
@@ -95,6 +95,19 @@ impl Claim {
     }
 }
 
+/// The put of a release, and what became of it. The number is that of its call; 0 where its caller does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum LastPut {
+    /// No release with a put was accepted, or another call followed it.
+    None,
+    /// It waits, or is in flight.
+    InFlight(u64),
+    /// It was acknowledged: its release is being decided.
+    Written(u64),
+    /// It failed, or may have: the same call may be repeated.
+    Failed(u64),
+}
+
 /// What a critical call does.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum CriticalKind {
@@ -176,6 +189,7 @@ pub(super) struct Holder {
     /// The highest timestamp met in the data that this fence did not give out (I2).
     past: Option<u64>,
     pub last_call_no: u64,
+    pub last_put: LastPut,
     /// How often its sync failed.
     pub sync_tries: u32,
     /// Accepted calls that wait for the sync or for timestamps, in their order.
@@ -183,7 +197,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub fn new(entry: &QueueEntry, state: &KeyState, claim: Claim) -> Self {
+    pub fn new(entry: &Entry, state: &KeyState, claim: Claim) -> Self {
         Holder {
             seq: entry.seq,
             tag: entry.tag(),
@@ -199,6 +213,7 @@ impl Holder {
             writes: Writes::default(),
             past: None,
             last_call_no: 0,
+            last_put: LastPut::None,
             sync_tries: 0,
             queued: VecDeque::new(),
         }
@@ -243,6 +258,21 @@ impl Holder {
             | Phase::SyncWrite { .. }
             | Phase::SyncPaused { .. }
             | Phase::Extending(Resume::Sync) => false,
+        }
+    }
+
+    /// Whether a release with this number was accepted whose put is acknowledged.
+    pub fn has_written_last(&self, call_no: u64) -> bool {
+        call_no > 0 && self.last_put == LastPut::Written(call_no)
+    }
+
+    /// What became of the put of a release.
+    pub fn end_last_put(&mut self, is_written: bool) {
+        if let LastPut::InFlight(call_no) = self.last_put {
+            self.last_put = match is_written {
+                true => LastPut::Written(call_no),
+                false => LastPut::Failed(call_no),
+            };
         }
     }
 

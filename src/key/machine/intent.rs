@@ -17,6 +17,8 @@ pub(super) struct Intent {
     /// An earlier try of it was of unknown outcome: it is decided to its end, whoever waits, and what it finds done may
     /// be its own doing.
     pub in_doubt: bool,
+    /// That try was to end the holder.
+    pub was_holder: bool,
     pub what: Wish,
 }
 
@@ -48,6 +50,7 @@ impl Intent {
         Intent {
             call,
             in_doubt: false,
+            was_holder: false,
             what,
         }
     }

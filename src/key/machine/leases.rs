@@ -1,4 +1,5 @@
-//! The leases of the entries that live by themselves, and when the next of them may expire.
+//! The leases of the entries that live by themselves, waiters as well as the holder, and when the next of them may
+//! expire: nobody waits behind one that expired (I8).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,6 +28,13 @@ impl Leases {
             self.leases.remove(at);
             self.alarms.retain(|(_, of)| *of != seq);
         }
+    }
+
+    pub fn get(&self, seq: Seq) -> Option<&Lease> {
+        let at = self.leases.binary_search_by_key(&seq, |(seq, _)| *seq);
+        at.ok()
+            .and_then(|at| self.leases.get(at))
+            .map(|(_, lease)| lease)
     }
 
     pub fn get_mut(&mut self, seq: Seq) -> Option<&mut Lease> {

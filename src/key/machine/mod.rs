@@ -13,6 +13,8 @@
 //! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
 //! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
 //!
+//! A key is served by one machine in one term, and nobody else writes under the fences of that term (I10).
+//!
 //! The machine knows no clock, store, socket or task. Whoever runs it looks, before an answer goes out, whether this
 //! replica may still answer at all (H2).
 
@@ -33,6 +35,8 @@ mod take_over;
 mod tests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use event::{
     Answer, Call, CallError, CallId, Context, Datum, Effect, EntryRef, EntryStatus, Event, IoId,
@@ -44,6 +48,8 @@ use intent::{Intent, Swapping};
 use serving::Serving;
 use take_over::Taking;
 
+use crate::key::KeyState;
+use crate::lock::Seq;
 use crate::session::Observed;
 
 /// What this replica is to the key.
@@ -130,6 +136,7 @@ impl Machine {
             Event::DataWritten { io, outcome } => self.data_written(cx, io, outcome, out),
             Event::Resume(of) => self.resume(of, out),
             Event::Due => self.due_now(cx),
+            Event::SessionTtl { session, ttl } => self.session_ttl(cx, session, ttl),
             Event::SessionEnded(session) => self.session_ended(session),
         }
         self.advance(cx, out);
@@ -149,6 +156,51 @@ impl Machine {
         let is_free = matches!(self.turn, Turn::Free);
         let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
         is_free && is_quiet && matches!(self.role, Role::Unread)
+    }
+
+    /// Whether it serves a key that nobody locks or waits for, with nothing in flight. Forgotten then, it takes the key
+    /// over from itself when that is used again (H11).
+    pub fn is_idle(&self) -> bool {
+        let is_free = matches!(self.turn, Turn::Free);
+        let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
+        let is_empty = match &self.role {
+            Role::Unread => true,
+            Role::Serving(serving) => serving.state.entries.is_empty() && serving.ios.is_empty(),
+            Role::Taking(_) | Role::HandingOver(..) => false,
+        };
+        is_free && is_quiet && is_empty
+    }
+
+    /// The state of the key, where this replica is the home.
+    pub fn state(&self) -> Option<&Arc<KeyState>> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(&serving.state),
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// Whether the holder held the key before this replica became its home, and was not heard of here: another hand-over
+    /// would begin its lease anew once more, and one whose client is gone would hold the key for as long as it goes from
+    /// home to home.
+    pub fn has_inherited_holder(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                let holder = serving.state.holder().map(|holder| holder.seq);
+                holder.is_some() && holder == serving.inherited
+            }
+            Role::Unread | Role::Taking(_) => false,
+        }
+    }
+
+    /// The TTL of an entry that lives by itself, and what is left of it, where this replica is the home.
+    pub fn lease_left(&self, seq: Seq, now: Observed) -> Option<(Duration, Duration)> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                let lease = serving.leases.get(seq)?;
+                Some((lease.ttl(), lease.left(now)))
+            }
+            Role::Unread | Role::Taking(_) => None,
+        }
     }
 
     fn resume(&mut self, of: PauseOf, out: &mut Vec<Effect>) {
@@ -199,13 +251,13 @@ impl Machine {
                 (Turn::Reading | Turn::Swapping(_) | Turn::Paused { .. }, _) => false,
                 (Turn::InDoubt, _) => {
                     self.turn = Turn::Reading;
-                    out.push(Effect::Load);
+                    out.push(Effect::Load { settle: true });
                     false
                 }
                 (Turn::Free, Role::Unread) => {
                     if !self.backlog.is_empty() {
                         self.turn = Turn::Reading;
-                        out.push(Effect::Load);
+                        out.push(Effect::Load { settle: false });
                     }
                     false
                 }

@@ -1,15 +1,18 @@
 //! What a home knows of its key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::critical::refusal_of;
 use super::event::{
     CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
     own_ttl,
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
-use crate::key::{Home, KeyState, QueueEntry};
-use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq};
+use crate::key::{Entry, Home, KeyState};
+use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;
 
 /// A call that is answered once its entry holds the key, or has ended.
@@ -71,7 +74,11 @@ pub(super) struct Serving {
     /// Committed, and the latest: nobody else changes it in this term (H1).
     pub state: Arc<KeyState>,
     pub holder: Option<Holder>,
+    /// Who held the key when this replica became its home, until a call names it here.
+    pub inherited: Option<Seq>,
     pub leases: Leases,
+    /// The TTLs of the sessions that live entries live by, as far as they are known.
+    pub session_ttls: BTreeMap<SessionId, Duration>,
     pub asks: Vec<Ask>,
     pub watchers: Vec<Watcher>,
     pub ios: Vec<(IoId, Io)>,
@@ -94,7 +101,9 @@ impl Serving {
             home,
             state: Arc::new(KeyState::default()),
             holder: None,
+            inherited: claimed,
             leases: Leases::default(),
+            session_ttls: BTreeMap::new(),
             asks: Vec::new(),
             watchers: Vec::new(),
             ios: Vec::new(),
@@ -181,28 +190,43 @@ impl Serving {
         for critical in gone.queued.drain(..) {
             out.push(Effect::Answer {
                 call: critical.call,
-                answer: Err(why.clone().into()),
+                answer: Err(refusal_of(why.clone(), &critical.kind)),
             });
         }
     }
 
     /// After this without any call for it a first entry counts as unclaimed.
-    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &QueueEntry) -> std::time::Duration {
-        own_ttl(entry.liveness).unwrap_or(cx.limits.session_claim_ttl)
+    pub fn claim_ttl(&self, cx: &Context<'_>, entry: &Entry) -> Duration {
+        match entry.liveness {
+            Liveness::Own { .. } => own_ttl(entry.liveness),
+            Liveness::Session(session) => self.session_ttls.get(&session).copied(),
+        }
+        .unwrap_or(cx.limits.session_claim_ttl)
     }
 
-    fn forget(&mut self, entry: &QueueEntry, out: &mut Vec<Effect>) {
+    /// Whether an entry lives by this session.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        let by_it = |entry: &Arc<Entry>| entry.liveness == Liveness::Session(session);
+        self.state.entries.iter().any(by_it)
+    }
+
+    fn forget(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
         match entry.liveness {
             Liveness::Own { .. } => self.leases.remove(entry.seq),
-            Liveness::Session(session) => out.push(Effect::Detach {
-                session,
-                seq: entry.seq,
-            }),
+            Liveness::Session(session) => {
+                if self.session_ttls.contains_key(&session) && !self.has_session(session) {
+                    self.session_ttls.remove(&session);
+                }
+                out.push(Effect::Detach {
+                    session,
+                    seq: entry.seq,
+                });
+            }
         }
     }
 
     /// An entry ended: whoever asks for it or watches it learns how.
-    fn notify_end(&mut self, entry: &QueueEntry, new: &KeyState, out: &mut Vec<Effect>) {
+    fn notify_end(&mut self, entry: &Entry, new: &KeyState, out: &mut Vec<Effect>) {
         let end = new.end_of(entry.seq);
         for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
             out.push(Effect::Answer {
@@ -256,6 +280,10 @@ impl Serving {
             }
         }
         let lease = self.renew(cx, entry.seq, out)?;
+        if self.inherited == Some(entry.seq) {
+            // Its client came along.
+            self.inherited = None;
+        }
         Ok((position, lease))
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Taking {
     state: Arc<KeyState>,
     /// The timestamp of the value, where the key has no row.
     past: Option<u64>,
-    /// It was sent on this version, and may yet apply.
+    /// It was sent on this version, and may yet apply: that is resolved before anybody is answered (I6).
     in_doubt: bool,
 }
 
@@ -109,7 +109,7 @@ impl Machine {
                 self.pending.iter().any(creates)
                     || calls().any(|c| matches!(c, Call::Create { .. }))
             }
-            // This replica's own, which lost what it knew of it.
+            // This replica's own, which lost what it knew of it (H11).
             Some(home) if home.replica == cx.replica || cx.is_alone => true,
             Some(home) => {
                 calls().any(|c| matches!(c, Call::TakeOver { from } if *from == home.replica))

@@ -41,7 +41,7 @@ impl Call for CreateLockRef {
     }
 
     fn target(&self) -> Target {
-        Target::Key(self.call.id.clone(), self.call.request_id)
+        Target::Key(self.call.id.clone())
     }
 
     fn ask(&self) -> Cow<'_, CreateLockRefRequest> {

@@ -212,6 +212,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::Unavailable(_)
         | EngineError::ClockOff(_)
         | EngineError::WriteUnknown(_)
+        | EngineError::Silent
         | EngineError::CutOff
         | EngineError::Elsewhere { .. }
         | EngineError::Stopping => None,

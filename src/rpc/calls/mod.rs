@@ -5,6 +5,7 @@
 
 mod create;
 mod entry;
+mod force;
 mod lease;
 
 use std::borrow::Cow;
@@ -16,16 +17,17 @@ use tokio::time::Instant;
 use tonic::Status;
 use tracing::Span;
 use tracing::field::display;
-use uuid::Uuid;
 
 pub use create::CreateLockRef;
 pub use entry::{AcquireLock, CriticalDelete, CriticalGet, CriticalPut, ReleaseLock};
+pub use force::ForceRelease;
 pub use lease::{CloseSession, KeepAlive, OpenSession, RenewSession};
 
 use super::deadline::Deadline;
 use super::parse::Invalid;
 use super::status;
-use crate::engine::{Engine, EngineError, Ids, LeaseId};
+use crate::clock::Ids;
+use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{KeyId, LockRef, SessionId};
 use crate::proto::peer::Method;
@@ -53,8 +55,8 @@ impl CallContext {
 /// What a call is about: says which replica has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// A new entry in the queue of a key, by the request_id that names it.
-    Key(KeyId, Uuid),
+    /// A key.
+    Key(KeyId),
     /// An entry.
     LockRef(LockRef),
     /// A session.
@@ -74,7 +76,7 @@ impl Target {
     /// Names it in the span of the call (a lockRef without its grant).
     pub fn record(&self, span: &Span) {
         match self {
-            Target::Key(id, _) => span.record("table", display(&id.table)),
+            Target::Key(id) => span.record("table", display(&id.table)),
             Target::LockRef(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
             Target::Session(session) => span.record("session", display(session)),
         };

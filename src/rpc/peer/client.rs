@@ -24,8 +24,8 @@ use crate::proto::peer::hint_request::What;
 use crate::proto::peer::peer_client::PeerClient as Client;
 use crate::proto::peer::{
     DescribeActivityRequest, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, HintRequest, Key, Refusal, RenewSessionRequest, RenewSessionResponse,
-    forward_response, forward_watch_response, renew_session_response,
+    ForwardWatchResponse, HandedOver, HintRequest, Refusal, RenewSessionRequest,
+    RenewSessionResponse, forward_response, forward_watch_response, renew_session_response,
 };
 use crate::proto::{ReplicaActivity, WatchLockRequest};
 use crate::rpc::calls::{Call, CallContext};
@@ -217,7 +217,7 @@ impl PeerClient {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(link) = links.get_mut(&to.id)
-            && link.address == to.address
+            && link.address == to.peer_address
         {
             if link.avoid_until.is_some_and(|until| now < until) {
                 return Err("the replica could not be reached a moment ago".to_owned());
@@ -226,14 +226,15 @@ impl PeerClient {
             return Ok(self.on(link, waits));
         }
         let link = Link {
-            address: to.address.clone(),
-            calls: self.channel(&to.address)?,
-            waits: self.channel(&to.address)?,
+            address: to.peer_address.clone(),
+            calls: self.channel(&to.peer_address)?,
+            waits: self.channel(&to.peer_address)?,
             avoid_until: None,
         };
         // Whoever could not be reached, and was not asked since, is most likely gone; and so is who had this address.
         let is_gone = |link: &Link| {
-            link.avoid_until.is_some_and(|until| until + FORGET < now) || link.address == to.address
+            link.avoid_until.is_some_and(|until| until + FORGET < now)
+                || link.address == to.peer_address
         };
         links.retain(|_, link| !is_gone(link));
         if links.len() >= PEERS_MAX {
@@ -299,7 +300,7 @@ impl PeerClient {
         if matches!(status.code(), Code::Unauthenticated | Code::Unimplemented)
             && status.source().is_none()
         {
-            tracing::warn!(replica = %to.id, address = to.address, why, "another replica refuses calls");
+            tracing::warn!(replica = %to.id, address = to.peer_address, why, "another replica refuses calls");
             self.avoid(to);
             return ForwardOutcome::NotAsked(why);
         }
@@ -374,14 +375,6 @@ fn caused_by<E: std::error::Error + 'static>(status: &Status) -> bool {
     false
 }
 
-fn of_key(key: &KeyId, version: u64) -> What {
-    What::Key(Key {
-        table: key.table.to_string(),
-        key: key.key.to_string(),
-        version,
-    })
-}
-
 fn first_cause(status: &Status) -> Option<String> {
     let mut cause = status.source()?;
     while let Some(deeper) = cause.source() {
@@ -400,16 +393,13 @@ fn refused(refusal: Refusal) -> Status {
 
 #[async_trait]
 impl Peers for PeerClient {
-    fn hint(&self, to: &Peer, key: &KeyId, version: u64) {
-        self.send_hint(to, of_key(key, version));
-    }
-
-    async fn notify(&self, to: &Peer, key: &KeyId, version: u64) -> Result<(), PeerError> {
-        let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
-        let answer = client.hint(self.hint_request(of_key(key, version))).await;
-        answer
-            .map(drop)
-            .map_err(|status| self.unreachable(to, &status))
+    fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
+        let handed_over = HandedOver {
+            table: key.table.to_string(),
+            key: key.key.to_string(),
+            term,
+        };
+        self.send_hint(to, What::HandedOver(handed_over));
     }
 
     fn session_ended(&self, to: &Peer, session: SessionId) {

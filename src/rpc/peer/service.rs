@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 use super::super::answer;
 use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
-use crate::engine::{Engine, EngineError, Ids};
+use crate::clock::Ids;
+use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
 use crate::proto::WatchLockRequest;
@@ -28,7 +29,7 @@ use crate::proto::peer::{
 };
 use crate::rpc::calls::{
     AcquireLock, Call, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
-    CriticalPut, KeepAlive, OpenSession, ReleaseLock, RenewSession,
+    CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::stopping::Stopping;
@@ -159,10 +160,12 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
             home: id_bytes(home.0),
             version: *version,
         })),
-        EngineError::Stopping | EngineError::CutOff => Some(NotHere::Unable(Unable {
-            nothing_done: false,
-            why: error.to_string(),
-        })),
+        EngineError::Stopping | EngineError::Silent | EngineError::CutOff => {
+            Some(NotHere::Unable(Unable {
+                nothing_done: false,
+                why: error.to_string(),
+            }))
+        }
         EngineError::UnknownTable(_)
         | EngineError::NeverIssued
         | EngineError::Ended(_)
@@ -222,6 +225,7 @@ impl Peer for PeerRpc {
                 Method::RenewSession => self.serve::<RenewSession>(ask.request, &context).await,
                 Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &context).await,
                 Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
+                Method::ForceRelease => self.serve::<ForceRelease>(ask.request, &context).await,
                 Method::Unspecified => forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
                     why: "this version does not know the method".to_owned(),
@@ -284,14 +288,14 @@ impl Peer for PeerRpc {
 
     async fn hint(&self, request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
         match request.into_inner().what {
-            Some(What::Key(key)) => {
+            Some(What::HandedOver(key)) => {
                 let id = parse::key_id(&key.key, &key.table, &self.limits)?;
-                let heard = self.engine.hinted(id, key.version);
-                heard.map_err(|error| status::of_engine(&error))?;
+                let handed_over = self.engine.handed_over(id, key.term);
+                handed_over.map_err(|error| status::of_engine(&error))?;
             }
             Some(What::SessionEnded(session)) => {
                 if let Ok(session) = Uuid::from_slice(&session) {
-                    self.engine.session_hinted(SessionId(session));
+                    self.engine.session_ended_elsewhere(SessionId(session));
                 }
             }
             Some(What::SessionDisconnected(session)) => {
@@ -331,7 +335,7 @@ impl Peer for PeerRpc {
             Err(unable) => Outcome::Unable(unable),
             Ok(()) => {
                 let session = Uuid::from_slice(&ask.session).unwrap_or(Uuid::nil());
-                let renew = self.engine.renew_for(SessionId(session));
+                let renew = self.engine.renew_kept(SessionId(session));
                 let answer_by = deadline.answer_by_or(self.limits.call_max());
                 renewed(by(answer_by, within_result(renew)).await?)
             }

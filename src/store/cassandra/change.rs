@@ -4,8 +4,10 @@ use super::codec::{self, bigint};
 use super::skip::{self, long_runs};
 use super::statements::Shape;
 use super::value::Value;
-use crate::lock::{Diff, Seq, State};
+use crate::key::KeyState;
+use crate::lock::Seq;
 use crate::store::StoreError;
+use crate::store::diff::Diff;
 
 /// Rows below head are left where they are, and deleted by range whenever head passes a multiple of this.
 const DELETE_EVERY: u64 = 16;
@@ -24,11 +26,12 @@ pub(super) struct Change {
 }
 
 impl Change {
-    pub(super) fn between(old: &State, new: &State) -> Result<Change, StoreError> {
+    pub(super) fn between(old: &KeyState, new: &KeyState) -> Result<Change, StoreError> {
         let is_new = old.version == 0;
         let diff = Diff::between(old, new);
         let runs = (long_runs(old), long_runs(new));
         let deleted = skip::to_delete(&runs.0, &runs.1);
+        let (old_head, head) = (old.head(), new.head());
         let mut rows = Vec::new();
         let mut ranges = Vec::new();
         if is_new || old.ended != new.ended || runs.0 != runs.1 {
@@ -43,15 +46,15 @@ impl Change {
         let passed = passed.filter(|seq| new.position(*seq).is_none());
         for seq in diff.ended.iter().copied().chain(passed) {
             let is_deleted = deleted.iter().any(|run| run.contains(seq.0));
-            if seq > new.head && !is_deleted {
+            if seq > head && !is_deleted {
                 rows.push(codec::ended(seq)?);
             }
         }
         for entry in &diff.written {
             rows.push(codec::live(entry)?);
         }
-        if old.head.0 / DELETE_EVERY < new.head.0 / DELETE_EVERY {
-            ranges.push((codec::SEQ_BELOW, bigint(new.head.0)?));
+        if old_head.0 / DELETE_EVERY < head.0 / DELETE_EVERY {
+            ranges.push((codec::SEQ_BELOW, bigint(head.0)?));
         }
         for run in deleted {
             ranges.push((bigint(run.first - 1)?, bigint(run.last + 1)?));

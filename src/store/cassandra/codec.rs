@@ -8,16 +8,17 @@ use prost::Message;
 use super::digest;
 use super::skip::{self, Run};
 use super::value::{Row, Value, present};
-use crate::lock::{
-    Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
-};
+use crate::key::{Entry, Home, KeyState, Reserved};
+use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
 use crate::store::StoreError;
 use crate::store::ends::End;
 
-/// The format of the rows. (Of 1 there was no digest.)
-const FORMAT: i8 = 2;
+/// The format of the rows.
+const FORMAT: i8 = 3;
 /// The format of the ends.
 const ENDS_FORMAT: u8 = 1;
+/// In `kept`: nobody. A null would leave a tombstone in every key that was released.
+const NOT_KEPT: i64 = 0;
 const MODE_ENDED: i8 = 0;
 const MODE_EXCLUSIVE: i8 = 1;
 
@@ -41,16 +42,33 @@ pub(super) fn number(bigint: i64) -> Result<u64, StoreError> {
 }
 
 /// What all rows of a key share, in the order of `SHARED_COLUMNS`.
-pub(super) fn shared(state: &State) -> Result<Vec<Value>, StoreError> {
+pub(super) fn shared(state: &KeyState) -> Result<Vec<Value>, StoreError> {
+    let (home, term) = match state.home {
+        Some(home) => (
+            Value::Uuid(home.replica.0),
+            Value::BigInt(bigint(home.term)?),
+        ),
+        None => (Value::Null, Value::Null),
+    };
+    let kept = match state.kept {
+        Some(seq) => bigint(seq.0)?,
+        None => NOT_KEPT,
+    };
     Ok(vec![
         Value::TinyInt(FORMAT),
         Value::BigInt(bigint(state.version)?),
+        home,
+        term,
         Value::BigInt(bigint(state.next.0)?),
-        Value::BigInt(bigint(state.head.0)?),
+        Value::BigInt(bigint(state.head().0)?),
         Value::BigInt(bigint(state.grant.0)?),
         Value::BigInt(bigint(state.fence.0)?),
         Value::Int(state.width.cast_signed()),
         Value::Boolean(state.unsynced),
+        Value::BigInt(bigint(state.reserved.seq_end.0)?),
+        Value::BigInt(bigint(state.reserved.fence_end)?),
+        Value::BigInt(bigint(state.reserved.volatile_end.0)?),
+        Value::BigInt(kept),
         Value::BigInt(digest::of(state).cast_signed()),
     ])
 }
@@ -103,8 +121,6 @@ pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
         Value::Uuid(entry.request_id),
         session,
         ttl,
-        Value::Int(entry.epoch.cast_signed()),
-        Value::Uuid(entry.home.0),
         Value::text(&entry.identity),
         Value::text(&entry.owner),
         Value::Timestamp(entry.created_at_ms),
@@ -117,7 +133,9 @@ pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
 #[derive(Clone, Debug)]
 pub(super) struct First {
     /// The state, without its entries.
-    pub(super) state: State,
+    pub(super) state: KeyState,
+    /// The seq of its first entry, or `next`: the rows below it are not read.
+    pub(super) head: Seq,
     /// Which seqs are ignored, whatever is there.
     pub(super) runs: Vec<Run>,
     /// The digest of the state with its entries.
@@ -143,6 +161,28 @@ impl First {
         let fence = Fence(counter("fence")?);
         let width = present(row.int("width")?, "width")?.cast_unsigned();
         let unsynced = present(row.boolean("unsynced")?, "unsynced")?;
+        let mut counter = |column: &str| number(present(row.bigint(column)?, column)?);
+        let reserved = Reserved {
+            seq_end: Seq(counter("seq_end")?),
+            fence_end: counter("fence_end")?,
+            volatile_end: Seq(counter("volatile_end")?),
+        };
+        let kept = match present(row.bigint("kept")?, "kept")? {
+            NOT_KEPT => None,
+            seq => Some(Seq(number(seq)?)),
+        };
+        let home = match (row.uuid("home")?, row.bigint("term")?) {
+            (Some(replica), Some(term)) => Some(Home {
+                replica: ReplicaId(replica),
+                term: number(term)?,
+            }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(damaged(
+                    "it has a home without a term, or a term without a home",
+                ));
+            }
+        };
         let ended = decode_ends(&present(row.blob("ended")?, "ended")?)?;
         let runs = present(row.blob("skip")?, "skip")?;
         let runs = skip::decode(&runs).ok_or_else(|| damaged("its skip cannot be read"))?;
@@ -155,24 +195,27 @@ impl First {
             return Err(damaged("its head is above next"));
         }
         Ok(First {
-            state: State {
+            state: KeyState {
                 version,
+                home,
                 next,
-                head,
                 grant,
                 fence,
                 width,
                 unsynced,
+                reserved,
+                kept,
                 entries: VecDeque::new(),
                 ended,
             },
+            head,
             runs,
             digest,
         })
     }
 
     /// Puts the entries in, given newest first; checks that all of it is of one state.
-    pub(super) fn with_entries(self, rows: Vec<Row>) -> Result<State, StoreError> {
+    pub(super) fn with_entries(self, rows: Vec<Row>) -> Result<KeyState, StoreError> {
         let digest = self.digest;
         let state = self.joined(rows)?;
         match digest::of(&state) == digest {
@@ -182,8 +225,8 @@ impl First {
     }
 
     /// The same by what the rows say alone: checks that every seq from head to next is accounted for.
-    pub(super) fn joined(self, rows: Vec<Row>) -> Result<State, StoreError> {
-        let mut state = self.state;
+    pub(super) fn joined(self, rows: Vec<Row>) -> Result<KeyState, StoreError> {
+        let (mut state, head) = (self.state, self.head);
         let mut due = state.next.0;
         for mut row in rows {
             let seq = present(row.bigint("seq")?, "seq")?;
@@ -191,7 +234,7 @@ impl First {
                 continue;
             }
             let seq = number(seq)?;
-            if seq < state.head.0 || self.runs.iter().any(|run| run.contains(seq)) {
+            if seq < head.0 || self.runs.iter().any(|run| run.contains(seq)) {
                 continue;
             }
             due = before(due, &self.runs);
@@ -204,10 +247,16 @@ impl First {
                 state.entries.push_front(entry);
             }
         }
-        if state.head < state.next && due != state.head.0 {
+        if head < state.next && due != head.0 {
             return Err(damaged(format!(
                 "entry {} is missing",
                 before(due, &self.runs)
+            )));
+        }
+        if state.head() != head {
+            return Err(damaged(format!(
+                "its first entry is {}, not {head}",
+                state.head()
             )));
         }
         state.check().map_err(damaged)?;
@@ -243,8 +292,6 @@ fn entry_row(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
         mode,
         request_id: present(row.uuid("request_id")?, "request_id")?,
         liveness,
-        epoch: present(row.int("epoch")?, "epoch")?.cast_unsigned(),
-        home: ReplicaId(present(row.uuid("home")?, "home")?),
         identity: present(row.text("identity")?, "identity")?.into(),
         owner: present(row.text("owner")?, "owner")?.into(),
         created_at_ms: present(row.timestamp("created_at")?, "created_at")?,

@@ -12,7 +12,8 @@ use super::statements::{
 };
 use super::value::{Row, Value};
 use super::{hand_over_requests, replicas, sessions};
-use crate::lock::{ReplicaId, Seq, State};
+use crate::key::KeyState;
+use crate::lock::{ReplicaId, Seq};
 use crate::store::StoreError;
 
 /// Rows of one kind, which the first byte says. Each column is a byte that says what is there (0 for nothing), and
@@ -25,11 +26,11 @@ pub fn cassandra_rows(bytes: &[u8]) {
             let _ = sessions::decode_session(input.row(&SESSION_COLUMNS));
         }
         2 => {
-            let _ = replicas::decode(input.row(&REPLICA_COLUMNS[1..]));
+            let _ = replicas::decode(input.row(&REPLICA_COLUMNS));
         }
         _ => {
-            let columns = [&HAND_OVER_REQUEST_COLUMNS[..], &["agreed"]].concat();
-            let _ = hand_over_requests::decode(ReplicaId(Uuid::nil()), input.row(&columns));
+            let row = input.row(&HAND_OVER_REQUEST_COLUMNS[1..]);
+            let _ = hand_over_requests::decode(ReplicaId(Uuid::nil()), row);
         }
     }
 }
@@ -52,13 +53,13 @@ fn state(mut input: Input<'_>) {
 }
 
 /// A state from the rows that it would be written as.
-fn written_and_read(state: &State) -> Result<State, String> {
+fn written_and_read(state: &KeyState) -> Result<KeyState, String> {
     let (first, entries) = rows(state).map_err(|error| error.to_string())?;
     let read = First::decode(first).and_then(|first| first.with_entries(entries));
     read.map_err(|error| error.to_string())
 }
 
-fn rows(state: &State) -> Result<(Row, Vec<Row>), StoreError> {
+fn rows(state: &KeyState) -> Result<(Row, Vec<Row>), StoreError> {
     let runs = skip::long_runs(state);
     let mut first = codec::shared(state)?;
     first.extend(codec::below(&state.ended, &runs));
@@ -79,7 +80,7 @@ fn rows(state: &State) -> Result<(Row, Vec<Row>), StoreError> {
 }
 
 fn row(columns: &[&str], values: Vec<Value>) -> Row {
-    let set = |value| (value != Value::Unset).then_some(value);
+    let set = |value| (!matches!(value, Value::Unset | Value::Null)).then_some(value);
     Row {
         columns: columns
             .iter()
@@ -117,6 +118,8 @@ impl Input<'_> {
         let values = columns.iter().map(|column| match self.byte() {
             0 => Value::Unset,
             u8::MAX => Value::Map(Vec::new()),
+            // That of a program, where all others are of states.
+            _ if *column == "version" && columns == REPLICA_COLUMNS => self.text(),
             _ => self.value(column),
         });
         row(columns, values.collect())
@@ -126,20 +129,25 @@ impl Input<'_> {
     fn value(&mut self, column: &str) -> Value {
         match column {
             "format" | "mode" => Value::TinyInt(i8::from_be_bytes(self.take())),
-            "version" | "next" | "head" | "grant" | "fence" | "digest" | "seq" | "heartbeat" => {
+            "version" | "term" | "next" | "head" | "grant" | "fence" | "seq_end" | "fence_end"
+            | "volatile_end" | "kept" | "digest" | "seq" | "heartbeat" => {
                 Value::BigInt(i64::from_be_bytes(self.take()))
             }
-            "width" | "ttl" | "epoch" | "disconnect_grace" => {
+            "width" | "ttl" | "epoch" | "disconnect_grace" | "life" => {
                 Value::Int(i32::from_be_bytes(self.take()))
             }
-            "unsynced" | "open" | "stopped" | "agreed" => Value::Boolean(self.byte() & 1 == 1),
+            "unsynced" | "open" => Value::Boolean(self.byte() & 1 == 1),
             "created_at" | "started_at" => Value::Timestamp(i64::from_be_bytes(self.take())),
-            "request_id" | "session" | "home" | "replica" | "id" => {
+            "request_id" | "session" | "home" | "replica" | "id" | "to" => {
                 Value::Uuid(Uuid::from_bytes(self.take()))
             }
             "ended" | "skip" => Value::Blob(self.bytes().into()),
-            _ => Value::Text(String::from_utf8_lossy(&self.bytes()).into_owned()),
+            _ => self.text(),
         }
+    }
+
+    fn text(&mut self) -> Value {
+        Value::Text(String::from_utf8_lossy(&self.bytes()).into_owned())
     }
 }
 

@@ -100,11 +100,10 @@ pub(super) async fn look(
             match version(driver, &schema.keyspace).await? {
                 Some(VERSION) => {}
                 Some(found) => findings.push(wrong(
-                    format!("the schema has version {found}; this program works with {VERSION}"),
-                    match found < VERSION {
-                        true => apply,
-                        false => "run the program that the schema belongs to",
-                    },
+                    format!(
+                        "the schema has version {found}; this program works with {VERSION} only"
+                    ),
+                    "run the program that the schema belongs to, or name another keyspace",
                 )),
                 None => findings.push(wrong("the schema has no version", apply)),
             }

@@ -1,40 +1,74 @@
-//! Replicas and their heartbeats, and the clock of the cluster.
+//! Replicas, their lives and heartbeats (H2).
 //!
 //! All rows are in one partition, which is read by its key: what every replica must read in order to go on then
 //! needs a majority of the nodes of that partition, and not of every range of tokens.
 //!
-//! A row has one writer at a time, and every write of it carries its timestamp: none is the time of a clock,
-//! so that no coordinator's clock can put an earlier heartbeat over a later one.
+//! A cell is written in one of two ways, never in both. Heartbeats are plain writes of one cell by the replica itself;
+//! their timestamp is their number, so that no coordinator's clock can put an earlier one over a later one. All else is
+//! written by lightweight transactions on `life`:
+//!
+//! | `life` | means |
+//! |---|---|
+//! | n > 0 | up, for the n-th time |
+//! | -1 | down |
+//! | -2 | stopped |
+//! | null | no row: never announced, or forgotten; a late heartbeat may have left its cell |
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
+use super::fault::Fault;
+use super::rows::applied;
 use super::statements::Ask;
 use super::value::{Row, Value, present};
 use crate::lock::ReplicaId;
-use crate::store::{REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
+use crate::store::{Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
 
 /// The partition of all replicas.
 const PART: &str = "replicas";
-/// The timestamp of what forgets one: above that of a heartbeat a millisecond for 30,000 years. (ScyllaDB refuses
-/// timestamps that are days ahead of its clock.)
-const FORGOTTEN_AT: i64 = 1 << 50;
+const DOWN: i32 = -1;
+const STOPPED: i32 = -2;
+/// A life that is not up is below this.
+const UP_ABOVE: i32 = 0;
+/// How many rows without a life are cleaned up at a time.
+const HALF_ROWS_MAX: usize = 16;
+
+/// A row of a replica as it was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It was announced, and not forgotten.
+    Row(ReplicaRow),
+    /// It has no life.
+    Half(ReplicaId),
+}
 
 impl CassandraStore {
     pub(super) async fn announce(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        let heartbeat = bigint(row.heartbeat)?;
+        let life = encode(row.life)?;
         let values = [
-            Value::text(PART),
-            Value::Uuid(row.id.0),
+            Value::text(&row.name),
+            Value::text(&row.zone),
             Value::text(&row.address),
             Value::text(&row.peer_address),
             Value::text(&row.version),
             Value::Timestamp(row.started_at_ms),
             Value::Int(row.ttl_ms.cast_signed()),
-            Value::BigInt(heartbeat),
-            Value::Boolean(row.stopped),
-            Value::BigInt(heartbeat),
+            Value::Int(life),
+            Value::text(PART),
+            Value::Uuid(row.id.0),
         ];
-        self.ask(Ask::Announce, &values).await?;
+        let answer = answered(self.ask(Ask::Announce, &values).await?)?;
+        if let Answer::Met(met) = answer
+            && met != Some(row.life)
+        {
+            let id = row.id;
+            return Err(StoreError::Unavailable(format!(
+                "the replica {id} was announced before, and its life is {met:?} by now"
+            )));
+        }
+        self.write_heartbeat(row.id, row.heartbeat).await?;
+        if let Err(error) = self.forget_half_rows().await {
+            tracing::debug!(%error, "cannot clean up the rows of replicas without a life");
+        }
         Ok(())
     }
 
@@ -42,13 +76,11 @@ impl CassandraStore {
         &self,
         id: ReplicaId,
         heartbeat: u64,
-        stopped: bool,
     ) -> Result<(), StoreError> {
         let heartbeat = bigint(heartbeat)?;
         let values = [
             Value::BigInt(heartbeat),
             Value::BigInt(heartbeat),
-            Value::Boolean(stopped),
             Value::text(PART),
             Value::Uuid(id.0),
         ];
@@ -56,85 +88,215 @@ impl CassandraStore {
         Ok(())
     }
 
-    pub(super) async fn delete_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
+    pub(super) async fn change_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+        let (expected, next) = match (encode(expected), encode(next)) {
+            (Ok(expected), Ok(next)) => (expected, next),
+            (Err(error), _) | (_, Err(error)) => return LifeSwap::NotStarted(error),
+        };
         let values = [
-            Value::BigInt(FORGOTTEN_AT),
+            Value::Int(next),
             Value::text(PART),
             Value::Uuid(id.0),
+            Value::Int(expected),
         ];
-        self.ask(Ask::ForgetReplica, &values).await?;
+        match self.ask(Ask::SwapLife, &values).await.and_then(answered) {
+            Ok(Answer::Applied) => LifeSwap::Applied,
+            Ok(Answer::Met(life)) => LifeSwap::Conflict(life),
+            Err(fault) if fault.is_unknown() => LifeSwap::Unknown(fault.into()),
+            Err(fault) => LifeSwap::NotStarted(fault.into()),
+        }
+    }
+
+    pub(super) async fn delete_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
+        let values = [Value::text(PART), Value::Uuid(id.0), Value::Int(UP_ABOVE)];
+        self.ask_if(Ask::ForgetReplica, &values).await?;
+        Ok(())
+    }
+
+    /// Deletes what heartbeats left of rows that were forgotten: one that slept through that may send another.
+    async fn forget_half_rows(&self) -> Result<(), StoreError> {
+        let mut half = Vec::new();
+        self.each_replica(|found| {
+            if let Found::Half(id) = found
+                && half.len() < HALF_ROWS_MAX
+            {
+                half.push(id);
+            }
+            Ok(())
+        })
+        .await?;
+        for id in half {
+            let values = [Value::text(PART), Value::Uuid(id.0)];
+            self.ask_if(Ask::ForgetHalfReplica, &values).await?;
+        }
         Ok(())
     }
 
     pub(super) async fn replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        let statement = self.statement(Ask::Replicas).await?;
-        let values = [Value::text(PART)];
-        let page_rows = i32::from(self.page_rows);
         let mut replicas = Vec::new();
-        let mut next = None;
-        loop {
-            let page = self.driver.page(&statement, &values, page_rows, next);
-            let (rows, more) = page.await?;
-            for row in rows {
-                replicas.extend(decode(row)?);
+        self.each_replica(|found| match found {
+            Found::Row(_) if replicas.len() == REPLICAS_MAX => Err(too_many_replicas()),
+            Found::Row(row) => {
+                replicas.push(row);
+                Ok(())
             }
-            if replicas.len() > REPLICAS_MAX {
-                return Err(too_many_replicas());
-            }
-            match more {
-                Some(more) => next = Some(more),
-                None => break,
-            }
-        }
+            Found::Half(_) => Ok(()),
+        })
+        .await?;
         // Cassandra orders ids of some versions by the time in them.
         replicas.sort_unstable_by_key(|replica: &ReplicaRow| replica.id);
         Ok(replicas)
     }
 
-    /// The time by the clock of one node: each time another one is asked.
-    pub(super) async fn clock(&self) -> Result<u64, StoreError> {
-        let rows = self.ask(Ask::Clock, &[]).await?;
-        let row = rows.into_iter().next();
-        let now = row.map(|mut row| row.uuid("now")).transpose()?.flatten();
-        let time = present(now, "now")?.get_timestamp();
-        let unreadable = || StoreError::Damaged("the store's clock cannot be read".to_owned());
-        let (seconds, nanoseconds) = time.ok_or_else(unreadable)?.to_unix();
-        let whole = seconds.checked_mul(1_000_000).ok_or_else(unreadable)?;
-        Ok(whole + u64::from(nanoseconds) / 1_000)
+    /// Reads the whole partition.
+    async fn each_replica(
+        &self,
+        mut visit: impl FnMut(Found) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let statement = self.statement(Ask::Replicas).await?;
+        let values = [Value::text(PART)];
+        let page_rows = i32::from(self.page_rows);
+        let mut next = None;
+        loop {
+            let page = self.driver.page(&statement, &values, page_rows, next);
+            let (rows, more) = page.await?;
+            for row in rows {
+                visit(decode(row)?)?;
+            }
+            match more {
+                Some(more) => next = Some(more),
+                None => return Ok(()),
+            }
+        }
     }
 }
 
-/// `None` for a row that is not whole: one that was never announced, or not by this version.
-pub(super) fn decode(mut row: Row) -> Result<Option<ReplicaRow>, StoreError> {
+/// What came of a transaction on a life.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Applied,
+    /// The life is this one.
+    Met(Option<Life>),
+}
+
+/// The answer to a transaction on a life: what was met comes with it.
+fn answered(rows: Vec<Row>) -> Result<Answer, Fault> {
+    let mut met = rows.first().cloned();
+    if applied(rows)? {
+        return Ok(Answer::Applied);
+    }
+    let life = met.as_mut().map_or(Ok(None), |row| row.int("life"));
+    let life = life.and_then(|life| life.map(life_of).transpose());
+    // It was certainly not applied, and nobody knows by what: as if nobody had been asked.
+    let life = life.map_err(|error| Fault::NotStarted(error.to_string()))?;
+    Ok(Answer::Met(life))
+}
+
+fn encode(life: Life) -> Result<i32, StoreError> {
+    match life {
+        Life::Up(times) => i32::try_from(times)
+            .ok()
+            .filter(|times| *times > UP_ABOVE)
+            .ok_or_else(|| StoreError::Damaged(format!("{life:?} is no life"))),
+        Life::Down => Ok(DOWN),
+        Life::Stopped => Ok(STOPPED),
+    }
+}
+
+fn life_of(cell: i32) -> Result<Life, StoreError> {
+    match cell {
+        DOWN => Ok(Life::Down),
+        STOPPED => Ok(Life::Stopped),
+        times if times > UP_ABOVE => Ok(Life::Up(times.cast_unsigned())),
+        other => Err(StoreError::Damaged(format!("the life {other} is none"))),
+    }
+}
+
+/// A row. Everything but the heartbeat is written at once, so where there is a life, there is all of it.
+pub(super) fn decode(mut row: Row) -> Result<Found, StoreError> {
     let id = ReplicaId(present(row.uuid("id")?, "id")?);
-    let ttl = row.int("ttl")?;
-    let (
-        Some(address),
-        Some(peer_address),
-        Some(version),
-        Some(started_at_ms),
-        Some(heartbeat),
-        Some(stopped),
-    ) = (
-        row.text("address")?,
-        row.text("peer_address")?,
-        row.text("version")?,
-        row.timestamp("started_at")?,
-        row.bigint("heartbeat")?,
-        row.boolean("stopped")?,
-    )
-    else {
-        return Ok(None);
+    let Some(life) = row.int("life")? else {
+        return Ok(Found::Half(id));
     };
-    Ok(Some(ReplicaRow {
+    let mut text = |column| present(row.text(column)?, column);
+    Ok(Found::Row(ReplicaRow {
         id,
-        address,
-        peer_address,
-        version,
-        started_at_ms,
-        // A replica of before there was such a column says none: the observer's own counts.
-        ttl_ms: ttl.unwrap_or(0).cast_unsigned(),
-        heartbeat: number(heartbeat)?,
-        stopped,
+        name: text("name")?,
+        zone: text("zone")?,
+        address: text("address")?,
+        peer_address: text("peer_address")?,
+        version: text("version")?,
+        started_at_ms: present(row.timestamp("started_at")?, "started_at")?,
+        ttl_ms: present(row.int("ttl")?, "ttl")?.cast_unsigned(),
+        // The first one follows the row.
+        heartbeat: number(row.bigint("heartbeat")?.unwrap_or(0))?,
+        life: life_of(life)?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(columns: &[(&str, Option<Value>)]) -> Row {
+        Row {
+            columns: columns.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            values: columns.iter().map(|(_, value)| value.clone()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_life_reads_back_and_what_is_none_does_not() {
+        for life in [
+            Life::Up(1),
+            Life::Up(i32::MAX as u32),
+            Life::Down,
+            Life::Stopped,
+        ] {
+            assert_eq!(life_of(encode(life).unwrap()).unwrap(), life);
+        }
+        for none in [Life::Up(0), Life::Up(1 << 31)] {
+            assert!(encode(none).is_err(), "{none:?}");
+        }
+        for none in [0, -3, i32::MIN] {
+            assert!(life_of(none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn only_a_life_that_is_not_up_may_be_forgotten() {
+        let below = |life| encode(life).unwrap() < UP_ABOVE;
+        assert!(below(Life::Down) && below(Life::Stopped));
+        assert!(!below(Life::Up(1)) && !below(Life::Up(9)));
+    }
+
+    #[test]
+    fn what_a_swap_met_comes_with_its_answer() {
+        let no = Some(Value::Boolean(false));
+        let met = |life| answered(vec![row(&[("[applied]", no.clone()), ("life", life)])]);
+        assert_eq!(met(Some(Value::Int(-1))), Ok(Answer::Met(Some(Life::Down))));
+        assert_eq!(met(None), Ok(Answer::Met(None)));
+        let nothing = vec![row(&[("[applied]", no.clone())])];
+        assert_eq!(answered(nothing), Ok(Answer::Met(None)));
+        assert!(matches!(
+            met(Some(Value::Int(0))),
+            Err(Fault::NotStarted(_))
+        ));
+        // ScyllaDB says what was there before.
+        let yes = ("[applied]", Some(Value::Boolean(true)));
+        let done = vec![row(&[yes, ("life", Some(Value::Int(1)))])];
+        assert_eq!(answered(done), Ok(Answer::Applied));
+        assert!(matches!(answered(Vec::new()), Err(Fault::Unknown(_))));
+    }
+
+    #[test]
+    fn a_row_that_only_has_a_heartbeat_is_none() {
+        let id = uuid::Uuid::from_u128(3);
+        let half = row(&[
+            ("id", Some(Value::Uuid(id))),
+            ("life", None),
+            ("heartbeat", Some(Value::BigInt(7))),
+        ]);
+        assert_eq!(decode(half).unwrap(), Found::Half(ReplicaId(id)));
+    }
 }

@@ -10,7 +10,8 @@ use super::fault::Fault;
 use super::in_doubt::InDoubtSwaps;
 use super::statements::Ask;
 use super::value::{Row, Value};
-use crate::lock::{KeyId, State};
+use crate::key::KeyState;
+use crate::lock::KeyId;
 use crate::store::{StoreError, Swap};
 
 /// How often a load is made again before it is given up: a key that changes faster than it can be read.
@@ -28,7 +29,7 @@ enum Read {
     /// No row.
     Nothing,
     /// All of one state, and a committed one.
-    State(State),
+    State(KeyState),
     /// It changed meanwhile; what its first row showed.
     Changing { head: u64, next: u64 },
 }
@@ -66,24 +67,24 @@ pub(super) struct Rows<'a, A> {
 impl<A: Asks> Rows<'_, A> {
     /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6); and so it
     /// is where what was read is not of one state: after that it is.
-    pub(super) async fn state(&self) -> Result<Option<State>, StoreError> {
+    pub(super) async fn state(&self) -> Result<Option<KeyState>, StoreError> {
         self.state_after(self.in_doubt.before(self.id).in_doubt)
             .await
     }
 
     /// The same, after what is in flight was settled.
-    pub(super) async fn settled(&self) -> Result<Option<State>, StoreError> {
+    pub(super) async fn settled(&self) -> Result<Option<KeyState>, StoreError> {
         self.state_after(true).await
     }
 
-    async fn state_after(&self, mut settles: bool) -> Result<Option<State>, StoreError> {
+    async fn state_after(&self, mut settles: bool) -> Result<Option<KeyState>, StoreError> {
         let mut guess = self.in_doubt.before(self.id).head;
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
             match self.read(settles, guess, page_rows).await {
                 Ok(Read::Nothing) => return Ok(None),
                 Ok(Read::State(state)) => {
-                    self.in_doubt.saw(self.id, state.version, state.head.0);
+                    self.in_doubt.saw(self.id, state.version, state.head().0);
                     return Ok(Some(state));
                 }
                 Ok(Read::Changing { head, next }) => {
@@ -125,7 +126,7 @@ impl<A: Asks> Rows<'_, A> {
         let Some(first) = first? else {
             return Ok(Read::Nothing);
         };
-        let (head, next) = (first.state.head.0, first.state.next.0);
+        let (head, next) = (first.head.0, first.state.next.0);
         let entries = match entries? {
             _ if head == next => return first.with_entries(Vec::new()).map(Read::State),
             Some(entries) => entries,
@@ -138,12 +139,12 @@ impl<A: Asks> Rows<'_, A> {
     }
 
     /// Replaces a state, if it is still the one in the store.
-    pub(super) async fn swap(&self, old: &State, new: &State) -> Swap {
+    pub(super) async fn swap(&self, old: &KeyState, new: &KeyState) -> Swap {
         let open = self.in_doubt.open(self.id, old.version);
         match self.ask_swap(old, new).await {
             Ok(true) => {
                 open.close();
-                self.in_doubt.saw(self.id, new.version, new.head.0);
+                self.in_doubt.saw(self.id, new.version, new.head().0);
                 Swap::Applied
             }
             Ok(false) => {
@@ -161,7 +162,7 @@ impl<A: Asks> Rows<'_, A> {
         }
     }
 
-    async fn ask_swap(&self, old: &State, new: &State) -> Result<bool, Fault> {
+    async fn ask_swap(&self, old: &KeyState, new: &KeyState) -> Result<bool, Fault> {
         let change = Change::between(old, new);
         let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
         let shape = change.shape();
@@ -171,7 +172,7 @@ impl<A: Asks> Rows<'_, A> {
     }
 
     /// The state that a swap met instead of the one it named.
-    async fn met(&self, named: u64) -> Result<Option<State>, StoreError> {
+    async fn met(&self, named: u64) -> Result<Option<KeyState>, StoreError> {
         let found = self.state().await?;
         if found.as_ref().map_or(0, |state| state.version) != named {
             return Ok(found);

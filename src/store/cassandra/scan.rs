@@ -10,7 +10,8 @@ use super::driver::TokenRange;
 use super::rows::Asks;
 use super::statements::Ask;
 use super::value::{Row, Value, present};
-use crate::lock::{Key, KeyId, State, TableName};
+use crate::key::KeyState;
+use crate::lock::{Key, KeyId, TableName};
 use crate::store::{Listed, StoreError};
 
 /// How often it is said that a row cannot be read.
@@ -138,7 +139,7 @@ impl CassandraStore {
     }
 
     /// The state of a key that is listed; none where it cannot be read.
-    async fn listed(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
+    async fn listed(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
         match self.rows(id).state().await {
             Ok(state) => Ok(state.filter(|state| !state.entries.is_empty())),
             Err(StoreError::Damaged(what)) => {
@@ -191,9 +192,9 @@ impl CassandraStore {
     pub(super) async fn all_live(
         &self,
         table: &TableName,
-        look: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
-        self.each_range(|range| self.live_in(table, range, look))
+        self.each_range(|range| self.live_in(table, range, visit))
             .await
     }
 
@@ -201,7 +202,7 @@ impl CassandraStore {
         &self,
         table: &TableName,
         range: TokenRange,
-        look: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
         let page = (Ask::Keys(table.clone()), i32::from(self.page_rows));
         let decode = |row| live_key(table, row);
@@ -215,7 +216,7 @@ impl CassandraStore {
                     key,
                 };
                 if let Some(state) = self.listed(&id).await? {
-                    look(Listed { key: id.key, state });
+                    visit(Listed { key: id.key, state });
                 }
             }
             match more {

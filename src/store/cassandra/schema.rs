@@ -2,18 +2,20 @@
 
 use super::driver::{Driver, Use};
 use super::fault::{ConnectFault, Fault};
-use super::migration;
 use super::options::{CassandraOptions, Keyspace};
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
-use super::statements::{Ask, REPLICA_TABLE, data_table, lock_table, single_table};
+use super::rows::applied;
+use super::statements::{
+    Ask, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
+};
 use super::tables::{self, Kind};
 use super::value::Value;
 use crate::lock::TableName;
 use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 3;
+pub const VERSION: i32 = 4;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
@@ -54,32 +56,32 @@ impl Schema {
             Kind::Sessions.options()
         ));
         // All in one partition, so what is left of deleted rows is kept for hours and not for days. A row that a node
-        // brings back after that is one without heartbeats: its replica counts as down again, and it is deleted again.
+        // brings back after that is still one of a replica that is down or stopped, and is deleted again.
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"address\" text,\n  \
-             \"peer_address\" text,\n  \"version\" text,\n  \"started_at\" timestamp,\n  \
-             \"ttl\" int,\n  \"heartbeat\" bigint,\n  \"stopped\" boolean,\n  \
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"part\" text,\n  \"id\" uuid,\n  \"name\" text,\n  \
+             \"zone\" text,\n  \"address\" text,\n  \"peer_address\" text,\n  \"version\" text,\n  \
+             \"started_at\" timestamp,\n  \"ttl\" int,\n  \"life\" int,\n  \"heartbeat\" bigint,\n  \
              PRIMARY KEY (\"part\", \"id\")\n) WITH {}",
             one(REPLICA_TABLE),
             Kind::Replicas.options()
         ));
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"id\" uuid,\n  \
-             \"table_name\" text,\n  \"key\" text,\n  \"seq\" bigint,\n  \"fence\" bigint,\n  \
-             \"epoch\" int,\n  \"session\" uuid,\n  \"agreed\" boolean,\n  \
-             PRIMARY KEY (\"home\", \"id\")\n) WITH {}",
-            one("hand_over_requests"),
+            "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"table_name\" text,\n  \
+             \"key\" text,\n  \"term\" bigint,\n  \"to\" uuid,\n  \
+             PRIMARY KEY (\"home\", \"table_name\", \"key\", \"term\", \"to\")\n) WITH {}",
+            one(HAND_OVER_REQUEST_TABLE),
             Kind::HandOverRequests.options()
         ));
         for table in &self.tables {
             statements.push(format!(
                 "CREATE TABLE IF NOT EXISTS {} (\n  \"key\" text,\n  \"seq\" bigint,\n  \"mode\" tinyint,\n  \
-                 \"request_id\" uuid,\n  \"session\" uuid,\n  \"ttl\" int,\n  \"epoch\" int,\n  \
-                 \"home\" uuid,\n  \"identity\" text,\n  \"owner\" text,\n  \"created_at\" timestamp,\n  \
-                 \"ended\" blob,\n  \"skip\" blob,\n  \"format\" tinyint static,\n  \
-                 \"version\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \
+                 \"request_id\" uuid,\n  \"session\" uuid,\n  \"ttl\" int,\n  \"identity\" text,\n  \
+                 \"owner\" text,\n  \"created_at\" timestamp,\n  \"ended\" blob,\n  \"skip\" blob,\n  \
+                 \"format\" tinyint static,\n  \"version\" bigint static,\n  \"home\" uuid static,\n  \
+                 \"term\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \
                  \"grant\" bigint static,\n  \"fence\" bigint static,\n  \"width\" int static,\n  \
-                 \"unsynced\" boolean static,\n  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
+                 \"unsynced\" boolean static,\n  \"seq_end\" bigint static,\n  \"fence_end\" bigint static,\n  \
+                 \"volatile_end\" bigint static,\n  \"kept\" bigint static,\n  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
                  (\"seq\" ASC) AND {}",
                 lock_table(keyspace, table),
                 Kind::Locks.options()
@@ -126,11 +128,12 @@ pub enum SchemaError {
         /// What there is, in words.
         known: String,
     },
-    /// A later version of this program made it.
+    /// Another version of this program made the tables that are there.
     #[error(
-        "the keyspace {keyspace} has schema version {found}, and this program knows {VERSION}; nothing was changed"
+        "the keyspace {keyspace} has schema version {found}, and this program works with {VERSION} only; nothing was \
+         changed. Run the program that it belongs to, or name another keyspace"
     )]
-    Newer {
+    OtherVersion {
         /// The keyspace.
         keyspace: Keyspace,
         /// What is there.
@@ -157,20 +160,15 @@ impl From<Fault> for SchemaError {
     }
 }
 
-/// Makes what is missing, brings what an earlier version made up to date, and waits until all nodes know it.
-/// `say` learns of each step. Two may do this at once.
+/// Makes what is missing, and waits until all nodes know it. `say` learns of each step. Two may do this at once. A
+/// keyspace of another version is left as it is.
 pub async fn apply(
     options: &CassandraOptions,
     schema: &Schema,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), SchemaError> {
     let driver = Driver::connect(options).await?;
-    if let Some(found) = version(&driver, &schema.keyspace).await?
-        && found > VERSION
-    {
-        let keyspace = schema.keyspace.clone();
-        return Err(SchemaError::Newer { keyspace, found });
-    }
+    is_ours(version(&driver, &schema.keyspace).await?, &schema.keyspace)?;
     can_be_made(&driver, schema).await?;
     for statement in schema.statements() {
         let name = statement.split([' ', '(']).nth(5).unwrap_or_default();
@@ -182,7 +180,29 @@ pub async fn apply(
     }
     driver.agree_on_schema().await?;
     tables::set(&driver, schema, say).await?;
-    migration::finish(&driver, schema, say).await
+    note_version(&driver, &schema.keyspace).await
+}
+
+/// Whether the tables that are there may be used: of this version, or of one that was not noted yet.
+fn is_ours(found: Option<i32>, keyspace: &Keyspace) -> Result<(), SchemaError> {
+    match found {
+        Some(VERSION) | None => Ok(()),
+        Some(found) => Err(SchemaError::OtherVersion {
+            keyspace: keyspace.clone(),
+            found,
+        }),
+    }
+}
+
+/// Notes the version, once all tables are there, unless somebody else did meanwhile.
+async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), SchemaError> {
+    let text = Ask::NoteSchemaVersion.text(keyspace);
+    let statement = driver.prepare(Use::Cas, &text).await?;
+    let values = [Value::text(PART), Value::Int(VERSION)];
+    if applied(driver.execute(&statement, &values).await?)? {
+        return Ok(());
+    }
+    is_ours(version(driver, keyspace).await?, keyspace)
 }
 
 /// Says what the cluster would only refuse, in words that tell what to do.

@@ -1,25 +1,60 @@
 //! Sessions, changed by lightweight transactions on their epoch.
 
+use async_trait::async_trait;
+
 use super::CassandraStore;
 use super::fault::Fault;
 use super::scan::{ALL, Smallest};
 use super::statements::Ask;
 use super::value::{Row, Value, present};
 use crate::lock::{ReplicaId, SessionId};
-use crate::store::{SessionRow, StoreError};
+use crate::store::{SessionRow, SessionStore, SessionSwap, StoreError};
+
+#[async_trait]
+impl SessionStore for CassandraStore {
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.session(id).await
+    }
+
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        match self.change_session(expected, row).await {
+            Ok(true) => SessionSwap::Applied,
+            Ok(false) => match self.session(row.id).await {
+                Ok(session) => SessionSwap::Conflict(session),
+                Err(error) => SessionSwap::NotStarted(error),
+            },
+            Err(fault) if fault.is_unknown() => SessionSwap::Unknown(fault.into()),
+            Err(fault) => SessionSwap::NotStarted(fault.into()),
+        }
+    }
+
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
+        let values = [Value::Uuid(id.0), Value::Boolean(false)];
+        self.ask_if(Ask::ForgetSession, &values).await?;
+        Ok(())
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError> {
+        self.sessions(after, limit).await
+    }
+
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        self.all_sessions(visit).await
+    }
+}
 
 impl CassandraStore {
     /// A session. Read at SERIAL, so that a change of unknown outcome is settled by it.
-    pub(super) async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+    async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
         let rows = self.ask(Ask::LoadSession, &[Value::Uuid(id.0)]).await?;
         rows.into_iter().next().map(decode_session).transpose()
     }
 
-    pub(super) async fn change_session(
-        &self,
-        expected: u32,
-        row: &SessionRow,
-    ) -> Result<bool, Fault> {
+    async fn change_session(&self, expected: u32, row: &SessionRow) -> Result<bool, Fault> {
         let mut values = vec![
             Value::Int(row.ttl_ms.cast_signed()),
             Value::Int(row.disconnect_grace_ms.cast_signed()),
@@ -38,7 +73,7 @@ impl CassandraStore {
         self.ask_if(Ask::SwapSession, &values).await
     }
 
-    pub(super) async fn sessions(
+    async fn sessions(
         &self,
         after: Option<SessionId>,
         limit: usize,
@@ -54,12 +89,9 @@ impl CassandraStore {
         Ok(page.into_items().into_iter().map(|(_, row)| row).collect())
     }
 
-    pub(super) async fn all_sessions(
-        &self,
-        look: &(dyn Fn(SessionRow) + Sync),
-    ) -> Result<(), StoreError> {
+    async fn all_sessions(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
         let decode = |row| decode_session(row).map(Some);
-        self.each_range(|range| self.scan_readable(Ask::Sessions, range, decode, look))
+        self.each_range(|range| self.scan_readable(Ask::Sessions, range, decode, visit))
             .await
     }
 }
@@ -68,8 +100,8 @@ pub(super) fn decode_session(mut row: Row) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
         id: SessionId(present(row.uuid("id")?, "id")?),
         ttl_ms: present(row.int("ttl")?, "ttl")?.cast_unsigned(),
-        // Joined later: rows of before have none.
-        disconnect_grace_ms: row.int("disconnect_grace")?.unwrap_or(0).cast_unsigned(),
+        disconnect_grace_ms: present(row.int("disconnect_grace")?, "disconnect_grace")?
+            .cast_unsigned(),
         replica: ReplicaId(present(row.uuid("replica")?, "replica")?),
         epoch: present(row.int("epoch")?, "epoch")?.cast_unsigned(),
         open: present(row.boolean("open")?, "open")?,

@@ -3,7 +3,8 @@
 //!
 //! They follow from the state alone: what lies between two live entries, or behind the last one, has ended.
 
-use crate::lock::{Seq, State};
+use crate::key::KeyState;
+use crate::lock::Seq;
 
 /// A run shorter than this is kept as rows that say that they have ended.
 pub(super) const RUN_MIN: u64 = 65;
@@ -26,7 +27,7 @@ impl Run {
 }
 
 /// The long runs of a state above its head, in order.
-pub(super) fn long_runs(state: &State) -> Vec<Run> {
+pub(super) fn long_runs(state: &KeyState) -> Vec<Run> {
     let live = state.entries.iter().map(|entry| entry.seq);
     let ahead = live.clone();
     let behind = live.skip(1).chain([state.next]);

@@ -1,6 +1,7 @@
 //! Every statement of the service: its CQL is written here and in `schema`, nowhere else.
 //!
-//! Names come from types that cannot carry CQL, and are quoted; values are always bound.
+//! Names come from types that cannot carry CQL, and are quoted; values are always bound. Each change of a key is conditional
+//! on the version that it follows (I1).
 
 use super::driver::Use;
 use super::options::Keyspace;
@@ -8,14 +9,12 @@ use crate::lock::TableName;
 use crate::store::HAND_OVER_REQUEST_KEPT;
 
 /// Columns of a row of a lock table, in the order in which they are bound.
-pub(super) const ROW_COLUMNS: [&str; 12] = [
+pub(super) const ROW_COLUMNS: [&str; 10] = [
     "seq",
     "mode",
     "request_id",
     "session",
     "ttl",
-    "epoch",
-    "home",
     "identity",
     "owner",
     "created_at",
@@ -24,8 +23,22 @@ pub(super) const ROW_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns that all rows of a key share, in the order in which they are bound.
-pub(super) const SHARED_COLUMNS: [&str; 9] = [
-    "format", "version", "next", "head", "grant", "fence", "width", "unsynced", "digest",
+pub(super) const SHARED_COLUMNS: [&str; 15] = [
+    "format",
+    "version",
+    "home",
+    "term",
+    "next",
+    "head",
+    "grant",
+    "fence",
+    "width",
+    "unsynced",
+    "seq_end",
+    "fence_end",
+    "volatile_end",
+    "kept",
+    "digest",
 ];
 
 /// The columns of a session, its id last.
@@ -41,35 +54,32 @@ pub(super) const SESSION_COLUMNS: [&str; 9] = [
     "id",
 ];
 
-/// The columns of a replica, its key first: all replicas are in one partition.
-pub(super) const REPLICA_COLUMNS: [&str; 9] = [
-    "part",
+/// What is read of a replica: its id, what it is announced with, and its latest heartbeat.
+pub(super) const REPLICA_COLUMNS: [&str; 10] = [
     "id",
+    "name",
+    "zone",
     "address",
     "peer_address",
     "version",
     "started_at",
     "ttl",
+    "life",
     "heartbeat",
-    "stopped",
 ];
+/// Those that a lightweight transaction announces it with, in the order in which they are bound.
+const ANNOUNCED: std::ops::Range<usize> = 1..9;
 
 /// The table of the replicas.
 pub(super) const REPLICA_TABLE: &str = "membership";
 
-/// The columns of a hand-over request, in the order in which they are bound: who is asked, and what.
-pub(super) const HAND_OVER_REQUEST_COLUMNS: [&str; 8] = [
-    "home",
-    "id",
-    "table_name",
-    "key",
-    "seq",
-    "fence",
-    "epoch",
-    "session",
-];
+/// The table of the hand-over requests.
+pub(super) const HAND_OVER_REQUEST_TABLE: &str = "hand_over_requests";
 
-/// How long a hand-over request and the agreement to it are kept, in seconds.
+/// The columns of a hand-over request, in the order in which they are bound: who is asked, and what. All are its key.
+pub(super) const HAND_OVER_REQUEST_COLUMNS: [&str; 5] = ["home", "table_name", "key", "term", "to"];
+
+/// How long a hand-over request is kept, in seconds.
 pub(super) const HAND_OVER_REQUEST_TTL_S: u64 = HAND_OVER_REQUEST_KEPT.as_secs();
 
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
@@ -121,21 +131,25 @@ pub(super) enum Ask {
     SwapSession,
     ForgetSession,
     Sessions,
+    /// The row of a new replica, but for its heartbeats; where there is none with a life.
     Announce,
     Heartbeat,
+    /// Compare-and-swap of the life of a replica.
+    SwapLife,
+    /// Delete the row of a replica that is not up.
     ForgetReplica,
+    /// Delete what heartbeats left of a row that has no life.
+    ForgetHalfReplica,
     Replicas,
-    PutHandOverRequest,
+    RequestHandOver,
     HandOverRequests,
-    HandOver,
-    HandOverAgreed,
+    ForgetHandOverRequest,
     /// The time by the clock of the node that answers.
     Clock,
     SchemaVersion,
     /// The names of a table's columns.
     Columns,
     NoteSchemaVersion,
-    RaiseSchemaVersion,
 }
 
 /// `"keyspace"."prefix_table"`.
@@ -175,8 +189,11 @@ impl Ask {
             | Ask::OpenSession
             | Ask::SwapSession
             | Ask::ForgetSession
-            | Ask::NoteSchemaVersion
-            | Ask::RaiseSchemaVersion => Use::Cas,
+            | Ask::Announce
+            | Ask::SwapLife
+            | Ask::ForgetReplica
+            | Ask::ForgetHalfReplica
+            | Ask::NoteSchemaVersion => Use::Cas,
             Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
             Ask::First(_)
             | Ask::EntryRows(_)
@@ -185,16 +202,13 @@ impl Ask {
             | Ask::Sessions
             | Ask::Replicas
             | Ask::HandOverRequests
-            | Ask::HandOverAgreed
             | Ask::Clock
             | Ask::Columns
             | Ask::SchemaVersion => Use::Read,
             Ask::WriteData(_)
-            | Ask::Announce
             | Ask::Heartbeat
-            | Ask::ForgetReplica
-            | Ask::PutHandOverRequest
-            | Ask::HandOver => Use::Write,
+            | Ask::RequestHandOver
+            | Ask::ForgetHandOverRequest => Use::Write,
         }
     }
 
@@ -202,7 +216,7 @@ impl Ask {
     pub(super) fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
         let replicas = single_table(keyspace, REPLICA_TABLE);
-        let hand_over_requests = single_table(keyspace, "hand_over_requests");
+        let hand_over_requests = single_table(keyspace, HAND_OVER_REQUEST_TABLE);
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
@@ -213,7 +227,7 @@ impl Ask {
             ),
             Ask::EntryRows(table) => format!(
                 "SELECT \"version\", {} FROM {} WHERE \"key\" = ? AND \"seq\" >= ? ORDER BY \"seq\" DESC",
-                quoted(&ROW_COLUMNS[..10]),
+                quoted(&ROW_COLUMNS[..8]),
                 lock_table(keyspace, table)
             ),
             Ask::Keys(table) => format!(
@@ -249,45 +263,44 @@ impl Ask {
                 "SELECT {} FROM {sessions} WHERE token(\"id\") > ? AND token(\"id\") <= ?",
                 quoted(&SESSION_COLUMNS)
             ),
-            // The timestamps of a replica's row are all given: that of a heartbeat is its number, so that no clock
-            // orders them, and the one that announces it is the first. What forgets it is above them all.
+            // A cell is written by transactions or plainly, never by both: their timestamps have nothing to do with each
+            // other. By transactions all of a row but `heartbeat`, whose timestamp is its number, so that no clock orders
+            // heartbeats. A deletion, by a transaction, is above all of them.
             Ask::Announce => format!(
-                "INSERT INTO {replicas} ({}) VALUES ({}) USING TIMESTAMP ?",
-                quoted(&REPLICA_COLUMNS),
-                marks(REPLICA_COLUMNS.len())
+                "UPDATE {replicas} SET {} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null",
+                assigned(&REPLICA_COLUMNS[ANNOUNCED])
             ),
             Ask::Heartbeat => format!(
-                "UPDATE {replicas} USING TIMESTAMP ? SET {} WHERE \"part\" = ? AND \"id\" = ?",
-                assigned(&REPLICA_COLUMNS[7..])
+                "UPDATE {replicas} USING TIMESTAMP ? SET \"heartbeat\" = ? WHERE \"part\" = ? AND \"id\" = ?"
+            ),
+            Ask::SwapLife => format!(
+                "UPDATE {replicas} SET \"life\" = ? WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = ?"
             ),
             Ask::ForgetReplica => {
-                format!(
-                    "DELETE FROM {replicas} USING TIMESTAMP ? WHERE \"part\" = ? AND \"id\" = ?"
-                )
+                format!("DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" < ?")
             }
+            Ask::ForgetHalfReplica => format!(
+                "DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null"
+            ),
             Ask::Replicas => format!(
                 "SELECT {} FROM {replicas} WHERE \"part\" = ?",
-                quoted(&REPLICA_COLUMNS[1..])
+                quoted(&REPLICA_COLUMNS)
             ),
-            // Without `agreed`, which is for the one who is asked to write.
-            Ask::PutHandOverRequest => format!(
+            Ask::RequestHandOver => format!(
                 "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",
                 quoted(&HAND_OVER_REQUEST_COLUMNS),
                 marks(HAND_OVER_REQUEST_COLUMNS.len())
             ),
             Ask::HandOverRequests => format!(
-                "SELECT {}, \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ?",
-                quoted(&HAND_OVER_REQUEST_COLUMNS)
+                "SELECT {} FROM {hand_over_requests} WHERE \"home\" = ?",
+                quoted(&HAND_OVER_REQUEST_COLUMNS[1..])
             ),
-            Ask::HandOver => format!(
-                "UPDATE {hand_over_requests} USING TTL {HAND_OVER_REQUEST_TTL_S} SET \"agreed\" = ? \
-                 WHERE \"home\" = ? AND \"id\" = ?"
+            Ask::ForgetHandOverRequest => format!(
+                "DELETE FROM {hand_over_requests} WHERE {}",
+                HAND_OVER_REQUEST_COLUMNS
+                    .map(|c| format!("\"{c}\" = ?"))
+                    .join(" AND ")
             ),
-            Ask::HandOverAgreed => {
-                format!(
-                    "SELECT \"agreed\" FROM {hand_over_requests} WHERE \"home\" = ? AND \"id\" = ?"
-                )
-            }
             Ask::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
             Ask::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
             Ask::Columns => "SELECT column_name FROM system_schema.columns \
@@ -295,9 +308,6 @@ impl Ask {
                 .to_owned(),
             Ask::NoteSchemaVersion => format!(
                 "INSERT INTO {versions} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS"
-            ),
-            Ask::RaiseSchemaVersion => format!(
-                "UPDATE {versions} SET \"version\" = ? WHERE \"part\" = ? IF \"version\" = ?"
             ),
         }
     }
@@ -352,10 +362,32 @@ mod tests {
     fn what_carries_its_own_timestamp_says_so() {
         let keyspace = Keyspace::parse("k").unwrap();
         let data = Ask::WriteData(TableName::default_table());
-        for ask in [data, Ask::Announce, Ask::Heartbeat, Ask::ForgetReplica] {
+        for ask in [data, Ask::Heartbeat] {
+            assert_eq!(ask.usage(), Use::Write);
             let text = ask.text(&keyspace);
             assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
         }
+    }
+
+    /// Else the clock of a coordinator would decide which of the two stands.
+    #[test]
+    fn the_life_of_a_replica_is_written_by_transactions_only_and_its_heartbeat_plainly_only() {
+        let keyspace = Keyspace::parse("k").unwrap();
+        let transactions = [
+            Ask::Announce,
+            Ask::SwapLife,
+            Ask::ForgetReplica,
+            Ask::ForgetHalfReplica,
+        ];
+        for ask in transactions {
+            assert_eq!(ask.usage(), Use::Cas);
+            let text = ask.text(&keyspace);
+            assert!(text.contains(" IF \"life\" "), "{text}");
+            assert!(!text.contains("TIMESTAMP"), "{text}");
+            assert!(!text.contains("heartbeat"), "{text}");
+        }
+        let heartbeat = Ask::Heartbeat.text(&keyspace);
+        assert!(!heartbeat.contains("life"), "{heartbeat}");
     }
 
     #[test]

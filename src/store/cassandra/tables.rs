@@ -4,7 +4,9 @@ use super::driver::{Driver, Use};
 use super::fault::Fault;
 use super::options::Keyspace;
 use super::schema::{GC_GRACE_S, Schema, SchemaError, columns, unreadable};
-use super::statements::{HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table};
+use super::statements::{
+    HAND_OVER_REQUEST_TABLE, HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table,
+};
 use super::value::Value;
 use crate::store::StoreError;
 
@@ -56,7 +58,7 @@ impl Kind {
             Kind::Locks | Kind::Sessions => Some(GC_GRACE_S.unsigned_abs().into()),
             // All in one partition: what is left of deleted rows is kept for hours and not for days.
             Kind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
-            // Nothing in it is ever deleted, and what expires cannot come back: no need to keep the traces.
+            // What expires cannot come back, and what was deleted and comes back expires: no need to keep the traces.
             Kind::HandOverRequests => Some(HAND_OVER_REQUEST_TTL_S),
             Kind::Data => None,
         }
@@ -124,7 +126,7 @@ pub(super) fn all(schema: &Schema) -> Vec<(String, Kind)> {
     let mut all = vec![
         ("sessions".to_owned(), Kind::Sessions),
         (REPLICA_TABLE.to_owned(), Kind::Replicas),
-        ("hand_over_requests".to_owned(), Kind::HandOverRequests),
+        (HAND_OVER_REQUEST_TABLE.to_owned(), Kind::HandOverRequests),
     ];
     for table in &schema.tables {
         all.push((format!("lock_{table}"), Kind::Locks));

@@ -12,6 +12,8 @@ use crate::store::StoreError;
 pub(super) enum Value {
     /// Bound: the cell stays as it is. (A null would write a tombstone.)
     Unset,
+    /// Bound: the cell is to be empty.
+    Null,
     Text(String),
     Blob(Bytes),
     BigInt(i64),
@@ -34,6 +36,7 @@ impl Value {
     fn kind(&self) -> &'static str {
         match self {
             Value::Unset => "unset",
+            Value::Null => "null",
             Value::Text(_) => "text",
             Value::Blob(_) => "blob",
             Value::BigInt(_) => "bigint",

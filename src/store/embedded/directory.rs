@@ -1,4 +1,5 @@
-//! The data directory: who has it, what lies in it, and how a new store comes to be in it.
+//! The data directory: who has it, what lies in it, and how a new store comes to be in it. One process has it at a time, so
+//! a key has one home (I10).
 //!
 //! ```text
 //! <data-dir>/LOCK                the pid of the process that has it, locked as long as it does
@@ -156,7 +157,7 @@ impl Directory {
         let text = String::from_utf8(text).map_err(|_| garbled())?;
         text.parse().map_err(|error| match error {
             FormatError::Garbled => garbled(),
-            FormatError::Newer(found) => OpenError::NewerFormat {
+            FormatError::Other(found) => OpenError::OtherFormat {
                 path: path.clone(),
                 found,
                 known: FORMAT_KNOWN,

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::faults::{Faults, ReadFault, SyncFault};
 use super::*;
-use crate::lock::{Command, CoreLimits, Create, Liveness, Mode, ReplicaId, decide};
+use crate::key::{Command, Decider, KeyState, NewEntry, decide};
+use crate::lock::{CoreLimits, Key, KeyId, Liveness, Mode, ReplicaId, TableName};
+use crate::store::{Cell, DataStore, KeyStore, Swap, Written};
 
 struct World {
     store: EmbeddedStore,
@@ -37,19 +39,19 @@ fn world() -> World {
 }
 
 impl World {
-    async fn swap(&self, old: &State, new: &State) -> Swap {
+    async fn swap(&self, old: &KeyState, new: &KeyState) -> Swap {
         self.store.compare_and_swap(&id("k"), old, new).await
     }
 
     /// The state after one more entry, acknowledged.
-    async fn applied(&self, old: &State) -> State {
+    async fn applied(&self, old: &KeyState) -> KeyState {
         let new = with_entry(old);
         let swap = self.swap(old, &new).await;
         assert!(matches!(swap, Swap::Applied), "{swap:?}");
         new
     }
 
-    async fn load(&self) -> Option<State> {
+    async fn load(&self) -> Option<KeyState> {
         self.store.load(&id("k")).await.unwrap()
     }
 
@@ -83,25 +85,36 @@ fn id(key: &str) -> KeyId {
     }
 }
 
-fn with_entry(state: &State) -> State {
-    let create = Command::Create(Create {
+/// The state after one more entry.
+fn with_entry(state: &KeyState) -> KeyState {
+    let replica = ReplicaId(Uuid::nil());
+    let take_over = Command::TakeOver {
+        from: None,
+        to: replica,
+        past: None,
+    };
+    let create = Command::Create(NewEntry {
         request_id: Uuid::from_u128(state.version.into()),
         mode: Mode::Exclusive,
         liveness: Liveness::Own { ttl_ms: 1 },
-        home: ReplicaId(Uuid::nil()),
         identity: "".into(),
         owner: "".into(),
         created_at_ms: 0,
-        past: None,
     });
-    decide(state, &[create], 1, &CoreLimits::default()).state
+    let limits = CoreLimits::default();
+    let by = Decider {
+        replica,
+        now_us: Some(1),
+        limits: &limits,
+    };
+    decide(state, &[take_over, create], by).state
 }
 
 #[tokio::test]
 async fn what_fails_before_its_commit_did_not_start() {
     for fault in [ReadFault::Error, ReadFault::Panic] {
         let world = world();
-        let one = world.applied(&State::default()).await;
+        let one = world.applied(&KeyState::default()).await;
         world.faults.fail_reads(Some(fault));
         let swap = world.swap(&one, &with_entry(&one)).await;
         assert!(
@@ -120,7 +133,7 @@ async fn what_fails_before_its_commit_did_not_start() {
 async fn a_read_that_fails_closes_the_store_until_it_was_opened_again() {
     for fault in [ReadFault::Error, ReadFault::Panic] {
         let world = world();
-        let one = world.applied(&State::default()).await;
+        let one = world.applied(&KeyState::default()).await;
         world.faults.fail_reads(Some(fault));
         let error = world.store.load(&id("k")).await.unwrap_err();
         assert!(matches!(error, StoreError::Closed(_)), "{error:?}");
@@ -139,7 +152,7 @@ async fn a_read_that_fails_closes_the_store_until_it_was_opened_again() {
 async fn a_disk_that_is_full_at_any_write_loses_nothing() {
     let unknown = futures_util::future::join_all((0..12).map(async |writes| {
         let world = world();
-        let one = world.applied(&State::default()).await;
+        let one = world.applied(&KeyState::default()).await;
         let two = with_entry(&one);
         world.faults.full_after(writes);
         let swap = world.swap(&one, &two).await;
@@ -164,7 +177,7 @@ async fn a_disk_that_is_full_at_any_write_loses_nothing() {
 async fn a_sync_that_fails_leaves_the_outcome_unknown() {
     for fault in [SyncFault::Lost, SyncFault::Kept] {
         let world = world();
-        let one = world.applied(&State::default()).await;
+        let one = world.applied(&KeyState::default()).await;
         let two = with_entry(&one);
         world.faults.fail_sync_after(0, fault);
         let swap = world.swap(&one, &two).await;
@@ -184,7 +197,7 @@ async fn a_sync_that_fails_leaves_the_outcome_unknown() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conflict_with_a_lost_change_is_not_told() {
     let world = Arc::new(world());
-    let one = world.applied(&State::default()).await;
+    let one = world.applied(&KeyState::default()).await;
     let two = with_entry(&one);
     let swap = || {
         let (world, one, two) = (Arc::clone(&world), one.clone(), two.clone());
@@ -223,7 +236,7 @@ async fn a_conflict_with_a_lost_change_is_not_told() {
 #[tokio::test]
 async fn a_closed_store_says_so_at_once_and_does_not_take_an_older_file() {
     let world = world();
-    let one = world.applied(&State::default()).await;
+    let one = world.applied(&KeyState::default()).await;
     let backup = fs::read(world.file()).unwrap();
     let two = world.applied(&one).await;
     world.faults.fail_reads(Some(ReadFault::Error));
@@ -273,7 +286,7 @@ async fn what_was_acknowledged_survives_a_power_cut() {
         let tasks = ["a", "b", "c"].map(|key| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
-                let mut acknowledged = State::default();
+                let mut acknowledged = KeyState::default();
                 for _ in 0..30 {
                     let next = with_entry(&acknowledged);
                     match store.compare_and_swap(&id(key), &acknowledged, &next).await {

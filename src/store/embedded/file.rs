@@ -11,7 +11,7 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable};
 use super::isolate::isolated;
 use super::open_error::OpenError;
 use super::overlay::Overlay;
-use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, REPLICAS, SESSIONS};
+use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS};
 
 /// Up to this size every page is checked against its checksum before the file is used: about a second
 /// at worst. Of a larger file the first row of each table is read.
@@ -59,7 +59,7 @@ impl Medium {
         isolated(|| {
             let database = self.database(file)?;
             let transaction = database.begin_write()?;
-            for table in [LOCKS, ENTRIES, DATA, SESSIONS, REPLICAS] {
+            for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
                 transaction.open_table(table)?;
             }
             transaction.open_table(META)?.insert(COMMITS, 0)?;
@@ -141,7 +141,7 @@ fn corrupted(what: &str) -> redb::Error {
 /// Reads the first row of each table, all of which must be there, and the number of commits.
 fn read_first_rows(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_read()?;
-    for table in [LOCKS, ENTRIES, DATA, SESSIONS, REPLICAS] {
+    for table in [LOCKS, ENTRIES, DATA, SESSIONS] {
         transaction.open_table(table)?.first()?;
     }
     let commits = transaction.open_table(META)?.get(COMMITS)?;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-/// The format that this program writes, and the latest it knows.
-pub(super) const FORMAT_KNOWN: u64 = 1;
+/// The format that this program writes, and the only one it reads.
+pub(super) const FORMAT_KNOWN: u64 = 2;
 
 /// The first line, so that nobody takes the file for another one.
 const TITLE: &str = "fermata embedded store";
@@ -25,8 +25,8 @@ pub(super) struct Format {
 pub(super) enum FormatError {
     /// It is another text.
     Garbled,
-    /// A later version wrote it. What follows the number may look different there.
-    Newer(u64),
+    /// Another version wrote it. What follows the number may look different there.
+    Other(u64),
 }
 
 impl fmt::Display for Format {
@@ -51,8 +51,8 @@ impl FromStr for Format {
             .and_then(|number| number.parse().ok())
             .filter(|number| *number > 0)
             .ok_or(FormatError::Garbled)?;
-        if number > FORMAT_KNOWN {
-            return Err(FormatError::Newer(number));
+        if number != FORMAT_KNOWN {
+            return Err(FormatError::Other(number));
         }
         let store = lines
             .next()
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_format_reads_back_and_nothing_else_does() {
         let format = Format {
-            number: 1,
+            number: FORMAT_KNOWN,
             store: Uuid::from_u128(7),
         };
         let text = format.to_string();
@@ -89,7 +89,9 @@ mod tests {
             format!("{text}x").parse::<Format>(),
             Err(FormatError::Garbled)
         );
-        let newer = "fermata embedded store\nformat 2\nsomething else\n";
-        assert_eq!(newer.parse::<Format>(), Err(FormatError::Newer(2)));
+        for other in [FORMAT_KNOWN - 1, FORMAT_KNOWN + 1] {
+            let text = format!("fermata embedded store\nformat {other}\nsomething else\n");
+            assert_eq!(text.parse::<Format>(), Err(FormatError::Other(other)));
+        }
     }
 }

@@ -7,14 +7,15 @@ use uuid::Uuid;
 
 use super::format::{FORMAT_KNOWN, Format, FormatError};
 use super::record::{
-    LockRow, RecordError, decode_cell, decode_entry, decode_replica, decode_session, encode_cell,
-    encode_entry, encode_lock, encode_replica, encode_session, version_of,
+    LockRow, RecordError, decode_cell, decode_entry, decode_session, encode_cell, encode_entry,
+    encode_lock, encode_session, version_of,
 };
 use super::rows::{entry_row, key_row, split_entry, split_key};
-use crate::lock::{ReplicaId, Seq, SessionId, State};
+use crate::key::KeyState;
+use crate::lock::{Seq, SessionId};
 
 /// The format that every record begins with.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// One record. The first byte says of which kind; of a state the record of the key comes first, then those of its
 /// entries with their seq before them, each with its length in two bytes before it.
@@ -22,18 +23,14 @@ pub fn records(bytes: &[u8]) {
     let Some((kind, row)) = bytes.split_first() else {
         return;
     };
-    match kind % 6 {
+    match kind % 5 {
         0 => reads_back(row, decode_state, encode_state),
         1 => reads_back(row, |row| decoded(row, decode_cell), encode_cell),
         2 => {
             let decode = |row: &[u8]| decode_session(SessionId(Uuid::nil()), row);
             reads_back(row, |row| decoded(row, decode), encode_session);
         }
-        3 => {
-            let decode = |row: &[u8]| decode_replica(ReplicaId(Uuid::nil()), row);
-            reads_back(row, |row| decoded(row, decode), encode_replica);
-        }
-        4 => keys(row),
+        3 => keys(row),
         _ => format(row),
     }
 }
@@ -53,7 +50,7 @@ fn reads_back<T: PartialEq + Debug>(
 }
 
 /// The state of a key from all of its rows.
-fn decode_state(rows: &[u8]) -> Result<State, RecordError> {
+fn decode_state(rows: &[u8]) -> Result<KeyState, RecordError> {
     let (lock, mut rest) = part(rows);
     let row = decoded(lock, LockRow::decode)?;
     let mut entries = Vec::new();
@@ -80,7 +77,7 @@ fn decoded<T>(
     read
 }
 
-fn encode_state(state: &State) -> Vec<u8> {
+fn encode_state(state: &KeyState) -> Vec<u8> {
     let mut rows = Vec::new();
     push_part(&mut rows, &encode_lock(state));
     for entry in &state.entries {
@@ -123,7 +120,7 @@ fn format(row: &[u8]) {
             assert_eq!(format.to_string(), text);
             assert_eq!(format.number, FORMAT_KNOWN);
         }
-        Err(FormatError::Newer(number)) => assert!(number > FORMAT_KNOWN),
+        Err(FormatError::Other(number)) => assert_ne!(number, FORMAT_KNOWN),
         Err(FormatError::Garbled) => {}
     }
 }

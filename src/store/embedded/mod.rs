@@ -24,6 +24,7 @@ mod overlay;
 mod read;
 mod record;
 mod rows;
+mod stores;
 mod work;
 mod writer;
 
@@ -31,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use async_trait::async_trait;
 use redb::ReadTransaction;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use uuid::Uuid;
@@ -41,10 +41,9 @@ use self::fault::Fault;
 use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::OpenError;
-use self::work::{SwapRows, Work};
+use self::work::Work;
 use self::writer::{Done, Message, QUEUE_JOBS_MAX, Writer};
-use super::{Cell, Listed, ReplicaRow, SessionRow, SessionSwap, Store, StoreError, Swap, Written};
-use crate::lock::{Key, KeyId, SessionId, State, TableName};
+use super::{Store, StoreError, StoreHealth};
 
 /// How many reads may be in flight, each on a thread of its own; more wait.
 const READS_MAX: usize = 16;
@@ -71,7 +70,7 @@ impl EmbeddedOptions {
     }
 }
 
-/// A [`Store`] in one directory, which one process has at a time.
+/// A [`Store`] in one directory, which one process has at a time: opening it proves that every earlier replica is gone.
 ///
 /// Dropping it finishes what was asked for and closes the file; that may block for as long as a commit
 /// takes. [`EmbeddedStore::shutdown`] does the same without blocking.
@@ -140,6 +139,23 @@ impl EmbeddedStore {
         })
     }
 
+    /// The handles of it.
+    pub fn into_store(self) -> Store {
+        Arc::new(self).store()
+    }
+
+    /// Handles of it, for who goes on to need it itself, to shut it down.
+    pub fn store(self: &Arc<Self>) -> Store {
+        Store {
+            kind: "embedded",
+            health: Arc::clone(self) as _,
+            keys: Arc::clone(self) as _,
+            data: Arc::clone(self) as _,
+            sessions: Arc::clone(self) as _,
+            cluster: None,
+        }
+    }
+
     /// How many transactions were committed since it was opened: with group commit, fewer than the
     /// changes made.
     pub fn commits(&self) -> u64 {
@@ -194,120 +210,4 @@ impl EmbeddedStore {
 
 fn writer_gone() -> StoreError {
     StoreError::Closed("its writer has ended".to_owned())
-}
-
-#[async_trait]
-impl Store for EmbeddedStore {
-    fn kind(&self) -> &'static str {
-        "embedded"
-    }
-
-    fn ready(&self) -> Result<(), StoreError> {
-        self.gate.ready()?;
-        if self.queue.is_closed() {
-            return Err(writer_gone());
-        }
-        Ok(())
-    }
-
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-
-    async fn load(&self, id: &KeyId) -> Result<Option<State>, StoreError> {
-        let id = id.clone();
-        self.read(move |snapshot| read::load(snapshot, &id)).await
-    }
-
-    async fn compare_and_swap(&self, id: &KeyId, old: &State, new: &State) -> Swap {
-        debug_assert_eq!(new.version, old.version + 1, "one version a change");
-        debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
-        match self
-            .submit(Work::Swap(SwapRows::between(id, old, new)))
-            .await
-        {
-            Done::Applied => Swap::Applied,
-            Done::StateConflict(state) => Swap::Conflict(state),
-            Done::Unknown(error) => Swap::Unknown(error),
-            Done::NotStarted(error) => Swap::NotStarted(error),
-            Done::SessionConflict(_) => Swap::Unknown(wrong_answer()),
-        }
-    }
-
-    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
-        let id = id.clone();
-        self.read(move |snapshot| read::data(snapshot, &id)).await
-    }
-
-    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
-        let id = id.clone();
-        match self.submit(Work::Data { id, cell }).await {
-            Done::Applied => Written::Done,
-            Done::Unknown(error) => Written::Unknown(error),
-            Done::NotStarted(error) => Written::NotStarted(error),
-            Done::StateConflict(_) | Done::SessionConflict(_) => Written::Unknown(wrong_answer()),
-        }
-    }
-
-    async fn list_live(
-        &self,
-        table: &TableName,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, StoreError> {
-        let table = table.clone();
-        let after = after.cloned();
-        self.read(move |snapshot| read::live(snapshot, &table, after.as_ref(), limit))
-            .await
-    }
-
-    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        self.read(move |snapshot| read::session(snapshot, id)).await
-    }
-
-    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
-        let row = row.clone();
-        match self.submit(Work::Session { expected, row }).await {
-            Done::Applied => SessionSwap::Applied,
-            Done::SessionConflict(session) => SessionSwap::Conflict(session),
-            Done::Unknown(error) => SessionSwap::Unknown(error),
-            Done::NotStarted(error) => SessionSwap::NotStarted(error),
-            Done::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
-        }
-    }
-
-    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
-        applied(self.submit(Work::Forget(id)).await)
-    }
-
-    async fn list_sessions(
-        &self,
-        after: Option<SessionId>,
-        limit: usize,
-    ) -> Result<Vec<SessionRow>, StoreError> {
-        self.read(move |snapshot| read::sessions(snapshot, after, limit))
-            .await
-    }
-
-    async fn announce_replica(&self, row: &ReplicaRow) -> Result<(), StoreError> {
-        applied(self.submit(Work::Announce(row.clone())).await)
-    }
-
-    async fn list_replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
-        self.read(read::replicas).await
-    }
-}
-
-/// The outcome of something that may simply be repeated.
-fn applied(done: Done) -> Result<(), StoreError> {
-    match done {
-        Done::Applied => Ok(()),
-        Done::Unknown(error) | Done::NotStarted(error) => Err(error),
-        Done::StateConflict(_) | Done::SessionConflict(_) => Err(wrong_answer()),
-    }
-}
-
-/// The writer answers each kind of work with its own kind of outcome, so this is never seen.
-fn wrong_answer() -> StoreError {
-    StoreError::Unavailable("the writer gave the answer to another request".to_owned())
 }

@@ -51,18 +51,18 @@ pub enum OpenError {
         /// What is wrong with it.
         what: String,
     },
-    /// A later version of this program wrote it.
+    /// Another version of this program wrote it.
     #[error(
-        "{} has format {found}; this program knows formats up to {known}. Nothing was overwritten. \
-         Start the version that wrote it, or a later one",
+        "{} has format {found}; this program knows format {known} only. Nothing was overwritten. \
+         Start the version that wrote it, or name another data directory (--data-dir)",
         .path.display()
     )]
-    NewerFormat {
+    OtherFormat {
         /// The file that says so.
         path: PathBuf,
         /// The format on disk.
         found: u64,
-        /// The latest format that this program knows.
+        /// The format that this program knows.
         known: u64,
     },
     /// The system refused for another reason.

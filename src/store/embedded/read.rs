@@ -6,22 +6,21 @@ use std::ops::Bound;
 use redb::{ReadTransaction, ReadableTable};
 
 use super::fault::Fault;
-use super::record::{
-    LockRow, RecordError, decode_cell, decode_entry, decode_replica, decode_session,
-};
+use super::record::{LockRow, RecordError, decode_cell, decode_entry, decode_session};
 use super::rows::{
-    DATA, ENTRIES, LOCKS, REPLICAS, SESSIONS, entries_after, entries_of, key_row, split_entry,
-    split_id, split_key,
+    DATA, ENTRIES, LOCKS, SESSIONS, entries_after, entries_of, key_row, split_entry, split_id,
+    split_key,
 };
-use crate::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
-use crate::store::{Cell, Listed, ReplicaRow, SessionRow};
+use crate::key::KeyState;
+use crate::lock::{Key, KeyId, SessionId, TableName};
+use crate::store::{Cell, Listed, SessionRow};
 
 /// The state of a key.
 pub(super) fn state(
     locks: &impl ReadableTable<&'static [u8], &'static [u8]>,
     entry_table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     id: &KeyId,
-) -> Result<Option<State>, Fault> {
+) -> Result<Option<KeyState>, Fault> {
     let key_row = key_row(id);
     let damaged = |error| Fault::row(format_args!("the lock of {id}"), error);
     let Some(row) = locks.get(key_row.as_slice())? else {
@@ -42,7 +41,7 @@ pub(super) fn state(
     lock.with_entries(entries).map(Some).map_err(damaged)
 }
 
-pub(super) fn load(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<State>, Fault> {
+pub(super) fn load(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<KeyState>, Fault> {
     let locks = snapshot.open_table(LOCKS)?;
     let entry_table = snapshot.open_table(ENTRIES)?;
     state(&locks, &entry_table, id)
@@ -109,12 +108,6 @@ pub(super) fn sessions(
     by_id(&rows, after.map(|id| id.0), limit, |id, row| {
         decode_session(SessionId(id), row)
     })
-}
-
-/// One at most: each that is announced replaces those before it.
-pub(super) fn replicas(snapshot: &ReadTransaction) -> Result<Vec<ReplicaRow>, Fault> {
-    let rows = snapshot.open_table(REPLICAS)?;
-    by_id(&rows, None, 1, |id, row| decode_replica(ReplicaId(id), row))
 }
 
 /// Rows in the order of their ids, from the first above `after`.

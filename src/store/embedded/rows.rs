@@ -16,8 +16,6 @@ pub(super) const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::n
 pub(super) const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
 /// Session id: the session.
 pub(super) const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
-/// Replica id: the replica.
-pub(super) const REPLICAS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("replicas");
 /// Counters of the store itself, by name.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
@@ -88,7 +86,7 @@ pub(super) fn split_key(row: &[u8]) -> Option<KeyId> {
     })
 }
 
-/// An id as a row of SESSIONS or REPLICAS.
+/// An id as a row of SESSIONS.
 pub(super) fn split_id(row: &[u8]) -> Option<Uuid> {
     Uuid::from_slice(row).ok()
 }

@@ -1,19 +1,20 @@
 //! What can be asked of the writer, and what it does in the transaction of its batch.
 //!
 //! Each piece of work looks first and writes after, so that one that is refused leaves no trace in the
-//! batch that it shares with others.
+//! batch that it shares with others. A change of a key is refused unless it follows the version that is there (I1).
 
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::fault::Fault;
 use super::read;
 use super::record::{
-    decode_cell, decode_session, encode_cell, encode_entry, encode_lock, encode_replica,
-    encode_session, version_of,
+    decode_cell, decode_session, encode_cell, encode_entry, encode_lock, encode_session, version_of,
 };
-use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, REPLICAS, SESSIONS, entry_row, key_row};
-use crate::lock::{Diff, KeyId, SessionId, State};
-use crate::store::{Cell, ReplicaRow, SessionRow};
+use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS, entry_row, key_row};
+use crate::key::KeyState;
+use crate::lock::{KeyId, SessionId};
+use crate::store::diff::Diff;
+use crate::store::{Cell, SessionRow};
 
 /// One thing to write.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub(super) enum Work {
     Session { expected: u32, row: SessionRow },
     /// Forget a closed session.
     Forget(SessionId),
-    /// Replace all replicas by this one.
-    Announce(ReplicaRow),
+    /// Change nothing: done once everything that was asked for before is.
+    Settle,
 }
 
 /// The rows that a compare-and-swap writes, made before the writer has to.
@@ -42,7 +43,7 @@ pub(super) struct SwapRows {
 }
 
 impl SwapRows {
-    pub(super) fn between(id: &KeyId, old: &State, new: &State) -> SwapRows {
+    pub(super) fn between(id: &KeyId, old: &KeyState, new: &KeyState) -> SwapRows {
         let key_row = key_row(id);
         let diff = Diff::between(old, new);
         let written = diff.written.iter();
@@ -78,7 +79,7 @@ pub(super) enum Effect {
         changed: bool,
     },
     /// The state is another one. Nothing was changed.
-    StateConflict(Option<State>),
+    StateConflict(Option<KeyState>),
     /// The session is another one. Nothing was changed.
     SessionConflict(Option<SessionRow>),
     /// A row that it depends on cannot be understood. Nothing was changed.
@@ -99,7 +100,6 @@ struct Tables<'t> {
     entries: Rows<'t>,
     data: Rows<'t>,
     sessions: Rows<'t>,
-    replicas: Rows<'t>,
 }
 
 /// Does all the work in the transaction and counts the commit that will follow if anything was changed.
@@ -114,7 +114,6 @@ pub(super) fn apply(
         entries: transaction.open_table(ENTRIES)?,
         data: transaction.open_table(DATA)?,
         sessions: transaction.open_table(SESSIONS)?,
-        replicas: transaction.open_table(REPLICAS)?,
     };
     for work in batch {
         let effect = match work {
@@ -122,7 +121,7 @@ pub(super) fn apply(
             Work::Data { id, cell } => tables.write(id, cell),
             Work::Session { expected, row } => tables.swap_session(*expected, row),
             Work::Forget(id) => tables.forget(*id),
-            Work::Announce(row) => tables.announce(row),
+            Work::Settle => Ok(Effect::Done { changed: false }),
         };
         effects.push(match effect {
             Ok(effect) => effect,
@@ -204,14 +203,6 @@ impl Tables<'_> {
         }
         Ok(Effect::Done { changed: closed })
     }
-
-    fn announce(&mut self, row: &ReplicaRow) -> Result<Effect, Fault> {
-        self.replicas.retain(|_, _| false)?;
-        let id = row.id.0;
-        self.replicas
-            .insert(id.as_bytes().as_slice(), encode_replica(row).as_slice())?;
-        Ok(Effect::Done { changed: true })
-    }
 }
 
 /// What wins of two cells: the later, then a deletion, then the larger value.
@@ -226,7 +217,7 @@ impl Work {
             Work::Swap(rows) => rows.bytes(),
             Work::Data { cell, .. } => cell.value.as_ref().map_or(0, bytes::Bytes::len),
             Work::Session { row, .. } => row.identity.len() + row.owner.len(),
-            Work::Forget(_) | Work::Announce(_) => 0,
+            Work::Forget(_) | Work::Settle => 0,
         }
     }
 }

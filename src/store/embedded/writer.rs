@@ -16,7 +16,7 @@ use super::file::{Medium, Opened};
 use super::gate::Gate;
 use super::open_error::OpenError;
 use super::work::{Effect, Work, apply};
-use crate::lock::State;
+use crate::key::KeyState;
 use crate::store::{SessionRow, StoreError};
 
 /// How many jobs may wait; whoever comes then waits to be admitted.
@@ -35,7 +35,7 @@ const REFUSE_EVERY_MS: u64 = 25;
 #[derive(Debug)]
 pub(super) enum Done {
     Applied,
-    StateConflict(Option<State>),
+    StateConflict(Option<KeyState>),
     SessionConflict(Option<SessionRow>),
     Unknown(StoreError),
     NotStarted(StoreError),

@@ -23,7 +23,7 @@ const KEY: &str = "k";
 const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.
 const BUSY: Duration = Duration::from_secs(3);
-/// How long a lockRef with a TTL of its own above that stays with a replica that was killed, which was its liveness.
+/// How long the keys of a replica that was killed stand still.
 const REPLICA_TTL: Duration = Duration::from_secs(10);
 /// What most of them ask for here.
 const TTL: Duration = Duration::from_secs(2);
@@ -84,11 +84,13 @@ impl Kind {
             Waiter::Elsewhere(ttl) | Waiter::SameReplica(ttl) => ttl.min(REPLICA_TTL),
             Waiter::ElsewhereInSession | Waiter::ThereInSession(_) => Duration::ZERO,
         };
-        let kept_for = match homes {
-            Homes::Same if self.replica => of_holder.max(of_next),
-            Homes::Same | Homes::Apart => of_holder,
-        };
-        kept_for + SLACK
+        match (self.replica, homes) {
+            // The key stands still until its home is down; then what survives has a whole TTL from the next home.
+            (true, _) => REPLICA_TTL + of_holder.max(of_next) + SLACK,
+            // The key is handed over with its holder, once, and that begins the holder's lease anew.
+            (false, Homes::Apart) => of_holder + self.ttl + SLACK,
+            (false, Homes::Same) => of_holder + SLACK,
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fermata::lock::{Key, KeyId, ReplicaId, SessionId, State, TableName};
+use fermata::engine::Engine;
+use fermata::key::KeyState;
+use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::{
-    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Listed, ReplicaRow, SessionRow, SessionSwap,
-    Swap,
+    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, Listed, ReplicaRow, SessionRow,
+    SessionSwap, Swap,
 };
 use tokio::time::Instant;
 
@@ -20,11 +22,12 @@ pub struct Cluster {
     pub log: Arc<Log>,
     pub beliefs: Arc<Beliefs>,
     rows: Mutex<Rows>,
+    engines: Mutex<Vec<Engine>>,
 }
 
 #[derive(Default)]
 pub struct Rows {
-    states: BTreeMap<KeyId, State>,
+    states: BTreeMap<KeyId, KeyState>,
     data: BTreeMap<KeyId, [Option<Cell>; COPIES]>,
     sessions: BTreeMap<SessionId, SessionRow>,
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
@@ -35,7 +38,6 @@ pub struct Rows {
 struct StoredRequest {
     request: HandOverRequest,
     at: Instant,
-    answer: Option<bool>,
 }
 
 /// The cell that stands, of two.
@@ -52,11 +54,16 @@ pub fn winner(a: Option<Cell>, b: Option<Cell>) -> Option<Cell> {
 }
 
 /// A queue in a few words.
-fn shown(state: &State) -> String {
+fn shown(state: &KeyState) -> String {
     let entries: Vec<String> = state.entries.iter().map(|e| e.seq.0.to_string()).collect();
+    let home = state.home.map_or_else(
+        || "none".to_owned(),
+        |home| home.replica.to_string()[..8].to_owned(),
+    );
     format!(
-        "v{} [{}] grant {} fence {}{}",
+        "v{} home {home} term {} [{}] grant {} fence {}{}",
         state.version,
+        state.term(),
         entries.join(" "),
         state.grant.0,
         state.fence.0,
@@ -70,6 +77,7 @@ impl Cluster {
             log: Arc::clone(log),
             beliefs: Arc::clone(beliefs),
             rows: Mutex::default(),
+            engines: Mutex::default(),
         })
     }
 
@@ -77,27 +85,85 @@ impl Cluster {
         self.rows.lock().unwrap()
     }
 
-    pub fn swap(&self, id: &KeyId, old: &State, new: &State) -> (Swap, String) {
+    /// An engine serves, or will.
+    pub fn runs(&self, engine: &Engine) {
+        self.engines.lock().unwrap().push(engine.clone());
+    }
+
+    /// Replaces a state. `by`: the replicas that whoever swaps was.
+    pub fn swap(
+        &self,
+        by: &BTreeSet<ReplicaId>,
+        id: &KeyId,
+        old: &KeyState,
+        new: &KeyState,
+    ) -> (Swap, String) {
         let mut rows = self.rows();
-        let present = rows.states.get(id);
-        if present.map_or(0, |state| state.version) != old.version {
-            let words = format!("conflict: {}", present.map(shown).unwrap_or_default());
-            return (Swap::Conflict(present.cloned()), words);
+        let present = rows.states.get(id).cloned();
+        if present.as_ref().map_or(0, |state| state.version) != old.version {
+            let words = format!(
+                "conflict: {}",
+                present.as_ref().map(shown).unwrap_or_default()
+            );
+            return (Swap::Conflict(present), words);
+        }
+        let violation = |what: &dyn std::fmt::Display| {
+            self.log
+                .violation(format_args!("a swap of {id} to {}: {what}", shown(new)));
+        };
+        if present.as_ref().is_some_and(|present| present != old) {
+            violation(&"what it names has the version of the state in the store, and is another");
         }
         if new.version != old.version + 1 {
-            self.log.violation(format_args!(
-                "a swap of {id} from {} to {}",
-                old.version, new.version
-            ));
+            violation(&"it does not raise the version by one");
         }
         if let Err(wrong) = new.check() {
-            self.log
-                .violation(format_args!("a state of {id} is not in order: {wrong}"));
+            violation(&wrong);
+        }
+        if let Err(wrong) = rows.may_change(by, old, new) {
+            violation(&wrong);
         }
         rows.states.insert(id.clone(), new.clone());
         drop(rows);
+        self.check_surety();
         self.beliefs.swapped(&self.log, id.key.as_str(), new);
         (Swap::Applied, format!("applied: {}", shown(new)))
+    }
+
+    /// No replica answers that is not up (H2), at whatever moment this is asked.
+    fn check_surety(&self) {
+        let answering: Vec<ReplicaId> = {
+            let engines = self.engines.lock().unwrap();
+            engines.iter().map(Engine::replica).collect()
+        };
+        let rows = self.rows();
+        for id in answering {
+            let is_gone = match rows.replicas.get(&id) {
+                Some(row) => !matches!(row.life, Life::Up(_)),
+                None => rows.forgotten.contains(&id),
+            };
+            if is_gone {
+                self.log
+                    .violation(format_args!("{id} answers, and is not up"));
+            }
+        }
+    }
+
+    /// Replaces a life.
+    pub fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> (LifeSwap, String) {
+        let swapped = self.rows().swap_life(id, expected, next);
+        let words = match &swapped {
+            LifeSwap::Applied => format!("applied: {next:?}"),
+            other => format!("{other:?}"),
+        };
+        self.check_surety();
+        (swapped, words)
+    }
+
+    /// Writes a heartbeat.
+    pub fn heartbeat(&self, id: ReplicaId, heartbeat: u64) {
+        self.rows().write_heartbeat(id, heartbeat);
+        self.check_surety();
     }
 
     /// Live entries of all keys, in words.
@@ -125,7 +191,47 @@ impl Cluster {
 }
 
 impl Rows {
-    pub fn state(&self, id: &KeyId) -> Option<State> {
+    /// Whether a change of a state is one that whoever asks for it may make: a home changes its keys, and nobody else
+    /// does so unless the home is gone for good (H1, H3).
+    fn may_change(
+        &self,
+        by: &BTreeSet<ReplicaId>,
+        old: &KeyState,
+        new: &KeyState,
+    ) -> Result<(), &'static str> {
+        let Some(home) = new.home else {
+            return Err("it has no home");
+        };
+        let Some(before) = old.home else {
+            return match by.contains(&home.replica) {
+                true => Ok(()),
+                false => Err("it gives a key without a home to another replica"),
+            };
+        };
+        let rise = home.term.checked_sub(before.term);
+        match rise {
+            Some(0) if home.replica == before.replica => {}
+            Some(1) => {}
+            _ => return Err("its term does not go with its home"),
+        }
+        if new.next < old.next || new.fence < old.fence {
+            return Err("its seqs or its fences go back");
+        }
+        if by.contains(&before.replica) {
+            return Ok(());
+        }
+        if !by.contains(&home.replica) {
+            return Err("it is not the home's, and makes another one home");
+        }
+        match self.replicas.get(&before.replica).map(|row| row.life) {
+            Some(Life::Up(_)) => Err("it is taken from a home that is up"),
+            Some(Life::Down | Life::Stopped) => Ok(()),
+            None if self.forgotten.contains(&before.replica) => Ok(()),
+            None => Err("it is taken from a home that nobody knows"),
+        }
+    }
+
+    pub fn state(&self, id: &KeyId) -> Option<KeyState> {
         self.states.get(id).cloned()
     }
 
@@ -186,13 +292,21 @@ impl Rows {
         above.take(limit).cloned().collect()
     }
 
-    /// A plain write whose timestamp is the heartbeat, as [`Rows::heartbeat`].
+    /// A plain write whose timestamp is the heartbeat, as [`Rows::heartbeat`]; a life that was swapped stays.
     pub fn announce(&mut self, row: &ReplicaRow) {
-        let present = self.replicas.get(&row.id);
-        if !self.forgotten.contains(&row.id)
-            && present.is_none_or(|one| one.heartbeat < row.heartbeat)
-        {
-            self.replicas.insert(row.id, row.clone());
+        if self.forgotten.contains(&row.id) {
+            return;
+        }
+        match self.replicas.get_mut(&row.id) {
+            Some(present) if present.heartbeat < row.heartbeat => {
+                let life = present.life;
+                *present = row.clone();
+                present.life = life;
+            }
+            Some(_) => {}
+            None => {
+                self.replicas.insert(row.id, row.clone());
+            }
         }
     }
 
@@ -201,56 +315,48 @@ impl Rows {
     }
 
     /// A plain write whose timestamp is the heartbeat: the highest one stands.
-    pub fn heartbeat(&mut self, id: ReplicaId, heartbeat: u64, stopped: bool) {
-        if let Some(row) = self.replicas.get_mut(&id)
-            && row.heartbeat < heartbeat
-        {
-            row.heartbeat = heartbeat;
-            row.stopped = stopped;
+    fn write_heartbeat(&mut self, id: ReplicaId, heartbeat: u64) {
+        if let Some(row) = self.replicas.get_mut(&id) {
+            row.heartbeat = row.heartbeat.max(heartbeat);
+        }
+    }
+
+    fn swap_life(&mut self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+        match self.replicas.get_mut(&id) {
+            Some(row) if row.life == expected => {
+                row.life = next;
+                LifeSwap::Applied
+            }
+            other => LifeSwap::Conflict(other.map(|row| row.life)),
         }
     }
 
     /// For good: what comes late does not bring it back.
     pub fn forget_replica(&mut self, id: ReplicaId) {
-        self.replicas.remove(&id);
-        self.forgotten.insert(id);
+        if (self.replicas.get(&id)).is_some_and(|row| !matches!(row.life, Life::Up(_))) {
+            self.replicas.remove(&id);
+            self.forgotten.insert(id);
+        }
     }
 
-    pub fn ask(&mut self, request: &HandOverRequest) {
+    pub fn request_hand_over(&mut self, request: &HandOverRequest) {
+        self.forget_hand_over_request(request);
         self.hand_over_requests.push(StoredRequest {
             request: request.clone(),
             at: Instant::now(),
-            answer: None,
         });
     }
 
-    fn kept(&mut self) -> &mut Vec<StoredRequest> {
-        self.hand_over_requests
-            .retain(|asked| asked.at.elapsed() < HAND_OVER_REQUEST_KEPT);
-        &mut self.hand_over_requests
-    }
-
     pub fn hand_over_requests(&mut self, home: ReplicaId) -> Vec<HandOverRequest> {
-        let open = self
-            .kept()
-            .iter()
-            .filter(|asked| asked.request.home == home && asked.answer.is_none());
-        open.map(|asked| asked.request.clone()).collect()
+        self.hand_over_requests
+            .retain(|stored| stored.at.elapsed() < HAND_OVER_REQUEST_KEPT);
+        let requests = self.hand_over_requests.iter();
+        let to_home = requests.filter(|stored| stored.request.home == home);
+        to_home.map(|stored| stored.request.clone()).collect()
     }
 
-    pub fn answer(&mut self, request: &HandOverRequest, yes: bool) {
-        let asked = self
-            .kept()
-            .iter_mut()
-            .filter(|asked| asked.request.id == request.id);
-        asked.for_each(|asked| asked.answer = Some(yes));
-    }
-
-    pub fn answered(&mut self, request: &HandOverRequest) -> Option<bool> {
-        let asked = self
-            .kept()
-            .iter()
-            .find(|asked| asked.request.id == request.id);
-        asked.and_then(|asked| asked.answer)
+    pub fn forget_hand_over_request(&mut self, request: &HandOverRequest) {
+        self.hand_over_requests
+            .retain(|stored| stored.request != *request);
     }
 }

@@ -13,6 +13,8 @@ pub struct Weather {
     pub is_cut: bool,
     /// Heartbeats do not get there; all else does.
     pub is_mute: bool,
+    /// What is listed is seconds old when it is known.
+    pub lists_slowly: bool,
 }
 
 /// What becomes of one operation.

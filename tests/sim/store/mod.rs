@@ -5,6 +5,7 @@
 mod cluster;
 mod fate;
 mod link;
+mod operations;
 
 pub use cluster::Cluster;
 pub use fate::Weather;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fermata::lock::State;
+use fermata::key::KeyState;
 use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
 use fermata::store::cassandra::{
     CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials, Keyspace,
@@ -170,7 +170,7 @@ async fn who_has_a_certificate_and_a_password_is_admitted() {
         return;
     };
     let store = CassandraStore::open(guarded.options()).await.unwrap();
-    let none = State::default();
+    let none = KeyState::default();
     apply(&store, &id("k"), &none, &with_entry(&none, 1)).await;
 }
 

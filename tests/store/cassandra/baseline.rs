@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use fermata::store::Store as _;
 use fermata::store::cassandra::baseline::{Fault, Music};
+use fermata::store::{ClusterStore as _, Life};
 use serde_json::Value as Json;
 use tokio::time::timeout;
 
@@ -209,6 +209,7 @@ async fn a_benchmark_runs_a_replica_of_its_own_and_stops_it_cleanly() {
     let [replica] = replicas.as_slice() else {
         panic!("{replicas:?}")
     };
-    assert!(replica.stopped && replica.heartbeat > 0, "{replica:?}");
+    assert_eq!(replica.life, Life::Stopped);
+    assert!(replica.heartbeat > 0, "{replica:?}");
     assert_eq!((&*replica.address, &*replica.peer_address), ("", ""));
 }

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fermata::lock::{KeyId, State};
+use fermata::key::KeyState;
+use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
-use fermata::store::{Cell, Store, StoreError, Swap, Written};
+use fermata::store::{
+    Cell, ClusterStore, DataStore, KeyStore, Life, LifeSwap, StoreError, Swap, Written,
+};
 
 use super::World;
 use super::proxy::{CqlProxy, Faults};
-use crate::world::{Random, id, with_entry};
+use crate::world::{Random, id, replica, replica_row, with_entry};
 
 /// A tenth of all requests and a tenth of all responses.
 const LOSSES: Faults = Faults {
@@ -58,7 +61,7 @@ impl Lossy {
 }
 
 /// A read until it gets an answer.
-async fn load(store: &CassandraStore, key: &KeyId) -> State {
+async fn load(store: &CassandraStore, key: &KeyId) -> KeyState {
     loop {
         match store.load(key).await {
             Ok(found) => return found.unwrap_or_default(),
@@ -258,4 +261,46 @@ async fn a_value_that_was_acknowledged_is_read_whatever_is_lost() {
     }
     println!("{unknown} of 200 unknown; {:?}", lossy.proxy.counts());
     assert!(acknowledged > 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_life_changes_once_for_each_time_that_it_is_changed_whatever_is_lost() {
+    let Some(lossy) = Lossy::make("a_life_changes_once").await else {
+        return;
+    };
+    let store = lossy.store().await;
+    lossy.proxy.set(LOSSES);
+    let id = replica(3);
+    while let Err(error) = store.announce_replica(&replica_row(3)).await {
+        println!("{error}");
+    }
+    let mut all_unknown = 0;
+    for times in 1..=80 {
+        let (now, next) = (Life::Up(times), Life::Up(times + 1));
+        let mut is_unknown = false;
+        loop {
+            match store.swap_life(id, now, next).await {
+                LifeSwap::Applied => break,
+                // One of those before took effect.
+                LifeSwap::Conflict(met) => {
+                    assert!(is_unknown, "{met:?} instead of {now:?}");
+                    assert_eq!(met, Some(next));
+                    break;
+                }
+                LifeSwap::Unknown(_) => is_unknown = true,
+                LifeSwap::NotStarted(error) => println!("{error}"),
+            }
+        }
+        all_unknown += usize::from(is_unknown);
+        let listed = loop {
+            match store.list_replicas().await {
+                Ok(listed) => break listed,
+                Err(error) => println!("{error}"),
+            }
+        };
+        let lives: Vec<_> = listed.iter().map(|row| (row.id, row.life)).collect();
+        assert_eq!(lives, [(id, next)]);
+    }
+    println!("{all_unknown} of 80 unknown; {:?}", lossy.proxy.counts());
+    assert!(all_unknown > 0, "nothing was put to the test");
 }

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use fermata::lock::{KeyId, State};
+use fermata::key::KeyState;
+use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{Store, StoreError, Swap};
+use fermata::store::{KeyStore, StoreError, Swap};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
@@ -21,7 +22,7 @@ struct Changes {
     proxy: CqlProxy,
     store: CassandraStore,
     key: KeyId,
-    state: State,
+    state: KeyState,
     /// From 1.
     first: usize,
 }
@@ -41,7 +42,7 @@ impl Changes {
             proxy,
             store,
             key: id("k"),
-            state: State::default(),
+            state: KeyState::default(),
             first: 0,
         };
         // The first change of a key has a statement of its own.
@@ -75,7 +76,7 @@ impl Changes {
         self.requests()[self.first - 1]
     }
 
-    fn next(&self) -> State {
+    fn next(&self) -> KeyState {
         with_entry(&self.state, u128::from(self.state.version) + 100)
     }
 
@@ -87,7 +88,7 @@ impl Changes {
     }
 
     /// One attempt, and what came of it where it was not applied.
-    async fn attempt(&mut self, next: State) -> Option<Swap> {
+    async fn attempt(&mut self, next: KeyState) -> Option<Swap> {
         let swap = self.store.compare_and_swap(&self.key, &self.state, &next);
         match swap.await {
             Swap::Applied => {
@@ -212,7 +213,7 @@ async fn a_replica_that_hangs_makes_no_key_stand_still_for_as_long_as_it_does() 
     let store = world.store().await;
     let keys: Vec<KeyId> = (0..24).map(|n| id(&format!("k{n}"))).collect();
     for key in &keys {
-        let old = State::default();
+        let old = KeyState::default();
         apply(&store, key, &old, &with_entry(&old, 1)).await;
     }
     let all = |span| {

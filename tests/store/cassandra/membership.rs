@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use fermata::lock::{State, TableName};
+use fermata::key::KeyState;
+use fermata::lock::TableName;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{Listed, REPLICAS_MAX, Store, StoreError};
+use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, Listed, REPLICAS_MAX, StoreError};
 use futures_util::StreamExt;
 use tokio::task::block_in_place;
 
 use super::World;
 use super::hanging::Paused;
-use crate::world::{apply, id, replica_row, with_entry};
+use super::raw::Raw;
+use crate::world::{apply, id, replica, replica_row, with_entry};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_an_error() {
@@ -25,22 +27,69 @@ async fn all_replicas_are_listed_however_many_pages_they_take_and_too_many_are_a
         ..world.options()
     };
     let store = CassandraStore::open(options).await.unwrap();
-    let announce = async |numbers: std::ops::Range<u128>| {
-        futures_util::stream::iter(numbers)
-            .for_each_concurrent(64, |number| {
-                let store = &store;
-                async move { store.announce_replica(&replica_row(number)).await.unwrap() }
-            })
-            .await;
-    };
+    let raw = Raw::of(&world).await;
     let most = REPLICAS_MAX as u128;
-    announce(0..most).await;
+    futures_util::stream::iter(1..most)
+        .for_each_concurrent(64, |number| raw.put_replica(replica_row(number)))
+        .await;
+    store.announce_replica(&replica_row(0)).await.unwrap();
     let listed = store.list_replicas().await.unwrap();
     assert_eq!(listed.len(), REPLICAS_MAX);
     assert!(listed.is_sorted_by_key(|row| row.id));
-    announce(most..most + 1).await;
+    assert_eq!(listed[1], replica_row(1), "as the store itself writes one");
+    // One that has no life is none.
+    store.heartbeat(replica(most), 1).await.unwrap();
+    assert_eq!(store.list_replicas().await.unwrap().len(), REPLICAS_MAX);
+    raw.put_replica(replica_row(most)).await;
     let listed = store.list_replicas().await;
     assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
+}
+
+/// As when a replica slept for so long that what says that its row was deleted is gone as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_late_heartbeat_leaves_is_no_replica_and_is_cleaned_up_by_the_next_that_starts() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    let raw = Raw::of(&world).await;
+    let ids = "SELECT \"ttl\", \"id\" FROM \"@KEYSPACE@\".\"membership\"";
+    store.announce_replica(&replica_row(3)).await.unwrap();
+    for heartbeat in [700, 701] {
+        store.heartbeat(replica(4), heartbeat).await.unwrap();
+    }
+    assert_eq!(store.list_replicas().await.unwrap(), [replica_row(3)]);
+    let life = store.swap_life(replica(4), Life::Up(1), Life::Up(2)).await;
+    assert!(matches!(life, LifeSwap::Conflict(None)), "{life:?}");
+    assert_eq!(raw.count(ids).await, 2);
+
+    store.announce_replica(&replica_row(5)).await.unwrap();
+    assert_eq!(raw.count(ids).await, 2);
+    let listed = store.list_replicas().await.unwrap();
+    assert_eq!(listed, [replica_row(3), replica_row(5)]);
+    // Nor does it come back by what it sends later.
+    store.heartbeat(replica(4), 702).await.unwrap();
+    assert_eq!(raw.count(ids).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_life_that_is_none_hides_no_replica_in_silence() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let store = world.store().await;
+    store.announce_replica(&replica_row(3)).await.unwrap();
+    let id = replica(3);
+    Raw::of(&world)
+        .await
+        .run(&format!(
+            "UPDATE \"@KEYSPACE@\".\"membership\" SET \"life\" = 0 WHERE \"part\" = 'replicas' AND \"id\" = {id} IF EXISTS"
+        ))
+        .await;
+    let listed = store.list_replicas().await;
+    assert!(matches!(listed, Err(StoreError::Damaged(_))), "{listed:?}");
+    let swap = store.swap_life(id, Life::Up(1), Life::Down).await;
+    assert!(matches!(swap, LifeSwap::NotStarted(_)), "{swap:?}");
 }
 
 /// Where each row has one copy, and one of three nodes is paused.
@@ -63,15 +112,15 @@ async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_r
     let store = CassandraStore::open(options).await.unwrap();
     store.announce_replica(&replica_row(3)).await.unwrap();
     for number in 0..KEYS {
-        let (new, made) = (State::default(), with_entry(&State::default(), 1));
+        let (new, made) = (KeyState::default(), with_entry(&KeyState::default(), 1));
         apply(&store, &id(&format!("k{number}")), &new, &made).await;
     }
     let swept = async || {
         let shown = Mutex::new(BTreeSet::new());
-        let look = |one: Listed| {
+        let visit = |one: Listed| {
             shown.lock().unwrap().insert(one.key);
         };
-        let swept = store.each_live(&table, &look).await;
+        let swept = store.each_live(&table, &visit).await;
         (swept, shown.into_inner().unwrap())
     };
     let (whole, all) = swept().await;

@@ -6,7 +6,6 @@ mod command;
 mod faults;
 mod hanging;
 mod membership;
-mod migration;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;
 mod queue;
@@ -14,6 +13,7 @@ mod raw;
 mod rows;
 #[path = "../../support/cassandra/mod.rs"]
 mod support;
+mod version;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,9 +110,9 @@ impl World {
 async fn empty_store(promise: &str) -> Option<Fresh<World>> {
     let world = World::make(tables_of(promise)).await?;
     Some(Fresh {
-        store: Arc::new(world.store().await),
+        store: world.store().await.into_store(),
         _guard: world,
     })
 }
 
-keeps_its_promises!(empty_store);
+keeps_its_promises!(empty_store, shared);

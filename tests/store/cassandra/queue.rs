@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata::lock::State;
+use fermata::key::KeyState;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{Store, Swap};
+use fermata::store::{KeyStore, Swap};
 use uuid::Uuid;
 
 use super::World;
@@ -71,16 +71,16 @@ async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_entry_and_one_v
 }
 
 /// A queue of so many entries.
-async fn fill(store: &CassandraStore, entries: u128) -> State {
-    let mut state = State::default();
+async fn fill(store: &CassandraStore, entries: u128) -> KeyState {
+    let mut state = KeyState::default();
     for request in 0..entries {
-        state = State {
+        state = KeyState {
             version: 0,
             ..with_entry(&state, request)
         };
     }
     state.version = 1;
-    apply(store, &id("k"), &State::default(), &state).await;
+    apply(store, &id("k"), &KeyState::default(), &state).await;
     state
 }
 
@@ -116,7 +116,7 @@ async fn a_load_whose_pages_are_of_two_versions_is_made_again() {
         async move {
             while !stop.load(Ordering::Relaxed) {
                 let fresh = with_entry(&state, u128::from(state.version) + 1_000);
-                let new = State {
+                let new = KeyState {
                     version: state.version + 1,
                     ..without_holder(&fresh)
                 };
@@ -149,7 +149,7 @@ async fn a_swap_whose_caller_left_applies_once_or_not_at_all() {
         return;
     };
     let store = world.store().await;
-    let mut state = State::default();
+    let mut state = KeyState::default();
     let mut applied = 0;
     for round in 0..60u32 {
         let key = id("k");

@@ -1,5 +1,6 @@
 //! The tables as they are, past the store.
 
+use fermata::store::ReplicaRow;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 
@@ -52,6 +53,7 @@ impl Raw {
         );
         self.session.query_unpaged(text, (key, seq)).await.unwrap();
     }
+
     /// Executes statements in the keyspace, which is written as `@KEYSPACE@` in them.
     pub async fn run(&self, statements: &str) {
         let _one = super::MAKING.lock().await;
@@ -64,12 +66,28 @@ impl Raw {
         }
     }
 
-    /// The numbers in a column.
-    pub async fn numbers(&self, statement: &str) -> Vec<i32> {
+    /// A replica's row, past the transactions, for tests that need many.
+    pub async fn put_replica(&self, row: ReplicaRow) {
+        let text = format!(
+            "INSERT INTO \"{}\".\"membership\" (part, id, name, zone, address, peer_address, version, started_at, ttl, \
+             life, heartbeat) VALUES ('replicas', {}, '{}', '{}', '{}', '{}', '{}', {}, {}, 1, 0)",
+            self.keyspace,
+            row.id,
+            row.name,
+            row.zone,
+            row.address,
+            row.peer_address,
+            row.version,
+            row.started_at_ms,
+            row.ttl_ms,
+        );
+        self.session.query_unpaged(text, &[]).await.unwrap();
+    }
+
+    /// How many rows there are.
+    pub async fn count(&self, statement: &str) -> usize {
         let text = statement.replace("@KEYSPACE@", &self.keyspace);
         let answer = self.session.query_unpaged(text, &[]).await.unwrap();
-        let rows = answer.into_rows_result().unwrap();
-        let numbers = rows.rows::<(i32,)>().unwrap().map(|row| row.unwrap().0);
-        numbers.collect()
+        answer.into_rows_result().unwrap().rows_num()
     }
 }

@@ -1,20 +1,24 @@
 //! What is left in the tables.
 
-use fermata::lock::{Command, CoreLimits, SessionId, State, decide};
+use std::time::{Duration, Instant};
+
+use fermata::key::{Command, KeyState, WritesOfHolder};
 use fermata::store::cassandra::CassandraStore;
-use fermata::store::{HandOverRequest, HandOverTarget, Store};
+use fermata::store::{
+    ClusterStore, HAND_OVER_REQUEST_KEPT, HandOverRequest, HandOverSubject, KeyStore,
+};
 
 use super::World;
 use super::raw::Raw;
-use crate::world::{create, id, replica, with_entry, without_holder};
+use crate::world::{create, decided, id, replica, with_entry, without_holder};
 
-async fn apply(store: &CassandraStore, old: &State, new: State) -> State {
+async fn apply(store: &CassandraStore, old: &KeyState, new: KeyState) -> KeyState {
     crate::world::apply(store, &id("k"), old, &new).await;
     new
 }
 
 /// The state after the entries with these seqs gave up.
-fn without(state: &State, seqs: impl Iterator<Item = u64>) -> State {
+fn without(state: &KeyState, seqs: impl Iterator<Item = u64>) -> KeyState {
     let gone: Vec<Command> = seqs
         .map(|seq| {
             let entry = state
@@ -25,14 +29,11 @@ fn without(state: &State, seqs: impl Iterator<Item = u64>) -> State {
             Command::Release {
                 seq: entry.seq,
                 tag: entry.tag(),
-                home: replica(1),
-                grant: None,
-                synced: true,
-                open_write: false,
+                writes: WritesOfHolder::NONE,
             }
         })
         .collect();
-    decide(state, &gone, 3_000, &CoreLimits::default()).state
+    decided(state, &gone)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,7 +42,7 @@ async fn an_entry_that_ended_in_the_middle_stays_ended_for_every_store() {
         return;
     };
     let (one, other) = (world.store().await, world.store().await);
-    let mut state = State::default();
+    let mut state = KeyState::default();
     for request in 0..5 {
         state = apply(&one, &state, with_entry(&state, request)).await;
     }
@@ -58,12 +59,12 @@ async fn a_long_run_in_the_middle_is_ignored_whatever_is_there() {
         return;
     };
     let store = world.store().await;
-    let mut state = State::default();
+    let mut state = KeyState::default();
     for _ in 0..2 {
         let many: Vec<_> = (0..60)
             .map(|n| create(u128::from(state.next.0) + n))
             .collect();
-        let new = decide(&state, &many, 1_000, &CoreLimits::default()).state;
+        let new = decided(&state, &many);
         state = apply(&store, &state, new).await;
     }
     state = apply(&store, &state, without(&state, 5..100)).await;
@@ -80,7 +81,7 @@ async fn a_long_run_in_the_middle_is_ignored_whatever_is_there() {
     // The run grows, and the head passes it.
     state = apply(&store, &state, without(&state, 100..105)).await;
     assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
-    while state.head.0 < 110 {
+    while state.head().0 < 110 {
         state = apply(&store, &state, without_holder(&state)).await;
     }
     assert_eq!(fresh.load(&id("k")).await.unwrap().as_ref(), Some(&state));
@@ -106,7 +107,7 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
         return;
     };
     let store = world.store().await;
-    let mut state = State::default();
+    let mut state = KeyState::default();
     let (mut loads, mut swaps) = (Vec::new(), Vec::new());
     while state.next.0 < cycles() {
         let next = u128::from(state.next.0);
@@ -152,25 +153,30 @@ async fn many_cycles_on_one_key_leave_few_rows_and_no_tombstone_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hand_over_requests_and_hand_over_expire() {
+async fn a_hand_over_request_expires() {
     let Some(world) = World::make(&["default"]).await else {
         return;
     };
     let store = world.store().await;
     let request = HandOverRequest {
-        id: uuid::Uuid::from_u128(1),
         home: replica(7),
-        target: HandOverTarget::Session {
-            session: SessionId(uuid::Uuid::from_u128(2)),
-            epoch: 1,
+        subject: HandOverSubject::Key {
+            key: id("k"),
+            term: 1,
         },
+        to: replica(8),
     };
     store.request_hand_over(&request).await.unwrap();
-    store.agree_to_hand_over(&request).await.unwrap();
-    let raw = Raw::of(&world).await;
-    for column in ["epoch", "session", "agreed"] {
-        let text = format!("SELECT TTL(\"{column}\") FROM \"@KEYSPACE@\".\"hand_over_requests\"");
-        let left = raw.numbers(&text).await;
-        assert!(matches!(left[..], [10..=20]), "{column}: {left:?}");
+    let asked = store.hand_over_requests(replica(7)).await.unwrap();
+    assert_eq!(asked, [request]);
+    let deadline = Instant::now() + 2 * HAND_OVER_REQUEST_KEPT;
+    while !store
+        .hand_over_requests(replica(7))
+        .await
+        .unwrap()
+        .is_empty()
+    {
+        assert!(Instant::now() < deadline, "it is kept for ever");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fermata::lock::State;
-use fermata::store::{Store, Swap};
+use fermata::key::KeyState;
+use fermata::store::{KeyStore, Swap};
 
 use super::open;
 use crate::world::{id, with_entry, without_holder};
@@ -51,7 +51,7 @@ async fn write(directory: &Path) {
     for key in KEYS {
         let store = std::sync::Arc::clone(&store);
         tokio::spawn(async move {
-            let mut state: State = store.load(&id(key)).await.unwrap().unwrap_or_default();
+            let mut state: KeyState = store.load(&id(key)).await.unwrap().unwrap_or_default();
             loop {
                 let next = match state.version % 4 {
                     0..2 => with_entry(&state, state.version.into()),

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::thread;
 use std::time::Duration;
 
-use fermata::store::Store;
+use fermata::store::KeyStore;
 use tempfile::TempDir;
 
 use super::child::{KEYS, command};

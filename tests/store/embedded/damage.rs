@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fermata::store::Store;
+use fermata::store::KeyStore;
 use fermata::store::embedded::OpenError;
 use tempfile::TempDir;
 
@@ -68,14 +68,23 @@ async fn a_file_without_its_format_is_damaged() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_left_to_a_newer_program() {
+async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
     let directory = closed_store().await;
     let format = directory.path().join("store/FORMAT");
     let text = fs::read_to_string(&format).unwrap();
-    fs::write(&format, text.replace("format 1", "format 2")).unwrap();
-    match refused(directory.path()) {
-        OpenError::NewerFormat { found, known, .. } => assert_eq!((found, known), (2, 1)),
-        other => panic!("{other}"),
+    for other in [1, 3] {
+        fs::write(
+            &format,
+            text.replace("format 2", &format!("format {other}")),
+        )
+        .unwrap();
+        let error = refused(directory.path());
+        let said = error.to_string();
+        match error {
+            OpenError::OtherFormat { found, known, .. } => assert_eq!((found, known), (other, 2)),
+            error => panic!("{error}"),
+        }
+        assert!(said.contains("this program knows format 2 only"), "{said}");
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use fermata::lock::State;
+use fermata::key::KeyState;
 use fermata::store::embedded::OpenError;
-use fermata::store::{Store, StoreError, Swap};
+use fermata::store::{KeyStore, StoreError, StoreHealth, Swap};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -91,7 +91,7 @@ async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
     const CALLS: u128 = 20;
     let directory = TempDir::new().unwrap();
     let store = open(directory.path()).unwrap();
-    let none = State::default();
+    let none = KeyState::default();
     let swap = async |number: u128| {
         let new = with_entry(&none, number);
         let key = id(&number.to_string());
@@ -124,7 +124,7 @@ async fn a_shutdown_finishes_what_was_asked_and_gives_the_directory_back() {
 #[tokio::test]
 async fn a_store_keeps_everything_from_one_opening_to_the_next() {
     let directory = TempDir::new().unwrap();
-    let mut state = State::default();
+    let mut state = KeyState::default();
     for _ in 0..3 {
         let store = open(directory.path()).unwrap();
         let kept = store.load(&id("k")).await.unwrap().unwrap_or_default();

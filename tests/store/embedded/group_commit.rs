@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fermata::lock::State;
-use fermata::store::{Store, Swap};
+use fermata::key::KeyState;
+use fermata::store::{KeyStore, SessionStore, Swap};
 use futures_util::FutureExt;
 use tempfile::TempDir;
 
@@ -20,7 +20,7 @@ async fn many_changes_share_a_commit() {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
             let key = id(&format!("key {task}"));
-            let mut state = State::default();
+            let mut state = KeyState::default();
             for _ in 0..CHANGES / TASKS {
                 let next = if state.entries.is_empty() {
                     with_entry(&state, task as u128)
@@ -70,4 +70,27 @@ async fn a_call_that_is_dropped_is_done_as_a_whole_or_not_at_all() {
         state = kept;
     }
     assert!(done > 0 && done < 200, "{done} of 200 were done");
+}
+
+#[tokio::test]
+async fn a_settled_load_comes_after_every_call_that_was_dropped_before_it() {
+    let directory = TempDir::new().unwrap();
+    let store = open(directory.path()).unwrap();
+    let mut state = add(&store, "k").await;
+    let mut done = 0;
+    for round in 0..200u32 {
+        let next = with_entry(&state, u128::from(round) + 100);
+        let key = id("k");
+        // Into the queue, and away.
+        let swap = store.compare_and_swap(&key, &state, &next).now_or_never();
+        assert!(swap.is_none(), "a disk is not as fast");
+        let settled = store.load_settled(&key).await.unwrap().unwrap();
+        assert!(settled == state || settled == next, "round {round}");
+        let other = with_entry(&settled, u128::from(round) + 1_000);
+        let swap = store.compare_and_swap(&key, &settled, &other).await;
+        assert!(matches!(swap, Swap::Applied), "round {round}: {swap:?}");
+        done += usize::from(settled == next);
+        state = other;
+    }
+    assert!(done > 0, "none was done");
 }

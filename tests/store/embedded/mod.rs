@@ -9,11 +9,10 @@ mod room;
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
-use fermata::lock::State;
+use fermata::key::KeyState;
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
-use fermata::store::{Store, Swap};
+use fermata::store::{KeyStore, Swap};
 use tempfile::TempDir;
 
 use crate::contract::{Fresh, keeps_its_promises};
@@ -22,7 +21,7 @@ use crate::world::{id, with_entry};
 async fn empty_store(_promise: &str) -> Fresh<TempDir> {
     let directory = TempDir::new().unwrap();
     Fresh {
-        store: Arc::new(open(directory.path()).unwrap()),
+        store: open(directory.path()).unwrap().into_store(),
         _guard: directory,
     }
 }
@@ -34,7 +33,7 @@ fn open(directory: &Path) -> Result<EmbeddedStore, OpenError> {
 }
 
 /// Adds an entry to a key.
-async fn add(store: &EmbeddedStore, key: &str) -> State {
+async fn add(store: &EmbeddedStore, key: &str) -> KeyState {
     let old = store.load(&id(key)).await.unwrap().unwrap_or_default();
     let new = with_entry(&old, old.version.into());
     let swap = store.compare_and_swap(&id(key), &old, &new).await;

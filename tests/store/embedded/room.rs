@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fermata::store::embedded::OpenError;
-use fermata::store::{Cell, Store, Written};
+use fermata::store::{Cell, DataStore, KeyStore, StoreHealth, Written};
 use tempfile::TempDir;
 
 use super::child::command;

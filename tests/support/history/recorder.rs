@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::engine::{Clock, SystemClock};
+use fermata::clock::{Clock, SystemClock};
 
 use super::check::{Checked, check};
 use super::event::{Event, Learned, Op, Outcome};

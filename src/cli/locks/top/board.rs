@@ -111,8 +111,6 @@ pub struct AnsweredReplica {
     pub keys: u64,
     /// Unknown until a second answer.
     pub rates: Option<Rates>,
-    /// The share of its grants, since it started, that were found by polling; unknown before the first one.
-    pub polled: Option<f64>,
     /// Since it started.
     pub conflicts: u64,
 }
@@ -212,21 +210,18 @@ fn activity(
             transactions: rate(|one| one.store.map_or(0, |store| store.transactions)),
         }
     });
-    let grants = replica.grants.unwrap_or_default();
-    let granted = granted(&grants);
     AnsweredReplica {
         address: info.address,
         version: info.version,
         sessions: replica.sessions,
         keys: replica.keys,
         rates,
-        polled: (granted > 0).then(|| grants.after_poll as f64 / granted as f64),
         conflicts: replica.store.map_or(0, |store| store.conflicts),
     }
 }
 
 fn granted(grants: &proto::GrantCounts) -> u64 {
-    grants.at_once + grants.after_change + grants.after_hint + grants.after_poll + grants.after_call
+    grants.at_once + grants.after_change
 }
 
 /// A key while its replicas are put together.

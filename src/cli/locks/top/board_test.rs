@@ -40,8 +40,7 @@ pub fn replica(number: u8, granted: u64, keys: Vec<proto::KeyActivity>) -> proto
         keys: keys.len() as u64,
         grants: Some(proto::GrantCounts {
             at_once: granted / 2,
-            after_poll: granted - granted / 2,
-            ..proto::GrantCounts::default()
+            after_change: granted - granted / 2,
         }),
         last_minute: turns(count.sum(), 2, 5),
         store: Some(proto::StoreCounts {
@@ -137,7 +136,7 @@ fn rates_are_the_difference_of_two_answers_of_the_same_replica() {
     assert_eq!((rates(1), rates(2)), (None, None));
     assert_eq!(board.grants_per_second, Some(5.0));
     let first = board.replicas[0].activity.as_ref().unwrap();
-    assert_eq!((first.polled, first.conflicts), (Some(0.5), 1));
+    assert_eq!(first.conflicts, 1);
 }
 
 #[test]

@@ -50,18 +50,13 @@ const KEYS: [Column; 7] = [
     column("LONGEST", 4, "the longest of these waits"),
 ];
 
-const REPLICAS: [Column; 11] = [
+const REPLICAS: [Column; 10] = [
     column("REPLICA", 0, "the start of its UUID"),
     column("ADDRESS", 1, "where it serves"),
     column("VERSION", 8, "its version"),
     column("SESSIONS", 3, "open ones that it keeps"),
     column("KEYS", 4, "held, waited for, or just used"),
     column("GRANTS/S", 0, "since the answer before"),
-    column(
-        "POLLED",
-        2,
-        "grants found by polling, of all since its start",
-    ),
     column("READS/S", 6, "asked of Cassandra, since the answer before"),
     column("WRITES/S", 7, "plain ones, likewise"),
     column("LWTS/S", 5, "lightweight transactions, likewise"),
@@ -139,7 +134,6 @@ impl Sheet {
                 activity.sessions.to_string(),
                 activity.keys.to_string(),
                 per_second(rate(|rates| rates.grants)),
-                percent(activity.polled),
                 per_second(rate(|rates| rates.reads)),
                 per_second(rate(|rates| rates.writes)),
                 per_second(rate(|rates| rates.transactions)),
@@ -214,10 +208,6 @@ pub fn per_second(rate: Option<f64>) -> String {
     }
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(String::new, |share| format!("{:.0}%", share * 100.0))
-}
-
 /// How long somebody waited.
 pub fn waited(span: Option<Duration>) -> String {
     match span {
@@ -263,9 +253,9 @@ mod tests {
         );
         assert_eq!(
             Sheet::replicas(&board).text(),
-            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  POLLED  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
-             00000001  10.0.0.1:7450    0.1.0    3         2     15        50%     150      0.0       15      1\n\
-             00000002  does not answer  -        -         -     -         -       -        -         -       -\n"
+            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
+             00000001  10.0.0.1:7450    0.1.0    3         2     15        150      0.0       15      1\n\
+             00000002  does not answer  -        -         -     -         -        -         -       -\n"
         );
     }
 

@@ -65,9 +65,9 @@ fn a_wide_terminal_shows_all_of_it() {
             "orders/01  billing  2        98          2.0s       5.0s",
             "",
             "",
-            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  POLLED  READS/S  WRITES/S  LWTS/S  CONFLICTS",
-            "00000001  10.0.0.1:7450    0.1.0    3         2     15        50%     150      0.0       15      1",
-            "00000002  does not answer  -        -         -     -         -       -        -         -       -",
+            "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS",
+            "00000001  10.0.0.1:7450    0.1.0    3         2     15        150      0.0       15      1",
+            "00000002  does not answer  -        -         -     -         -        -         -       -",
             "q quit  p pause  j/k or arrows scroll  ? what the columns tell",
         ]
     );

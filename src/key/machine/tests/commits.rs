@@ -20,7 +20,10 @@ fn nobody_is_answered_by_an_unknown_outcome_until_it_is_resolved() {
     let (old, new) = swap(&effects);
     let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     assert!(answers(&effects).is_empty());
-    assert_eq!(world.on(Event::Resume(PauseOf::Row)), [Effect::Load]);
+    assert_eq!(
+        world.on(Event::Resume(PauseOf::Row)),
+        [Effect::Load { settle: true }]
+    );
     // To read the old version settles nothing: it is sent again.
     let effects = world.on(loaded(&old));
     assert!(answers(&effects).is_empty());

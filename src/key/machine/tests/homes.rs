@@ -7,7 +7,7 @@ use crate::lock::EndedAs;
 fn the_first_use_of_a_key_is_one_load_and_one_swap() {
     let mut world = World::new();
     let (call, effects) = world.call(create(new_entry(1)));
-    assert_eq!(effects, [Effect::Load]);
+    assert_eq!(effects, [Effect::Load { settle: false }]);
     let effects = world.on(Event::Loaded(Ok(no_row())));
     let (old, new) = swap(&effects);
     assert_eq!((old.version, new.version), (0, 1));
@@ -88,7 +88,7 @@ fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
     let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     assert!(answers(&effects).is_empty());
     let effects = world.on(Event::Resume(PauseOf::Row));
-    assert_eq!(effects, [Effect::Load]);
+    assert_eq!(effects, [Effect::Load { settle: true }]);
     let effects = world.on(loaded(&new));
     assert!(!effects.iter().any(is_swap));
     assert_eq!(answers(&effects), [(call, Ok(Answer::Home(home(1, 2))))]);
@@ -106,7 +106,7 @@ fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
     );
     let by = row.home;
     assert!(effects.contains(&Effect::Report(Report::Deposed { by })));
-    assert_eq!(world.calls(acquire(1)), [Effect::Load]);
+    assert_eq!(world.calls(acquire(1)), [Effect::Load { settle: false }]);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_first_use_that_meets_no_row_reads_again_what_the_data_holds() {
         ..no_row()
     })));
     let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::default())));
-    assert_eq!(effects, [Effect::Load]);
+    assert_eq!(effects, [Effect::Load { settle: true }]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::*;
-use crate::lock::{Entry, Fence, Liveness, Mode, ReplicaId};
+use crate::key::{Entry, Home, Reserved};
+use crate::lock::{Fence, Liveness, Mode, ReplicaId};
 
 fn entry(seq: u64) -> Arc<Entry> {
     Arc::new(Entry {
@@ -12,25 +13,31 @@ fn entry(seq: u64) -> Arc<Entry> {
         mode: Mode::Exclusive,
         request_id: Uuid::from_u128(seq.into()),
         liveness: Liveness::Own { ttl_ms: 1_000 },
-        epoch: 0,
-        home: ReplicaId(Uuid::from_u128(1)),
         identity: "".into(),
         owner: "".into(),
         created_at_ms: 0,
     })
 }
 
-fn state(version: u64, seqs: &[u64], next: u64) -> State {
+fn state(version: u64, seqs: &[u64], next: u64) -> KeyState {
     let entries: VecDeque<_> = seqs.iter().map(|seq| entry(*seq)).collect();
-    State {
+    KeyState {
         version,
+        home: Some(Home {
+            replica: ReplicaId(Uuid::from_u128(1)),
+            term: 1,
+        }),
         next: Seq(next),
-        head: Seq(seqs.first().copied().unwrap_or(next)),
         grant: Fence(u64::from(!seqs.is_empty())),
         fence: Fence(1),
         width: 16,
+        reserved: Reserved {
+            seq_end: Seq(next),
+            fence_end: 17,
+            volatile_end: Seq(0),
+        },
         entries,
-        ..State::default()
+        ..KeyState::default()
     }
 }
 
@@ -45,7 +52,7 @@ fn rows(change: &Change) -> Vec<i64> {
 
 #[test]
 fn a_new_key_gets_both_rows_that_stay() {
-    let change = Change::between(&State::default(), &state(1, &[1], 2)).unwrap();
+    let change = Change::between(&KeyState::default(), &state(1, &[1], 2)).unwrap();
     assert_eq!(rows(&change), [0, i64::MAX, 1]);
     assert_eq!(change.version, None);
     assert!(change.ranges.is_empty());
@@ -81,8 +88,23 @@ fn a_long_run_is_noted_and_deleted_at_once() {
 }
 
 #[test]
+fn a_take_over_that_jumps_over_seqs_writes_few_rows_however_many_they_are() {
+    let old = state(5, &[3], 6);
+    // 4 and 5 may have been granted and are gone; so is what was given out ahead of the row.
+    for (next, rows_expected, ranges) in [(40, 34, vec![]), (4_101, 1, vec![(3, 4_101)])] {
+        let change = Change::between(&old, &state(6, &[3], next)).unwrap();
+        assert_eq!(change.rows.len(), rows_expected, "{next}");
+        assert_eq!(change.ranges, ranges, "{next}");
+    }
+    // With nobody left there is nothing to account for.
+    let change = Change::between(&old, &state(6, &[], 4_101)).unwrap();
+    assert_eq!(rows(&change), [0i64; 0]);
+    assert_eq!(change.ranges, [(0, 4_101)]);
+}
+
+#[test]
 fn what_is_left_of_a_shape_repeats_what_is_there() {
-    let change = Change::between(&State::default(), &state(1, &[1], 2)).unwrap();
+    let change = Change::between(&KeyState::default(), &state(1, &[1], 2)).unwrap();
     let shape = change.shape();
     assert_eq!((shape.rows, shape.ranges), (4, 0));
     let values = change.values("k", shape);

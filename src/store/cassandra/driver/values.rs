@@ -22,6 +22,7 @@ impl SerializeValue for Value {
     ) -> Result<WrittenCellProof<'b>, SerializationError> {
         match self {
             Value::Unset => Unset.serialize(kind, writer),
+            Value::Null => Ok(writer.set_null()),
             Value::Text(text) => text.serialize(kind, writer),
             Value::Blob(bytes) => bytes.serialize(kind, writer),
             Value::BigInt(number) => number.serialize(kind, writer),

@@ -11,7 +11,8 @@ use futures_util::FutureExt;
 
 use self::cluster::{Cluster, ReadRepair};
 use super::Rows;
-use crate::lock::{Key, KeyId, State, TableName};
+use crate::key::KeyState;
+use crate::lock::{Key, KeyId, TableName};
 use crate::store::cassandra::in_doubt::InDoubtSwaps;
 use crate::store::{StoreError, Swap};
 
@@ -55,10 +56,10 @@ impl Run {
     }
 
     /// What a load, or a conflict, showed must have been committed, and be no older than what was shown before.
-    fn saw(&mut self, found: Option<State>) -> Result<State, String> {
+    fn saw(&mut self, found: Option<KeyState>) -> Result<KeyState, String> {
         let state = found.unwrap_or_default();
         let nodes = self.cluster.lock();
-        if state != State::default() && nodes.committed(state.version) != Some(&state) {
+        if state != KeyState::default() && nodes.committed(state.version) != Some(&state) {
             let committed = nodes.committed(state.version);
             return Err(format!("never was: {state:?}\n  committed: {committed:?}"));
         }
@@ -71,11 +72,16 @@ impl Run {
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let (process, page, changes) = {
+        let (process, page, settles, changes) = {
             let chance = &mut self.cluster.lock().chance;
-            (chance.below(2), chance.page(), chance.one_in(3))
+            let (process, page) = (chance.below(2), chance.page());
+            (process, page, chance.one_in(4), chance.one_in(3))
         };
-        let loaded = self.rows(process, page).state().now_or_never().unwrap();
+        let rows = self.rows(process, page);
+        let loaded = match settles {
+            true => rows.settled().now_or_never().unwrap(),
+            false => rows.state().now_or_never().unwrap(),
+        };
         let state = match loaded {
             Ok(found) => self.saw(found)?,
             Err(StoreError::Unavailable(_)) => return Ok(()),

@@ -2,8 +2,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
+use crate::lock::ReplicaId;
 use crate::store::chance::any_state;
-use crate::store::{Cell, ReplicaRow, SessionRow};
+use crate::store::{Cell, SessionRow};
 
 prop_compose! {
     fn any_session()(
@@ -25,27 +26,6 @@ prop_compose! {
             identity,
             owner,
             created_at_ms,
-        }
-    }
-}
-
-prop_compose! {
-    fn any_replica()(
-        address in any::<String>(),
-        peer_address in any::<String>(),
-        version in any::<String>(),
-        started_at_ms in any::<i64>(),
-        ttl_ms in any::<u32>(),
-    ) -> ReplicaRow {
-        ReplicaRow {
-            id: ReplicaId(Uuid::from_u128(1)),
-            address,
-            peer_address,
-            version,
-            started_at_ms,
-            ttl_ms,
-            heartbeat: 0,
-            stopped: false,
         }
     }
 }
@@ -75,10 +55,5 @@ proptest! {
     #[test]
     fn a_session_survives_its_record(session in any_session()) {
         prop_assert_eq!(decode_session(session.id, &encode_session(&session)), Ok(session));
-    }
-
-    #[test]
-    fn a_replica_survives_its_record(replica in any_replica()) {
-        prop_assert_eq!(decode_replica(replica.id, &encode_replica(&replica)), Ok(replica));
     }
 }

@@ -40,7 +40,7 @@ mod tests {
             assert_eq!(decode_cell(&encode_cell(&cell)), Ok(cell));
         }
         assert!(decode_cell(&[]).is_err());
-        assert!(decode_cell(&[9, 8, 1]).is_err());
-        assert!(decode_cell(&[1, 0x12, 200]).is_err());
+        assert!(decode_cell(&[1, 8, 1]).is_err());
+        assert!(decode_cell(&[2, 0x12, 200]).is_err());
     }
 }

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{RecordError, decode, encode, uuid};
-use crate::lock::{
-    Ended, EndedEntry, Entry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, State,
-};
+use crate::key::{Entry, Home, KeyState, Reserved};
+use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
 use crate::store::ends::End;
 
 /// All of a state but its live entries.
@@ -17,22 +16,33 @@ struct Counters {
     #[prost(uint64, tag = "2")]
     next: u64,
     #[prost(uint64, tag = "3")]
-    head: u64,
-    #[prost(uint64, tag = "4")]
     grant: u64,
-    #[prost(uint64, tag = "5")]
+    #[prost(uint64, tag = "4")]
     fence: u64,
-    #[prost(uint32, tag = "6")]
+    #[prost(uint32, tag = "5")]
     width: u32,
-    #[prost(bool, tag = "7")]
+    #[prost(bool, tag = "6")]
     unsynced: bool,
     /// How many live entries there are: a lost row shows.
-    #[prost(uint64, tag = "8")]
+    #[prost(uint64, tag = "7")]
     entries: u64,
-    #[prost(uint64, tag = "9")]
+    #[prost(uint64, tag = "8")]
     complete_from: u64,
-    #[prost(message, repeated, tag = "10")]
+    #[prost(message, repeated, tag = "9")]
     ended: Vec<End>,
+    /// The replica that is the home; absent where there is none.
+    #[prost(bytes = "vec", optional, tag = "10")]
+    home: Option<Vec<u8>>,
+    #[prost(uint64, tag = "11")]
+    term: u64,
+    #[prost(uint64, tag = "12")]
+    seq_end: u64,
+    #[prost(uint64, tag = "13")]
+    fence_end: u64,
+    #[prost(uint64, tag = "14")]
+    volatile_end: u64,
+    #[prost(uint64, optional, tag = "15")]
+    kept: Option<u64>,
 }
 
 /// The part of [`Counters`] that a compare-and-swap looks at.
@@ -55,15 +65,11 @@ struct EntryRow {
     /// Its own time to live, where it has no session.
     #[prost(uint32, tag = "4")]
     ttl_ms: u32,
-    #[prost(uint32, tag = "5")]
-    epoch: u32,
-    #[prost(bytes = "vec", tag = "6")]
-    home: Vec<u8>,
-    #[prost(string, tag = "7")]
+    #[prost(string, tag = "5")]
     identity: String,
-    #[prost(string, tag = "8")]
+    #[prost(string, tag = "6")]
     owner: String,
-    #[prost(sint64, tag = "9")]
+    #[prost(sint64, tag = "7")]
     created_at_ms: i64,
 }
 
@@ -76,7 +82,7 @@ enum EntryMode {
 
 /// A state without its entries, as its row holds it.
 pub(in crate::store::embedded) struct LockRow {
-    state: State,
+    state: KeyState,
     entries: u64,
 }
 
@@ -88,15 +94,28 @@ impl LockRow {
             .into_iter()
             .map(|end| EndedEntry::try_from(end).map_err(RecordError::new))
             .collect::<Result<VecDeque<_>, _>>()?;
+        let home = match row.home {
+            Some(replica) => Some(Home {
+                replica: ReplicaId(uuid(&replica, "home")?),
+                term: row.term,
+            }),
+            None => None,
+        };
         Ok(LockRow {
-            state: State {
+            state: KeyState {
                 version: row.version,
+                home,
                 next: Seq(row.next),
-                head: Seq(row.head),
                 grant: Fence(row.grant),
                 fence: Fence(row.fence),
                 width: row.width,
                 unsynced: row.unsynced,
+                reserved: Reserved {
+                    seq_end: Seq(row.seq_end),
+                    fence_end: row.fence_end,
+                    volatile_end: Seq(row.volatile_end),
+                },
+                kept: row.kept.map(Seq),
                 entries: VecDeque::new(),
                 ended: Ended {
                     entries,
@@ -116,7 +135,7 @@ impl LockRow {
     pub(in crate::store::embedded) fn with_entries(
         self,
         entries: VecDeque<Arc<Entry>>,
-    ) -> Result<State, RecordError> {
+    ) -> Result<KeyState, RecordError> {
         if entries.len() as u64 != self.entries {
             return Err(RecordError::new(format!(
                 "it has {} entries where {} were written",
@@ -124,7 +143,7 @@ impl LockRow {
                 self.entries
             )));
         }
-        let state = State {
+        let state = KeyState {
             entries,
             ..self.state
         };
@@ -136,11 +155,10 @@ impl LockRow {
     }
 }
 
-pub(in crate::store::embedded) fn encode_lock(state: &State) -> Vec<u8> {
+pub(in crate::store::embedded) fn encode_lock(state: &KeyState) -> Vec<u8> {
     encode(&Counters {
         version: state.version,
         next: state.next.0,
-        head: state.head.0,
         grant: state.grant.0,
         fence: state.fence.0,
         width: state.width,
@@ -148,6 +166,12 @@ pub(in crate::store::embedded) fn encode_lock(state: &State) -> Vec<u8> {
         entries: state.entries.len() as u64,
         complete_from: state.ended.complete_from.0,
         ended: state.ended.entries.iter().map(End::from).collect(),
+        home: state.home.map(|home| home.replica.0.as_bytes().to_vec()),
+        term: state.term(),
+        seq_end: state.reserved.seq_end.0,
+        fence_end: state.reserved.fence_end,
+        volatile_end: state.reserved.volatile_end.0,
+        kept: state.kept.map(|seq| seq.0),
     })
 }
 
@@ -172,8 +196,6 @@ pub(in crate::store::embedded) fn encode_entry(entry: &Entry) -> Vec<u8> {
         request_id: entry.request_id.as_bytes().to_vec(),
         session,
         ttl_ms,
-        epoch: entry.epoch,
-        home: entry.home.0.as_bytes().to_vec(),
         identity: entry.identity.to_string(),
         owner: entry.owner.to_string(),
         created_at_ms: entry.created_at_ms,
@@ -198,8 +220,6 @@ pub(in crate::store::embedded) fn decode_entry(
         mode,
         request_id: uuid(&row.request_id, "request id")?,
         liveness,
-        epoch: row.epoch,
-        home: ReplicaId(uuid(&row.home, "home")?),
         identity: row.identity.into(),
         owner: row.owner.into(),
         created_at_ms: row.created_at_ms,
@@ -218,15 +238,13 @@ mod tests {
             mode: Mode::Exclusive,
             request_id: Uuid::from_u128(seq.into()),
             liveness,
-            epoch: 4,
-            home: ReplicaId(Uuid::from_u128(9)),
             identity: "who".into(),
             owner: "".into(),
             created_at_ms: -1,
         })
     }
 
-    fn state() -> State {
+    fn state() -> KeyState {
         let forced = EndReason::Forced {
             by: "admin".into(),
             why: "störte".into(),
@@ -243,14 +261,23 @@ mod tests {
             tag: Tag::of(Uuid::from_u128(seq.into())),
             reason,
         });
-        State {
+        KeyState {
             version: 9,
+            home: Some(Home {
+                replica: ReplicaId(Uuid::from_u128(9)),
+                term: 4,
+            }),
             next: Seq(9),
-            head: Seq(6),
             grant: Fence(100),
             fence: Fence(120),
             width: 128,
             unsynced: true,
+            reserved: Reserved {
+                seq_end: Seq(4_105),
+                fence_end: 9_000,
+                volatile_end: Seq(7),
+            },
+            kept: Some(Seq(6)),
             entries: VecDeque::from([
                 entry(6, Liveness::Own { ttl_ms: 0 }),
                 entry(8, Liveness::Session(SessionId(Uuid::from_u128(3)))),
@@ -310,7 +337,7 @@ mod tests {
             let _ = decode_entry(Seq(8), &row);
         }
         assert!(decode_entry(Seq(8), &[]).is_err());
-        assert!(decode_entry(Seq(8), &[1]).is_err());
-        assert!(version_of(&[1]).is_err());
+        assert!(decode_entry(Seq(8), &[2]).is_err());
+        assert!(version_of(&[2]).is_err());
     }
 }

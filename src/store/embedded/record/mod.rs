@@ -5,18 +5,16 @@
 
 mod data;
 mod lock;
-mod replica;
 mod session;
 
 use prost::Message;
 
 pub(super) use data::{decode_cell, encode_cell};
 pub(super) use lock::{LockRow, decode_entry, encode_entry, encode_lock, version_of};
-pub(super) use replica::{decode_replica, encode_replica};
 pub(super) use session::{decode_session, encode_session};
 
-/// The format of every kind of record so far.
-const FORMAT: u8 = 1;
+/// The format of every kind of record.
+const FORMAT: u8 = 2;
 
 /// Why a row is none that this program can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

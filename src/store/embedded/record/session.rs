@@ -21,7 +21,6 @@ struct Row {
     owner: String,
     #[prost(sint64, tag = "7")]
     created_at_ms: i64,
-    /// Joined later: 0, which is none, in the records before.
     #[prost(uint32, tag = "8")]
     disconnect_grace_ms: u32,
 }
@@ -81,20 +80,6 @@ mod tests {
         let row = encode_session(&session);
         assert_eq!(decode_session(session.id, &row), Ok(session.clone()));
         assert!(decode_session(session.id, &row[..row.len() - 1]).is_err());
-        assert!(decode_session(session.id, &[1]).is_err());
-    }
-
-    #[test]
-    fn a_session_that_was_written_before_there_was_a_disconnect_grace_has_none() {
-        let replica = Uuid::from_u128(2);
-        let mut row = vec![1, 0x08, 100, 0x12, 16];
-        row.extend(replica.as_bytes());
-        row.extend([0x18, 3, 0x20, 1]);
-        let session = decode_session(SessionId(Uuid::from_u128(1)), &row).unwrap();
-        assert_eq!((session.ttl_ms, session.epoch), (100, 3));
-        assert_eq!(session.replica, ReplicaId(replica));
-        assert_eq!(session.disconnect_grace(), None);
-        // And is written as it was, for who reads it by the older program.
-        assert_eq!(encode_session(&session), row);
+        assert!(decode_session(session.id, &[2]).is_err());
     }
 }

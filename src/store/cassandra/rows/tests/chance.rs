@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::lock::{
-    Command, CoreLimits, Create, Evidence, Fence, Liveness, Mode, ReplicaId, SessionId, State,
-    decide,
-};
+use crate::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
+use crate::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId};
 
 /// Random numbers that a seed repeats (splitmix64).
 pub struct Chance(pub u64);
@@ -35,73 +33,105 @@ impl Chance {
         [1, 2, 5, 100][self.below(4)]
     }
 
-    fn home(&mut self) -> ReplicaId {
+    fn replica(&mut self) -> ReplicaId {
         ReplicaId(Uuid::from_u128(self.below(3) as u128))
     }
 
-    fn command(&mut self, state: &State) -> Command {
-        if state.entries.is_empty() || self.one_in(3) {
-            let session = SessionId(Uuid::from_u64_pair(self.next(), 1));
-            return Command::Create(Create {
-                request_id: Uuid::from_u64_pair(self.next(), self.next()),
-                mode: Mode::Exclusive,
-                liveness: match self.one_in(2) {
-                    true => Liveness::Session(session),
-                    false => Liveness::Own { ttl_ms: 9_000 },
-                },
-                home: self.home(),
-                identity: "".into(),
-                owner: "somebody".into(),
-                created_at_ms: 7,
+    fn create(&mut self) -> Command {
+        let session = SessionId(Uuid::from_u64_pair(self.next(), 1));
+        Command::Create(NewEntry {
+            request_id: Uuid::from_u64_pair(self.next(), self.next()),
+            mode: Mode::Exclusive,
+            liveness: match self.one_in(2) {
+                true => Liveness::Session(session),
+                false => Liveness::Own { ttl_ms: 9_000 },
+            },
+            identity: "".into(),
+            owner: "somebody".into(),
+            created_at_ms: 7,
+        })
+    }
+
+    fn command(&mut self, state: &KeyState) -> Command {
+        if state.home.is_none() || self.one_in(8) {
+            return Command::TakeOver {
+                from: state.home,
+                to: self.replica(),
                 past: None,
-            });
+            };
+        }
+        if state.entries.is_empty() || self.one_in(3) {
+            return self.create();
         }
         let entry = Arc::clone(&state.entries[self.below(state.entries.len())]);
-        let holds = entry.seq == state.head;
-        match self.below(4) {
-            0 => Command::Release {
+        let writes = WritesOfHolder {
+            synced: self.one_in(2),
+            open: self.one_in(3),
+        };
+        match self.below(5) {
+            0 | 1 => Command::Release {
                 seq: entry.seq,
                 tag: entry.tag(),
-                home: entry.home,
-                grant: holds.then_some(state.grant),
-                synced: self.one_in(2),
-                open_write: false,
+                writes,
             },
-            1 => Command::Evict {
+            2 => Command::Evict {
                 seq: entry.seq,
                 tag: entry.tag(),
-                evidence: Evidence::Forced {
+                reason: EndReason::Forced {
                     by: "an operator".into(),
                     why: "".into(),
                 },
+                only_under: None,
             },
-            2 => Command::TakeOver {
-                seq: entry.seq,
-                from_home: entry.home,
-                from_fence: if holds { state.fence } else { Fence::NONE },
-                from_epoch: entry.epoch,
-                to_home: self.home(),
+            3 => Command::HandOver {
+                to: self.replica(),
+                holder: self.one_in(2).then_some(writes),
             },
             _ => Command::Extend {
-                seq: entry.seq,
-                home: entry.home,
                 fence: state.fence,
                 past: None,
             },
         }
     }
 
+    /// Reserves for a home that commits later, as write-back does.
+    fn reserve(&mut self, state: &mut KeyState) {
+        if self.one_in(2) {
+            return;
+        }
+        let seqs = [0, 3, 90][self.below(3)];
+        state.reserved.seq_end = Seq(state.next.0 + seqs);
+        state.reserved.fence_end += self.next() % 1_000;
+        state.reserved.volatile_end = Seq(state.head().0 + self.next() % (seqs + 1));
+        if self.one_in(2) {
+            state.kept = None;
+        }
+    }
+
     /// A state that a few commands make of this one.
-    pub fn successor(&mut self, state: &State) -> State {
+    pub fn successor(&mut self, state: &KeyState) -> KeyState {
         let limits = CoreLimits {
             ended_max: 3,
             ..CoreLimits::default()
         };
         loop {
-            let commands: Vec<_> = (0..=self.below(3)).map(|_| self.command(state)).collect();
-            let now = state.fence.0 + self.next() % 1_000;
-            let next = decide(state, &commands, now, &limits).state;
+            let mut commands: Vec<_> = (0..=self.below(3)).map(|_| self.command(state)).collect();
+            // A key is taken over as its row stands, not behind other changes.
+            if let Some(take_over) = commands
+                .iter()
+                .find(|c| matches!(c, Command::TakeOver { .. }))
+            {
+                commands = vec![take_over.clone()];
+            }
+            let by = Decider {
+                replica: state.home.map_or(self.replica(), |home| home.replica),
+                now_us: Some(state.fence.0 + self.next() % 1_000),
+                limits: &limits,
+            };
+            let mut next = decide(state, &commands, by).state;
             if next.version != state.version {
+                self.reserve(&mut next);
+                assert_eq!(next.check(), Ok(()));
                 return next;
             }
         }

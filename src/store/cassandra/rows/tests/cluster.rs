@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::chance::Chance;
 use super::cql;
 use super::partition::{Partition, Slice};
-use crate::lock::{KeyId, State};
+use crate::key::KeyState;
+use crate::lock::KeyId;
 use crate::store::cassandra::change::Change;
 use crate::store::cassandra::fault::Fault;
 use crate::store::cassandra::options::Keyspace;
@@ -27,7 +28,7 @@ pub enum ReadRepair {
 #[derive(Clone)]
 struct Proposal {
     change: Partition,
-    state: State,
+    state: KeyState,
 }
 
 pub struct Nodes {
@@ -38,10 +39,10 @@ pub struct Nodes {
     /// A change that one node accepted, and of which nobody knows what becomes.
     open: Option<(usize, Proposal)>,
     /// Every state that was ever committed, by its version.
-    committed: BTreeMap<u64, State>,
+    committed: BTreeMap<u64, KeyState>,
     time: u64,
     /// What the transaction that comes next makes of the state.
-    proposed: Option<State>,
+    proposed: Option<KeyState>,
     pub chance: Chance,
 }
 
@@ -75,7 +76,7 @@ impl Cluster {
     }
 
     /// The next transaction is to make this state.
-    pub fn propose(&self, new: &State) {
+    pub fn propose(&self, new: &KeyState) {
         self.lock().proposed = Some(new.clone());
     }
 
@@ -93,7 +94,7 @@ impl Cluster {
                 _ => {
                     // Somebody reads a part of it.
                     let table = self.id.table.clone();
-                    let head = nodes.newest().head.0.cast_signed();
+                    let head = nodes.newest().head().0.cast_signed();
                     let key = Value::text(self.id.key.as_str());
                     let (ask, values) = match nodes.chance.below(3) {
                         0 => (Ask::First(table), vec![key, Value::BigInt(0)]),
@@ -107,7 +108,7 @@ impl Cluster {
         }
     }
 
-    fn change(&self, nodes: &mut Nodes, old: &State, new: &State) {
+    fn change(&self, nodes: &mut Nodes, old: &KeyState, new: &KeyState) {
         let change = Change::between(old, new).unwrap();
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
@@ -124,11 +125,11 @@ fn unknown() -> Fault {
 }
 
 impl Nodes {
-    pub fn committed(&self, version: u64) -> Option<&State> {
+    pub fn committed(&self, version: u64) -> Option<&KeyState> {
         self.committed.get(&version)
     }
 
-    fn newest(&self) -> State {
+    fn newest(&self) -> KeyState {
         let newest = self.committed.last_key_value();
         newest.map(|(_, state)| state.clone()).unwrap_or_default()
     }
@@ -168,7 +169,7 @@ impl Nodes {
     }
 
     /// A lightweight transaction. Whether it was applied.
-    fn swap(&mut self, ask: &Ask, values: &[Value], new: &State) -> Result<bool, Fault> {
+    fn swap(&mut self, ask: &Ask, values: &[Value], new: &KeyState) -> Result<bool, Fault> {
         let two = self.settle();
         self.time += 2;
         let (condition, change) = cql::batch(&text(ask), values, self.time);
@@ -262,7 +263,10 @@ impl Nodes {
 fn row(partition: &Partition, slice: &Slice, seq: i64) -> Row {
     let value = |column: &String| match column.as_str() {
         "seq" => Some(Value::BigInt(seq)),
-        column => partition.value(seq, column).cloned(),
+        column => {
+            let value = partition.value(seq, column).cloned();
+            value.filter(|value| *value != Value::Null)
+        }
     };
     Row {
         columns: slice.columns.clone().into(),

@@ -1,0 +1,256 @@
+//! A call to a key: handed to its machine, and answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
+
+use super::api::EngineError;
+use super::keys::{CallResult, Cell, Listener};
+use super::replica::Replica;
+use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
+use crate::lock::{Fence, KeyId, Seq};
+
+/// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
+pub(super) struct Asking {
+    replica: Arc<Replica>,
+    cell: Arc<Cell>,
+    call: CallId,
+    answer: oneshot::Receiver<CallResult>,
+    is_answered: bool,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        self.answer.close();
+        // It may have come a moment ago, and nobody heard it.
+        match self.answer.try_recv() {
+            Ok(Ok(Answer::Held { entry, .. })) => {
+                if let Some(grant) = entry.grant {
+                    let lost = Event::AnswerLost { grant };
+                    self.replica.happen(&self.cell, lost);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => self.replica.call_gone(&self.cell, self.call),
+        }
+    }
+}
+
+impl Asking {
+    /// The answer.
+    pub async fn answer(&mut self) -> CallResult {
+        let answer = (&mut self.answer).await;
+        self.is_answered = true;
+        // The machine that had it is lost: what became of the call is not known.
+        answer.unwrap_or_else(|_| {
+            Err(CallError {
+                why: KeyError::StoreUnavailable(
+                    "what this replica knew of the key was lost".into(),
+                ),
+                may_have_written: true,
+            })
+        })
+    }
+
+    /// The wait has lasted as long as it may.
+    pub fn wait_over(&self) {
+        self.replica.happen(&self.cell, Event::WaitOver(self.call));
+    }
+}
+
+/// HELD that was answered by a machine, until somebody hears it.
+pub(super) struct HeldAnswer {
+    replica: Arc<Replica>,
+    cell: Arc<Cell>,
+    grant: Option<Fence>,
+}
+
+impl HeldAnswer {
+    pub fn heard(mut self) {
+        self.grant = None;
+    }
+}
+
+impl Drop for HeldAnswer {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant {
+            let lost = Event::AnswerLost { grant };
+            self.replica.happen(&self.cell, lost);
+        }
+    }
+}
+
+/// A watch that has begun.
+pub(super) struct Watching {
+    pub replica: Arc<Replica>,
+    pub cell: Arc<Cell>,
+    call: CallId,
+    pub news: watch::Receiver<Option<EntryStatus>>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.replica.call_gone(&self.cell, self.call);
+    }
+}
+
+impl Replica {
+    fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<Cell>, EngineError> {
+        self.keys.cell(id).ok_or(EngineError::Exhausted {
+            what: "active_keys_max",
+            limit: self.limits.active_keys_max as u64,
+        })
+    }
+
+    /// Hands a call in. `waits_for`: the entry that it keeps alive.
+    pub fn ask(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+        waits_for: Option<Seq>,
+    ) -> Result<Asking, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), waits_for)?;
+        Ok(Asking {
+            replica: Arc::clone(self),
+            cell,
+            call,
+            answer,
+            is_answered: false,
+        })
+    }
+
+    fn hand_in(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+        mut listener: Listener,
+        waits_for: Option<Seq>,
+    ) -> Result<(Arc<Cell>, CallId), EngineError> {
+        loop {
+            let cell = self.cell(id)?;
+            match self.call(&cell, call.clone(), listener, waits_for) {
+                Ok(call) => return Ok((cell, call)),
+                // Forgotten a moment ago: the next look-up makes a new one.
+                Err(back) => listener = back,
+            }
+        }
+    }
+
+    /// A call whose answer is waited for.
+    pub async fn asked(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+    ) -> Result<Answer, EngineError> {
+        let answer = self.ask(id, call, None)?.answer().await;
+        // Looked at after the store's acknowledgement, and before anybody hears of it (H2).
+        self.sure()?;
+        answer.map_err(|error| EngineError::of_key(error.why))
+    }
+
+    /// As [`Replica::asked`], of what may write: an answer that must not be given may be that of a write.
+    pub async fn asked_to_write(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+    ) -> Result<Answer, EngineError> {
+        let answer = self.ask(id, call, None)?.answer().await;
+        self.sure().map_err(EngineError::with_write)?;
+        answer.map_err(|error| match error.may_have_written {
+            true => EngineError::of_key(error.why).with_write(),
+            false => EngineError::of_key(error.why),
+        })
+    }
+
+    /// Asks until the entry holds the key, for `wait` at most.
+    pub async fn asked_to_wait(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        call: Call,
+        seq: Seq,
+        wait: Duration,
+    ) -> Result<Answer, EngineError> {
+        let mut asking = self.ask(id, call, Some(seq))?;
+        let mut stopping = self.stopping.subscribe();
+        let answer = {
+            let wait_over = self.clock.sleep(wait);
+            tokio::select! {
+                biased;
+                answer = asking.answer() => Some(answer),
+                _ = stopping.wait_for(|stopping| *stopping) => {
+                    self.sure()?;
+                    return Err(EngineError::Stopping);
+                }
+                () = wait_over => None,
+            }
+        };
+        let answer = match answer {
+            Some(answer) => answer,
+            None => {
+                asking.wait_over();
+                asking.answer().await
+            }
+        };
+        self.sure()?;
+        answer.map_err(|error| EngineError::of_key(error.why))
+    }
+
+    /// Whether a live entry of a key that is served here was made by this request.
+    pub fn has_made(&self, id: &KeyId, request_id: Uuid) -> bool {
+        let Some(cell) = self.keys.find(id) else {
+            return false;
+        };
+        let slot = cell.slot();
+        let state = slot.machine.state();
+        state.is_some_and(|state| state.entries.iter().any(|e| e.request_id == request_id))
+    }
+
+    /// Until it is said to be heard, an answer of HELD counts as lost.
+    pub fn held_answer(self: &Arc<Self>, id: &Arc<KeyId>, answer: &Answer) -> Option<HeldAnswer> {
+        let Answer::Held { entry, .. } = answer else {
+            return None;
+        };
+        Some(HeldAnswer {
+            replica: Arc::clone(self),
+            cell: self.keys.find(id)?,
+            grant: entry.grant,
+        })
+    }
+
+    /// Begins a watch.
+    pub async fn asked_to_watch(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        entry: crate::key::machine::EntryRef,
+    ) -> Result<(Watching, Answer), EngineError> {
+        let (begun, answer) = oneshot::channel();
+        let (sender, news) = watch::channel(None);
+        let listener = Listener::Watch {
+            begun: Some(begun),
+            news: sender,
+        };
+        let seq = Some(entry.seq);
+        let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, seq)?;
+        let watching = Watching {
+            replica: Arc::clone(self),
+            cell,
+            call,
+            news,
+        };
+        let answer = answer.await;
+        self.sure()?;
+        match answer {
+            Ok(Ok(answer)) => Ok((watching, answer)),
+            Ok(Err(error)) => Err(EngineError::of_key(error.why)),
+            Err(_) => Err(EngineError::Unavailable(
+                "what this replica knew of the key was lost".to_owned(),
+            )),
+        }
+    }
+}

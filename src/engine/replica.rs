@@ -1,0 +1,123 @@
+//! One replica: what all that serves under one id shares.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::activity::Activity;
+use super::api::EngineError;
+use super::keys::Keys;
+use super::peers::Peers;
+use super::sessions::Sessions;
+use super::time::Time;
+use crate::clock::{Clock, Ids};
+use crate::key::machine::KeyLimits;
+use crate::limits::Limits;
+use crate::lock::{KeyId, ReplicaId, SessionId, TableName};
+use crate::log_throttle::LogThrottle;
+use crate::membership::{Membership, NotSure, Ranked};
+use crate::store::{ReplicaRow, Store};
+
+/// What all that serves under one id shares.
+pub(super) struct Replica {
+    pub id: ReplicaId,
+    /// Its row, as it announced itself.
+    pub row: ReplicaRow,
+    /// Where it runs.
+    pub zone: String,
+    pub tables: BTreeSet<TableName>,
+    pub limits: Limits,
+    pub key_limits: KeyLimits,
+    pub store: Store,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    pub peers: Arc<dyn Peers>,
+    /// Who else is there, and whether this one may answer (H2).
+    pub membership: Arc<Membership>,
+    pub time: Arc<Time>,
+    pub keys: Keys,
+    pub sessions: Arc<Sessions>,
+    /// True once the engine stops: waits end, no call is taken.
+    pub stopping: watch::Sender<bool>,
+    /// True once this replica has ended, fenced or stopped: its tasks end.
+    pub ended: watch::Sender<bool>,
+    pub counters: Arc<Counters>,
+    pub activity: Arc<Activity>,
+    /// When the alarms were looked at last, in milliseconds of CLOCK_BOOTTIME: the process moves.
+    pub moved: Arc<AtomicU64>,
+    /// What the store does to all keys alike must not fill the log.
+    pub log_throttles: LogThrottles,
+}
+
+/// Faults that are met again and again for as long as a store is in trouble.
+#[derive(Debug, Default)]
+pub(super) struct LogThrottles {
+    /// Of changes of keys.
+    pub unknown_outcome: LogThrottle,
+    /// Of sessions that are to be closed.
+    pub not_closed: LogThrottle,
+}
+
+/// What the engine counted since the process started, under all its ids.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Compare-and-swaps that took effect.
+    pub swaps: AtomicU64,
+    /// Compare-and-swaps that met another state.
+    pub conflicts: AtomicU64,
+    /// Compare-and-swaps of unknown outcome.
+    pub unknown: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+}
+
+impl Replica {
+    /// Whether this replica may answer now (H2). Asked after the store's acknowledgement, and before anybody hears of it.
+    pub fn sure(&self) -> Result<(), EngineError> {
+        self.membership
+            .is_sure()
+            .map_err(|not_sure| match not_sure {
+                NotSure::Silent => EngineError::Silent,
+                NotSure::Fenced => EngineError::CutOff,
+                NotSure::Stopped => EngineError::Stopping,
+            })
+    }
+
+    /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.
+    pub async fn is_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
+        let is_down = self.membership.confirm_down(id).await;
+        is_down.map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
+    /// Whether this replica should be the home of a key.
+    pub fn is_ranked(&self, id: &KeyId) -> bool {
+        self.membership.ranked(id, &self.zone) == Ranked::Local
+    }
+
+    /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to
+    /// 1 s.
+    pub fn backoff(&self, tries: u32) -> Duration {
+        let span_ms = 5u64.saturating_mul(1 << tries.min(8)).min(1_000);
+        Duration::from_millis(span_ms / 2 + self.ids.below(span_ms / 2 + 1))
+    }
+
+    /// Tells the other replicas that a session has ended. Best effort.
+    pub fn tell_session_ended(&self, session: SessionId) {
+        for peer in self.membership.peers() {
+            self.peers.session_ended(&peer, session);
+        }
+    }
+}
+
+/// The process moves.
+pub(super) fn note_moved(moved: &AtomicU64, clock: &dyn Clock) {
+    let now = u64::try_from(clock.boot().as_millis()).unwrap_or(u64::MAX);
+    moved.store(now, Ordering::Relaxed);
+}

@@ -1,0 +1,163 @@
+//! Sessions that another replica keeps, and that entries of this home live by.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use super::table::Due;
+use super::{Keeper, changing, keeper, unavailable};
+use crate::engine::api::{EngineError, Renewed};
+use crate::engine::peers::{PeerError, Presence};
+use crate::engine::replica::Replica;
+use crate::lock::SessionId;
+use crate::store::SessionRow;
+
+/// How often they are looked over.
+const EVERY: Duration = Duration::from_millis(200);
+/// How many are worked at, at once.
+const AT_ONCE: usize = 32;
+/// How often a renewal follows a session from keeper to keeper.
+const HOPS_MAX: usize = 4;
+
+/// Looks after them until this replica is fenced.
+pub(in super::super) async fn watch(replica: Arc<Replica>) {
+    let mut ended = replica.ended.subscribe();
+    loop {
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = replica.clock.sleep(EVERY) => {}
+        }
+        let due = replica.sessions.table.due(replica.clock.boot());
+        futures_util::stream::iter(due)
+            .for_each_concurrent(AT_ONCE, |due| look_after(&replica, due))
+            .await;
+    }
+}
+
+async fn look_after(replica: &Arc<Replica>, due: Due) {
+    let session = due.session;
+    if due.ended {
+        return replica.end_entries(session);
+    }
+    let is_down = due
+        .keeper
+        .is_some_and(|keeper| replica.membership.presence(keeper.replica) == Presence::Down);
+    if due.read || is_down {
+        read(replica, session).await;
+    }
+    if due.renew
+        && let Err(error) = renew(replica, session).await
+    {
+        tracing::debug!(%session, %error, "an open call could not renew its session");
+    }
+}
+
+/// Reads the row of a session, and does what it says.
+pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
+    let row = match replica.store.sessions.load_session(session).await {
+        Ok(row) => row,
+        Err(error) => {
+            return tracing::debug!(%session, %error, "the row of a session could not be read");
+        }
+    };
+    let boot = replica.clock.boot();
+    let Some(row) = row.filter(|row| row.open) else {
+        replica.sessions.table.ended_elsewhere(session, boot);
+        return replica.end_entries(session);
+    };
+    replica.sessions.table.read(&row, boot);
+    replica.note_session_ttl(session, row.ttl());
+    if row.replica == replica.id {
+        if let Err(error) = keeper::adopt_row(replica, row).await {
+            tracing::debug!(%session, %error, "a session could not be kept yet");
+        }
+    } else if replica.membership.presence(row.replica) == Presence::Down {
+        // Its client may live: it has a whole TTL from here on.
+        let from = row.replica;
+        if let Err(error) = keeper::take_over(replica, session, from).await {
+            tracing::debug!(%session, %error, "a session could not be taken over");
+        }
+    }
+}
+
+/// Passes a renewal on to the keeper of a session: what that says of its validity.
+pub(in super::super) async fn renew(
+    replica: &Arc<Replica>,
+    session: SessionId,
+) -> Result<Renewed, EngineError> {
+    let table = &replica.sessions.table;
+    for _ in 0..HOPS_MAX {
+        if let Ok(renewed) = table.renew(session, replica.time.now(), false) {
+            return Ok(renewed);
+        }
+        let keeper = match table.keeper(session) {
+            Some(keeper) => keeper,
+            None => read_keeper(replica, session).await?,
+        };
+        let peer = match replica.membership.presence_after_read(keeper.replica).await {
+            Presence::Live(peer) => peer,
+            Presence::Local => {
+                let row = replica.store.sessions.load_session(session).await;
+                let row = row.map_err(unavailable)?.filter(|row| row.open);
+                keeper::adopt_row(replica, row.ok_or(EngineError::SessionEnded)?).await?;
+                continue;
+            }
+            // Its client lives, and asked for it by name.
+            Presence::Down => {
+                match keeper::take_over(replica, session, keeper.replica).await {
+                    Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            Presence::Silent | Presence::Unsure => {
+                return Err(unreachable("is silent, and not declared down yet"));
+            }
+        };
+        let sent = replica.clock.boot();
+        match replica.peers.renew_session(&peer, session).await {
+            Ok(renewed) => {
+                table.heard(session, renewed, sent);
+                return Ok(renewed);
+            }
+            Err(PeerError::Refused(EngineError::SessionEnded)) => {
+                table.ended_elsewhere(session, replica.clock.boot());
+                replica.end_entries(session);
+                return Err(EngineError::SessionEnded);
+            }
+            Err(PeerError::Refused(EngineError::Elsewhere { .. })) => table.forget_keeper(session),
+            Err(PeerError::Refused(error)) => return Err(error),
+            // By way of the store, if it lives.
+            Err(PeerError::Unreachable(why)) => {
+                tracing::debug!(%session, why, "the keeper of a session cannot be called");
+                match keeper::take_over(replica, session, keeper.replica).await {
+                    Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    Err(changing())
+}
+
+fn unreachable(why: &str) -> EngineError {
+    EngineError::Unavailable(format!("the replica that keeps the session {why}"))
+}
+
+async fn read_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Keeper, EngineError> {
+    let row = replica.store.sessions.load_session(session).await;
+    let row: Option<SessionRow> = row.map_err(unavailable)?.filter(|row| row.open);
+    let Some(row) = row else {
+        let boot = replica.clock.boot();
+        replica.sessions.table.ended_elsewhere(session, boot);
+        return Err(EngineError::SessionEnded);
+    };
+    replica.sessions.table.read(&row, replica.clock.boot());
+    Ok(Keeper {
+        replica: row.replica,
+        epoch: row.epoch,
+        ttl: row.ttl(),
+    })
+}

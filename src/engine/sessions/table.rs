@@ -1,0 +1,294 @@
+//! The sessions that matter here: those that this replica keeps, with their leases, and those that others keep and that
+//! entries of this home live by.
+//!
+//! Those kept here are in [`kept`], those kept elsewhere in [`elsewhere`].
+//!
+//! One table under one mutex that is never held across an await, nor while a key's is taken.
+
+mod elsewhere;
+mod kept;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::engine::api::Renewed;
+use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
+use crate::session::{Lease, Observed};
+use crate::store::SessionRow;
+
+/// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+
+/// Why a session cannot be renewed here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotRenewed {
+    /// It has ended.
+    Ended,
+    /// This replica does not keep it.
+    NotKept,
+}
+
+pub use elsewhere::Due;
+
+/// What came of noting that an entry lives by a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attached {
+    /// It is known.
+    Ok,
+    /// Nothing is known of it: its row is to be read.
+    Unknown,
+    /// It has ended.
+    Ended,
+}
+
+/// Why nothing more can live by a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoRoom {
+    /// It has ended.
+    Ended,
+    /// As many entries live by it as may.
+    Full,
+}
+
+/// Who keeps a session that this replica does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keeper {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// The epoch of the row that says so.
+    pub epoch: u32,
+    /// The session's TTL.
+    pub ttl: Duration,
+}
+
+enum Role {
+    Kept {
+        row: SessionRow,
+        lease: Lease,
+        alarm: Observed,
+        /// That it has ended stands in its row.
+        closed: bool,
+    },
+    Elsewhere {
+        keeper: Option<Keeper>,
+        read_at: Option<Duration>,
+        /// When a renewal was passed on last.
+        renewed_at: Option<Duration>,
+        /// What its keeper said last: the TTL and the grace, and until when it is safe.
+        said: Option<(Renewed, Duration)>,
+        ended: bool,
+    },
+}
+
+struct Known {
+    role: Role,
+    entries: BTreeSet<(Arc<KeyId>, Seq)>,
+    /// Entries that are being made.
+    creating: usize,
+    /// Calls open here that keep it alive, wherever it is kept.
+    open_calls: u32,
+    wanted_until: Duration,
+    /// Notified when the last entry is gone.
+    emptied: Arc<Notify>,
+}
+
+impl Known {
+    fn elsewhere(now: Duration) -> Self {
+        Known {
+            role: Role::Elsewhere {
+                keeper: None,
+                read_at: None,
+                renewed_at: None,
+                said: None,
+                ended: false,
+            },
+            entries: BTreeSet::new(),
+            creating: 0,
+            open_calls: 0,
+            wanted_until: now.saturating_add(REMEMBERED_FOR),
+            emptied: Arc::default(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match &self.role {
+            Role::Kept { lease, .. } => lease.has_ended(),
+            Role::Elsewhere { ended, .. } => *ended,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    sessions: HashMap<SessionId, Known>,
+    alarms: BTreeMap<(Observed, SessionId), ()>,
+    kept: usize,
+}
+
+/// The sessions that matter to a replica.
+pub struct Table {
+    inner: Mutex<Inner>,
+    sessions_max: usize,
+    entries_max: usize,
+}
+
+impl Table {
+    pub fn new(sessions_max: usize, entries_max: usize) -> Self {
+        Table {
+            inner: Mutex::default(),
+            sessions_max,
+            entries_max,
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Nothing below panics between two dependent changes, so a poisoned table is still whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no further session can be kept here.
+    pub fn is_full(&self) -> bool {
+        self.inner().kept >= self.sessions_max
+    }
+
+    /// How many are kept here.
+    pub fn count(&self) -> usize {
+        self.inner().kept
+    }
+
+    /// Notes that an entry lives by a session.
+    pub fn attach(
+        &self,
+        session: SessionId,
+        id: &Arc<KeyId>,
+        seq: Seq,
+        boot: Duration,
+    ) -> Attached {
+        let mut inner = self.inner();
+        let known = inner
+            .sessions
+            .entry(session)
+            .or_insert_with(|| Known::elsewhere(boot));
+        known.entries.insert((Arc::clone(id), seq));
+        match &known.role {
+            _ if known.has_ended() => Attached::Ended,
+            Role::Elsewhere { keeper: None, .. } => Attached::Unknown,
+            Role::Elsewhere { .. } | Role::Kept { .. } => Attached::Ok,
+        }
+    }
+
+    /// Notes that an entry lives by a session no longer.
+    pub fn detach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) {
+        let mut inner = self.inner();
+        if let Some(known) = inner.sessions.get_mut(&session) {
+            known.entries.remove(&(Arc::clone(id), seq));
+            if known.entries.is_empty() {
+                known.emptied.notify_waiters();
+            }
+        }
+    }
+
+    /// Keeps room for one more entry of a session.
+    pub fn begin_create(&self, session: SessionId, boot: Duration) -> Result<(), NoRoom> {
+        let mut inner = self.inner();
+        let known = inner
+            .sessions
+            .entry(session)
+            .or_insert_with(|| Known::elsewhere(boot));
+        if known.has_ended() {
+            return Err(NoRoom::Ended);
+        }
+        if known.entries.len().saturating_add(known.creating) >= self.entries_max {
+            return Err(NoRoom::Full);
+        }
+        known.creating += 1;
+        Ok(())
+    }
+
+    /// The entry was made, or was not.
+    pub fn end_create(&self, session: SessionId) {
+        if let Some(known) = self.inner().sessions.get_mut(&session) {
+            known.creating = known.creating.saturating_sub(1);
+        }
+    }
+
+    /// A call that keeps a session alive opens.
+    pub fn open_call(&self, session: SessionId, now: Observed, boot: Duration) {
+        let mut inner = self.inner();
+        let known = inner
+            .sessions
+            .entry(session)
+            .or_insert_with(|| Known::elsewhere(boot));
+        known.open_calls = known.open_calls.saturating_add(1);
+        if let Role::Kept { lease, .. } = &mut known.role {
+            lease.open_call(now);
+        }
+    }
+
+    /// It closes.
+    pub fn close_call(&self, session: SessionId, now: Observed) {
+        let mut inner = self.inner();
+        if let Some(known) = inner.sessions.get_mut(&session) {
+            known.open_calls = known.open_calls.saturating_sub(1);
+            if let Role::Kept { lease, .. } = &mut known.role {
+                lease.close_call(now);
+            }
+        }
+        // Its client may be disconnected, which did not matter meanwhile.
+        inner.fire_sooner(session, now);
+    }
+
+    /// The keys with entries that live by a session.
+    pub fn keys_of(&self, session: SessionId) -> Vec<Arc<KeyId>> {
+        let inner = self.inner();
+        let Some(known) = inner.sessions.get(&session) else {
+            return Vec::new();
+        };
+        let mut keys: Vec<_> = known.entries.iter().map(|(id, _)| Arc::clone(id)).collect();
+        keys.dedup();
+        keys
+    }
+
+    /// Notified once nothing lives by a session; `None` if that is so.
+    pub fn emptied(&self, session: SessionId) -> Option<Arc<Notify>> {
+        let inner = self.inner();
+        let known = inner.sessions.get(&session)?;
+        (!known.entries.is_empty()).then(|| Arc::clone(&known.emptied))
+    }
+
+    /// How many entries live by a session, as far as this replica knows.
+    pub fn entries_of(&self, session: SessionId) -> usize {
+        let inner = self.inner();
+        let known = inner.sessions.get(&session);
+        known.map_or(0, |known| known.entries.len())
+    }
+
+    /// The TTL of a session, as far as it is known here.
+    pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
+        match &self.inner().sessions.get(&session)?.role {
+            Role::Kept { lease, .. } => Some(lease.ttl()),
+            Role::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.ttl),
+        }
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, session: SessionId) {
+        let Some(known) = self.sessions.remove(&session) else {
+            return;
+        };
+        if let Role::Kept { alarm, .. } = known.role {
+            self.alarms.remove(&(alarm, session));
+            self.kept -= 1;
+        }
+        if self.sessions.capacity() > 64 && self.sessions.len() < self.sessions.capacity() / 8 {
+            self.sessions.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

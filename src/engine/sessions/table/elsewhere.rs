@@ -1,0 +1,215 @@
+//! The sessions that another replica keeps: who does, and what that said of them.
+
+use std::time::Duration;
+
+use super::{Inner, Keeper, Known, Role, Table};
+use crate::engine::api::Renewed;
+use crate::lock::SessionId;
+use crate::store::SessionRow;
+
+/// After this the row of a session that another replica keeps is read again: its keeper tells of an end at once, so this
+/// is for what it could not tell.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is to be done about a session that another replica keeps.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// Which.
+    pub session: SessionId,
+    /// Who keeps it, as far as it is known.
+    pub keeper: Option<Keeper>,
+    /// Its row is to be read.
+    pub read: bool,
+    /// A call that is open here keeps it alive: that is to be passed on.
+    pub renew: bool,
+    /// It has ended, and what lives by it is to be told so.
+    pub ended: bool,
+}
+
+impl Table {
+    /// What the keeper of a session elsewhere said, while at least two thirds of it are left (H10).
+    pub fn said(&self, session: SessionId, boot: Duration) -> Option<Renewed> {
+        let inner = self.inner();
+        match &inner.sessions.get(&session)?.role {
+            Role::Elsewhere {
+                said: Some((renewed, until)),
+                ended: false,
+                ..
+            } => {
+                let left = until.saturating_sub(boot);
+                (left >= renewed.valid_for / 3 * 2).then_some(Renewed {
+                    valid_for: left,
+                    ..*renewed
+                })
+            }
+            Role::Elsewhere { .. } | Role::Kept { .. } => None,
+        }
+    }
+
+    /// Whether a renewal is to be passed on to the keeper now: of what it said, less than two thirds are left. From
+    /// here on it counts as passed on.
+    pub fn is_due(&self, session: SessionId, boot: Duration) -> bool {
+        let mut inner = self.inner();
+        let Some(known) = inner.sessions.get_mut(&session) else {
+            return false;
+        };
+        let Role::Elsewhere {
+            keeper: Some(keeper),
+            renewed_at,
+            ended: false,
+            ..
+        } = &mut known.role
+        else {
+            return false;
+        };
+        let pause = keeper.ttl / 3;
+        let is_due = renewed_at.is_none_or(|at| boot.saturating_sub(at) >= pause);
+        if is_due {
+            *renewed_at = Some(boot);
+        }
+        is_due
+    }
+
+    /// What the keeper of a session answered to a renewal that was sent at `sent`.
+    pub fn heard(&self, session: SessionId, renewed: Renewed, sent: Duration) {
+        if let Some(known) = self.inner().sessions.get_mut(&session)
+            && let Role::Elsewhere {
+                said, renewed_at, ..
+            } = &mut known.role
+        {
+            *said = Some((renewed, sent.saturating_add(renewed.valid_for)));
+            *renewed_at = (*renewed_at).max(Some(sent));
+        }
+    }
+
+    /// Who keeps a session, as far as it is known here.
+    pub fn keeper(&self, session: SessionId) -> Option<Keeper> {
+        match &self.inner().sessions.get(&session)?.role {
+            Role::Elsewhere { keeper, .. } => *keeper,
+            Role::Kept { .. } => None,
+        }
+    }
+
+    /// The row of a session that this replica does not keep.
+    pub fn read(&self, row: &SessionRow, boot: Duration) {
+        let mut inner = self.inner();
+        let known = inner
+            .sessions
+            .entry(row.id)
+            .or_insert_with(|| Known::elsewhere(boot));
+        if let Role::Elsewhere {
+            keeper,
+            read_at,
+            said,
+            ended,
+            ..
+        } = &mut known.role
+        {
+            let new = Keeper {
+                replica: row.replica,
+                epoch: row.epoch,
+                ttl: row.ttl(),
+            };
+            if keeper.is_some_and(|old| old.epoch > row.epoch) {
+                return;
+            }
+            if keeper.is_none_or(|old| old.replica != new.replica) {
+                *said = None;
+            }
+            *keeper = Some(new);
+            *read_at = Some(boot);
+            *ended |= !row.open;
+        }
+    }
+
+    /// A session that this replica does not keep has ended.
+    pub fn ended_elsewhere(&self, session: SessionId, boot: Duration) {
+        let mut inner = self.inner();
+        if let Some(known) = inner.sessions.get_mut(&session)
+            && let Role::Elsewhere { ended, read_at, .. } = &mut known.role
+        {
+            *ended = true;
+            *read_at = Some(boot);
+        }
+    }
+
+    /// Another replica keeps a session that this one kept.
+    pub fn moved(&self, row: &SessionRow, boot: Duration) {
+        {
+            let mut inner = self.inner();
+            let Inner {
+                sessions,
+                alarms,
+                kept,
+            } = &mut *inner;
+            if let Some(known) = sessions.get_mut(&row.id)
+                && let Role::Kept { alarm, .. } = &known.role
+            {
+                alarms.remove(&(*alarm, row.id));
+                *kept -= 1;
+                known.role = Known::elsewhere(boot).role;
+            }
+        }
+        self.read(row, boot);
+    }
+
+    /// Its row is to be read at once.
+    pub fn forget_keeper(&self, session: SessionId) {
+        if let Some(known) = self.inner().sessions.get_mut(&session)
+            && let Role::Elsewhere {
+                keeper,
+                read_at,
+                said,
+                ..
+            } = &mut known.role
+        {
+            (*keeper, *read_at, *said) = (None, None, None);
+        }
+    }
+
+    /// What is to be done about sessions that other replicas keep. Those that nobody cares for are forgotten.
+    pub fn due(&self, boot: Duration) -> Vec<Due> {
+        let mut inner = self.inner();
+        let unwanted: Vec<SessionId> = inner
+            .sessions
+            .iter()
+            .filter(|(_, known)| {
+                let is_unused =
+                    known.entries.is_empty() && known.creating == 0 && known.open_calls == 0;
+                let is_elsewhere = matches!(known.role, Role::Elsewhere { .. });
+                is_unused && is_elsewhere && known.wanted_until <= boot
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for session in unwanted {
+            inner.forget(session);
+        }
+        let sessions = inner.sessions.iter();
+        let due = sessions.filter_map(|(session, known)| {
+            let Role::Elsewhere {
+                keeper,
+                read_at,
+                renewed_at,
+                ended,
+                ..
+            } = &known.role
+            else {
+                return None;
+            };
+            let is_used = !known.entries.is_empty() || known.open_calls > 0;
+            let ttl = keeper.map_or(READ_AGAIN, |keeper| keeper.ttl);
+            let due = |at: &Option<Duration>, pause: Duration| {
+                at.is_none_or(|at| boot.saturating_sub(at) >= pause)
+            };
+            Some(Due {
+                session: *session,
+                keeper: *keeper,
+                read: is_used && !ended && due(read_at, READ_AGAIN.max(ttl)),
+                renew: known.open_calls > 0 && !ended && due(renewed_at, ttl / 3),
+                ended: *ended && !known.entries.is_empty(),
+            })
+        });
+        due.filter(|due| due.read || due.renew || due.ended || due.keeper.is_some())
+            .collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! The sessions that this replica keeps, with their leases. Each has one alarm; a renewal does not move it.
+
+use std::time::Duration;
+
+use super::{Inner, Known, NotRenewed, Role, Table};
+use crate::engine::api::Renewed;
+use crate::lock::SessionId;
+use crate::session::{Lease, Observed};
+use crate::store::SessionRow;
+
+impl Table {
+    /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it is full.
+    pub fn keep(&self, row: SessionRow, now: Observed) -> bool {
+        let mut inner = self.inner();
+        let id = row.id;
+        let is_kept = matches!(
+            inner.sessions.get(&id).map(|known| &known.role),
+            Some(Role::Kept { .. })
+        );
+        if !is_kept && inner.kept >= self.sessions_max {
+            return false;
+        }
+        let Inner {
+            sessions,
+            alarms,
+            kept,
+        } = &mut *inner;
+        let known = sessions
+            .entry(id)
+            .or_insert_with(|| Known::elsewhere(Duration::ZERO));
+        if let Role::Kept {
+            row: present,
+            lease,
+            ..
+        } = &mut known.role
+        {
+            if !lease.has_ended() {
+                *present = row;
+            }
+            return true;
+        }
+        let lease = Lease::with_open_calls(row.ttl(), now, known.open_calls)
+            .with_disconnect_grace(row.disconnect_grace());
+        let alarm = lease.expires(now);
+        alarms.insert((alarm, id), ());
+        *kept += 1;
+        known.role = Role::Kept {
+            row,
+            lease,
+            alarm,
+            closed: false,
+        };
+        true
+    }
+
+    /// A renewal; `on_stream`: its client is connected.
+    pub fn renew(
+        &self,
+        session: SessionId,
+        now: Observed,
+        on_stream: bool,
+    ) -> Result<Renewed, NotRenewed> {
+        let mut inner = self.inner();
+        let Some(known) = inner.sessions.get_mut(&session) else {
+            return Err(NotRenewed::NotKept);
+        };
+        match &mut known.role {
+            Role::Kept { lease, .. } => {
+                let renewed = match on_stream {
+                    true => lease.renew_on_stream(now),
+                    false => lease.renew(now),
+                };
+                let valid_for = renewed.ok_or(NotRenewed::Ended)?;
+                Ok(Renewed {
+                    ttl: lease.ttl(),
+                    disconnect_grace: lease.disconnect_grace(),
+                    valid_for,
+                })
+            }
+            Role::Elsewhere { ended: true, .. } => Err(NotRenewed::Ended),
+            Role::Elsewhere { .. } => Err(NotRenewed::NotKept),
+        }
+    }
+
+    /// A stream ended that the client of a session sent renewals on.
+    pub fn disconnected(&self, session: SessionId, now: Observed) {
+        let mut inner = self.inner();
+        if let Some(known) = inner.sessions.get_mut(&session)
+            && let Role::Kept { lease, .. } = &mut known.role
+        {
+            lease.disconnect(now);
+        }
+        inner.fire_sooner(session, now);
+    }
+
+    /// Ends the leases whose time has come, `most` at most.
+    pub fn expire(&self, now: Observed, most: usize) -> Vec<SessionId> {
+        let mut inner = self.inner();
+        let mut expired = Vec::new();
+        while expired.len() < most
+            && let Some(first) = inner.alarms.first_entry()
+            && first.key().0 <= now
+        {
+            let ((_, session), ()) = first.remove_entry();
+            let Some(known) = inner.sessions.get_mut(&session) else {
+                continue;
+            };
+            let Role::Kept { lease, alarm, .. } = &mut known.role else {
+                continue;
+            };
+            if lease.expire(now) {
+                expired.push(session);
+            } else {
+                let again = lease.expires(now);
+                *alarm = again;
+                inner.alarms.insert((again, session), ());
+            }
+        }
+        expired
+    }
+
+    /// Ends a session that is kept here: nothing renews it, and nothing more can live by it. False if it is not kept
+    /// here.
+    pub fn end(&self, session: SessionId) -> bool {
+        let mut inner = self.inner();
+        let Some(known) = inner.sessions.get_mut(&session) else {
+            return false;
+        };
+        match &mut known.role {
+            Role::Kept { lease, .. } => {
+                lease.end();
+                true
+            }
+            Role::Elsewhere { .. } => false,
+        }
+    }
+
+    /// Its row says that it has ended.
+    pub fn note_closed(&self, session: SessionId) {
+        if let Some(known) = self.inner().sessions.get_mut(&session)
+            && let Role::Kept { closed, .. } = &mut known.role
+        {
+            *closed = true;
+        }
+    }
+
+    /// Forgets a session that has ended, and that nothing lives by. True if this replica kept it: then its row is to be
+    /// forgotten, too.
+    pub fn forget_if_done(&self, session: SessionId) -> bool {
+        let mut inner = self.inner();
+        let Some(known) = inner.sessions.get(&session) else {
+            return false;
+        };
+        let is_unused = known.entries.is_empty() && known.creating == 0 && known.open_calls == 0;
+        let (is_done, was_kept) = match &known.role {
+            Role::Kept { lease, closed, .. } => (lease.has_ended() && *closed, true),
+            Role::Elsewhere { ended, .. } => (*ended, false),
+        };
+        if !is_unused || !is_done {
+            return false;
+        }
+        inner.forget(session);
+        was_kept
+    }
+
+    /// What is left of a session that is kept here.
+    pub fn left(&self, session: SessionId, now: Observed) -> Option<(Duration, Duration)> {
+        match &self.inner().sessions.get(&session)?.role {
+            Role::Kept { lease, .. } => Some((lease.ttl(), lease.left(now))),
+            Role::Elsewhere { .. } => None,
+        }
+    }
+
+    /// Whether this replica keeps it.
+    pub fn is_kept(&self, session: SessionId) -> bool {
+        let inner = self.inner();
+        let known = inner.sessions.get(&session);
+        matches!(known.map(|known| &known.role), Some(Role::Kept { .. }))
+    }
+}
+
+impl Inner {
+    /// Moves the alarm of a session that may end sooner than that fires. (Later is no matter: it is set again.)
+    pub(super) fn fire_sooner(&mut self, session: SessionId, now: Observed) {
+        let Some(known) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let Role::Kept { lease, alarm, .. } = &mut known.role else {
+            return;
+        };
+        let expires = lease.expires(now);
+        if lease.has_ended() || expires >= *alarm {
+            return;
+        }
+        let older = std::mem::replace(alarm, expires);
+        self.alarms.remove(&(older, session));
+        self.alarms.insert((expires, session), ());
+    }
+}

@@ -1,0 +1,177 @@
+use uuid::Uuid;
+
+use super::*;
+use crate::lock::{Key, TableName};
+use crate::session::Observer;
+
+const TTL: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(2);
+
+fn at(seconds: u64) -> Observed {
+    Observer::new(Duration::MAX)
+        .observe(Duration::ZERO)
+        .plus(s(seconds))
+}
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn session() -> SessionId {
+    SessionId(Uuid::from_u128(7))
+}
+
+fn row(replica: u128, epoch: u32) -> SessionRow {
+    SessionRow {
+        id: session(),
+        ttl_ms: 10_000,
+        disconnect_grace_ms: 2_000,
+        replica: ReplicaId(Uuid::from_u128(replica)),
+        epoch,
+        open: true,
+        identity: String::new(),
+        owner: String::new(),
+        created_at_ms: 0,
+    }
+}
+
+fn key() -> Arc<KeyId> {
+    Arc::new(KeyId {
+        table: TableName::default_table(),
+        key: Key::parse("k", 9).unwrap(),
+    })
+}
+
+fn table() -> Table {
+    Table::new(2, 2)
+}
+
+fn renewed(valid_for: Duration) -> Renewed {
+    Renewed {
+        ttl: TTL,
+        disconnect_grace: None,
+        valid_for,
+    }
+}
+
+#[test]
+fn a_kept_session_expires_once_nothing_renewed_it_for_its_ttl() {
+    let table = table();
+    assert!(table.keep(row(1, 1), at(0)));
+    assert_eq!(table.expire(at(9), 9), []);
+    table.renew(session(), at(9), false).unwrap();
+    assert_eq!(table.expire(at(10), 9), []);
+    assert_eq!(table.expire(at(19), 9), [session()]);
+    let ended = table.renew(session(), at(19), false);
+    assert_eq!(ended, Err(NotRenewed::Ended));
+    // Kept again by a late swap it stays ended.
+    assert!(table.keep(row(1, 2), at(19)));
+    assert_eq!(
+        table.attach(session(), &key(), Seq(1), s(19)),
+        Attached::Ended
+    );
+}
+
+#[test]
+fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
+    let table = table();
+    table.keep(row(1, 1), at(0));
+    table.renew(session(), at(1), true).unwrap();
+    table.open_call(session(), at(1), s(1));
+    table.disconnected(session(), at(2));
+    assert_eq!(table.expire(at(5), 9), []);
+    table.close_call(session(), at(5));
+    assert_eq!(table.expire(at(5).plus(GRACE), 9), [session()]);
+}
+
+#[test]
+fn no_more_sessions_are_kept_and_no_more_entries_live_by_one_than_may() {
+    let table = Table::new(1, 1);
+    assert!(table.keep(row(1, 1), at(0)));
+    let other = SessionRow {
+        id: SessionId(Uuid::from_u128(8)),
+        ..row(1, 1)
+    };
+    assert!(!table.keep(other, at(0)) && table.is_full());
+    table.begin_create(session(), s(0)).unwrap();
+    assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Full));
+    table.end_create(session());
+    table.attach(session(), &key(), Seq(1), s(0));
+    assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Full));
+    table.detach(session(), &key(), Seq(1));
+    table.end(session());
+    assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Ended));
+}
+
+#[test]
+fn what_a_keeper_said_is_enough_while_two_thirds_of_it_are_left() {
+    let table = table();
+    assert_eq!(
+        table.attach(session(), &key(), Seq(1), s(0)),
+        Attached::Unknown
+    );
+    table.read(&row(2, 1), s(0));
+    assert_eq!(table.attach(session(), &key(), Seq(2), s(0)), Attached::Ok);
+    table.heard(session(), renewed(s(9)), s(100));
+    let said = table.said(session(), s(102)).unwrap();
+    assert_eq!(said.valid_for, s(7));
+    assert_eq!(table.said(session(), s(104)), None);
+    // What another keeper says is asked anew.
+    table.heard(session(), renewed(s(9)), s(100));
+    table.read(&row(3, 2), s(101));
+    assert_eq!(table.said(session(), s(101)), None);
+    // An older row changes nothing.
+    table.read(&row(2, 1), s(101));
+    assert_eq!(table.keeper(session()).unwrap().epoch, 2);
+}
+
+#[test]
+fn a_renewal_is_passed_on_every_third_of_the_ttl_and_read_again_where_it_is_used() {
+    let table = table();
+    table.open_call(session(), at(0), s(0));
+    table.read(&row(2, 1), s(0));
+    assert!(table.is_due(session(), s(0)));
+    assert!(!table.is_due(session(), s(3)));
+    assert!(table.is_due(session(), s(4)));
+    let due = |boot| table.due(boot).pop().unwrap();
+    assert!(!due(s(5)).renew && !due(s(5)).read);
+    assert!(due(s(8)).renew && !due(s(8)).read);
+    assert!(due(s(10)).read);
+    table.ended_elsewhere(session(), s(10));
+    table.attach(session(), &key(), Seq(1), s(10));
+    assert!(due(s(10)).ended && !due(s(10)).renew);
+}
+
+#[test]
+fn a_session_that_is_taken_over_keeps_what_lives_by_it_and_its_open_calls() {
+    let table = table();
+    table.attach(session(), &key(), Seq(1), s(0));
+    table.open_call(session(), at(0), s(0));
+    table.read(&row(2, 1), s(0));
+    assert!(table.keep(row(1, 2), at(5)));
+    assert_eq!(table.keys_of(session()), [key()]);
+    assert_eq!(table.expire(at(99), 9), []);
+    table.close_call(session(), at(99));
+    // And it may go elsewhere again.
+    table.moved(&row(3, 3), s(100));
+    assert_eq!((table.count(), table.entries_of(session())), (0, 1));
+    assert_eq!(table.expire(at(999), 9), []);
+    assert_eq!(table.keeper(session()).unwrap().replica, row(3, 3).replica);
+}
+
+#[test]
+fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
+    let table = table();
+    table.keep(row(1, 1), at(0));
+    table.attach(session(), &key(), Seq(1), s(0));
+    assert!(table.end(session()));
+    table.note_closed(session());
+    assert!(!table.forget_if_done(session()));
+    table.detach(session(), &key(), Seq(1));
+    assert!(table.emptied(session()).is_none());
+    assert!(table.forget_if_done(session()));
+    assert_eq!(
+        table.renew(session(), at(1), false),
+        Err(NotRenewed::NotKept)
+    );
+}

@@ -1,0 +1,458 @@
+//! Runs the machines of keys: gives them what happens, and does what they want done.
+//!
+//! [`Replica::happen`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
+//! its own, which comes back with its outcome; that is dropped where the machine that began it is gone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::activity::{Cause, Grant};
+use super::keys::{CallResult, Cell, Listener, Open, Slot};
+use super::replica::{Counters, Replica};
+use super::sessions::Attached;
+use crate::key::KeyState;
+use crate::key::machine::{
+    Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
+    SwapOutcome, WriteOutcome,
+};
+use crate::lock::{KeyId, Seq, SessionId};
+use crate::session::Observed;
+use crate::store::{Cell as Value, StoreError, Swap, Written};
+
+/// After this a key whose memory was lost is taken over again, if nobody asked for it before.
+const LOST_FOR: Duration = Duration::from_secs(1);
+
+/// What was begun for a machine and takes time. Dropped before it came back, its task panicked.
+struct Begun {
+    replica: Arc<Replica>,
+    cell: Arc<Cell>,
+    generation: u64,
+    came_back: bool,
+}
+
+impl Begun {
+    fn came_back(mut self, event: Event) {
+        self.came_back = true;
+        self.replica.came_back(&self.cell, self.generation, event);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // Dropped at the end of the process as well, where nothing is to be done any more.
+        if !self.came_back && std::thread::panicking() {
+            self.replica.lost(&self.cell, self.generation);
+        }
+    }
+}
+
+impl Replica {
+    /// Something happened to a key.
+    pub fn happen(self: &Arc<Self>, cell: &Arc<Cell>, event: Event) {
+        let mut slot = cell.slot();
+        self.run(cell, &mut slot, event);
+        self.leave(cell, slot);
+    }
+
+    /// As [`Replica::happen`], of what was begun by the machine of this generation.
+    fn came_back(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64, event: Event) {
+        let mut slot = cell.slot();
+        if slot.generation == generation {
+            self.run(cell, &mut slot, event);
+        }
+        self.leave(cell, slot);
+    }
+
+    /// Hands a call in. `None` where the cell was forgotten meanwhile: look it up anew.
+    pub fn call(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        call: Call,
+        listener: Listener,
+        waits_for: Option<Seq>,
+    ) -> Result<CallId, Listener> {
+        let mut slot = cell.slot();
+        if slot.removed {
+            return Err(listener);
+        }
+        let id = CallId(slot.next_call);
+        slot.next_call += 1;
+        slot.used = self.clock.boot();
+        let keeps = waits_for
+            .and_then(|seq| slot.sessions.get(&seq).copied())
+            .map(|session| self.sessions.open_call(session));
+        let open = Open {
+            listener,
+            waits_for,
+            keeps,
+        };
+        slot.calls.insert(id, open);
+        self.run(cell, &mut slot, Event::Call { id, call });
+        self.leave(cell, slot);
+        Ok(id)
+    }
+
+    /// Nobody waits for a call any longer.
+    pub fn call_gone(self: &Arc<Self>, cell: &Arc<Cell>, call: CallId) {
+        let mut slot = cell.slot();
+        if slot.calls.remove(&call).is_some() {
+            self.run(cell, &mut slot, Event::CallGone(call));
+        }
+        self.leave(cell, slot);
+    }
+
+    /// Sets the alarm, and forgets a key of which nothing is known.
+    fn leave(self: &Arc<Self>, cell: &Arc<Cell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
+        self.set_alarm(cell, &mut slot);
+        self.note_waiters(cell, &mut slot);
+        let is_forgettable = slot.machine.is_forgettable() && slot.calls.is_empty();
+        let is_removed = slot.removed;
+        drop(slot);
+        if is_forgettable && !is_removed {
+            self.keys.forget(cell);
+        }
+    }
+
+    /// An alarm that is early is set again when it fires, so a later moment moves nothing.
+    fn set_alarm(&self, cell: &Cell, slot: &mut Slot) {
+        let due = slot.machine.due();
+        let is_set = |at: Observed| slot.alarm.is_some_and(|(set, _)| set <= at);
+        match due {
+            Some(at) if !is_set(at) => {
+                if let Some(older) = slot.alarm.take() {
+                    self.time.clear(older);
+                }
+                slot.alarm = Some(self.time.set(at, &cell.id));
+            }
+            Some(_) => {}
+            None => {
+                if let Some(older) = slot.alarm.take() {
+                    self.time.clear(older);
+                }
+            }
+        }
+    }
+
+    /// For operators: how many wait behind the holder.
+    fn note_waiters(&self, cell: &Cell, slot: &mut Slot) {
+        let waiters = slot.machine.state().map_or(0, |state| {
+            let holders = usize::from(state.holder().is_some());
+            state.entries.len().saturating_sub(holders)
+        });
+        if std::mem::replace(&mut slot.waiters, waiters) != waiters {
+            self.activity.waiting(&cell.id, waiters);
+        }
+    }
+
+    /// The alarm of a key fired.
+    pub fn alarm_fired(self: &Arc<Self>, id: &KeyId) {
+        let Some(cell) = self.keys.find(id) else {
+            return;
+        };
+        let mut slot = cell.slot();
+        slot.alarm = None;
+        self.run(&cell, &mut slot, Event::Due);
+        self.leave(&cell, slot);
+    }
+
+    fn run(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
+        self.detach_lost(cell, slot);
+        let mut events = VecDeque::from([event]);
+        let mut effects = Vec::new();
+        let limits = &self.key_limits;
+        while let Some(event) = events.pop_front() {
+            let cx = Context {
+                replica: self.id,
+                now: self.time.now(),
+                now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
+                is_alone: self.store.cluster.is_none(),
+                limits,
+            };
+            slot.machine.on(&cx, event, &mut effects);
+            for effect in effects.drain(..) {
+                events.extend(self.perform(cell, slot, effect));
+            }
+        }
+    }
+
+    /// Does what a machine wants done, or begins it. What happens by that at once, if anything.
+    fn perform(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        slot: &mut Slot,
+        effect: Effect,
+    ) -> Option<Event> {
+        match effect {
+            Effect::Load { settle } => self.begin(cell, slot, move |replica, id| async move {
+                Event::Loaded(replica.load(&id, settle).await)
+            }),
+            Effect::Swap { old, new } => self.begin(cell, slot, move |replica, id| async move {
+                Event::Swapped(replica.swap(&id, &old, &new).await)
+            }),
+            Effect::ReadData { io } => self.begin(cell, slot, move |replica, id| async move {
+                let cell = replica.store.data.read_data(&id).await;
+                let cell = cell.map(|cell| cell.map(datum)).map_err(reason);
+                Event::DataRead { io, cell }
+            }),
+            Effect::WriteData { io, datum } => {
+                self.begin(cell, slot, move |replica, id| async move {
+                    let value = Value {
+                        value: datum.value,
+                        timestamp: datum.timestamp,
+                    };
+                    let outcome = match replica.store.data.write_data(&id, value).await {
+                        Written::Done => WriteOutcome::Done,
+                        Written::Unknown(error) => WriteOutcome::Unknown(reason(error)),
+                        Written::NotStarted(error) => WriteOutcome::NotStarted(reason(error)),
+                    };
+                    Event::DataWritten { io, outcome }
+                });
+            }
+            Effect::Pause { of, tries } => self.pause(cell, slot, of, tries),
+            Effect::Answer { call, answer } => return self.answer(slot, call, answer),
+            Effect::Notify { call, status } => notify(slot, call, status),
+            Effect::RenewSession(session) => self.renew_behind(session),
+            Effect::Attach { session, seq } => return self.attach(cell, slot, session, seq),
+            Effect::Detach { session, seq } => {
+                slot.sessions.remove(&seq);
+                self.sessions.detach(session, &cell.id, seq);
+                self.forget_session_if_done(session);
+            }
+            Effect::Report(report) => self.report(cell, slot, &report),
+        }
+        None
+    }
+
+    /// Does what takes time in a task of its own.
+    fn begin<W, F>(self: &Arc<Self>, cell: &Arc<Cell>, slot: &Slot, work: W)
+    where
+        W: FnOnce(Arc<Replica>, Arc<KeyId>) -> F,
+        F: Future<Output = Event> + Send + 'static,
+    {
+        let begun = Begun {
+            replica: Arc::clone(self),
+            cell: Arc::clone(cell),
+            generation: slot.generation,
+            came_back: false,
+        };
+        let work = work(Arc::clone(self), Arc::clone(&cell.id));
+        tokio::spawn(async move {
+            let event = work.await;
+            begun.came_back(event);
+        });
+    }
+
+    /// What was begun never comes back: its task panicked. The machine that waits for it goes, and the next call, or this
+    /// replica after a moment, takes the key over from itself (H11).
+    fn lost(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64) {
+        let mut slot = cell.slot();
+        if slot.generation == generation {
+            tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+            slot.start_over();
+            self.detach_lost(cell, &mut slot);
+        }
+        self.leave(cell, slot);
+        let (replica, id) = (Arc::clone(self), Arc::clone(&cell.id));
+        tokio::spawn(async move {
+            replica.clock.sleep(LOST_FOR).await;
+            let call = Call::TakeOver { from: replica.id };
+            if let Err(error) = replica.asked(&id, call).await {
+                tracing::debug!(key = %id, %error, "a key whose memory was lost is left to its next call");
+            }
+        });
+    }
+
+    /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
+    fn detach_lost(self: &Arc<Self>, cell: &Cell, slot: &mut Slot) {
+        for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
+            self.sessions.detach(session, &cell.id, seq);
+            self.forget_session_if_done(session);
+        }
+    }
+
+    fn pause(self: &Arc<Self>, cell: &Arc<Cell>, slot: &Slot, of: PauseOf, tries: u32) {
+        let pause = self.clock.sleep(self.backoff(tries));
+        self.begin(cell, slot, move |_, _| async move {
+            pause.await;
+            Event::Resume(of)
+        });
+    }
+
+    /// Answers a call. What nobody heard is told to the machine, where it matters.
+    fn answer(&self, slot: &mut Slot, call: CallId, answer: CallResult) -> Option<Event> {
+        let grant = match &answer {
+            Ok(Answer::Held { entry, .. }) => entry.grant,
+            Ok(_) | Err(_) => None,
+        };
+        let is_watching = matches!(answer, Ok(Answer::Watching { .. }));
+        let is_lost = match slot.calls.get_mut(&call).map(|open| &mut open.listener) {
+            Some(Listener::Watch { begun, .. }) if is_watching => {
+                let begun = begun.take();
+                if begun.is_none_or(|begun| begun.send(answer).is_err()) {
+                    slot.calls.remove(&call);
+                    return Some(Event::CallGone(call));
+                }
+                false
+            }
+            Some(_) => match slot.calls.remove(&call).map(|open| open.listener) {
+                Some(
+                    Listener::Answer(reply)
+                    | Listener::Watch {
+                        begun: Some(reply), ..
+                    },
+                ) => reply.send(answer).is_err(),
+                Some(Listener::Watch { begun: None, .. }) | None => true,
+            },
+            None => true,
+        };
+        let grant = grant.filter(|_| is_lost)?;
+        Some(Event::AnswerLost { grant })
+    }
+
+    fn attach(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        slot: &mut Slot,
+        session: SessionId,
+        seq: Seq,
+    ) -> Option<Event> {
+        slot.sessions.insert(seq, session);
+        for open in slot.calls.values_mut() {
+            if open.waits_for == Some(seq) && open.keeps.is_none() {
+                open.keeps = Some(self.sessions.open_call(session));
+            }
+        }
+        match self.sessions.attach(session, &cell.id, seq) {
+            Attached::Ok => {
+                let ttl = self.sessions.table.ttl_of(session)?;
+                Some(Event::SessionTtl { session, ttl })
+            }
+            Attached::Unknown => {
+                self.look_up_session(session);
+                None
+            }
+            Attached::Ended => Some(Event::SessionEnded(session)),
+        }
+    }
+
+    async fn load(&self, id: &KeyId, settle: bool) -> Result<Loaded, Arc<str>> {
+        let loaded = match settle {
+            true => self.store.keys.load_settled(id).await,
+            false => self.store.keys.load(id).await,
+        };
+        let (state, past) = match loaded.map_err(reason)? {
+            Some(state) => (state, None),
+            // A key without a row may have a value: of a table that was made anew, or written by others (I2).
+            None => {
+                let cell = self.store.data.read_data(id).await.map_err(reason)?;
+                (KeyState::default(), cell.map(|cell| cell.timestamp))
+            }
+        };
+        Ok(Loaded {
+            state: Arc::new(state),
+            past,
+        })
+    }
+
+    async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
+        let counters = &self.counters;
+        match self.store.keys.compare_and_swap(id, old, new).await {
+            Swap::Applied => {
+                Counters::add(&counters.swaps, 1);
+                SwapOutcome::Applied
+            }
+            Swap::Conflict(state) => {
+                Counters::add(&counters.conflicts, 1);
+                SwapOutcome::Conflict(Arc::new(state.unwrap_or_default()))
+            }
+            Swap::Unknown(error) => {
+                Counters::add(&counters.unknown, 1);
+                SwapOutcome::Unknown(reason(error))
+            }
+            Swap::NotStarted(error) => SwapOutcome::NotStarted(reason(error)),
+        }
+    }
+
+    fn report(&self, cell: &Cell, slot: &Slot, report: &Report) {
+        match report {
+            Report::Granted { seq, at_once } => self.granted(cell, slot, *seq, *at_once),
+            Report::Evicted {
+                entry,
+                end,
+                was_holder,
+            } => tracing::info!(
+                key = %cell.id, seq = %entry.seq, was_holder,
+                "an entry ended: {}", super::api::describe_end(end)
+            ),
+            Report::TookOver { from: Some(from) } => {
+                tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+            }
+            Report::TookOver { from: None } => {
+                tracing::debug!(key = %cell.id, "serves a key that had no home");
+            }
+            Report::Deposed { by } => {
+                let by = by.map(|home| home.replica.to_string());
+                tracing::error!(
+                    key = %cell.id, by,
+                    "another replica took a key that this one served: it answers for it no longer"
+                );
+            }
+            Report::InDoubt { why } => {
+                let log_throttle = &self.log_throttles.unknown_outcome;
+                if let Some(times) = log_throttle.met(self.clock.boot(), why) {
+                    tracing::warn!(
+                        key = %cell.id, error = %why, times,
+                        "the outcome of a change is unknown; resolving it"
+                    );
+                }
+            }
+        }
+    }
+
+    fn granted(&self, cell: &Cell, slot: &Slot, seq: Seq, at_once: bool) {
+        let Some(state) = slot.machine.state() else {
+            return;
+        };
+        let Some(entry) = state.entry(seq) else {
+            return;
+        };
+        let wall_ms = i64::try_from(self.clock.wall_us() / 1_000).unwrap_or(i64::MAX);
+        let waited = wall_ms.saturating_sub(entry.created_at_ms).max(0);
+        let grant = Grant {
+            cause: match at_once {
+                true => Cause::AtOnce,
+                false => Cause::Change,
+            },
+            owner: entry.owner.clone(),
+            waited: Duration::from_millis(waited.unsigned_abs()),
+            waiters: state.entries.len().saturating_sub(1),
+        };
+        self.activity.granted(&cell.id, self.clock.boot(), grant);
+    }
+}
+
+fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
+    let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
+    if let Some(Open {
+        listener: Listener::Watch { news, .. },
+        ..
+    }) = slot.calls.get(&call)
+    {
+        news.send_replace(Some(status));
+    }
+    if is_last {
+        slot.calls.remove(&call);
+    }
+}
+
+fn datum(cell: Value) -> Datum {
+    Datum {
+        value: cell.value,
+        timestamp: cell.timestamp,
+    }
+}
+
+fn reason(error: StoreError) -> Arc<str> {
+    error.to_string().into()
+}

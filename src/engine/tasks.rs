@@ -1,0 +1,70 @@
+//! The tasks of a replica beside its keys: alarms, and the requests of replicas that cannot call this one.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::hand_over;
+use super::replica::{Replica, note_moved};
+use super::sessions;
+use super::time::TICK;
+use crate::membership::OpenHandOver;
+
+/// How many alarms are taken at one tick.
+const FIRED_MAX: usize = 10_000;
+
+/// Gives keys and sessions the alarms that are due, until this replica stops.
+pub(super) async fn alarms(replica: Arc<Replica>) {
+    let mut stopping = replica.stopping.subscribe();
+    loop {
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+            () = replica.clock.sleep(TICK) => {}
+        }
+        note_moved(&replica.moved, &*replica.clock);
+        let now = replica.time.now();
+        for id in replica.time.due(now, FIRED_MAX) {
+            replica.alarm_fired(&id);
+        }
+        for session in replica.sessions.table.expire(now, FIRED_MAX) {
+            sessions::expired(&replica, session);
+        }
+    }
+    if replica.store.cluster.is_some() {
+        move_on(replica).await;
+    }
+}
+
+/// Shows that the runtime moves, for as long as a replica that stops is home to its keys: it sends heartbeats until they
+/// were handed over, however long the calls in flight take.
+async fn move_on(replica: Arc<Replica>) {
+    let mut ended = replica.ended.subscribe();
+    let (moved, clock) = (Arc::clone(&replica.moved), Arc::clone(&replica.clock));
+    drop(replica);
+    loop {
+        note_moved(&moved, &*clock);
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = clock.sleep(TICK) => {}
+        }
+    }
+}
+
+/// Hands keys over to replicas that ask for them through the store, until this one has ended.
+pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver<OpenHandOver>) {
+    let mut ended = replica.ended.subscribe();
+    loop {
+        let request = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            request = requests.recv() => request,
+        };
+        let Some(request) = request else {
+            return;
+        };
+        let replica = Arc::clone(&replica);
+        tokio::spawn(async move { hand_over::answer(&replica, request).await });
+    }
+}

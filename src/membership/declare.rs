@@ -1,0 +1,170 @@
+//! Swaps of life for good (H2): another replica's to Down, this one's to Stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::peer::Presence;
+use super::shell::{GIVEN_UP_AFTER, Shared, within};
+use super::surety::Stop;
+use crate::lock::ReplicaId;
+use crate::store::{Life, LifeSwap, StoreError};
+
+/// How often it is tried to declare a replica down, or to say that this one stopped.
+const TRIES: u32 = 4;
+/// Between the tries; each later pause is twice the one before.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How many are declared down at once by those who only observe them.
+pub(super) const DECLARED_AT_ONCE: usize = 16;
+
+/// The one that declares a replica down. Others that want the same wait for it.
+struct Declaring<'a> {
+    shared: &'a Shared,
+    id: ReplicaId,
+}
+
+impl<'a> Declaring<'a> {
+    fn begin(shared: &'a Shared, id: ReplicaId) -> Option<Self> {
+        let mut is_first = false;
+        shared.declaring.send_if_modified(|open| {
+            is_first = open.insert(id);
+            is_first
+        });
+        // Not made where it is not the first: its drop would end the first one's.
+        is_first.then(|| Declaring { shared, id })
+    }
+}
+
+impl Drop for Declaring<'_> {
+    fn drop(&mut self) {
+        self.shared.declaring.send_modify(|open| {
+            open.remove(&self.id);
+        });
+    }
+}
+
+impl Shared {
+    /// Swaps the life of a replica, within the bound of all requests.
+    pub async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
+        tokio::select! {
+            biased;
+            came = self.store.swap_life(id, expected, next) => came,
+            () = self.clock.sleep(GIVEN_UP_AFTER) => {
+                LifeSwap::Unknown(StoreError::Unavailable("no answer in time".to_owned()))
+            }
+        }
+    }
+
+    pub async fn confirm_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
+        if let Presence::Unsure = self.presence_after_read(id).await {
+            return Err(StoreError::Unavailable(
+                "the rows of the replicas could not be read".to_owned(),
+            ));
+        }
+        let Some(_declaring) = Declaring::begin(self, id) else {
+            let mut open = self.declaring.subscribe();
+            // Bounded, as the work of the first one is. The sender lives as long as this.
+            let _ = open.wait_for(|open| !open.contains(&id)).await;
+            return match self.observation().presence(id) {
+                Presence::Down => Ok(true),
+                Presence::Live(_) | Presence::Local => Ok(false),
+                Presence::Silent | Presence::Unsure => Err(StoreError::Unavailable(
+                    "the silent replica could not be declared down".to_owned(),
+                )),
+            };
+        };
+        let mut failed = None;
+        for pause in pauses() {
+            let expected = self.observation().silent_life(id);
+            let Some(expected) = expected else { break };
+            if failed.is_some() {
+                self.clock.sleep(pause).await;
+            }
+            let came = self.swap_life(id, expected, Life::Down).await;
+            self.observation().declared(id, &came, self.clock.boot());
+            match came {
+                LifeSwap::Applied => {
+                    tracing::warn!(replica = %id, "declared a replica down: no heartbeat of it was observed for its replica TTL");
+                    return Ok(true);
+                }
+                LifeSwap::Conflict(_) => {
+                    failed = None;
+                    break;
+                }
+                LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) => failed = Some(error),
+            }
+        }
+        match (self.observation().presence(id), failed) {
+            (Presence::Down, _) => Ok(true),
+            (Presence::Silent, Some(error)) => Err(error),
+            (Presence::Silent | Presence::Unsure | Presence::Live(_) | Presence::Local, _) => {
+                Ok(false)
+            }
+        }
+    }
+
+    /// Declares those down that were observed to be silent, in tasks of their own.
+    pub fn declare_silent(self: &Arc<Self>) {
+        let silent: Vec<ReplicaId> = {
+            let observation = self.observation();
+            let open = self.declaring.borrow();
+            let room = DECLARED_AT_ONCE.saturating_sub(open.len());
+            let silent = observation.silent().filter(|id| !open.contains(id));
+            silent.take(room).collect()
+        };
+        for id in silent {
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                let mut ended = shared.ended.subscribe();
+                let came = tokio::select! {
+                    biased;
+                    _ = ended.wait_for(|ended| *ended) => return,
+                    came = shared.confirm_down(id) => came,
+                };
+                if let Err(error) = came {
+                    let throttle = &shared.log_throttles.declare;
+                    if let Some(times) = throttle.met(shared.clock.boot(), &error.to_string()) {
+                        tracing::warn!(%error, times, replica = %id, "could not declare a silent replica down; retrying");
+                    }
+                }
+            });
+        }
+    }
+
+    /// Deletes a row that nobody asks for any more.
+    pub async fn forget(&self, id: ReplicaId) {
+        if let Err(error) = within(&*self.clock, self.store.forget_replica(id)).await {
+            let throttle = &self.log_throttles.forget;
+            if let Some(times) = throttle.met(self.clock.boot(), &error.to_string()) {
+                tracing::warn!(%error, times, replica = %id, "could not delete the row of a replica that is down; retrying");
+            }
+        }
+    }
+
+    pub async fn stop(&self) -> Result<(), StoreError> {
+        let Some(mut expected) = self.judge(|surety, _| surety.stop()) else {
+            return Ok(());
+        };
+        let mut last = StoreError::Unavailable("the row changed at every try".to_owned());
+        let mut failed = false;
+        for pause in pauses() {
+            if std::mem::take(&mut failed) {
+                self.clock.sleep(pause).await;
+            }
+            let came = self.swap_life(self.me, Life::Up(expected), Life::Stopped);
+            let came = came.await;
+            match self.judge(|surety, _| surety.stopped(&came)) {
+                Stop::Done => return Ok(()),
+                Stop::Again(life) => expected = life,
+            }
+            if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = came {
+                tracing::warn!(%error, "could not mark this replica as stopped");
+                (last, failed) = (error, true);
+            }
+        }
+        Err(last)
+    }
+}
+
+fn pauses() -> impl Iterator<Item = Duration> {
+    (0..TRIES).map(|n| PAUSE * (1 << n))
+}

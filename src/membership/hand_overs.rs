@@ -1,0 +1,97 @@
+//! Hand-over requests that were read and are being worked at (H4).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::shell::within;
+use crate::clock::Clock;
+use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
+
+/// How many hand-over requests are worked at, at once.
+const OPEN_MAX: usize = 500;
+
+type Open = Arc<Mutex<BTreeSet<HandOverSubject>>>;
+
+fn locked(open: &Open) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A hand-over request to this replica. While it is kept, the same key is not asked for again in the same term; once it
+/// is dropped, the request comes again with the next round, unless it was forgotten.
+pub struct OpenHandOver {
+    /// What is asked.
+    pub request: HandOverRequest,
+    store: Arc<dyn ClusterStore>,
+    clock: Arc<dyn Clock>,
+    open: Open,
+}
+
+impl OpenHandOver {
+    /// Deletes the request: the key was handed over, or the request means nothing (any more). If that fails it comes
+    /// again.
+    pub async fn forget(self) -> Result<(), StoreError> {
+        let forgotten = self.store.forget_hand_over_request(&self.request);
+        within(&*self.clock, forgotten).await
+    }
+}
+
+impl std::fmt::Debug for OpenHandOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("OpenHandOver").field(&self.request).finish()
+    }
+}
+
+impl Drop for OpenHandOver {
+    fn drop(&mut self) {
+        locked(&self.open).remove(&self.request.subject);
+    }
+}
+
+/// Gives each request to whoever works at it, once at a time.
+pub(super) struct HandOvers {
+    store: Arc<dyn ClusterStore>,
+    clock: Arc<dyn Clock>,
+    open: Open,
+    sender: mpsc::Sender<OpenHandOver>,
+}
+
+impl HandOvers {
+    pub fn new(
+        store: Arc<dyn ClusterStore>,
+        clock: Arc<dyn Clock>,
+        sender: mpsc::Sender<OpenHandOver>,
+    ) -> Self {
+        HandOvers {
+            store,
+            clock,
+            open: Open::default(),
+            sender,
+        }
+    }
+
+    /// What a read showed. What finds no room comes again with the next round.
+    pub fn saw(&self, requests: Vec<HandOverRequest>) {
+        for request in requests {
+            let is_first = {
+                let mut open = locked(&self.open);
+                open.len() < OPEN_MAX && open.insert(request.subject.clone())
+            };
+            if !is_first {
+                continue;
+            }
+            let opened = OpenHandOver {
+                request,
+                store: Arc::clone(&self.store),
+                clock: Arc::clone(&self.clock),
+                open: Arc::clone(&self.open),
+            };
+            match self.sender.try_send(opened) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_) | TrySendError::Closed(_)) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The replicas of one service, as this one observes them: who is there, who is silent, who is down (H2).
+//!
+//! One observer, on its own clock (I9). A replica is silent once neither a new heartbeat nor a new life of it was observed
+//! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
+//! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
+//!
+//! However long the rows could not be read, that counts as one interval between two reads at most: replicas that could
+//! not be seen may not have been able to write heartbeats either.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::peer::{Peer, Presence, Ranked};
+use super::ranking::{self, Candidate};
+use crate::lock::{KeyId, ReplicaId};
+use crate::store::{Life, LifeSwap, ReplicaRow};
+
+/// The longest interval between two reads that counts in full: that of a read which took as long as one may, and the
+/// pause before it. Of a longer one, in which reads failed or the observer slept, so much counts. It is not left out, or
+/// nobody would ever be silent where only some reads come through.
+const READS_APART_MAX: Duration = Duration::from_millis(2_500);
+/// ... and this part of the observer's TTL at most: or a store that was away for a moment would make short TTLs pass.
+const READS_PER_TTL: u32 = 4;
+/// How many ids are kept of which no row was found.
+const UNKNOWN_MAX: usize = 10_000;
+/// One that missed heartbeats for this part of its TTL is not chosen to be home.
+const CHOSEN_PER_TTL: u32 = 3;
+
+/// A moment of the observer's: how much time it could observe so far.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+struct ObservedTime(Duration);
+
+impl ObservedTime {
+    fn since(self, earlier: ObservedTime) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A read of the rows that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    number: u64,
+    begun: Duration,
+}
+
+#[derive(Debug)]
+struct Member {
+    peer: Arc<Peer>,
+    candidate: Candidate,
+    /// For how long it must be silent.
+    silent_after: Duration,
+    heartbeat: u64,
+    life: Life,
+    /// When this heartbeat and life were first observed together.
+    changed: ObservedTime,
+}
+
+impl Member {
+    fn is_ended(&self) -> bool {
+        matches!(self.life, Life::Down | Life::Stopped)
+    }
+
+    fn is_silent(&self, now: ObservedTime) -> bool {
+        now.since(self.changed) >= self.silent_after
+    }
+}
+
+/// Where no row of a replica is known.
+#[derive(Clone, Copy, Debug)]
+enum NoRow {
+    /// Its id was first met when so many reads had been begun. A later one that lacks it shows that it is gone.
+    MetAt(u64),
+    /// It had a row, and a later read lacks it.
+    Gone,
+}
+
+/// What one replica knows of all.
+#[derive(Debug)]
+pub(super) struct Observation {
+    me: ReplicaId,
+    local: Candidate,
+    replica_ttl: Duration,
+    members: BTreeMap<ReplicaId, Member>,
+    no_row: BTreeMap<ReplicaId, NoRow>,
+    /// How many reads were begun.
+    reads: u64,
+    /// The latest read of which the answer is here.
+    seen: u64,
+    /// When that was begun.
+    last: Option<Duration>,
+    /// How much time was observed until then.
+    observed: ObservedTime,
+}
+
+impl Observation {
+    pub fn new(me: &ReplicaRow) -> Self {
+        Observation {
+            me: me.id,
+            local: Candidate::new(me.id, &me.name, &me.zone, me.started_at_ms),
+            replica_ttl: ttl_of(me),
+            members: BTreeMap::new(),
+            no_row: BTreeMap::new(),
+            reads: 0,
+            seen: 0,
+            last: None,
+            observed: ObservedTime::default(),
+        }
+    }
+
+    /// A read begins; `now` is CLOCK_BOOTTIME.
+    pub fn begin_read(&mut self, now: Duration) -> Read {
+        self.reads += 1;
+        Read {
+            number: self.reads,
+            begun: now,
+        }
+    }
+
+    /// All rows, as a read showed them. One that was overtaken by a later one counts for nothing.
+    pub fn saw(&mut self, read: Read, now: Duration, rows: &[ReplicaRow]) {
+        if read.number <= self.seen {
+            return;
+        }
+        self.seen = read.number;
+        // Silence ends where this read began; a change is counted from where its answer came.
+        self.observed = self.moment(read.begun);
+        self.last = Some(read.begun);
+        let came = self.moment(now);
+        let mut before = std::mem::take(&mut self.members);
+        for row in rows.iter().filter(|row| row.id != self.me) {
+            let member = match before.remove(&row.id) {
+                Some(known) => known.updated(row, came),
+                None => self.new_member(row, came),
+            };
+            self.no_row.remove(&row.id);
+            self.members.insert(row.id, member);
+        }
+        for gone in before.into_keys() {
+            self.note_no_row(gone, NoRow::Gone);
+        }
+    }
+
+    /// What came of declaring a replica down, at `now`.
+    pub fn declared(&mut self, id: ReplicaId, came: &LifeSwap, now: Duration) {
+        let moment = self.moment(now);
+        let life = match came {
+            LifeSwap::Applied => Life::Down,
+            LifeSwap::Conflict(Some(life)) => *life,
+            LifeSwap::Conflict(None) => {
+                self.members.remove(&id);
+                return self.note_no_row(id, NoRow::Gone);
+            }
+            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => return,
+        };
+        if let Some(member) = self.members.get_mut(&id) {
+            member.set_life(life, moment);
+        }
+    }
+
+    /// What is known of a replica.
+    pub fn presence(&mut self, id: ReplicaId) -> Presence {
+        if id == self.me {
+            return Presence::Local;
+        }
+        if let Some(member) = self.members.get(&id) {
+            return if member.is_ended() {
+                Presence::Down
+            } else if member.is_silent(self.observed) {
+                Presence::Silent
+            } else {
+                Presence::Live(Arc::clone(&member.peer))
+            };
+        }
+        if !self.no_row.contains_key(&id) {
+            self.note_no_row(id, NoRow::MetAt(self.reads));
+        }
+        // Replicas are announced before they serve, and only rows of those that ended are forgotten.
+        match self.no_row.get(&id) {
+            Some(NoRow::Gone) => Presence::Down,
+            Some(NoRow::MetAt(reads)) if self.seen > *reads => Presence::Down,
+            Some(NoRow::MetAt(_)) | None => Presence::Unsure,
+        }
+    }
+
+    /// The life that a silent replica has had for all of its silence: the one to be replaced by Down.
+    pub fn silent_life(&self, id: ReplicaId) -> Option<Life> {
+        let member = self.members.get(&id)?;
+        (!member.is_ended() && member.is_silent(self.observed)).then_some(member.life)
+    }
+
+    /// Those that are to be declared down.
+    pub fn silent(&self) -> impl Iterator<Item = ReplicaId> {
+        let ids = self.members.keys().copied();
+        ids.filter(|id| self.silent_life(*id).is_some())
+    }
+
+    /// The others that live.
+    pub fn peers(&self) -> Vec<Arc<Peer>> {
+        let members = self.members.values();
+        members
+            .filter(|one| !one.is_ended() && !one.is_silent(self.observed))
+            .map(|one| Arc::clone(&one.peer))
+            .collect()
+    }
+
+    /// Those whose end was observed this long ago or longer: nobody asks for their rows any more.
+    pub fn ended_for(&self, span: Duration) -> impl Iterator<Item = ReplicaId> {
+        let members = self.members.iter();
+        members
+            .filter(move |(_, one)| one.is_ended() && self.observed.since(one.changed) >= span)
+            .map(|(id, _)| *id)
+    }
+
+    /// The replica that should be home of a key, one of this zone if there is one. No zone: empty.
+    pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
+        let present = self.members.values().filter(|one| {
+            let silence = self.observed.since(one.changed);
+            !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
+        });
+        let candidates = present.map(|one| &one.candidate);
+        let best = ranking::best(key, zone, candidates.chain([&self.local]));
+        match best.and_then(|id| self.members.get(&id)) {
+            Some(member) => Ranked::Remote(Arc::clone(&member.peer)),
+            None => Ranked::Local,
+        }
+    }
+
+    /// The replica that should be the home of a key once this one is gone.
+    pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
+        let live = self.members.values().filter(|one| {
+            let silence = self.observed.since(one.changed);
+            !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
+        });
+        let best = ranking::best(key, zone, live.map(|one| &one.candidate))?;
+        self.members
+            .get(&best)
+            .map(|member| Arc::clone(&member.peer))
+    }
+
+    fn new_member(&self, row: &ReplicaRow, came: ObservedTime) -> Member {
+        Member {
+            peer: Arc::new(Peer::from(row)),
+            candidate: Candidate::new(row.id, &row.name, &row.zone, row.started_at_ms),
+            silent_after: self.replica_ttl.max(ttl_of(row)),
+            heartbeat: row.heartbeat,
+            life: row.life,
+            changed: came,
+        }
+    }
+
+    fn note_no_row(&mut self, id: ReplicaId, why: NoRow) {
+        if self.no_row.len() >= UNKNOWN_MAX {
+            // They are found again by the next read that lacks them.
+            self.no_row.clear();
+        }
+        self.no_row.insert(id, why);
+    }
+
+    /// A moment after the latest read: as far as the next one can count, if that begins then.
+    fn moment(&self, now: Duration) -> ObservedTime {
+        let most = READS_APART_MAX.min(self.replica_ttl / READS_PER_TTL);
+        let since = self
+            .last
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        ObservedTime(self.observed.0 + since.min(most))
+    }
+}
+
+impl Member {
+    /// The same replica, by a later row. Its names and addresses never change.
+    fn updated(mut self, row: &ReplicaRow, came: ObservedTime) -> Member {
+        if self.heartbeat != row.heartbeat && !self.is_ended() {
+            self.heartbeat = row.heartbeat;
+            self.changed = came;
+        }
+        self.set_life(row.life, came);
+        self
+    }
+
+    fn set_life(&mut self, life: Life, moment: ObservedTime) {
+        // A read that was begun before it was declared down may be answered after it.
+        if self.life != life && !self.is_ended() {
+            self.life = life;
+            self.changed = moment;
+        }
+    }
+}
+
+fn ttl_of(row: &ReplicaRow) -> Duration {
+    Duration::from_millis(row.ttl_ms.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! The tasks of one replica: rounds of heartbeats and reads, and what is looked at now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::shell::{Shared, within};
+use super::surety::{LifeChange, OwnRow, Round};
+use super::wall_check::WallCheck;
+use crate::clock::Clock;
+use crate::lock::ReplicaId;
+use crate::log_throttle::LogThrottle;
+use crate::store::{ClusterStore, Life, LifeSwap, ReplicaRow, StoreError};
+
+/// Rounds are not closer than this ...
+const APART_MIN: Duration = Duration::from_millis(50);
+/// ... and not further apart than this.
+const APART_MAX: Duration = Duration::from_millis(1_000);
+/// How many go into the replica TTL.
+const PER_REPLICA_TTL: u32 = 10;
+/// How many may be open at once. The next one goes out even while those before it are open: one that takes long costs
+/// nothing.
+const OPEN_MAX: usize = 10;
+/// How far a heartbeat is above the last one, at most. Small: a store may take the numbers for timestamps in microseconds,
+/// and they must stay below those of clocks.
+const HEARTBEAT_STEP_MAX: u64 = 16;
+/// The row of a replica that ended is kept for so long: whatever begins and ends how often, rows of minutes are kept.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// How many rows are deleted at once.
+const FORGOTTEN_AT_ONCE: usize = 100;
+/// How often the store's clock is read (I2) ...
+const CLOCK_EVERY: Duration = Duration::from_secs(30);
+/// ... and this often while this one is off, so that what waits for that does not wait for long.
+const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
+
+/// Begins the tasks of a replica. They end when it is fenced, stopped or dropped.
+pub(super) fn begin(shared: &Arc<Shared>) {
+    tokio::spawn(run_rounds(Arc::clone(shared)));
+    tokio::spawn(look_now_and_then(Arc::clone(shared)));
+}
+
+fn apart(replica_ttl: Duration) -> Duration {
+    (replica_ttl / PER_REPLICA_TTL).clamp(APART_MIN, APART_MAX)
+}
+
+async fn run_rounds(shared: Arc<Shared>) {
+    let shared = &shared;
+    let mut ended = shared.ended.subscribe();
+    let mut open = FuturesUnordered::new();
+    let mut coming_back = FuturesUnordered::new();
+    let mut last: Option<Duration> = None;
+    let (mut is_wanted, mut moved) = (false, true);
+    loop {
+        if moved
+            && coming_back.is_empty()
+            && let Some(change) = shared.judge(|surety, now| surety.come_back(now))
+        {
+            coming_back.push(come_back(shared, change));
+        }
+        let pause = match is_wanted {
+            true => APART_MIN,
+            false => apart(shared.replica_ttl),
+        };
+        let since = |at| shared.clock.boot().saturating_sub(at);
+        let left = last.map_or(Duration::ZERO, |at| pause.saturating_sub(since(at)));
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            Some(()) = open.next() => continue,
+            Some(()) = coming_back.next() => continue,
+            () = shared.sooner.notified(), if !is_wanted => {
+                is_wanted = true;
+                continue;
+            }
+            () = shared.clock.sleep(left), if open.len() < OPEN_MAX => {}
+        }
+        last = Some(shared.clock.boot());
+        is_wanted = false;
+        moved = (shared.moved)();
+        if !moved {
+            let throttle = &shared.log_throttles.stuck;
+            warn(
+                shared,
+                throttle,
+                "the process is stuck: sending no heartbeat",
+            );
+        }
+        let step = moved.then(|| 1 + shared.ids.below(HEARTBEAT_STEP_MAX));
+        let Some(round) = shared.judge(|surety, now| surety.begin_round(now, step)) else {
+            return;
+        };
+        open.push(run_round(shared, round));
+    }
+}
+
+async fn run_round(shared: &Arc<Shared>, round: Round) {
+    let heartbeat = async {
+        let Some(number) = round.heartbeat else {
+            return false;
+        };
+        let written = shared.store.heartbeat(shared.me, number);
+        match within(&*shared.clock, written).await {
+            Ok(()) => true,
+            Err(error) => {
+                let throttle = &shared.log_throttles.heartbeat;
+                warn_of(shared, throttle, "heartbeat write failed; retrying", &error);
+                false
+            }
+        }
+    };
+    let (acknowledged, own, ()) =
+        tokio::join!(heartbeat, read_all(shared), read_hand_over_requests(shared));
+    shared.judge(|surety, now| surety.end_round(round, acknowledged, own, now));
+}
+
+/// Reads all rows; what it shows of this replica's own one.
+async fn read_all(shared: &Arc<Shared>) -> Option<OwnRow> {
+    let read = shared.observation().begin_read(shared.clock.boot());
+    let rows = match within(&*shared.clock, shared.store.list_replicas()).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            let throttle = &shared.log_throttles.read;
+            warn_of(
+                shared,
+                throttle,
+                "could not read the rows of the replicas; retrying",
+                &error,
+            );
+            return None;
+        }
+    };
+    let own = own_row(&rows, shared.me);
+    // Not only at the end of the round: a heartbeat that hangs must not put that off.
+    shared.judge(|surety, _| surety.saw(own));
+    shared.observation().saw(read, shared.clock.boot(), &rows);
+    shared.reads.send_modify(|reads| *reads += 1);
+    shared.declare_silent();
+    Some(own)
+}
+
+fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
+    let own = rows.iter().find(|row| row.id == me);
+    own.map_or(OwnRow::Missing, |row| OwnRow::Present {
+        life: row.life,
+        heartbeat: row.heartbeat,
+    })
+}
+
+async fn read_hand_over_requests(shared: &Shared) {
+    let requests = shared.store.hand_over_requests(shared.me);
+    match within(&*shared.clock, requests).await {
+        Ok(requests) => shared.hand_overs.saw(requests),
+        Err(error) => {
+            let throttle = &shared.log_throttles.hand_overs;
+            warn_of(
+                shared,
+                throttle,
+                "could not read hand-over requests; retrying",
+                &error,
+            );
+        }
+    }
+}
+
+/// Changes the life of this replica, which is silent.
+async fn come_back(shared: &Shared, change: LifeChange) {
+    let (expected, next) = (Life::Up(change.expected), Life::Up(change.next));
+    let came = shared.swap_life(shared.me, expected, next).await;
+    shared.judge(|surety, now| surety.swapped(change, &came, now));
+    if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = &came {
+        let throttle = &shared.log_throttles.come_back;
+        warn_of(
+            shared,
+            throttle,
+            "could not come back from silence; retrying",
+            error,
+        );
+    }
+}
+
+/// The clock of the store, and rows that nobody asks for any more.
+async fn look_now_and_then(shared: Arc<Shared>) {
+    let mut ended = shared.ended.subscribe();
+    loop {
+        let is_off = shared
+            .wall
+            .is_off(shared.clock.wall_us(), shared.clock.boot());
+        let pause = if is_off { CLOCK_AGAIN } else { CLOCK_EVERY };
+        let pause = shared.clock.sleep(pause);
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = pause => {}
+        }
+        let looked = async {
+            if let Err(error) = check_clock(&*shared.store, &*shared.clock, &shared.wall).await {
+                let throttle = &shared.log_throttles.store_clock;
+                warn_of(
+                    &shared,
+                    throttle,
+                    "could not read the clock of the store; retrying",
+                    &error,
+                );
+            }
+            let ended: Vec<ReplicaId> = {
+                let observation = shared.observation();
+                let ended = observation.ended_for(FORGOTTEN_AFTER);
+                ended.take(FORGOTTEN_AT_ONCE).collect()
+            };
+            futures_util::future::join_all(ended.into_iter().map(|id| shared.forget(id))).await;
+        };
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = looked => {}
+        }
+    }
+}
+
+/// Compares the clock of this machine with the store's, where that has one.
+pub(super) async fn check_clock(
+    store: &dyn ClusterStore,
+    clock: &dyn Clock,
+    wall: &WallCheck,
+) -> Result<(), StoreError> {
+    let before = clock.wall_us();
+    let Some(store_us) = within(clock, store.clock_us()).await? else {
+        return Ok(());
+    };
+    let after = clock.wall_us();
+    let compared = wall.compare(store_us, (before, after), clock.boot());
+    match (compared.was_off, compared.is_off) {
+        (false, true) => tracing::error!(
+            seconds = compared.apart_us / 1_000_000,
+            "the clock of this machine differs from the store's by more than a minute: no lock is granted here until \
+             it is set"
+        ),
+        (true, false) => {
+            tracing::info!("the clock of this machine agrees with the store's again");
+        }
+        (false, false) | (true, true) => {}
+    }
+    Ok(())
+}
+
+fn warn(shared: &Shared, throttle: &LogThrottle, what: &str) {
+    if let Some(times) = throttle.met(shared.clock.boot(), what) {
+        tracing::warn!(times, "{what}");
+    }
+}
+
+fn warn_of(shared: &Shared, throttle: &LogThrottle, what: &str, error: &StoreError) {
+    if let Some(times) = throttle.met(shared.clock.boot(), &error.to_string()) {
+        tracing::warn!(%error, times, "{what}");
+    }
+}

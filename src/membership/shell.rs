@@ -1,0 +1,341 @@
+//! What the rest of the process asks of the membership.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::hand_overs::HandOvers;
+use super::observation::Observation;
+use super::peer::{Peer, Presence, Ranked};
+use super::published::{NotSure, Published};
+use super::surety::{Status, Surety};
+use super::wall_check::WallCheck;
+use crate::clock::{Clock, Ids};
+use crate::lock::{KeyId, ReplicaId};
+use crate::log_throttle::LogThrottle;
+use crate::store::{ClusterStore, StoreError};
+
+/// A request to the store that takes longer is given up; what it asked for may have happened or not.
+pub(super) const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+
+/// One replica among those of its service, from its start until it is fenced or stopped.
+///
+/// To drop it without [`Membership::stop`] is to crash: its heartbeats end, and others declare it down in time.
+pub struct Membership {
+    id: ReplicaId,
+    kind: Kind,
+}
+
+enum Kind {
+    /// The process has its store alone.
+    Alone {
+        stopped: AtomicBool,
+        fenced: watch::Sender<bool>,
+    },
+    Shared(Arc<Shared>),
+}
+
+/// What the tasks of one replica share.
+pub(super) struct Shared {
+    pub me: ReplicaId,
+    pub store: Arc<dyn ClusterStore>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub replica_ttl: Duration,
+    pub wall: Arc<WallCheck>,
+    pub hand_overs: HandOvers,
+    pub log_throttles: LogThrottles,
+    /// Wakes the rounds: a read is wanted now.
+    pub sooner: Notify,
+    /// Changes with every read of the rows.
+    pub reads: watch::Sender<u64>,
+    /// Those that are being declared down right now.
+    pub declaring: watch::Sender<BTreeSet<ReplicaId>>,
+    /// Its tasks are to end.
+    pub ended: watch::Sender<bool>,
+    fenced: watch::Sender<bool>,
+    published: Published,
+    surety: Mutex<SuretyLogged>,
+    observation: Mutex<Observation>,
+}
+
+/// Faults that may go on.
+#[derive(Default)]
+pub(super) struct LogThrottles {
+    pub heartbeat: LogThrottle,
+    pub read: LogThrottle,
+    pub stuck: LogThrottle,
+    pub come_back: LogThrottle,
+    pub declare: LogThrottle,
+    pub hand_overs: LogThrottle,
+    pub store_clock: LogThrottle,
+    pub forget: LogThrottle,
+}
+
+struct SuretyLogged {
+    rules: Surety,
+    /// What was published last.
+    last: Status,
+}
+
+/// Bounds a request to the store.
+pub(super) async fn within<T>(
+    clock: &dyn Clock,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = clock.sleep(GIVEN_UP_AFTER) => {
+            Err(StoreError::Unavailable("no answer in time".to_owned()))
+        }
+    }
+}
+
+impl Membership {
+    /// A replica that has its store alone, which proves that every other one is gone: it is always sure, until it stops.
+    pub fn alone(id: ReplicaId) -> Arc<Membership> {
+        Arc::new(Membership {
+            id,
+            kind: Kind::Alone {
+                stopped: AtomicBool::new(false),
+                fenced: watch::Sender::new(false),
+            },
+        })
+    }
+
+    pub(super) fn of(shared: Arc<Shared>) -> Arc<Membership> {
+        Arc::new(Membership {
+            id: shared.me,
+            kind: Kind::Shared(shared),
+        })
+    }
+
+    /// The id of this replica.
+    pub fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// Whether this replica may answer (H2): to be asked after what the answer rests on was acknowledged, and before the
+    /// answer goes out. Costs a look at the clock.
+    pub fn is_sure(&self) -> Result<(), NotSure> {
+        self.sure_until().map(|_| ())
+    }
+
+    /// Until when this replica is sure if no other round comes through, on CLOCK_BOOTTIME; `Duration::MAX` of one that
+    /// has its store alone.
+    pub fn sure_until(&self) -> Result<Duration, NotSure> {
+        match &self.kind {
+            Kind::Alone { stopped, .. } => match stopped.load(Ordering::SeqCst) {
+                true => Err(NotSure::Stopped),
+                false => Ok(Duration::MAX),
+            },
+            Kind::Shared(shared) => shared.sure_until(),
+        }
+    }
+
+    /// Becomes true once this replica is fenced, which is for good. The process is to drop what it knows and to start
+    /// another one.
+    pub fn fenced(&self) -> watch::Receiver<bool> {
+        match &self.kind {
+            Kind::Alone { fenced, .. } => fenced.subscribe(),
+            Kind::Shared(shared) => shared.fenced.subscribe(),
+        }
+    }
+
+    /// What is known of a replica by the latest read.
+    pub fn presence(&self, id: ReplicaId) -> Presence {
+        match &self.kind {
+            _ if id == self.id => Presence::Local,
+            Kind::Alone { .. } => Presence::Down,
+            Kind::Shared(shared) => shared.observation().presence(id),
+        }
+    }
+
+    /// What is known of a replica; of one that is unknown, which may be the youngest, after a read that is begun now. Still
+    /// `Unsure` where the store does not answer within 2 s.
+    pub async fn presence_after_read(&self, id: ReplicaId) -> Presence {
+        match &self.kind {
+            Kind::Alone { .. } => self.presence(id),
+            Kind::Shared(shared) => shared.presence_after_read(id).await,
+        }
+    }
+
+    /// The other replicas that live.
+    pub fn peers(&self) -> Vec<Arc<Peer>> {
+        match &self.kind {
+            Kind::Alone { .. } => Vec::new(),
+            Kind::Shared(shared) => shared.observation().peers(),
+        }
+    }
+
+    /// The replica that should be the home of a key without one: of those in this zone, if there are any, else of all
+    /// (H8). Restarts move nothing. An empty zone is none.
+    pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
+        match &self.kind {
+            Kind::Alone { .. } => Ranked::Local,
+            Kind::Shared(shared) => shared.observation().ranked(key, zone),
+        }
+    }
+
+    /// As [`Membership::ranked`] among the others: who should be the home of a key that this replica gives away.
+    pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
+        match &self.kind {
+            Kind::Alone { .. } => None,
+            Kind::Shared(shared) => shared.observation().next_ranked(key, zone),
+        }
+    }
+
+    /// Whether a replica is down by its row, so that what it is home to may be taken over. One that has been silent for
+    /// long enough is declared down first; of one that is unknown the rows are read. `false` of one that lives.
+    ///
+    /// An error leaves open whether it is down: ask again. Takes 13 s at most, where the store does not answer.
+    pub async fn confirm_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
+        match &self.kind {
+            Kind::Alone { .. } => Ok(id != self.id),
+            Kind::Shared(shared) => shared.confirm_down(id).await,
+        }
+    }
+
+    /// Stops this replica: it is not sure from here on, and its row says that it stopped, so that others take over at
+    /// once. To be called last, when nothing is answered any more and live entries were handed over. Takes 11 s at most;
+    /// an error means that others may have to wait until they declare it down.
+    pub async fn stop(&self) -> Result<(), StoreError> {
+        match &self.kind {
+            Kind::Alone { stopped, .. } => {
+                stopped.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            Kind::Shared(shared) => shared.stop().await,
+        }
+    }
+
+    /// Whether the wall clock of this machine differs from the store's by more than a minute, or was set by as much since
+    /// they were compared: then no fence is to be taken from it (I2).
+    pub fn clock_off(&self) -> bool {
+        match &self.kind {
+            Kind::Alone { .. } => false,
+            Kind::Shared(shared) => shared
+                .wall
+                .is_off(shared.clock.wall_us(), shared.clock.boot()),
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Kind::Shared(shared) = &self.kind {
+            shared.ended.send_replace(true);
+        }
+    }
+}
+
+/// What a replica is made of once it was announced.
+pub(super) struct Announced {
+    pub me: ReplicaId,
+    pub store: Arc<dyn ClusterStore>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub replica_ttl: Duration,
+    pub wall: Arc<WallCheck>,
+    pub hand_overs: HandOvers,
+    pub surety: Surety,
+    pub observation: Observation,
+}
+
+impl Shared {
+    pub fn new(mut announced: Announced) -> Arc<Shared> {
+        let status = announced.surety.status(announced.clock.boot());
+        let shared = Arc::new(Shared {
+            me: announced.me,
+            store: announced.store,
+            clock: announced.clock,
+            ids: announced.ids,
+            moved: announced.moved,
+            replica_ttl: announced.replica_ttl,
+            wall: announced.wall,
+            hand_overs: announced.hand_overs,
+            log_throttles: LogThrottles::default(),
+            sooner: Notify::new(),
+            reads: watch::Sender::new(0),
+            declaring: watch::Sender::default(),
+            ended: watch::Sender::new(false),
+            fenced: watch::Sender::new(false),
+            published: Published::new(),
+            surety: Mutex::new(SuretyLogged {
+                rules: announced.surety,
+                last: status,
+            }),
+            observation: Mutex::new(announced.observation),
+        });
+        shared.published.set(status);
+        shared
+    }
+
+    pub fn observation(&self) -> MutexGuard<'_, Observation> {
+        let observation = self.observation.lock();
+        observation.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn sure_until(&self) -> Result<Duration, NotSure> {
+        self.published.sure_until(self.clock.boot())
+    }
+
+    /// Hands an event to the rules of surety, and makes known what came of it.
+    pub fn judge<T>(&self, event: impl FnOnce(&mut Surety, Duration) -> T) -> T {
+        let mut surety = self.surety.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at after whatever the event is about.
+        let came = event(&mut surety.rules, self.clock.boot());
+        let status = surety.rules.status(self.clock.boot());
+        self.published.set(status);
+        let last = std::mem::replace(&mut surety.last, status);
+        drop(surety);
+        self.make_known(last, status);
+        came
+    }
+
+    fn make_known(&self, last: Status, status: Status) {
+        let replica = self.me;
+        match (last, status) {
+            (Status::SureUntil(_), Status::Silent) => {
+                tracing::warn!(%replica, "no heartbeat acknowledged in time: this replica answers nothing until it has heard of its store");
+            }
+            (Status::Silent, Status::SureUntil(_)) => {
+                tracing::info!(%replica, "this replica is sure that it is not taken for down, and answers");
+            }
+            (Status::SureUntil(_) | Status::Silent, Status::Fenced(by)) => {
+                tracing::error!(%replica, %by, "this replica is fenced for good");
+                self.fenced.send_replace(true);
+                self.ended.send_replace(true);
+            }
+            (_, Status::Stopped) => {
+                self.ended.send_replace(true);
+            }
+            (Status::SureUntil(_) | Status::Fenced(_) | Status::Stopped, _)
+            | (Status::Silent, Status::Silent) => {}
+        }
+    }
+
+    pub async fn presence_after_read(&self, id: ReplicaId) -> Presence {
+        let mut reads = self.reads.subscribe();
+        let known = self.observation().presence(id);
+        if known != Presence::Unsure {
+            return known;
+        }
+        self.sooner.notify_one();
+        let is_known = |_: &u64| self.observation().presence(id) != Presence::Unsure;
+        tokio::select! {
+            biased;
+            // The sender lives as long as this.
+            _ = reads.wait_for(is_known) => {}
+            () = self.clock.sleep(GIVEN_UP_AFTER) => {}
+        }
+        self.observation().presence(id)
+    }
+}

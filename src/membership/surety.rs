@@ -1,0 +1,336 @@
+//! Whether this replica may answer (H2).
+//!
+//! ```text
+//!            a round came through in time
+//!              ┌────┐
+//!   announced ─┴──► Sure ──► Silent ──► Sure, under the next life
+//!                    │  90 % of the TTL    │  its own swap of life was applied
+//!                    └──────┬──────────────┘
+//!                           ▼ its row is missing, down, stopped, of a higher life, or ahead of its heartbeats
+//!                         Fenced: for good
+//! ```
+//!
+//! Why nobody takes over from a replica that still answers: another one writes Down only after it observed neither a new
+//! heartbeat nor a new life for a whole TTL, and only if the life is still the one that it observed.
+//! - A round that counts was acknowledged while the replica was sure by the round before. So whoever missed its heartbeat
+//!   read before that acknowledgement, and had observed the round before, or a later one, less than a TTL earlier.
+//! - One that was silent cannot know what was observed. It changes its life: an observer that saw the old one can no longer
+//!   write Down, and who sees the new one begins to count after the change was sent.
+//!
+//! All times are of this machine's CLOCK_BOOTTIME. A machine on which that stood still is found by the read of its own row.
+
+use std::time::Duration;
+
+use crate::store::{Life, LifeSwap};
+
+/// How much of the replica TTL a replica answers for; the rest is for clock rates that differ.
+pub(super) fn safe_part(replica_ttl: Duration) -> Duration {
+    replica_ttl / 10 * 9
+}
+
+/// Why a replica is fenced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FencedBy {
+    /// Another replica declared it down.
+    #[error("another replica declared it down")]
+    Down,
+    /// Its row says that it stopped, which it did not.
+    #[error("its row says that it stopped")]
+    Stopped,
+    /// Its row was deleted.
+    #[error("its row was deleted")]
+    Missing,
+    /// Its row has a life that it did not write: another process has its id, or the store was set back.
+    #[error("its row has life {0}, which it did not write")]
+    Life(u32),
+    /// Its row has a heartbeat that it did not send: another process has its id, as the clone of a virtual machine does.
+    #[error("its row has heartbeat {0}, which it did not send")]
+    Heartbeat(u64),
+}
+
+/// What a read showed of this replica's own row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OwnRow {
+    Missing,
+    Present { life: Life, heartbeat: u64 },
+}
+
+/// A round that was begun: a heartbeat and a read of all rows, sent at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Round {
+    sent: Duration,
+    /// The heartbeat to be written; `None` where there is to be none.
+    pub heartbeat: Option<u64>,
+    /// The life under which it was sent; `None` if it was sent while silent.
+    life: Option<u32>,
+}
+
+/// A swap of this replica's own life, to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LifeChange {
+    pub expected: u32,
+    pub next: u32,
+    sent: Duration,
+}
+
+/// Whether this replica may answer now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Status {
+    /// While CLOCK_BOOTTIME is below this.
+    SureUntil(Duration),
+    Silent,
+    Fenced(FencedBy),
+    Stopped,
+}
+
+/// What came of the swap that stops this replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stop {
+    /// Its row says so, or says that it is down.
+    Done,
+    /// To be sent again, if this life is in the row.
+    Again(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// `sent`: when the last round that counts was sent, or the swap or the announcement that this life began with.
+    Sure {
+        sent: Duration,
+    },
+    Silent {
+        /// The life in the row, as far as known: the last confirmed one, or that of a swap of unknown outcome.
+        seen: u32,
+        /// Whether the store answered since the last swap was sent.
+        answered: bool,
+        /// Whether a swap is in flight.
+        swapping: bool,
+    },
+    Fenced(FencedBy),
+    Stopped {
+        seen: u32,
+    },
+}
+
+/// The surety of one replica.
+#[derive(Clone, Debug)]
+pub(super) struct Surety {
+    replica_ttl: Duration,
+    /// The highest heartbeat that was sent.
+    heartbeat: u64,
+    /// The life by which it was sure last.
+    life: u32,
+    /// The highest life that was ever sent in a swap.
+    tried: u32,
+    phase: Phase,
+}
+
+impl Surety {
+    /// The life that a replica is announced with.
+    pub const FIRST_LIFE: u32 = 1;
+
+    /// Of a replica that was announced. `sent`: when the first try was sent, from which on others may have observed it.
+    pub fn announced(sent: Duration, heartbeat: u64, replica_ttl: Duration) -> Self {
+        Surety {
+            replica_ttl,
+            heartbeat,
+            life: Self::FIRST_LIFE,
+            tried: Self::FIRST_LIFE,
+            phase: Phase::Sure { sent },
+        }
+    }
+
+    /// Whether it may answer at `now`.
+    pub fn status(&mut self, now: Duration) -> Status {
+        if let Phase::Sure { sent } = self.phase {
+            let until = sent.saturating_add(safe_part(self.replica_ttl));
+            if now < until {
+                return Status::SureUntil(until);
+            }
+            self.phase = Phase::Silent {
+                seen: self.life,
+                answered: false,
+                swapping: false,
+            };
+        }
+        match self.phase {
+            Phase::Sure { .. } | Phase::Silent { .. } => Status::Silent,
+            Phase::Fenced(by) => Status::Fenced(by),
+            Phase::Stopped { .. } => Status::Stopped,
+        }
+    }
+
+    /// A round begins, with a heartbeat so far above the last one, or without. `None` once it is fenced or stopped.
+    ///
+    /// The steps are random: two processes with one id, which send at the same pace, soon see a heartbeat above their
+    /// own. The one that is behind is fenced then, and sends no more, so the other one never sees a higher one.
+    pub fn begin_round(&mut self, now: Duration, step: Option<u64>) -> Option<Round> {
+        let life = match self.status(now) {
+            Status::SureUntil(_) => Some(self.life),
+            Status::Silent => None,
+            Status::Fenced(_) | Status::Stopped => return None,
+        };
+        let heartbeat = step.map(|step| {
+            self.heartbeat = self.heartbeat.saturating_add(step.max(1));
+            self.heartbeat
+        });
+        Some(Round {
+            sent: now,
+            heartbeat,
+            life,
+        })
+    }
+
+    /// A read showed this row, whenever it was begun. It can fence, and never makes sure.
+    pub fn saw(&mut self, own: OwnRow) {
+        match own {
+            OwnRow::Missing => self.fence(FencedBy::Missing),
+            OwnRow::Present { life, heartbeat } => {
+                if heartbeat > self.heartbeat {
+                    self.fence(FencedBy::Heartbeat(heartbeat));
+                }
+                self.saw_life(life);
+            }
+        }
+    }
+
+    /// A round ended: whether its heartbeat was acknowledged, and what its read showed, if it was answered.
+    pub fn end_round(
+        &mut self,
+        round: Round,
+        acknowledged: bool,
+        own: Option<OwnRow>,
+        now: Duration,
+    ) {
+        if let Some(own) = own {
+            self.saw(own);
+        }
+        // The silence begins where it should have, however late this is looked at.
+        self.status(now);
+        let life = self.life;
+        let mine = |own| matches!(own, OwnRow::Present { life: Life::Up(up), .. } if up == life);
+        match &mut self.phase {
+            Phase::Sure { sent } => {
+                if acknowledged && own.is_some_and(mine) && round.life == Some(life) {
+                    *sent = round.sent.max(*sent);
+                }
+            }
+            Phase::Silent { answered, .. } => *answered |= acknowledged || own.is_some(),
+            Phase::Fenced(_) | Phase::Stopped { .. } => {}
+        }
+    }
+
+    /// The swap to be sent now, by which a silent replica comes back. One at a time, and only if the store answered
+    /// anything since the last one.
+    pub fn come_back(&mut self, now: Duration) -> Option<LifeChange> {
+        self.status(now);
+        let Phase::Silent {
+            seen,
+            answered: answered @ true,
+            swapping: swapping @ false,
+        } = &mut self.phase
+        else {
+            return None;
+        };
+        // Never a life that was tried before: so an earlier swap of unknown outcome cannot apply after a later one.
+        let next = self.tried.checked_add(1)?;
+        self.tried = next;
+        (*answered, *swapping) = (false, true);
+        Some(LifeChange {
+            expected: *seen,
+            next,
+            sent: now,
+        })
+    }
+
+    /// What came of that swap. Nothing but an applied one makes sure: to find its life in the row proves nothing where
+    /// another process has the same id.
+    pub fn swapped(&mut self, change: LifeChange, came: &LifeSwap, now: Duration) {
+        let Phase::Silent {
+            answered, swapping, ..
+        } = &mut self.phase
+        else {
+            return;
+        };
+        *swapping = false;
+        match came {
+            LifeSwap::Applied => {
+                self.life = change.next;
+                self.phase = Phase::Sure { sent: change.sent };
+                self.status(now);
+            }
+            LifeSwap::Conflict(row) => {
+                *answered = true;
+                self.met(*row);
+            }
+            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => {}
+        }
+    }
+
+    /// Nothing is answered from here on. The life to replace by Stopped; `None` of one that was fenced, which writes no
+    /// more: its id may be another's.
+    pub fn stop(&mut self) -> Option<u32> {
+        let seen = match self.phase {
+            Phase::Sure { .. } => self.life,
+            Phase::Silent { seen, .. } | Phase::Stopped { seen } => seen,
+            Phase::Fenced(_) => return None,
+        };
+        self.phase = Phase::Stopped { seen };
+        Some(seen)
+    }
+
+    /// What came of that swap.
+    pub fn stopped(&mut self, came: &LifeSwap) -> Stop {
+        let Phase::Stopped { seen } = &mut self.phase else {
+            return Stop::Done;
+        };
+        match came {
+            LifeSwap::Applied => Stop::Done,
+            // A swap of its own of unknown outcome was applied.
+            LifeSwap::Conflict(Some(Life::Up(up))) if (self.life..=self.tried).contains(up) => {
+                *seen = *up;
+                Stop::Again(*up)
+            }
+            LifeSwap::Conflict(_) => Stop::Done,
+            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => Stop::Again(*seen),
+        }
+    }
+
+    /// A swap met this life, or no row.
+    fn met(&mut self, row: Option<Life>) {
+        match row {
+            None => self.fence(FencedBy::Missing),
+            Some(Life::Up(up)) if !(self.life..=self.tried).contains(&up) => {
+                self.fence(FencedBy::Life(up));
+            }
+            Some(Life::Up(up)) => {
+                if let Phase::Silent { seen, .. } = &mut self.phase {
+                    *seen = up;
+                }
+            }
+            Some(life @ (Life::Down | Life::Stopped)) => self.saw_life(life),
+        }
+    }
+
+    fn saw_life(&mut self, life: Life) {
+        match (life, &mut self.phase) {
+            (Life::Down, _) => self.fence(FencedBy::Down),
+            (Life::Stopped, _) => self.fence(FencedBy::Stopped),
+            (Life::Up(up), _) if up > self.tried => self.fence(FencedBy::Life(up)),
+            // A swap of unknown outcome was applied. (While sure, no tried life is above its own.)
+            (Life::Up(up), Phase::Silent { seen, .. }) => *seen = up.max(*seen),
+            // Of a read that was begun before the last change.
+            (Life::Up(_), _) => {}
+        }
+    }
+
+    fn fence(&mut self, by: FencedBy) {
+        match self.phase {
+            Phase::Sure { .. } | Phase::Silent { .. } => self.phase = Phase::Fenced(by),
+            Phase::Fenced(_) | Phase::Stopped { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

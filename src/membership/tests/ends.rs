@@ -1,0 +1,396 @@
+//! Which replicas go silent, come back, and are fenced.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::world::{Faults, Replica, TTL, ms, start, start_on, wait, within};
+use crate::clock::{Clock, Ids};
+use crate::membership::hand_overs::HandOvers;
+use crate::membership::observation::Observation;
+use crate::membership::shell::{Announced, Shared};
+use crate::membership::surety::Surety;
+use crate::membership::wall_check::WallCheck;
+use crate::membership::{Membership, NotSure, Presence, rounds};
+use crate::store::{ClusterStore, Life};
+
+const HANGS: Faults = Faults {
+    hangs: true,
+    ..NONE
+};
+const REFUSES: Faults = Faults {
+    refuses: true,
+    ..NONE
+};
+const NONE: Faults = Faults {
+    hangs: false,
+    refuses: false,
+    loses_heartbeats: false,
+    loses_lists: false,
+    loses_swaps: false,
+    swaps_unheard: false,
+    delay_ms_max: 0,
+    loses_one_in: None,
+};
+
+fn set_all(all: &[Replica], faults: Faults) {
+    for one in all {
+        one.machine.set(faults);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_stays_sure_while_its_rounds_come_through() {
+    let all = start(3).await;
+    for _ in 0..600 {
+        wait(100).await;
+        assert!(all.iter().all(Replica::is_sure));
+        let until = all[0].membership.sure_until().unwrap();
+        let left = until - all[0].machine.boot();
+        assert!(left > ms(3_900) && left <= TTL / 10 * 9, "{left:?}");
+    }
+    assert!(
+        all[0].machine.tables().lives.is_empty(),
+        "no swap is needed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_away_for_longer_than_the_ttl_fences_nobody() {
+    for faults in [HANGS, REFUSES] {
+        let all = start(3).await;
+        set_all(&all, faults);
+        wait(4_600).await;
+        for one in &all {
+            assert_eq!(one.membership.is_sure(), Err(NotSure::Silent));
+        }
+        wait(1_400).await;
+        set_all(&all, NONE);
+        within(2_000, "all are sure again", || {
+            all.iter().all(Replica::is_sure)
+        })
+        .await;
+        wait(20_000).await;
+        for one in &all {
+            assert!(one.is_sure() && !one.is_fenced());
+            assert_eq!(one.life(), Some(Life::Up(2)), "one swap each");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_away_for_an_hour_fences_nobody() {
+    let all = start(3).await;
+    set_all(&all, REFUSES);
+    wait(3_600_000).await;
+    set_all(&all, NONE);
+    within(2_000, "all are sure again", || {
+        all.iter().all(Replica::is_sure)
+    })
+    .await;
+    wait(20_000).await;
+    assert!(all.iter().all(Replica::is_sure));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_replica_is_declared_down_and_finds_out_before_it_is_sure() {
+    let all = start(3).await;
+    let [a, b, c] = &all[..] else { panic!() };
+    a.machine.pause();
+    within(6_000, "it is declared down", || {
+        let is_down = a.life() == Some(Life::Down);
+        assert!(!(is_down && a.is_sure()), "sure by its clock");
+        is_down
+    })
+    .await;
+    assert_eq!(a.membership.is_sure(), Err(NotSure::Silent));
+    wait(600).await;
+    for other in [b, c] {
+        assert_eq!(other.membership.presence(a.id()), Presence::Down);
+        assert!(other.membership.confirm_down(a.id()).await.unwrap());
+    }
+    a.machine.resume();
+    let mut fenced = a.membership.fenced();
+    for _ in 0..200 {
+        assert!(a.membership.is_sure().is_err());
+        wait(5).await;
+    }
+    assert!(*fenced.wait_for(|fenced| *fenced).await.unwrap());
+    assert_eq!(a.membership.is_sure(), Err(NotSure::Fenced));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_was_paused_for_less_than_the_ttl_comes_back_by_itself() {
+    let all = start(1).await;
+    all[0].machine.pause();
+    wait(4_700).await;
+    all[0].machine.resume();
+    within(1_500, "it is sure again", || all[0].is_sure()).await;
+    assert_eq!(all[0].life(), Some(Life::Up(2)));
+    wait(20_000).await;
+    assert!(all.iter().all(Replica::is_sure));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_clock_stood_still_is_fenced_by_its_next_round() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.machine.freeze();
+    wait(60_000).await;
+    assert!(b.membership.confirm_down(a.id()).await.unwrap());
+    a.machine.resume();
+    assert!(a.is_sure(), "it cannot know");
+    within(600, "it is fenced", || a.is_fenced()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_observers_that_race_one_declares_and_both_know() {
+    let all = start(3).await;
+    let [a, b, c] = &all[..] else { panic!() };
+    a.machine.pause();
+    for other in [b, c] {
+        other.machine.set(Faults {
+            delay_ms_max: 50,
+            ..NONE
+        });
+    }
+    within(6_000, "both observe the silence", || {
+        [b, c]
+            .iter()
+            .all(|other| !matches!(other.membership.presence(a.id()), Presence::Live(_)))
+    })
+    .await;
+    let (one, other) = tokio::join!(
+        b.membership.confirm_down(a.id()),
+        c.membership.confirm_down(a.id())
+    );
+    assert!(one.unwrap() && other.unwrap());
+    assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_ask_for_the_same_replica_declare_it_once() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    b.machine.set(Faults {
+        loses_swaps: true,
+        ..NONE
+    });
+    a.machine.pause();
+    wait(7_000).await;
+    assert_eq!(b.membership.presence(a.id()), Presence::Silent);
+    assert!(
+        b.membership.confirm_down(a.id()).await.is_err(),
+        "not by its row"
+    );
+    b.machine.set(NONE);
+    let asked = (0..100).map(|_| b.membership.confirm_down(a.id()));
+    let asked = futures_util::future::join_all(asked).await;
+    assert!(asked.into_iter().any(|down| down.is_ok_and(|down| down)));
+    assert!(b.membership.confirm_down(a.id()).await.unwrap());
+    assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_lives_is_not_declared_down() {
+    let all = start(2).await;
+    assert!(!all[0].membership.confirm_down(all[1].id()).await.unwrap());
+    assert!(!all[0].membership.confirm_down(all[0].id()).await.unwrap());
+    assert!(all[0].machine.tables().lives.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_heartbeats_get_lost_goes_on_by_its_life() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.machine.set(Faults {
+        loses_heartbeats: true,
+        ..NONE
+    });
+    let mut unsure = 0;
+    for _ in 0..6_000 {
+        wait(10).await;
+        unsure += u32::from(!a.is_sure());
+    }
+    assert!(unsure < 120, "{unsure} of 6000");
+    assert!(matches!(b.membership.presence(a.id()), Presence::Live(_)));
+    assert!(!a.is_fenced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_writes_get_lost_is_declared_down_and_fenced_by_what_it_reads() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.machine.set(Faults {
+        loses_heartbeats: true,
+        loses_swaps: true,
+        ..NONE
+    });
+    within(7_000, "it is down", || {
+        b.membership.presence(a.id()) == Presence::Down
+    })
+    .await;
+    assert!(!a.is_sure());
+    within(600, "it is fenced", || a.is_fenced()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_read_its_row_goes_on_by_its_life() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.machine.set(Faults {
+        loses_lists: true,
+        ..NONE
+    });
+    wait(60_000).await;
+    assert!(matches!(a.life(), Some(Life::Up(10..20))));
+    assert!(!a.is_fenced());
+    assert!(matches!(b.membership.presence(a.id()), Presence::Live(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_swap_of_unknown_outcome_is_followed_by_another_one() {
+    let all = start(1).await;
+    let [a] = &all[..] else { panic!() };
+    a.machine.pause();
+    wait(4_600).await;
+    a.machine.set(Faults {
+        swaps_unheard: true,
+        ..NONE
+    });
+    a.machine.resume();
+    within(500, "it was applied", || a.life() == Some(Life::Up(2))).await;
+    wait(100).await;
+    assert!(!a.is_sure() && !a.is_fenced());
+    a.machine.set(NONE);
+    within(1_500, "it is sure", || a.is_sure()).await;
+    wait(10_000).await;
+    assert!(a.is_sure());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_hangs_is_declared_down() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.machine.moves.send_replace(false);
+    within(7_000, "it is down", || {
+        b.membership.presence(a.id()) == Presence::Down
+    })
+    .await;
+    within(600, "it is fenced", || a.is_fenced()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_row_was_deleted_is_fenced() {
+    let all = start(2).await;
+    all[0].machine.tables().rows.remove(&all[0].id());
+    within(600, "it is fenced", || all[0].is_fenced()).await;
+    let presence = all[1].membership.presence(all[0].id());
+    assert_eq!(presence, Presence::Down);
+}
+
+/// Two processes with the id, the life and the heartbeats of one.
+async fn clones(apart_ms: u64) -> Vec<Arc<Membership>> {
+    let all = start(1).await;
+    let [origin] = &all[..] else { panic!() };
+    let machine = Arc::clone(&origin.machine);
+    let row = machine.tables().rows[&origin.id()].clone();
+    let shared = || {
+        Shared::new(Announced {
+            me: row.id,
+            store: Arc::clone(&machine) as Arc<dyn ClusterStore>,
+            clock: Arc::clone(&machine) as Arc<dyn Clock>,
+            ids: Arc::clone(&machine) as Arc<dyn Ids>,
+            moved: Arc::new(|| true),
+            replica_ttl: TTL,
+            wall: Arc::new(WallCheck::default()),
+            hand_overs: HandOvers::new(
+                Arc::clone(&machine) as Arc<dyn ClusterStore>,
+                Arc::clone(&machine) as Arc<dyn Clock>,
+                mpsc::channel(1).0,
+            ),
+            surety: Surety::announced(machine.boot(), row.heartbeat, TTL),
+            observation: Observation::new(&row),
+        })
+    };
+    let twins = [shared(), shared()];
+    drop(all);
+    rounds::begin(&twins[0]);
+    wait(apart_ms).await;
+    rounds::begin(&twins[1]);
+    twins.into_iter().map(Membership::of).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_processes_with_one_id_one_is_fenced_and_the_other_goes_on() {
+    for apart_ms in [130, 499, 700, 4_000, 4_600, 60_000] {
+        let twins = clones(apart_ms).await;
+        wait(3_000).await;
+        let fenced = twins.iter().filter(|one| *one.fenced().borrow());
+        assert_eq!(fenced.count(), 1, "{apart_ms}");
+        wait(20_000).await;
+        let sure = twins.iter().filter(|one| one.is_sure().is_ok());
+        assert_eq!(sure.count(), 1, "{apart_ms}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_stops_is_down_for_the_others_at_once() {
+    let all = start(2).await;
+    let [a, b] = &all[..] else { panic!() };
+    a.membership.stop().await.unwrap();
+    assert_eq!(a.membership.is_sure(), Err(NotSure::Stopped));
+    assert_eq!(a.life(), Some(Life::Stopped));
+    within(600, "it is down", || {
+        b.membership.presence(a.id()) == Presence::Down
+    })
+    .await;
+    assert!(!a.is_fenced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_unknown_outcome_is_tried_again_and_given_up_in_bounded_time() {
+    let all = start(1).await;
+    all[0].machine.set(Faults {
+        swaps_unheard: true,
+        ..NONE
+    });
+    let stop = all[0].membership.stop();
+    let heal = async {
+        wait(100).await;
+        all[0].machine.set(NONE);
+    };
+    let (stopped, ()) = tokio::join!(stop, heal);
+    stopped.unwrap();
+    assert_eq!(all[0].life(), Some(Life::Stopped));
+
+    let all = start(1).await;
+    all[0].machine.set(HANGS);
+    let stopped = tokio::time::timeout(ms(11_000), all[0].membership.stop());
+    assert!(stopped.await.unwrap().is_err());
+    assert_eq!(all[0].membership.is_sure(), Err(NotSure::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_dropped_is_declared_down() {
+    let mut all = start(2).await;
+    let gone = all.remove(0).id();
+    within(7_000, "it is down", || {
+        all[0].membership.presence(gone) == Presence::Down
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_replica_lives_while_the_one_before_is_declared_down() {
+    let mut all = start(2).await;
+    let gone = all.remove(0);
+    let (machine, id) = (Arc::clone(&gone.machine), gone.id());
+    drop(gone);
+    let again = start_on(&machine, "fermata-1").await;
+    within(7_000, "the one before is down", || {
+        again.membership.presence(id) == Presence::Down
+    })
+    .await;
+    assert!(again.is_sure() && all[0].is_sure());
+}

@@ -1,0 +1,166 @@
+//! What it keeps, by kind: each change is work for the writer, each read one of a snapshot.
+
+use async_trait::async_trait;
+
+use super::work::{SwapRows, Work};
+use super::writer::Done;
+use super::{EmbeddedStore, read, writer_gone};
+use crate::key::KeyState;
+use crate::lock::{Key, KeyId, SessionId, TableName};
+use crate::store::{
+    Cell, DataStore, KeyStore, Listed, PAGE, SessionRow, SessionStore, SessionSwap, StoreCounts,
+    StoreError, StoreHealth, Swap, Written,
+};
+
+impl StoreHealth for EmbeddedStore {
+    fn ready(&self) -> Result<(), StoreError> {
+        self.gate.ready()?;
+        if self.queue.is_closed() {
+            return Err(writer_gone());
+        }
+        Ok(())
+    }
+
+    /// None: there are no statements, and nobody to send them to.
+    fn counts(&self) -> StoreCounts {
+        StoreCounts::default()
+    }
+}
+
+#[async_trait]
+impl KeyStore for EmbeddedStore {
+    async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
+        let id = id.clone();
+        self.read(move |snapshot| read::load(snapshot, &id)).await
+    }
+
+    /// A change whose caller left may still be in the queue, which is in order.
+    async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
+        done(self.submit(Work::Settle).await)?;
+        self.load(id).await
+    }
+
+    async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
+        debug_assert_eq!(new.version, old.version + 1, "one version a change");
+        debug_assert_eq!(new.check(), Ok(()), "what is written must read back");
+        match self
+            .submit(Work::Swap(SwapRows::between(id, old, new)))
+            .await
+        {
+            Done::Applied => Swap::Applied,
+            Done::StateConflict(state) => Swap::Conflict(state),
+            Done::Unknown(error) => Swap::Unknown(error),
+            Done::NotStarted(error) => Swap::NotStarted(error),
+            Done::SessionConflict(_) => Swap::Unknown(wrong_answer()),
+        }
+    }
+
+    async fn list_live(
+        &self,
+        table: &TableName,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
+        let table = table.clone();
+        let after = after.cloned();
+        self.read(move |snapshot| read::live(snapshot, &table, after.as_ref(), limit))
+            .await
+    }
+
+    async fn each_live(
+        &self,
+        table: &TableName,
+        visit: &(dyn Fn(Listed) + Sync),
+    ) -> Result<(), StoreError> {
+        let mut after: Option<Key> = None;
+        loop {
+            let listed = self.list_live(table, after.as_ref(), PAGE).await?;
+            let last_page = listed.len() < PAGE;
+            after = listed.last().map(|one| one.key.clone());
+            listed.into_iter().for_each(visit);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl DataStore for EmbeddedStore {
+    async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        let id = id.clone();
+        self.read(move |snapshot| read::data(snapshot, &id)).await
+    }
+
+    async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
+        let id = id.clone();
+        match self.submit(Work::Data { id, cell }).await {
+            Done::Applied => Written::Done,
+            Done::Unknown(error) => Written::Unknown(error),
+            Done::NotStarted(error) => Written::NotStarted(error),
+            Done::StateConflict(_) | Done::SessionConflict(_) => Written::Unknown(wrong_answer()),
+        }
+    }
+
+    fn ahead_us_max(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[async_trait]
+impl SessionStore for EmbeddedStore {
+    async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.read(move |snapshot| read::session(snapshot, id)).await
+    }
+
+    async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        let row = row.clone();
+        match self.submit(Work::Session { expected, row }).await {
+            Done::Applied => SessionSwap::Applied,
+            Done::SessionConflict(session) => SessionSwap::Conflict(session),
+            Done::Unknown(error) => SessionSwap::Unknown(error),
+            Done::NotStarted(error) => SessionSwap::NotStarted(error),
+            Done::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
+        }
+    }
+
+    async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
+        done(self.submit(Work::Forget(id)).await)
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionRow>, StoreError> {
+        self.read(move |snapshot| read::sessions(snapshot, after, limit))
+            .await
+    }
+
+    async fn each_session(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let rows = self.list_sessions(after, PAGE).await?;
+            let last_page = rows.len() < PAGE;
+            after = rows.last().map(|row| row.id);
+            rows.into_iter().for_each(visit);
+            if last_page {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The outcome of something that may simply be repeated.
+fn done(done: Done) -> Result<(), StoreError> {
+    match done {
+        Done::Applied => Ok(()),
+        Done::Unknown(error) | Done::NotStarted(error) => Err(error),
+        Done::StateConflict(_) | Done::SessionConflict(_) => Err(wrong_answer()),
+    }
+}
+
+/// The writer answers each kind of work with its own kind of outcome, so this is never seen.
+fn wrong_answer() -> StoreError {
+    StoreError::Unavailable("the writer gave the answer to another request".to_owned())
+}

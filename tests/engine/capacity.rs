@@ -1,0 +1,67 @@
+//! More keys than a replica knows at once (H11).
+
+use fermata::engine::EngineError;
+use fermata::limits::Limits;
+
+use super::world::{World, call, key, soon};
+
+async fn of(active_keys_max: usize) -> World {
+    World::with(Limits {
+        active_keys_max,
+        ..Limits::default()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn idle_keys_are_forgotten_and_taken_over_from_itself_when_they_are_used_again() {
+    let world = of(8).await;
+    let names = || (0..100).map(|n| format!("k{n}"));
+    let mut released = Vec::new();
+    for name in names() {
+        let held = world.create(&name).await.lock_ref;
+        world.put(&held, &name).await.unwrap();
+        world.release(&held).await.unwrap();
+        assert!(world.engine.counts().active_keys <= 8);
+        released.push(held);
+    }
+    for (name, before) in names().zip(&released) {
+        // A repeated call to a forgotten key is answered as before.
+        assert_eq!(world.release(before).await, Ok(true));
+        let held = world.create(&name).await.lock_ref;
+        assert!(held.grant > before.grant && held.seq > before.seq);
+        assert_eq!(world.get(&held).await, Ok(Some(name.clone())));
+        world.release(&held).await.unwrap();
+    }
+    assert!(world.engine.counts().active_keys <= 8);
+    assert!(world.state("k0").await.term() > 1, "it was forgotten");
+}
+
+#[tokio::test]
+async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
+    let world = of(2).await;
+    let one = world.create("one").await.lock_ref;
+    let two = world.create("two").await.lock_ref;
+    let waiting = world.create("two").await.lock_ref;
+    let full = EngineError::Exhausted {
+        what: "active_keys_max",
+        limit: 2,
+    };
+    for _ in 0..3 {
+        let refused = soon(world.engine.create(call("three", 30_000))).await;
+        assert_eq!(refused.unwrap_err(), full);
+    }
+    world.put(&one, "1").await.unwrap();
+    world.release(&two).await.unwrap();
+    let waiting = world.acquire(&waiting).await;
+    world.put(&waiting, "2").await.unwrap();
+    // Still two are locked.
+    let refused = soon(world.engine.create(call("three", 30_000))).await;
+    assert_eq!(refused.unwrap_err(), full);
+    world.release(&one).await.unwrap();
+    let three = world.create("three").await.lock_ref;
+    world.put(&three, "3").await.unwrap();
+    // Values are read without a lock, and want no room.
+    let read = soon(world.engine.read(&key("one"))).await.unwrap();
+    assert_eq!(read.bytes.unwrap(), "1");
+}

@@ -1,0 +1,292 @@
+//! Sessions among several replicas: one keeps them, and entries of the others live by them (I9).
+
+use std::time::Duration;
+
+use fermata::engine::{EngineError, LeaseId, LockStatus, Presence, WatchEvent};
+use fermata::lock::EndReason;
+use fermata::lock::EndedAs::Lost;
+use fermata::lock::{LockRef, SessionId};
+
+use super::recorded::Engine;
+use super::replicas::{LONG, acquire, create, down, get, session, write};
+use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
+
+use super::shared::{Service, elsewhere, some_id};
+use super::world::{call, call_of, grant, key, put, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
+    let (_service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    // An entry of the other replica lives by it.
+    let held = create(b, call_of(session, "k")).await;
+    assert!(held.valid_for > Duration::from_secs(15), "{held:?}");
+    assert!(grant(&held.status).0 > 0);
+    write(b, &held.lock_ref, "x").await.unwrap();
+    let lease = LeaseId::Session(session);
+    assert_eq!(elsewhere(b.renew(&lease).await), a.replica());
+    let mut watch = b.watch(&held.lock_ref).await.unwrap();
+    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
+    assert_eq!(elsewhere(b.close_session(session).await), a.replica());
+    assert_eq!(a.close_session(session).await, Ok(false));
+    let closed = Lost(EndReason::SessionClosed);
+    assert_eq!(watch.next().await, Some(WatchEvent::Lost(closed.clone())));
+    let got = get(b, &held.lock_ref).await;
+    assert_eq!(got, Err(EngineError::Ended(closed)));
+    assert!(matches!(
+        b.create(call_of(session, "k2")).await,
+        Err(EngineError::SessionEnded)
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_outlives_its_replica_where_its_client_comes_to_another() {
+    let (service, a, b) = &Service::two().await;
+    let keeper = a.replica();
+    let session = session(a, 20_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    service.kill(0);
+    down(b, keeper).await;
+    let lease = LeaseId::Session(session);
+    assert_eq!(elsewhere(b.renew(&lease).await), keeper);
+    b.take_session(session, keeper).await.unwrap();
+    assert!(b.renew(&lease).await.unwrap().valid_for > Duration::from_secs(15));
+    assert_eq!(get(b, &held).await, Ok(None));
+    assert_eq!(b.close_session(session).await, Ok(false));
+    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_lost_with_its_replica_and_client_and_its_entry_with_it() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 1_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    let waiting = create(b, call("k", 20_000)).await.lock_ref;
+    service.kill(0);
+    acquire(b, &waiting).await;
+    assert_eq!(
+        get(b, &held).await,
+        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_cannot_be_changed_holds_up_no_other() {
+    let (service, a, b) = &Service::two().await;
+    let (one, other) = (session(a, 20_000).await, session(a, 20_000).await);
+    create(b, call_of(one, "stuck")).await;
+    let held = create(b, call_of(other, "k")).await.lock_ref;
+    service.replicas[1].link.stick(key("stuck"));
+    until("they know each other", || async {
+        matches!(a.presence(b.replica()), Presence::Live(_))
+    })
+    .await;
+    a.close_session(one).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    a.close_session(other).await.unwrap();
+    until("what lived by the other session has ended", || async {
+        matches!(get(b, &held).await, Err(EngineError::Ended(_)))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
+    let (service, a, b) = &Service::two().await;
+    let keeper = a.replica();
+    let session = session(a, 3_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    service.kill(0);
+    down(b, keeper).await;
+    service.replicas[1].link.unheard(1);
+    // Nobody claimed it any more.
+    let _ = b.take_session(session, keeper).await;
+    let id = key("k");
+    until("it ended with its client", || async {
+        b.describe(&id).await.unwrap().state.entries.is_empty()
+    })
+    .await;
+    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
+}
+
+/// A holder does not come, though its session is kept alive by this engine: the one behind it has its turn.
+pub async fn goes_unclaimed(
+    (keeper, session): (&Engine, SessionId),
+    home: &Engine,
+    head: &LockRef,
+    next: &LockRef,
+) {
+    let keep = async {
+        loop {
+            keeper.renew(&LeaseId::Session(session)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::select! {
+        _ = acquire(home, next) => {}
+        () = keep => {}
+    }
+    assert_eq!(
+        get(home, head).await,
+        Err(EngineError::Ended(Lost(EndReason::Unclaimed)))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_holder_that_did_not_come_though_its_session_is_kept_elsewhere() {
+    let (_service, a, b) = &Service::two().await;
+    let session = session(a, 1_000).await;
+    let first = create(b, call("k", 20_000)).await.lock_ref;
+    let given_up = create(b, call_of(session, "k")).await.lock_ref;
+    let last = create(b, call("k", 20_000)).await.lock_ref;
+    b.release(&first, None, 0).await.unwrap();
+    goes_unclaimed((a, session), b, &given_up, &last).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_nobody_asks_about_is_closed_once_its_replica_is_down() {
+    let (service, a, b) = &Service::two().await;
+    session(a, 6_000).await;
+    service.kill(0);
+    for _ in 0..400 {
+        if b.list_sessions(None, 9).await.unwrap().items.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is still open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_not_taken_over_from_a_keeper_that_lives() {
+    let (service, a, b) = &Service::two().await;
+    let keeper = a.replica();
+    let session = session(a, 20_000).await;
+    // It cannot be called, and does not hear what it is asked through the store.
+    service.wires.cut("replica-0");
+    service.replicas[0].link.deaf(true);
+    let taken = b.take_session(session, keeper).await;
+    assert!(
+        matches!(taken, Err(EngineError::Unavailable(_))),
+        "{taken:?}"
+    );
+    let lease = LeaseId::Session(session);
+    assert_eq!(elsewhere(b.renew(&lease).await), keeper);
+    assert!(a.renew(&lease).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there_if_nobody_renews_it()
+ {
+    let (_service, a, b) = &Service::two().await;
+    let keeper = a.replica();
+    let session = session(a, 2_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    a.stop();
+    a.hand_over().await;
+    down(b, keeper).await;
+    let lease = LeaseId::Session(session);
+    b.take_session(session, keeper).await.unwrap();
+    for _ in 0..8 {
+        b.renew(&lease).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(get(b, &held).await, Ok(None));
+    until("it ended with its client", || async {
+        b.describe(&key("k"))
+            .await
+            .unwrap()
+            .state
+            .entries
+            .is_empty()
+    })
+    .await;
+    assert_eq!(b.renew(&lease).await, Err(EngineError::SessionEnded));
+}
+
+/// Waits at `home` for an entry whose session `keeper` keeps, which crashes meanwhile; for longer than the TTL nothing
+/// but the wait keeps it alive, at `taker`.
+async fn waits_while_the_keeper_crashes(service: &Service, taker: &Engine) {
+    let (home, keeper) = (service.engine(0), service.engine(1));
+    let first = create(home, call("k", 20_000)).await.lock_ref;
+    let session = session(keeper, 1_000).await;
+    let waiting = create(home, call_of(session, "k")).await.lock_ref;
+    let wait = home.acquire(&waiting, LONG, false);
+    let moves = async {
+        let gone = keeper.replica();
+        service.kill(1);
+        down(taker, gone).await;
+        until("it was taken over", || async {
+            match taker.take_session(session, gone).await {
+                Ok(()) | Err(EngineError::Elsewhere { .. }) => true,
+                Err(EngineError::Unavailable(_)) => false,
+                Err(error) => panic!("{error:?}"),
+            }
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        home.release(&first, None, 0).await.unwrap();
+    };
+    let (acquired, ()) = tokio::join!(wait, moves);
+    assert!(matches!(acquired.unwrap().status, LockStatus::Held { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_wait_keeps_a_session_alive_that_comes_from_a_keeper_that_is_down() {
+    let service = &Service::of(2).await;
+    service.know_each_other().await;
+    waits_while_the_keeper_crashes(service, service.engine(0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_wait_keeps_a_session_alive_that_another_replica_takes_over() {
+    let service = &Service::of(3).await;
+    service.know_each_other().await;
+    waits_while_the_keeper_crashes(service, service.engine(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_brings_a_session_along_whose_keeper_is_down() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    let behind = create(b, call_of(session, "k")).await.lock_ref;
+    let keeper = a.replica();
+    service.kill(0);
+    down(b, keeper).await;
+    // Nobody names the session: its client uses its lockRefs, and that is a renewal.
+    b.critical_write(&held, put("on"), 0).await.unwrap();
+    b.release(&held, None, 0).await.unwrap();
+    acquire(b, &behind).await;
+    until("it is kept here", || async {
+        b.renew(&LeaseId::Session(session)).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_ever_for_a_session_that_its_keeper_does_not_know_of() {
+    let (service, a, b) = &Service::two().await;
+    let row = SessionRow {
+        id: SessionId(some_id()),
+        ttl_ms: 1_000,
+        disconnect_grace_ms: 0,
+        replica: a.replica(),
+        epoch: 1,
+        open: true,
+        identity: String::new(),
+        owner: String::new(),
+        created_at_ms: 0,
+    };
+    let link = &service.replicas[1].link;
+    let swap = link.swap_session(0, &row).await;
+    assert!(matches!(swap, SessionSwap::Applied), "{swap:?}");
+    // Its client renews it once, by making an entry, and never again.
+    let gone = create(b, call_of(row.id, "k")).await.lock_ref;
+    let waiting = create(b, call("k", 30_000)).await.lock_ref;
+    acquire(b, &waiting).await;
+    assert_eq!(
+        get(b, &gone).await,
+        Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
+    );
+}

@@ -1,0 +1,80 @@
+//! Keyspaces that are made, were half made, or are those of another version.
+
+use fermata::key::KeyState;
+use fermata::store::cassandra::schema::{self, SchemaError};
+use fermata::store::cassandra::{CassandraStore, OpenError};
+use fermata::store::{ClusterStore, KeyStore};
+
+use super::raw::Raw;
+use super::{MAKING, World};
+use crate::world::{apply, id, replica_row, with_entry};
+
+/// Makes one entry, and a replica.
+async fn works(store: &CassandraStore) {
+    let first = with_entry(&KeyState::default(), 6);
+    apply(store, &id("k"), &KeyState::default(), &first).await;
+    assert_eq!(store.load(&id("k")).await.unwrap(), Some(first));
+    store.announce_replica(&replica_row(4)).await.unwrap();
+    assert_eq!(store.list_replicas().await.unwrap(), [replica_row(4)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_are_made_by_any_number_at_once() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let (options, schema) = (world.options(), world.schema(&["default"]));
+    let make = || schema::apply(&options, &schema, &|_| {});
+    let alone = MAKING.lock().await;
+    let (one, two, three) = tokio::join!(make(), make(), make());
+    assert!(
+        one.is_ok() && two.is_ok() && three.is_ok(),
+        "{one:?} {two:?} {three:?}"
+    );
+    make().await.unwrap();
+    drop(alone);
+    works(&world.store().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_somebody_began_to_make_are_completed() {
+    let Some(world) = World::empty().await else {
+        return;
+    };
+    let begun = world.schema(&["default"]).statements();
+    Raw::of(&world).await.run(&begun[..3].join(";")).await;
+    assert!(matches!(
+        CassandraStore::open(world.options()).await,
+        Err(OpenError::NoSchema { .. })
+    ));
+    world.apply(&["default"]).await.unwrap();
+    works(&world.store().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keyspace_of_another_version_is_left_alone() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let raw = Raw::of(&world).await;
+    for other in [schema::VERSION - 1, schema::VERSION + 1] {
+        raw.run(&format!(
+            "UPDATE \"@KEYSPACE@\".\"schema_version\" SET \"version\" = {other} WHERE \"part\" = 'locks' IF EXISTS"
+        ))
+        .await;
+        let refused = CassandraStore::open(world.options()).await.unwrap_err();
+        assert!(
+            matches!(refused, OpenError::OtherSchema { found, .. } if found == other),
+            "{refused:?}"
+        );
+        let said = format!("has schema version {other}, and this program works with");
+        assert!(refused.to_string().contains(&said), "{refused}");
+        let refused = world.apply(&["default", "another"]).await.unwrap_err();
+        assert!(
+            matches!(refused, SchemaError::OtherVersion { found, .. } if found == other),
+            "{refused:?}"
+        );
+        assert!(refused.to_string().contains(&said), "{refused}");
+        assert!(!raw.tables().await.contains(&"lock_another".to_owned()));
+    }
+}

@@ -1,0 +1,290 @@
+//! What every store promises of the states of keys.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use fermata::key::{Home, KeyState, Reserved};
+use fermata::lock::{Fence, Seq};
+use fermata::store::{Cell, Listed, Store, Swap, Written};
+
+use crate::world::{Random, apply, id, id_in, key, replica, table, with_entry, without_holder};
+
+pub async fn a_swap_takes_effect_on_the_version_it_names_only(store: Store) {
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), None);
+    let none = KeyState::default();
+    let one = with_entry(&none, 1);
+    let two = with_entry(&one, 2);
+    apply(&*store.keys, &id("k"), &none, &one).await;
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(one.clone()));
+    apply(&*store.keys, &id("k"), &one, &two).await;
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(two.clone()));
+    // A key that was used and given back is not a fresh one.
+    let three = without_holder(&without_holder(&two));
+    let three = KeyState {
+        version: 3,
+        ..three
+    };
+    apply(&*store.keys, &id("k"), &two, &three).await;
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(three));
+    let swap = store.keys.compare_and_swap(&id("k"), &none, &one).await;
+    assert!(matches!(swap, Swap::Conflict(Some(_))), "{swap:?}");
+}
+
+pub async fn a_conflict_shows_the_state_and_changes_nothing(store: Store) {
+    let none = KeyState::default();
+    let one = with_entry(&none, 1);
+    let two = with_entry(&one, 2);
+    let shown = |swap| match swap {
+        Swap::Conflict(state) => state,
+        other => panic!("{other:?}"),
+    };
+    // A key that the store does not have.
+    let swap = store.keys.compare_and_swap(&id("k"), &one, &two).await;
+    assert_eq!(shown(swap), None);
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), None);
+
+    apply(&*store.keys, &id("k"), &none, &one).await;
+    apply(&*store.keys, &id("k"), &one, &two).await;
+    // One that comes too late, and one from a future that never was.
+    let stale = with_entry(&one, 3);
+    let swap = store.keys.compare_and_swap(&id("k"), &one, &stale).await;
+    assert_eq!(shown(swap), Some(two.clone()));
+    let ahead = with_entry(&stale, 4);
+    let ahead_by_one = with_entry(&ahead, 5);
+    let swap = store
+        .keys
+        .compare_and_swap(&id("k"), &ahead, &ahead_by_one)
+        .await;
+    assert_eq!(shown(swap), Some(two.clone()));
+    assert_eq!(store.keys.load(&id("k")).await.unwrap(), Some(two));
+}
+
+pub async fn of_two_racing_writers_exactly_one_applies(store: Store) {
+    let mut state = KeyState::default();
+    for round in 0..50u128 {
+        let racers = [
+            with_entry(&state, 2 * round + 1),
+            with_entry(&state, 2 * round + 2),
+        ];
+        let key = id("k");
+        let (a, b) = tokio::join!(
+            store.keys.compare_and_swap(&key, &state, &racers[0]),
+            store.keys.compare_and_swap(&key, &state, &racers[1]),
+        );
+        let winner = match (a, b) {
+            (Swap::Applied, Swap::Conflict(Some(seen))) => {
+                assert_eq!(seen, racers[0]);
+                0
+            }
+            (Swap::Conflict(Some(seen)), Swap::Applied) => {
+                assert_eq!(seen, racers[1]);
+                1
+            }
+            other => panic!("round {round}: {other:?}"),
+        };
+        let kept = store.keys.load(&key).await.unwrap();
+        assert_eq!(kept.as_ref(), Some(&racers[winner]));
+        state = racers[winner].clone();
+    }
+}
+
+pub async fn random_states_read_back_whole(store: Store) {
+    let mut random = Random::seeded("random_states_read_back_whole");
+    for key in ["a", "b", "c"] {
+        let mut state = KeyState::default();
+        for _ in 0..60 {
+            let next = random.successor(&state);
+            apply(&*store.keys, &id(key), &state, &next).await;
+            let kept = store.keys.load(&id(key)).await.unwrap();
+            assert_eq!(kept, Some(next.clone()));
+            state = next;
+        }
+    }
+}
+
+/// What each part becomes and goes back to: none, some, another, none.
+pub async fn the_home_and_what_it_reserves_read_back_through_every_change(store: Store) {
+    let home = |number, term| {
+        Some(Home {
+            replica: replica(number),
+            term,
+        })
+    };
+    let reserved = |seq_end, fence_end, volatile_end| Reserved {
+        seq_end: Seq(seq_end),
+        fence_end,
+        volatile_end: Seq(volatile_end),
+    };
+    let queue = with_entry(&with_entry(&KeyState::default(), 1), 2);
+    let idle = KeyState {
+        grant: Fence::NONE,
+        kept: None,
+        entries: [].into(),
+        ..queue.clone()
+    };
+    let ungranted = KeyState {
+        grant: Fence::NONE,
+        ..queue.clone()
+    };
+    // After the others were released.
+    let later = with_entry(
+        &KeyState {
+            home: home(1, 1),
+            ..idle.clone()
+        },
+        3,
+    );
+    let last = i64::MAX as u64;
+    let steps = [
+        (&queue, home(1, 1), reserved(3, 1_016, 0), Some(Seq(1))),
+        // As a home reserves, and with the holder durable again.
+        (&queue, home(1, 1), reserved(4_099, 600_001_016, 2), None),
+        (
+            &queue,
+            home(1, 1),
+            reserved(4_099, 600_001_016, 2),
+            Some(Seq(1)),
+        ),
+        // Another home, to which nothing was granted yet; and all as large as it may be.
+        (&ungranted, home(2, 2), reserved(last, last, last), None),
+        (&idle, home(0, last), reserved(3, 1_016, 0), None),
+        (&idle, None, reserved(3, 1_016, 0), None),
+        (&later, home(2, 3), later.reserved, Some(Seq(3))),
+    ];
+    let mut old = KeyState::default();
+    for (number, (state, home, reserved, kept)) in steps.into_iter().enumerate() {
+        let new = KeyState {
+            version: old.version + 1,
+            home,
+            reserved,
+            kept,
+            ..state.clone()
+        };
+        assert_eq!(new.check(), Ok(()), "step {number}");
+        apply(&*store.keys, &id("k"), &old, &new).await;
+        let kept = store.keys.load(&id("k")).await.unwrap();
+        assert_eq!(kept.as_ref(), Some(&new), "step {number}");
+        let kept = store.keys.load_settled(&id("k")).await.unwrap();
+        assert_eq!(kept.as_ref(), Some(&new), "step {number}");
+        old = new;
+    }
+}
+
+/// Keys that a careless store would mix up or put in another order.
+const ODD_KEYS: [&str; 14] = [
+    " ",
+    "#",
+    "/",
+    "a",
+    "a ",
+    "a#1",
+    "a/",
+    "a/b",
+    "aa",
+    "ab",
+    "default",
+    "é",
+    "日本",
+    "\u{10FFFF}",
+];
+
+pub async fn keys_and_tables_do_not_touch_each_other(store: Store) {
+    let none = KeyState::default();
+    let tables = ["default", "d", "default_2"];
+    let mut ids = Vec::new();
+    for table in tables {
+        ids.extend(ODD_KEYS.map(|key| id_in(table, key)));
+    }
+    for (number, id) in (0u128..).zip(&ids) {
+        let state = with_entry(&none, number);
+        let swap = store.keys.compare_and_swap(id, &none, &state).await;
+        assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
+        let value = Some(Bytes::from(id.to_string()));
+        let cell = Cell {
+            value,
+            timestamp: 1,
+        };
+        let written = store.data.write_data(id, cell).await;
+        assert!(matches!(written, Written::Done), "{id}: {written:?}");
+    }
+    for (number, id) in (0u128..).zip(&ids) {
+        let state = store.keys.load(id).await.unwrap().unwrap();
+        assert_eq!(state, with_entry(&none, number), "{id}");
+        let cell = store.data.read_data(id).await.unwrap().unwrap();
+        assert_eq!(cell.value, Some(Bytes::from(id.to_string())), "{id}");
+    }
+}
+
+pub async fn live_keys_are_listed_in_order_and_by_page(store: Store) {
+    let none = KeyState::default();
+    let mut expected = ODD_KEYS.map(key).to_vec();
+    expected.sort();
+    // Written backwards, each with as many entries as its number; other tables beside it.
+    for (number, key) in expected.iter().enumerate().rev() {
+        for name in ["default", "d", "default_2"] {
+            let id = id_in(name, key.as_str());
+            let mut state = none.clone();
+            for entry in 0..=number as u128 {
+                let next = with_entry(&state, entry);
+                let swap = store.keys.compare_and_swap(&id, &state, &next).await;
+                assert!(matches!(swap, Swap::Applied), "{id}: {swap:?}");
+                state = next;
+            }
+        }
+    }
+    // One that nobody wants any more.
+    let one = with_entry(&none, 1);
+    apply(&*store.keys, &id("a gone one"), &none, &one).await;
+    apply(&*store.keys, &id("a gone one"), &one, &without_holder(&one)).await;
+
+    let default = table("default");
+    for page in [1, 3, expected.len(), 100] {
+        let mut seen = Vec::new();
+        loop {
+            let listed = store
+                .keys
+                .list_live(&default, seen.last(), page)
+                .await
+                .unwrap();
+            assert!(listed.len() <= page);
+            for one in &listed {
+                let id = id_in("default", one.key.as_str());
+                assert_eq!(
+                    store.keys.load(&id).await.unwrap().as_ref(),
+                    Some(&one.state)
+                );
+            }
+            let last = listed.len() < page;
+            seen.extend(listed.into_iter().map(|one| one.key));
+            if last {
+                break;
+            }
+        }
+        assert_eq!(seen, expected, "pages of {page}");
+    }
+    // From a key that is not listed, and of a table that has none.
+    let after = store
+        .keys
+        .list_live(&default, Some(&key("a!")), 1)
+        .await
+        .unwrap();
+    assert_eq!(after[0].key, key("a#1"));
+    let other = store
+        .keys
+        .list_live(&table("other"), None, 9)
+        .await
+        .unwrap();
+    assert!(other.is_empty());
+    // All at once, in any order.
+    let seen = Mutex::new(Vec::new());
+    let look = |one: Listed| seen.lock().unwrap().push((one.key, one.state));
+    store.keys.each_live(&default, &look).await.unwrap();
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (key, state) in &seen {
+        let id = id_in("default", key.as_str());
+        assert_eq!(store.keys.load(&id).await.unwrap().as_ref(), Some(state));
+    }
+    let seen: Vec<_> = seen.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(seen, expected);
+}
