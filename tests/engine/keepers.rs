@@ -109,6 +109,14 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
 }
 
+/// Renews a session at its keeper, for as long as it is polled.
+pub async fn keep_renewed<T>(keeper: &Engine, session: SessionId) -> T {
+    loop {
+        keeper.renew(&LeaseId::Session(session)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// A holder does not come, though its session is kept alive by this engine: the one behind it has its turn.
 pub async fn goes_unclaimed(
     (keeper, session): (&Engine, SessionId),
@@ -116,15 +124,9 @@ pub async fn goes_unclaimed(
     head: &LockRef,
     next: &LockRef,
 ) {
-    let keep = async {
-        loop {
-            keeper.renew(&LeaseId::Session(session)).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
     tokio::select! {
         _ = acquire(home, next) => {}
-        () = keep => {}
+        () = keep_renewed(keeper, session) => {}
     }
     assert_eq!(
         get(home, head).await,
