@@ -25,8 +25,6 @@ pub enum LostReason {
     Unclaimed,
     /// An operator ended it.
     Forced,
-    /// It was released through a replica that was not its home.
-    Foreign,
     /// It was released.
     Released,
     /// It has ended, and the server no longer keeps why.
@@ -46,7 +44,6 @@ impl LostReason {
             LostReason::SessionClosed => "SESSION_CLOSED",
             LostReason::Unclaimed => "UNCLAIMED",
             LostReason::Forced => "FORCED",
-            LostReason::Foreign => "FOREIGN",
             LostReason::Released => "RELEASED",
             LostReason::NoLongerKept => "NO_LONGER_KEPT",
             LostReason::NeverIssued => "NEVER_ISSUED",
@@ -63,7 +60,6 @@ impl From<EndReason> for LostReason {
             EndReason::SessionClosed => LostReason::SessionClosed,
             EndReason::Unclaimed => LostReason::Unclaimed,
             EndReason::Forced => LostReason::Forced,
-            EndReason::Foreign => LostReason::Foreign,
             EndReason::Released => LostReason::Released,
             EndReason::NoLongerKept => LostReason::NoLongerKept,
         }

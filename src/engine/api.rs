@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
-use crate::lock::{EndedAs, Fence, FenceError, KeyId, LockRef, Mode, ReplicaId, SessionId};
+use crate::lock::{EndedAs, Fence, KeyId, LockRef, Mode, ReplicaId, SessionId};
 use crate::store::SessionRow;
 
 /// What keeps an entry alive.
@@ -222,6 +222,17 @@ pub struct DescribedSession {
     pub lock_refs: usize,
 }
 
+/// The home of a key, as it was while it answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyHome {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Where clients reach it, as it announced it; may be empty.
+    pub address: String,
+    /// Rises by one with every change of home.
+    pub term: u64,
+}
+
 /// What came of ForceRelease.
 #[derive(Clone, Copy, Debug)]
 pub struct ForceReleased {
@@ -316,8 +327,10 @@ pub enum EngineError {
     Unavailable(String),
     /// The clock of this replica is wrong: it grants nothing until that is mended. Nothing was changed. Repeat
     /// elsewhere.
-    #[error("{0}")]
-    ClockOff(FenceError),
+    #[error(
+        "the clock of this replica differs from the store's by more than a minute: it grants no lock until that is mended"
+    )]
+    ClockOff,
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
@@ -358,9 +371,8 @@ impl EngineError {
             KeyError::SeqUsedUp => {
                 EngineError::KeyUsedUp("this key has given out all its lockRefs".to_owned())
             }
-            KeyError::Fence(error @ FenceError::ClockOff) => EngineError::ClockOff(error),
             KeyError::Fence(error) => EngineError::KeyUsedUp(error.to_string()),
-            KeyError::ClockIsWrong => EngineError::ClockOff(FenceError::ClockOff),
+            KeyError::ClockIsWrong => EngineError::ClockOff,
             KeyError::StoreUnavailable(why) => EngineError::Unavailable(why.to_string()),
             KeyError::Elsewhere(home) => EngineError::Elsewhere {
                 home: home.replica,
@@ -392,7 +404,7 @@ impl EngineError {
             | EngineError::Exhausted { .. }
             | EngineError::KeyUsedUp(_)
             | EngineError::Unavailable(_)
-            | EngineError::ClockOff(_)
+            | EngineError::ClockOff
             | EngineError::Silent
             | EngineError::CutOff
             | EngineError::Elsewhere { .. }
@@ -423,9 +435,6 @@ pub fn describe_end(ended: &EndedAs) -> String {
         }
         EndedAs::Lost(EndReason::Forced { by, why }) => {
             format!("it was ended by {by}: {why}")
-        }
-        EndedAs::Lost(EndReason::Foreign) => {
-            "it was released through a replica that was not its home".to_owned()
         }
     }
 }

@@ -41,8 +41,6 @@ pub struct CoreLimits {
     pub entries_max: usize,
     /// How far a fence may run ahead of the clock, in microseconds; `None`: as far as it fits.
     pub ahead_us_max: Option<u64>,
-    /// The clock is known to be wrong: no fence is taken.
-    pub clock_off: bool,
 }
 
 impl Default for CoreLimits {
@@ -53,7 +51,6 @@ impl Default for CoreLimits {
             ended_max: 64,
             entries_max: 10_000,
             ahead_us_max: None,
-            clock_off: false,
         }
     }
 }
@@ -87,11 +84,6 @@ pub enum FenceError {
         /// The limit in force, in microseconds.
         limit_us: u64,
     },
-    /// The clock is wrong, so nobody is made the holder by it.
-    #[error(
-        "the clock of this replica differs from the store's by more than a minute: it grants no lock until that is mended"
-    )]
-    ClockOff,
 }
 
 /// Takes the fence after `fence`, whose slot is `width` timestamps wide: above all of those, above
@@ -104,9 +96,6 @@ pub(crate) fn next_fence(
     past: Option<u64>,
     limits: &CoreLimits,
 ) -> Result<Fence, FenceError> {
-    if limits.clock_off {
-        return Err(FenceError::ClockOff);
-    }
     // At least one further, whatever the width: a fence is never 0 ("no fence"), nor the one before it.
     let after_slot = fence
         .0
@@ -195,16 +184,6 @@ mod tests {
             matches!(own, Err(FenceError::TooFarAhead { .. })),
             "{own:?}"
         );
-    }
-
-    #[test]
-    fn by_a_clock_that_is_wrong_no_fence_is_taken() {
-        let limits = CoreLimits {
-            clock_off: true,
-            ..CoreLimits::default()
-        };
-        let taken = next_fence(Fence(100), 16, 16, 5_000, None, &limits);
-        assert_eq!(taken, Err(FenceError::ClockOff));
     }
 
     #[test]

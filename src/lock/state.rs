@@ -86,8 +86,6 @@ pub enum EndReason {
         /// Why.
         why: Box<str>,
     },
-    /// It was released through a replica that was not its home (I7).
-    Foreign,
 }
 
 /// One remembered end.

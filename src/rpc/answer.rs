@@ -283,10 +283,9 @@ pub fn summary(described: &Described) -> proto::LockSummary {
 pub fn ended(id: &KeyId, entry: &EndedEntry) -> proto::EndedEntry {
     let (ended_by, detail) = match &entry.reason {
         EndReason::Forced { by, why } => (by.to_string(), why.to_string()),
-        EndReason::Expired
-        | EndReason::SessionClosed
-        | EndReason::Unclaimed
-        | EndReason::Foreign => (String::new(), String::new()),
+        EndReason::Expired | EndReason::SessionClosed | EndReason::Unclaimed => {
+            (String::new(), String::new())
+        }
     };
     proto::EndedEntry {
         lock_ref: entry_text(id, entry.seq, entry.tag),

@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 use super::calls::{AcquireLock, Call as _, ReleaseLock};
 use super::deadline::{Deadline, later};
 use super::router::Router;
+use super::served::Served;
 use super::status;
 use super::stopping::Stopping;
 use crate::proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
@@ -33,8 +34,8 @@ pub async fn acquire(
         // The engine answers those who wait here, and not those who wait through this replica at another.
         () = stopping.stopped() => return Err(status::stopping()),
     };
-    if acquired.state() != LockState::Waiting {
-        return Ok(Response::new(acquired));
+    if acquired.answer.state() != LockState::Waiting {
+        return Ok(acquired.into_response());
     }
     // In a task of its own: it goes on where the caller is gone, or its time has passed.
     let router = router.clone();
@@ -43,9 +44,13 @@ pub async fn acquire(
         router.make(&release, &context, answer_by).await
     });
     left.await.map_err(|_| status::outcome_unknown())??;
-    Ok(Response::new(AcquireLockResponse {
-        lock_ref: acquired.lock_ref,
-        state: LockState::Released.into(),
-        ..AcquireLockResponse::default()
-    }))
+    let released = Served {
+        answer: AcquireLockResponse {
+            lock_ref: acquired.answer.lock_ref,
+            state: LockState::Released.into(),
+            ..AcquireLockResponse::default()
+        },
+        home: acquired.home,
+    };
+    Ok(released.into_response())
 }

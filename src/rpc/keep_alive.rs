@@ -90,7 +90,7 @@ impl Connected {
             self.sessions().note(session);
         }
         let answer = match self.router.make(&sign, context, answer_by).await {
-            Ok(answer) => answer,
+            Ok(served) => served.answer,
             // It says something of this lease only: the others on the stream go on.
             Err(status) if is_of_one_lease(&status) && !self.is_ending(context) => {
                 return Ok(sign.nothing_safe(EndReason::Unspecified));

@@ -22,6 +22,7 @@ pub mod parse;
 pub mod peer;
 pub mod route;
 pub mod router;
+pub mod served;
 pub mod status;
 pub mod stopping;
 mod timely_body;

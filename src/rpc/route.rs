@@ -102,10 +102,9 @@ pub async fn route<S: Step>(
     step: &S,
 ) -> Result<S::Answer, Status> {
     let target = step.target();
-    let usual = match target {
-        Target::Key(id) => membership.affinity(id),
-        Target::LockRef(lock_ref) => membership.affinity(&lock_ref.key_id()),
-        Target::Session(_) => Presence::Local,
+    let usual = match target.key_id() {
+        Some(id) => membership.affinity(&id),
+        None => Presence::Local,
     };
     let mut attempt = RouteAttempt {
         hops: 0,

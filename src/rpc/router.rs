@@ -12,6 +12,7 @@ use super::deadline::{Deadline, by, by_or};
 use super::homes::{Home, Homes};
 use super::peer::PeerClient;
 use super::route::{ForwardOutcome, Step, route};
+use super::served::Served;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
@@ -69,9 +70,8 @@ impl Router {
         let context = self.context(Deadline::of_request(request.extensions()));
         let call = C::parse(request.into_inner(), &context)?;
         let answer_by = call.answer_by(&context);
-        self.make(&call, &context, answer_by)
-            .await
-            .map(Response::new)
+        let served = self.make(&call, &context, answer_by).await?;
+        Ok(served.into_response())
     }
 
     /// The same until an instant of its own.
@@ -80,7 +80,7 @@ impl Router {
         call: &C,
         context: &CallContext,
         answer_by: Instant,
-    ) -> Result<C::Answer, Status> {
+    ) -> Result<Served<C::Answer>, Status> {
         let target = call.target();
         target.record(&Span::current());
         let step = Making {
@@ -131,7 +131,7 @@ struct Making<'a, C> {
 }
 
 impl<C: Call> Step for Making<'_, C> {
-    type Answer = C::Answer;
+    type Answer = Served<C::Answer>;
 
     fn target(&self) -> &Target {
         &self.target
@@ -141,15 +141,19 @@ impl<C: Call> Step for Making<'_, C> {
         self.call.is_write()
     }
 
-    fn failed(&self, error: EngineError) -> Result<C::Answer, Status> {
-        self.call.failed(error)
+    fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
+        let answer = self.call.failed(error)?;
+        Ok(Served { answer, home: None })
     }
 
-    async fn serve_locally(&self) -> Result<C::Answer, EngineError> {
-        self.call.serve_locally(&self.router.engine).await
+    async fn serve_locally(&self) -> Result<Self::Answer, EngineError> {
+        let engine = &self.router.engine;
+        let answer = self.call.serve_locally(engine).await?;
+        let home = self.target.key_id().and_then(|id| engine.home_here(&id));
+        Ok(Served { answer, home })
     }
 
-    async fn forward(&self, peer: &Peer) -> ForwardOutcome<C::Answer> {
+    async fn forward(&self, peer: &Peer) -> ForwardOutcome<Self::Answer> {
         match &self.router.peers {
             Some(peers) => {
                 let forward = peers.forward(peer, self.call, self.context, self.answer_by);

@@ -135,7 +135,7 @@ pub fn of_engine(error: &EngineError) -> Status {
             StatusBuilder::new(Code::Unavailable, words, "STORE_UNAVAILABLE")
                 .retry_after(RETRY_STORE)
         }
-        EngineError::ClockOff(_) => {
+        EngineError::ClockOff => {
             StatusBuilder::new(Code::Unavailable, words, "CLOCK_OFF").retry_after(RETRY_STORE)
         }
         EngineError::WriteUnknown(_) => {
@@ -160,12 +160,9 @@ fn ended_status(ended: &EndedAs, words: String) -> StatusBuilder {
         EndedAs::Lost(EndReason::Forced { by, why }) => builder.with("by", by).with("why", why),
         EndedAs::Released
         | EndedAs::NoLongerKept
-        | EndedAs::Lost(
-            EndReason::Expired
-            | EndReason::SessionClosed
-            | EndReason::Unclaimed
-            | EndReason::Foreign,
-        ) => builder,
+        | EndedAs::Lost(EndReason::Expired | EndReason::SessionClosed | EndReason::Unclaimed) => {
+            builder
+        }
     }
 }
 
@@ -185,7 +182,6 @@ pub fn ended_reason(reason: &EndReason) -> proto::EndReason {
         EndReason::SessionClosed => proto::EndReason::SessionClosed,
         EndReason::Unclaimed => proto::EndReason::Unclaimed,
         EndReason::Forced { .. } => proto::EndReason::Forced,
-        EndReason::Foreign => proto::EndReason::Foreign,
     }
 }
 

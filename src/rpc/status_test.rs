@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::*;
-use crate::lock::{FenceError, TableNameError};
+use crate::lock::TableNameError;
 
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -70,11 +70,6 @@ fn every_engine_error_has_its_code_and_reason() {
             "UNCLAIMED",
         ),
         (
-            ended(EndReason::Foreign),
-            Code::FailedPrecondition,
-            "FOREIGN",
-        ),
-        (
             EngineError::SessionEnded,
             Code::FailedPrecondition,
             "SESSION_CLOSED",
@@ -125,11 +120,7 @@ fn every_engine_error_has_its_code_and_reason() {
         ),
         (EngineError::CutOff, Code::Unavailable, "STORE_UNAVAILABLE"),
         (EngineError::Stopping, Code::Unavailable, "STOPPING"),
-        (
-            EngineError::ClockOff(FenceError::ClockOff),
-            Code::Unavailable,
-            "CLOCK_OFF",
-        ),
+        (EngineError::ClockOff, Code::Unavailable, "CLOCK_OFF"),
     ];
     for (error, code, name) in cases {
         let status = of_engine(&error);

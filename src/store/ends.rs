@@ -27,7 +27,6 @@ enum Reason {
     SessionClosed = 2,
     Unclaimed = 3,
     Forced = 4,
-    Foreign = 5,
 }
 
 impl From<&EndedEntry> for End {
@@ -37,7 +36,6 @@ impl From<&EndedEntry> for End {
             EndReason::SessionClosed => (Reason::SessionClosed, "", ""),
             EndReason::Unclaimed => (Reason::Unclaimed, "", ""),
             EndReason::Forced { by, why } => (Reason::Forced, &**by, &**why),
-            EndReason::Foreign => (Reason::Foreign, "", ""),
         };
         End {
             seq: entry.seq.0,
@@ -61,7 +59,6 @@ impl TryFrom<End> for EndedEntry {
                 by: end.by.into(),
                 why: end.why.into(),
             },
-            Ok(Reason::Foreign) => EndReason::Foreign,
             Ok(Reason::None) | Err(_) => return Err("an end has an unknown reason"),
         };
         Ok(EndedEntry {

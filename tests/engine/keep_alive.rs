@@ -36,5 +36,5 @@ async fn a_lock_ref_that_ends_while_its_key_is_asked_for_is_an_answer() {
         a.release(&waiting, None, 0).await.unwrap();
     };
     let (answer, ()) = tokio::join!(renewing, ending);
-    assert_eq!(answer.unwrap().reason(), EndReason::Released);
+    assert_eq!(answer.unwrap().answer.reason(), EndReason::Released);
 }

@@ -49,7 +49,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::CallNoNotAbove { .. }
         | EngineError::RequestMismatch { .. }
         | EngineError::Exhausted { .. }
-        | EngineError::ClockOff(_)
+        | EngineError::ClockOff
         | EngineError::KeyUsedUp(_)
         | EngineError::Elsewhere { .. } => Outcome::Refused(Learned::Nothing),
     }

@@ -65,7 +65,6 @@ impl Setup {
                     ended_max: 8,
                     entries_max: 8,
                     ahead_us_max: None,
-                    clock_off: false,
                 },
                 calls_max: 8,
                 waits_per_lock_ref_max: 4,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
+use fermata::engine::{Engine, EngineOptions, KeyHome, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::proto::clients::lock_service_client::LockServiceClient;
@@ -25,6 +25,7 @@ use fermata::rpc::calls::{
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
 use fermata::rpc::route::ForwardOutcome;
+use fermata::rpc::served::Served;
 use fermata::server::{Secret, ServeError, Server, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use futures_util::stream;
@@ -149,6 +150,21 @@ pub async fn forward<C: Call>(
     ask: C::Ask,
     ms: u64,
 ) -> ForwardOutcome<C::Answer> {
+    match forward_served::<C>(client, to, ask, ms).await {
+        ForwardOutcome::Answered(served) => ForwardOutcome::Answered(served.answer),
+        ForwardOutcome::Refused(status) => ForwardOutcome::Refused(status),
+        ForwardOutcome::Elsewhere { home, version } => ForwardOutcome::Elsewhere { home, version },
+        ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
+        ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
+    }
+}
+
+async fn forward_served<C: Call>(
+    client: &PeerClient,
+    to: &Peer,
+    ask: C::Ask,
+    ms: u64,
+) -> ForwardOutcome<Served<C::Answer>> {
     let call = C::parse(ask, &context()).unwrap();
     client.forward(to, &call, &context(), within(ms)).await
 }
@@ -165,6 +181,27 @@ fn release(lock_ref: &str) -> ReleaseLockRequest {
         lock_ref: lock_ref.to_owned(),
         ..Default::default()
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_passed_on_says_who_the_home_of_its_key_is() {
+    let called = Called::start().await;
+    let mut to = called.peer.clone();
+    to.address = "home:7450".to_owned();
+    let ask = CreateLockRefRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let served = answered(forward_served::<CreateLockRef>(&client(), &to, ask, 5_000).await);
+    let expected = KeyHome {
+        id: called.engine.replica(),
+        address: "home:7450".to_owned(),
+        term: 1,
+    };
+    assert_eq!(served.home, Some(expected));
+    let ask = OpenSessionRequest::default();
+    let served = answered(forward_served::<OpenSession>(&client(), &to, ask, 5_000).await);
+    assert_eq!(served.home, None);
 }
 
 /// A lockRef that was never issued.
@@ -412,7 +449,7 @@ impl PeerService for Says {
         assert!(request.metadata().contains_key("grpc-timeout"));
         self.heard.lock().await.push(request.into_inner());
         let outcome = self.outcome.clone();
-        Ok(Response::new(ForwardResponse { outcome }))
+        Ok(Response::new(ForwardResponse { outcome, term: 0 }))
     }
 
     type ForwardWatchStream = stream::Empty<Result<ForwardWatchResponse, Status>>;

@@ -210,7 +210,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::Unavailable(_)
-        | EngineError::ClockOff(_)
+        | EngineError::ClockOff
         | EngineError::WriteUnknown(_)
         | EngineError::Silent
         | EngineError::CutOff

@@ -73,6 +73,15 @@ impl From<&LeaseId> for Target {
 }
 
 impl Target {
+    /// The key that it is about, unless it is about a session.
+    pub fn key_id(&self) -> Option<KeyId> {
+        match self {
+            Target::Key(id) => Some(id.clone()),
+            Target::LockRef(lock_ref) => Some(lock_ref.key_id()),
+            Target::Session(_) => None,
+        }
+    }
+
     /// Names it in the span of the call (a lockRef without its grant).
     pub fn record(&self, span: &Span) {
         match self {

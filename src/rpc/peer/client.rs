@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
 use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
-use crate::engine::{EngineError, Peer, PeerError, Peers, Renewed};
+use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::proto::peer::hint_request::What;
@@ -30,6 +30,7 @@ use crate::proto::peer::{
 use crate::proto::{ReplicaActivity, WatchLockRequest};
 use crate::rpc::calls::{Call, CallContext};
 use crate::rpc::route::ForwardOutcome;
+use crate::rpc::served::Served;
 
 /// A replica that is cut off or paused is noticed by the others, whoever called, after this …
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -141,7 +142,7 @@ impl PeerClient {
         call: &C,
         context: &CallContext,
         answer_by: Instant,
-    ) -> ForwardOutcome<C::Answer> {
+    ) -> ForwardOutcome<Served<C::Answer>> {
         let message = ForwardRequest {
             to: id_bytes(to.id.0),
             method: C::METHOD.into(),
@@ -160,7 +161,14 @@ impl PeerClient {
         };
         match response.outcome {
             Some(forward_response::Outcome::Answer(answer)) => match C::Answer::decode(answer) {
-                Ok(answer) => ForwardOutcome::Answered(answer),
+                Ok(answer) => ForwardOutcome::Answered(Served {
+                    answer,
+                    home: (response.term > 0).then(|| KeyHome {
+                        id: to.id,
+                        address: to.address.clone(),
+                        term: response.term,
+                    }),
+                }),
                 Err(error) => ForwardOutcome::Unknown(error.to_string()),
             },
             Some(forward_response::Outcome::Refusal(refusal)) => {

@@ -110,31 +110,39 @@ impl PeerRpc {
         }
     }
 
-    async fn serve<C: Call>(
-        &self,
-        request: Bytes,
-        context: &CallContext,
-    ) -> forward_response::Outcome {
+    async fn serve<C: Call>(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
         use forward_response::Outcome;
         let call = match C::Ask::decode(request) {
-            Ok(ask) => C::parse(ask, context),
-            Err(error) => return Outcome::Refusal(refusal(&status::of_undecodable(&error))),
+            Ok(ask) => C::parse(ask, context).map_err(|invalid| status::of_invalid(&invalid)),
+            Err(error) => Err(status::of_undecodable(&error)),
         };
         let call = match call {
             Ok(call) => call,
-            Err(invalid) => return Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
+            Err(status) => return without_key(Outcome::Refusal(refusal(&status))),
         };
-        call.target().record(&Span::current());
+        let target = call.target();
+        target.record(&Span::current());
+        let outcome = self.outcome(call, context).await;
+        let home = target
+            .key_id()
+            .filter(|_| matches!(outcome, Outcome::Answer(_)));
+        let home = home.and_then(|id| self.engine.home_here(&id));
+        ForwardResponse {
+            outcome: Some(outcome),
+            term: home.map_or(0, |home| home.term),
+        }
+    }
+
+    async fn outcome<C: Call>(&self, call: C, context: &CallContext) -> forward_response::Outcome {
+        use forward_response::Outcome;
         let made = async { Ok(call.serve_locally(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
             // Whoever asks may be able to, and takes the lockRef over for that. (Not in the middle of a section.)
-            Ok(Err(error @ EngineError::ClockOff(_))) if !call.is_write() => {
-                Outcome::Unable(Unable {
-                    nothing_done: true,
-                    why: error.to_string(),
-                })
-            }
+            Ok(Err(error @ EngineError::ClockOff)) if !call.is_write() => Outcome::Unable(Unable {
+                nothing_done: true,
+                why: error.to_string(),
+            }),
             Ok(Err(error)) => match not_here(&error) {
                 Some(NotHere::Elsewhere(elsewhere)) => Outcome::Elsewhere(elsewhere),
                 Some(NotHere::Unable(unable)) => Outcome::Unable(unable),
@@ -181,8 +189,15 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
         | EngineError::Exhausted { .. }
         | EngineError::KeyUsedUp(_)
         | EngineError::WriteUnknown(_)
-        | EngineError::ClockOff(_)
+        | EngineError::ClockOff
         | EngineError::Unavailable(_) => None,
+    }
+}
+
+fn without_key(outcome: forward_response::Outcome) -> ForwardResponse {
+    ForwardResponse {
+        outcome: Some(outcome),
+        term: 0,
     }
 }
 
@@ -212,8 +227,8 @@ impl Peer for PeerRpc {
         let ask = request.into_inner();
         let method = ask.method();
         let context = self.context(deadline, ask.identity);
-        let outcome = match self.is_meant(&ask.to) {
-            Err(unable) => forward_response::Outcome::Unable(unable),
+        let response = match self.is_meant(&ask.to) {
+            Err(unable) => without_key(forward_response::Outcome::Unable(unable)),
             Ok(()) => match method {
                 Method::CreateLockRef => self.serve::<CreateLockRef>(ask.request, &context).await,
                 Method::AcquireLock => self.serve::<AcquireLock>(ask.request, &context).await,
@@ -226,15 +241,13 @@ impl Peer for PeerRpc {
                 Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &context).await,
                 Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
                 Method::ForceRelease => self.serve::<ForceRelease>(ask.request, &context).await,
-                Method::Unspecified => forward_response::Outcome::Unable(Unable {
+                Method::Unspecified => without_key(forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
                     why: "this version does not know the method".to_owned(),
-                }),
+                })),
             },
         };
-        Ok(Response::new(ForwardResponse {
-            outcome: Some(outcome),
-        }))
+        Ok(Response::new(response))
     }
 
     type ForwardWatchStream = News;

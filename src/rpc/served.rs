@@ -1,0 +1,48 @@
+//! Who is the home of the key that a call was about: told in the metadata of its answer, so that a client with several
+//! endpoints can go there itself next time (H10).
+
+use tonic::Response;
+use tonic::metadata::MetadataMap;
+
+use crate::engine::KeyHome;
+
+/// The metadata with the id of the home: a UUID.
+pub const HOME_ID: &str = "fermata-home-id";
+/// The metadata with its address for clients, `HOST:PORT`.
+pub const HOME_ADDRESS: &str = "fermata-home-address";
+/// The metadata with the term that it serves the key in, in decimal.
+pub const HOME_TERM: &str = "fermata-home-term";
+
+/// An answer, and who gave it.
+#[derive(Debug)]
+pub struct Served<A> {
+    /// What the caller asked for.
+    pub answer: A,
+    /// The home of the key; `None` of a call about a session, and where nothing was done at a home.
+    pub home: Option<KeyHome>,
+}
+
+impl<A> Served<A> {
+    /// The answer, with who gave it in its metadata.
+    pub fn into_response(self) -> Response<A> {
+        let mut response = Response::new(self.answer);
+        if let Some(home) = self.home {
+            tell(&home, response.metadata_mut());
+        }
+        response
+    }
+}
+
+fn tell(home: &KeyHome, metadata: &mut MetadataMap) {
+    let mut insert = |name, value: &str| {
+        // An address that no header can carry is left out.
+        if let Ok(value) = value.parse() {
+            metadata.insert(name, value);
+        }
+    };
+    insert(HOME_ID, &home.id.to_string());
+    insert(HOME_TERM, &home.term.to_string());
+    if !home.address.is_empty() {
+        insert(HOME_ADDRESS, &home.address);
+    }
+}
