@@ -14,15 +14,7 @@ use super::sessions;
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::membership::OpenHandOver;
-use crate::store::{HandOverRequest, HandOverSubject};
 
-/// How long a key that was asked for through the store is waited for.
-const REQUESTED_FOR: Duration = Duration::from_secs(5);
-/// How often it is looked for meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often a holder that is served is looked at for its end.
-const BUSY_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
 /// How long that may take in all: what is left is taken over by the others, at once as well.
@@ -52,7 +44,7 @@ impl Engine {
         if from == replica.id || replica.is_down(from).await? {
             return replica.asked(&id, Call::TakeOver { from }).await.map(drop);
         }
-        request(&replica, &id, from).await
+        replica.requests.request(&replica, &id, from).await
     }
 
     /// Makes this replica the keeper of a session whose keeper is down.
@@ -75,132 +67,6 @@ impl Engine {
             }
         });
         Ok(())
-    }
-}
-
-/// Asks the home of a key for it through the store, and waits for it.
-async fn request(
-    replica: &Arc<Replica>,
-    id: &Arc<KeyId>,
-    from: ReplicaId,
-) -> Result<(), EngineError> {
-    let no_way = || {
-        EngineError::Unavailable(
-            "the home of this key cannot be called, and has not handed it over yet".to_owned(),
-        )
-    };
-    let Some(cluster) = &replica.store.cluster else {
-        return Err(no_way());
-    };
-    let state = replica.store.keys.load(id).await;
-    let state = state.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-    let home = state.and_then(|state| state.home);
-    let Some(home) = home.filter(|home| home.replica == from) else {
-        // Somebody else was quicker: the next try says who.
-        return Ok(());
-    };
-    let request = HandOverRequest {
-        home: from,
-        subject: HandOverSubject::Key {
-            key: KeyId::clone(id),
-            term: home.term,
-        },
-        to: replica.id,
-    };
-    let sent = cluster.request_hand_over(&request).await;
-    sent.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-    let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
-    let adopt = Call::Adopt {
-        term: home.term.saturating_add(1),
-    };
-    while replica.clock.boot() < until {
-        replica.clock.sleep(LOOK_EVERY).await;
-        match replica.asked(id, adopt.clone()).await {
-            Ok(_) => {
-                if let Err(error) = cluster.forget_hand_over_request(&request).await {
-                    tracing::debug!(key = %id, %error, "a hand-over request could not be deleted");
-                }
-                return Ok(());
-            }
-            Err(EngineError::Elsewhere { home, .. }) if home == from => {}
-            Err(error) => return Err(error),
-        }
-        if replica.membership.presence(from) == Presence::Down {
-            return replica.asked(id, Call::TakeOver { from }).await.map(drop);
-        }
-    }
-    Err(no_way())
-}
-
-/// Another replica asks for a key, or a session, through the store: it is handed over, a key unless its holder was served
-/// a moment ago.
-pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
-    match open.request.subject.clone() {
-        HandOverSubject::Key { key, term } => give_key(replica, open, key, term).await,
-        HandOverSubject::Session { session, epoch } => {
-            let to = open.request.to;
-            match sessions::give(replica, session, epoch, to).await {
-                Ok(()) => forget(open).await,
-                Err(error) => {
-                    tracing::debug!(%session, %error, "a session could not be handed over");
-                }
-            }
-        }
-    }
-}
-
-async fn forget(open: OpenHandOver) {
-    if let Err(error) = open.forget().await {
-        tracing::debug!(%error, "a hand-over request could not be deleted");
-    }
-}
-
-/// A key is given once its holder was not served for a moment, or at the holder's end; one that came with its holder at
-/// the holder's end only.
-async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
-    let request = &open.request;
-    let id = Arc::new(key);
-    let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
-    let mut first_holder = None;
-    loop {
-        let Some(cell) = replica.keys.find(&id) else {
-            return;
-        };
-        let is_due = {
-            let slot = cell.slot();
-            let Some(state) = slot.machine.state() else {
-                return;
-            };
-            let is_asked_for = state
-                .home
-                .is_some_and(|home| home.term == term && home.replica == replica.id);
-            if !is_asked_for {
-                return;
-            }
-            let holder = state.holder().map(|holder| holder.seq);
-            let at_its_end = *first_holder.get_or_insert(holder) != holder;
-            let is_idle = !slot.is_busy(replica.clock.boot());
-            at_its_end || (is_idle && !slot.machine.has_inherited_holder())
-        };
-        if is_due {
-            break;
-        }
-        if replica.clock.boot() >= until {
-            // While it stands the request comes again.
-            return;
-        }
-        replica.clock.sleep(BUSY_LOOK_EVERY).await;
-    }
-    match replica.membership.presence(request.to) {
-        Presence::Live(_) => {}
-        Presence::Local | Presence::Silent | Presence::Down | Presence::Unsure => return,
-    }
-    match replica.asked(&id, Call::HandOver { to: request.to }).await {
-        Ok(_) => {
-            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
-            forget(open).await;
-        }
-        Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
     }
 }
 

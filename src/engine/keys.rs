@@ -19,8 +19,6 @@ use crate::lock::{KeyId, Seq, SessionId};
 const SHARDS: usize = 64;
 /// How many idle keys are compared to find one that is idle for long.
 const COMPARED_MAX: usize = 64;
-/// After a call a key is not handed over to whoever asks for it, while it has a holder, for so long.
-const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// What a call brought.
 pub(super) type CallResult = Result<Answer, CallError>;
@@ -59,6 +57,10 @@ pub(super) struct Slot {
     pub waiters: usize,
     /// When it was used last, by CLOCK_BOOTTIME.
     pub used: Duration,
+    /// Since when this replica is the home, by CLOCK_BOOTTIME.
+    pub home_since: Option<Duration>,
+    /// The holder that was served last, and when, by CLOCK_BOOTTIME.
+    pub served: Option<(Seq, Duration)>,
     /// It is no longer in the registry: look it up anew.
     pub removed: bool,
 }
@@ -83,6 +85,8 @@ impl Cell {
                 alarm: None,
                 waiters: 0,
                 used: Duration::ZERO,
+                home_since: None,
+                served: None,
                 removed: false,
             }),
         }
@@ -113,10 +117,20 @@ impl Slot {
         self.lost_sessions.append(&mut self.sessions);
     }
 
-    /// Whether somebody holds the key whose calls came a moment ago.
-    pub fn is_busy(&self, now: Duration) -> bool {
-        let has_holder = self.machine.state().is_some_and(|s| s.holder().is_some());
-        has_holder && now.saturating_sub(self.used) < BUSY_FOR
+    /// Notes whether this replica is the home.
+    pub fn note_home(&mut self, now: Duration) {
+        self.home_since = match self.machine.state() {
+            Some(_) => Some(self.home_since.unwrap_or(now)),
+            None => None,
+        };
+    }
+
+    /// Notes that a call of this entry came in, or was answered.
+    pub fn note_served(&mut self, seq: Seq, now: Duration) {
+        let holder = self.machine.state().and_then(|state| state.holder());
+        if holder.is_some_and(|holder| holder.seq == seq) {
+            self.served = Some((seq, now));
+        }
     }
 
     /// Whether nothing is lost if it is forgotten.

@@ -7,11 +7,13 @@ mod activity;
 mod admin;
 mod api;
 mod ask;
+mod giving;
 mod hand_over;
 mod keys;
 mod peers;
 mod recover;
 mod replica;
+mod requests;
 mod sessions;
 mod shell;
 mod start;
@@ -34,7 +36,7 @@ pub use watch::Watch;
 use crate::key::NewEntry;
 use crate::key::machine::{Answer, Call, EntryRef, LeaseStatus};
 use crate::limits::Limits;
-use crate::lock::{FenceError, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
 use replica::Replica;
 use sessions::NoRoom;
@@ -107,10 +109,21 @@ impl Engine {
         let replica = self.current()?;
         replica.sure()?;
         if replica.membership.clock_off() {
-            return Err(EngineError::ClockOff(FenceError::ClockOff));
+            return Err(EngineError::ClockOff);
         }
         let ready = replica.store.health.ready();
         ready.map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
+    /// Who serves a key, where that is this replica.
+    pub fn home_here(&self, id: &KeyId) -> Option<KeyHome> {
+        let replica = self.current().ok()?;
+        let term = replica.keys.find(id)?.slot().machine.state()?.term();
+        Some(KeyHome {
+            id: replica.id,
+            address: replica.row.address.clone(),
+            term,
+        })
     }
 
     fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {

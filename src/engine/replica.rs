@@ -11,6 +11,7 @@ use super::activity::Activity;
 use super::api::EngineError;
 use super::keys::Keys;
 use super::peers::Peers;
+use super::requests::Requests;
 use super::sessions::Sessions;
 use super::time::Time;
 use crate::clock::{Clock, Ids};
@@ -40,6 +41,8 @@ pub(super) struct Replica {
     pub time: Arc<Time>,
     pub keys: Keys,
     pub sessions: Arc<Sessions>,
+    /// Keys that are asked for through the store.
+    pub requests: Requests,
     /// True once the engine stops: waits end, no call is taken.
     pub stopping: watch::Sender<bool>,
     /// True once this replica has ended, fenced or stopped: its tasks end.

@@ -88,7 +88,12 @@ impl Replica {
             keeps,
         };
         slot.calls.insert(id, open);
+        let of = call.of_entry();
         self.run(cell, &mut slot, Event::Call { id, call });
+        if let Some(seq) = of {
+            let now = slot.used;
+            slot.note_served(seq, now);
+        }
         self.leave(cell, slot);
         Ok(id)
     }
@@ -174,6 +179,7 @@ impl Replica {
                 events.extend(self.perform(cell, slot, effect));
             }
         }
+        slot.note_home(self.clock.boot());
     }
 
     /// Does what a machine wants done, or begins it. What happens by that at once, if anything.
@@ -281,8 +287,8 @@ impl Replica {
 
     /// Answers a call. What nobody heard is told to the machine, where it matters.
     fn answer(&self, slot: &mut Slot, call: CallId, answer: CallResult) -> Option<Event> {
-        let grant = match &answer {
-            Ok(Answer::Held { entry, .. }) => entry.grant,
+        let held = match &answer {
+            Ok(Answer::Held { entry, .. }) => Some(*entry),
             Ok(_) | Err(_) => None,
         };
         let is_watching = matches!(answer, Ok(Answer::Watching { .. }));
@@ -306,8 +312,12 @@ impl Replica {
             },
             None => true,
         };
-        let grant = grant.filter(|_| is_lost)?;
-        Some(Event::AnswerLost { grant })
+        let held = held?;
+        if is_lost {
+            return held.grant.map(|grant| Event::AnswerLost { grant });
+        }
+        slot.note_served(held.seq, self.clock.boot());
+        None
     }
 
     fn attach(

@@ -13,6 +13,7 @@ use super::hand_over::hand_over_all;
 use super::keys::Keys;
 use super::peers::Peers;
 use super::replica::{Counters, LogThrottles, Replica};
+use super::requests::Requests;
 use super::sessions::{self, Sessions, Table};
 use super::time::Time;
 use super::{Engine, recover, sweep, tasks};
@@ -357,6 +358,7 @@ impl Shared {
                 session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
             },
             keys: Keys::new(limits.active_keys_max),
+            requests: Requests::default(),
             sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),
             time,
             limits,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::hand_over;
+use super::giving;
 use super::replica::{Replica, note_moved};
 use super::sessions;
 use super::time::TICK;
@@ -65,6 +65,6 @@ pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver
             return;
         };
         let replica = Arc::clone(&replica);
-        tokio::spawn(async move { hand_over::answer(&replica, request).await });
+        tokio::spawn(async move { giving::answer(&replica, request).await });
     }
 }

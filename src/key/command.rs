@@ -109,6 +109,8 @@ pub enum Command {
         to: ReplicaId,
         /// What the holder's writes came to; `None` of a first entry that was never answered HELD: it goes ungranted.
         holder: Option<WritesOfHolder>,
+        /// What is left of the holder's own lease, in milliseconds; 0 where it lives by a session.
+        left_ms: u32,
     },
 }
 

@@ -38,6 +38,7 @@ pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decisi
     let mut batch = Batch {
         holder_before: state.holder().map(|e| e.seq),
         state: state.clone(),
+        holder_left_ms: 0,
         changed: false,
         by,
     };
@@ -47,6 +48,7 @@ pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decisi
         .collect();
     if batch.changed {
         batch.state.reserve_nothing();
+        batch.state.holder_left_ms = batch.holder_left_ms;
         // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
         batch.state.version = batch.state.version.saturating_add(1);
     }
@@ -60,6 +62,7 @@ struct Batch<'a> {
     /// The holder when the batch began.
     holder_before: Option<Seq>,
     state: KeyState,
+    holder_left_ms: u32,
     changed: bool,
     by: Decider<'a>,
 }
@@ -85,7 +88,11 @@ impl Batch<'_> {
             } => self.evict(*seq, *tag, reason, *only_under),
             Command::Grant => self.grant_first().map(|()| Outcome::Granted),
             Command::Extend { fence, past } => self.extend(*fence, *past),
-            Command::HandOver { to, holder } => self.hand_over(*to, *holder),
+            Command::HandOver {
+                to,
+                holder,
+                left_ms,
+            } => self.hand_over(*to, *holder, *left_ms),
         }
     }
 
@@ -280,6 +287,7 @@ impl Batch<'_> {
         &mut self,
         to: ReplicaId,
         holder: Option<WritesOfHolder>,
+        left_ms: u32,
     ) -> Result<Outcome, Refusal> {
         if self.state.grant != Fence::NONE {
             match holder {
@@ -287,6 +295,7 @@ impl Batch<'_> {
                     let fence = self.new_fence(self.by.limits.width_min, None)?;
                     self.note_writes(writes);
                     self.set_grant(fence);
+                    self.holder_left_ms = left_ms;
                 }
                 None => self.state.grant = Fence::NONE,
             }

@@ -30,6 +30,10 @@ const HEARTBEAT_STEP_MAX: u64 = 16;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// How many rows are deleted at once.
 const FORGOTTEN_AT_ONCE: usize = 100;
+/// While hand-over requests come they are read so often, for who asks has callers that wait ...
+const REQUESTS_EVERY: Duration = Duration::from_millis(200);
+/// ... until so many reads in a row showed none.
+const READS_WITHOUT_REQUESTS: u32 = 25;
 /// How often the store's clock is read (I2) ...
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
 /// ... and this often while this one is off, so that what waits for that does not wait for long.
@@ -39,6 +43,7 @@ const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 pub(super) fn begin(shared: &Arc<Shared>) {
     tokio::spawn(run_rounds(Arc::clone(shared)));
     tokio::spawn(look_now_and_then(Arc::clone(shared)));
+    tokio::spawn(read_requests_while_they_come(Arc::clone(shared)));
 }
 
 fn apart(replica_ttl: Duration) -> Duration {
@@ -110,8 +115,9 @@ async fn run_round(shared: &Arc<Shared>, round: Round) {
             }
         }
     };
-    let (acknowledged, own, ()) =
-        tokio::join!(heartbeat, read_all(shared), read_hand_over_requests(shared));
+    let (acknowledged, own, ()) = tokio::join!(heartbeat, read_all(shared), async {
+        read_hand_over_requests(shared).await;
+    });
     shared.judge(|surety, now| surety.end_round(round, acknowledged, own, now));
 }
 
@@ -148,10 +154,37 @@ fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
     })
 }
 
-async fn read_hand_over_requests(shared: &Shared) {
+async fn read_requests_while_they_come(shared: Arc<Shared>) {
+    let mut ended = shared.ended.subscribe();
+    let reads = async {
+        loop {
+            shared.hand_overs.come().await;
+            let mut without = 0;
+            while without < READS_WITHOUT_REQUESTS {
+                shared.clock.sleep(REQUESTS_EVERY).await;
+                without = match read_hand_over_requests(&shared).await {
+                    true => 0,
+                    false => without + 1,
+                };
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = ended.wait_for(|ended| *ended) => {}
+        () = reads => {}
+    }
+}
+
+/// Whether there are any.
+async fn read_hand_over_requests(shared: &Shared) -> bool {
     let requests = shared.store.hand_over_requests(shared.me);
     match within(&*shared.clock, requests).await {
-        Ok(requests) => shared.hand_overs.saw(requests),
+        Ok(requests) => {
+            let are_some = !requests.is_empty();
+            shared.hand_overs.saw(requests);
+            are_some
+        }
         Err(error) => {
             let throttle = &shared.log_throttles.hand_overs;
             warn_of(
@@ -160,6 +193,7 @@ async fn read_hand_over_requests(shared: &Shared) {
                 "could not read hand-over requests; retrying",
                 &error,
             );
+            false
         }
     }
 }

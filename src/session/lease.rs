@@ -36,6 +36,11 @@ impl Lease {
         }
     }
 
+    /// One that began earlier elsewhere, with this much left of its TTL.
+    pub fn with_left(ttl: Duration, left: Duration, now: Observed) -> Self {
+        Lease::new(ttl, now.minus(ttl.saturating_sub(left)))
+    }
+
     /// The same, with a grace for a client that is disconnected.
     #[must_use]
     pub fn with_disconnect_grace(self, grace: Option<Duration>) -> Self {

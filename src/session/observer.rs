@@ -13,6 +13,12 @@ impl Observed {
         Observed(self.0.saturating_add(span))
     }
 
+    /// The moment this much earlier; the beginning of time if there is none.
+    #[must_use]
+    pub fn minus(self, span: Duration) -> Observed {
+        Observed(self.0.saturating_sub(span))
+    }
+
     /// How long it is from `earlier` to this moment; zero if it is not later.
     pub fn since(self, earlier: Observed) -> Duration {
         self.0.saturating_sub(earlier.0)

@@ -42,7 +42,6 @@ fn any_end() -> impl Strategy<Value = (u128, EndReason)> {
         Just(EndReason::Expired),
         Just(EndReason::SessionClosed),
         Just(EndReason::Unclaimed),
-        Just(EndReason::Foreign),
         (label(), label()).prop_map(|(by, why)| EndReason::Forced { by, why }),
     ];
     (any::<u128>(), reason)
@@ -76,7 +75,7 @@ prop_compose! {
         complete_from in any::<u64>(),
         (home, idle_home) in (any_home(), any::<bool>()),
         (seq_ahead, fence_ahead, volatile_end) in (any_ahead(), any_ahead(), any_ahead()),
-        (has_grant, is_kept) in any::<(bool, bool)>(),
+        (has_grant, is_kept, holder_left_ms) in any::<(bool, bool, u32)>(),
     ) -> KeyState {
         let mut last = below;
         let mut entries = Vec::new();
@@ -112,6 +111,7 @@ prop_compose! {
                 volatile_end: Seq(volatile_end),
             },
             kept: holder.filter(|_| is_kept),
+            holder_left_ms,
             ended: Ended {
                 entries: ended
                     .into_iter()

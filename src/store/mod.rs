@@ -160,7 +160,7 @@ pub struct ReplicaRow {
     /// Its replica TTL, in milliseconds: without an acknowledged heartbeat it falls silent within this, and others wait
     /// for so long at least before they declare it down.
     pub ttl_ms: u32,
-    /// How many heartbeats it sent: the latest one that the store has.
+    /// The number of its latest heartbeat that the store has. Rises with each one, by random steps of 1 to 16, so that two processes with one id are told apart.
     pub heartbeat: u64,
     /// Whether it may serve.
     pub life: Life,

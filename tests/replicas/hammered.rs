@@ -17,7 +17,7 @@ use super::world::World;
 
 const CLIENTS: usize = 64;
 /// No lockRef is to end by it: all are waited with, or held.
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(600);
 
 /// How many turns each client gets on the average; other than 4 with `FERMATA_HAMMER_ROUNDS`.
 fn rounds() -> usize {

@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use uuid::Uuid;
 
 use super::calls::seconds;
 use super::replica::{PATIENCE, Replica, Setup};
@@ -25,9 +26,10 @@ async fn health(replica: &Replica, service: &str) -> ServingStatus {
     health.check(ask).await.unwrap().into_inner().status()
 }
 
+/// Of a key that nobody used before: one of a replica that was killed stands still until that is down.
 async fn create(replica: &Replica) -> Result<(), Status> {
     let ask = CreateLockRefRequest {
-        key: "a".to_owned(),
+        key: Uuid::new_v4().to_string(),
         ..Default::default()
     };
     replica.client().create_lock_ref(ask).await.map(drop)

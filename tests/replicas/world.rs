@@ -51,7 +51,11 @@ impl World {
         let cluster = tokio::task::spawn_blocking(cluster).await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("replicas_{}_{number}", std::process::id());
-        let directory = tempfile::tempdir().unwrap();
+        let mut directory = tempfile::tempdir().unwrap();
+        if std::env::var_os("FERMATA_KEEP_LOGS").is_some() {
+            directory.disable_cleanup(true);
+            eprintln!("logs of replicas: {}", directory.path().display());
+        }
         std::fs::write(
             directory.path().join("secret"),
             "the secret of these tests\n",

@@ -189,7 +189,6 @@ impl Random {
             0 => EndReason::Expired,
             1 => EndReason::SessionClosed,
             2 => EndReason::Unclaimed,
-            3 => EndReason::Foreign,
             _ => EndReason::Forced {
                 by: self.text(),
                 why: self.text(),
@@ -222,6 +221,7 @@ impl Random {
             2 => Command::HandOver {
                 to: replica(self.below(3) as u128),
                 holder: (self.below(2) == 0).then_some(writes),
+                left_ms: self.next() as u32,
             },
             _ => Command::Extend {
                 fence: state.fence,

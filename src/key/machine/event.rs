@@ -167,6 +167,25 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// The entry whose client makes it.
+    pub fn of_entry(&self) -> Option<Seq> {
+        match self {
+            Call::Acquire { entry, .. }
+            | Call::Get { entry, .. }
+            | Call::Put { entry, .. }
+            | Call::Release { entry, .. }
+            | Call::Watch { entry }
+            | Call::Renew { entry } => Some(entry.seq),
+            Call::Create { .. }
+            | Call::Force { .. }
+            | Call::TakeOver { .. }
+            | Call::Adopt { .. }
+            | Call::HandOver { .. } => None,
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Event {

@@ -15,11 +15,12 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// Begins a lease with a full TTL.
-    pub fn add(&mut self, seq: Seq, ttl: Duration, now: Observed) {
+    /// Begins a lease with this much left of its TTL.
+    pub fn add(&mut self, seq: Seq, ttl: Duration, left: Duration, now: Observed) {
         if let Err(at) = self.leases.binary_search_by_key(&seq, |(seq, _)| *seq) {
-            self.leases.insert(at, (seq, Lease::new(ttl, now)));
-            self.set_alarm(now.plus(ttl), seq);
+            let lease = Lease::with_left(ttl, left, now);
+            self.set_alarm(lease.expires(now), seq);
+            self.leases.insert(at, (seq, lease));
         }
     }
 

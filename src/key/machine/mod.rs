@@ -179,9 +179,7 @@ impl Machine {
         }
     }
 
-    /// Whether the holder held the key before this replica became its home, and was not heard of here: another hand-over
-    /// would begin its lease anew once more, and one whose client is gone would hold the key for as long as it goes from
-    /// home to home.
+    /// Whether the holder held the key before this replica became its home, and was not heard of here.
     pub fn has_inherited_holder(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {

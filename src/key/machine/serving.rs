@@ -138,7 +138,10 @@ impl Serving {
             match entry.liveness {
                 Liveness::Own { .. } => {
                     let ttl = own_ttl(entry.liveness).unwrap_or_default();
-                    self.leases.add(entry.seq, ttl, cx.now);
+                    let left = Duration::from_millis(new.holder_left_ms.into());
+                    let is_handed_over = new.holder_left_ms > 0 && new.kept == Some(entry.seq);
+                    let left = if is_handed_over { left } else { ttl };
+                    self.leases.add(entry.seq, ttl, left, cx.now);
                 }
                 Liveness::Session(session) => out.push(Effect::Attach {
                     session,
@@ -202,6 +205,15 @@ impl Serving {
             Liveness::Session(session) => self.session_ttls.get(&session).copied(),
         }
         .unwrap_or(cx.limits.session_claim_ttl)
+    }
+
+    /// What is left of the lease of an entry, in milliseconds, one at least; 0 of one that lives by a session.
+    pub fn left_ms(&self, seq: Seq, now: Observed) -> u32 {
+        let left = self
+            .leases
+            .get(seq)
+            .map(|lease| lease.left(now).as_millis());
+        left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX).max(1))
     }
 
     /// Whether an entry lives by this session.

@@ -23,7 +23,7 @@ pub(super) const ROW_COLUMNS: [&str; 10] = [
 ];
 
 /// Columns that all rows of a key share, in the order in which they are bound.
-pub(super) const SHARED_COLUMNS: [&str; 15] = [
+pub(super) const SHARED_COLUMNS: [&str; 16] = [
     "format",
     "version",
     "home",
@@ -38,6 +38,7 @@ pub(super) const SHARED_COLUMNS: [&str; 15] = [
     "fence_end",
     "volatile_end",
     "kept",
+    "holder_left",
     "digest",
 ];
 

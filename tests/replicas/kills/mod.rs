@@ -8,13 +8,13 @@ mod waiter;
 
 use std::time::Duration;
 
-use fermata::proto::clients::lock_admin_client::LockAdminClient;
-use fermata::proto::{CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest};
+use fermata::proto::CreateLockRefRequest;
+use fermata::proto::clients::lock_service_client::LockServiceClient;
 use holder::{Holder, boot, count_of};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
-use super::replica::PATIENCE;
+use super::replica::{PATIENCE, Replica};
 use super::world::World;
 use waiter::Waiter;
 
@@ -77,30 +77,19 @@ impl Kind {
     }
 
     /// How long after the kill the lock may stay with the holder.
-    fn bound(&self, homes: Homes) -> Duration {
+    fn bound(&self) -> Duration {
         let of_holder = self.grace.unwrap_or(self.ttl);
         let of_next = match self.next {
             // Its home is its liveness.
             Waiter::Elsewhere(ttl) | Waiter::SameReplica(ttl) => ttl.min(REPLICA_TTL),
             Waiter::ElsewhereInSession | Waiter::ThereInSession(_) => Duration::ZERO,
         };
-        match (self.replica, homes) {
+        match self.replica {
             // The key stands still until its home is down; then what survives has a whole TTL from the next home.
-            (true, _) => REPLICA_TTL + of_holder.max(of_next) + SLACK,
-            // The key is handed over with its holder, once, and that begins the holder's lease anew.
-            (false, Homes::Apart) => of_holder + self.ttl + SLACK,
-            (false, Homes::Same) => of_holder + SLACK,
+            true => REPLICA_TTL + of_holder.max(of_next) + SLACK,
+            false => of_holder + SLACK,
         }
     }
-}
-
-/// Where the entries of the holder and of the next one are served.
-#[derive(Clone, Copy, PartialEq)]
-enum Homes {
-    /// Each where it was asked for: the replicas cannot call each other.
-    Apart,
-    /// Both at the replica that all agree on for the key.
-    Same,
 }
 
 /// What came of a kill.
@@ -130,26 +119,22 @@ pub async fn home_of_key(world: &World) -> usize {
     timeout(PATIENCE, agreed).await.expect("they agree")
 }
 
-/// Which replica serves a lockRef that is asked for here.
+/// Which replica serves the key, as the answer of this one says.
 async fn home_through(world: &World, asked: usize) -> usize {
     let next = world.at(asked);
-    let asked = &world.replicas[asked];
-    let entry = next.create(ask("")).await.unwrap();
-    let mut admin = LockAdminClient::new(asked.channel());
-    let describe = DescribeLockRequest {
-        key: KEY.to_owned(),
-        ..Default::default()
-    };
-    let described = admin.describe_lock(describe).await.unwrap().into_inner();
-    let listed = admin.list_replicas(ListReplicasRequest::default()).await;
-    let listed = listed.unwrap().into_inner().replicas;
+    let mut locks = LockServiceClient::new(world.replicas[asked].channel());
+    let created = locks.create_lock_ref(ask("")).await.unwrap();
+    let home = created.metadata().get("fermata-home-address");
+    let home = home
+        .and_then(|address| address.to_str().ok())
+        .unwrap()
+        .to_owned();
+    let entry = created.into_inner().lock_ref;
     let granted = next.acquire(&entry).await.unwrap().lock_ref;
     next.release(&granted).await.unwrap();
-    let home = &described.holders[0].home;
-    let home = listed.iter().find(|info| info.replica == *home).unwrap();
-    let has_it = |endpoint: String| endpoint.ends_with(&home.address);
-    let at = world.replicas.iter().position(|r| has_it(r.endpoint()));
-    at.unwrap_or_else(|| panic!("{home:?}"))
+    let is_home = |replica: &Replica| replica.endpoint().ends_with(&home);
+    let at = world.replicas.iter().position(is_home);
+    at.unwrap_or_else(|| panic!("{home}"))
 }
 
 fn ask(session: &str) -> CreateLockRefRequest {
@@ -161,7 +146,7 @@ fn ask(session: &str) -> CreateLockRefRequest {
 }
 
 /// Kills as the kinds say, in turn, and has another one wait for the lock each time.
-async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
+async fn kill_in_turn(world: Option<World>, kinds: &[Kind]) {
     let Some(mut world) = world else {
         return;
     };
@@ -171,11 +156,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
     for round in 0..rounds().max(kinds.len()) {
         let kind = kinds[round % kinds.len()];
         let what = kind.what;
-        let home = match homes {
-            // Each kind at each replica.
-            Homes::Apart => (round + round / kinds.len()) % 3,
-            Homes::Same => home_of_key(&world).await,
-        };
+        let home = home_of_key(&world).await;
         let [spare, other] = [1, 2].map(|n| (home + n) % 3);
         let endpoints = [home, spare].map(|n| world.replicas[n].endpoint());
         let mut holder = Holder::start(kind, &endpoints, &world.history).await;
@@ -219,7 +200,7 @@ async fn kill_in_turn(world: Option<World>, homes: Homes, kinds: &[Kind]) {
         last_fence = fence;
         all.push(Taken {
             what,
-            bound: kind.bound(homes),
+            bound: kind.bound(),
             took,
             apart: granted - until,
         });
@@ -292,7 +273,7 @@ async fn the_lock_of_whoever_is_killed_is_the_next_one_s_after_its_ttl_and_not_b
         REPLICA.in_session("its replica, in a session"),
         BOTH.in_session("both, in a session"),
     ];
-    kill_in_turn(World::of_strangers(3).await, Homes::Apart, &kinds).await;
+    kill_in_turn(World::of(3).await, &kinds).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -304,7 +285,7 @@ async fn a_waiter_whose_home_is_the_replica_that_is_killed_has_the_lock_as_soon(
         BOTH.in_session("that and the client, in sessions"),
         BOTH.before("the same, next with a TTL of 30 s", Waiter::Elsewhere(LONG)),
     ];
-    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+    kill_in_turn(World::of(3).await, &kinds).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -317,7 +298,7 @@ async fn a_client_that_waits_through_the_replica_that_is_killed_goes_on_at_anoth
         BOTH.in_session("that and the client, in sessions")
             .before("that and the client, in sessions", in_session),
     ];
-    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+    kill_in_turn(World::of(3).await, &kinds).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -340,5 +321,5 @@ async fn a_killed_client_that_asked_for_a_short_ttl_or_grace_frees_its_lock_soon
         short.in_session("its client, TTL 1 s, in a session"),
         graced.in_session("its client, grace 500 ms"),
     ];
-    kill_in_turn(World::of(3).await, Homes::Same, &kinds).await;
+    kill_in_turn(World::of(3).await, &kinds).await;
 }

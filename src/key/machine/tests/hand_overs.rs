@@ -103,3 +103,23 @@ fn a_holder_whose_grant_was_named_goes_with_its_open_writes() {
     world.on(Event::AnswerLost { grant });
     assert!(swap(&world.calls(hand_over())).1.unsynced);
 }
+
+#[test]
+fn a_holder_that_is_handed_over_has_what_was_left_of_its_lease() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.pass(TTL - Duration::from_millis(700));
+    let (_, row) = swap(&world.calls(hand_over()));
+    let mut next = World::new();
+    next.replica = replica(2);
+    next.pass(TTL * 2);
+    next.calls(Call::Adopt { term: 2 });
+    next.on(loaded(&row));
+    let left = |world: &mut World| {
+        let now = world.observer.observe(world.at);
+        world.machine.lease_left(Seq(1), now).unwrap()
+    };
+    assert_eq!(left(&mut next), (TTL, Duration::from_millis(700)));
+    // Its client comes.
+    next.calls(Call::Renew { entry: entry(1) });
+    assert_eq!(left(&mut next), (TTL, TTL));
+}

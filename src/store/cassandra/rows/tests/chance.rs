@@ -86,6 +86,7 @@ impl Chance {
             3 => Command::HandOver {
                 to: self.replica(),
                 holder: self.one_in(2).then_some(writes),
+                left_ms: self.next() as u32,
             },
             _ => Command::Extend {
                 fence: state.fence,

@@ -1,0 +1,186 @@
+//! Keys, and sessions, that another replica asks this one for through the store (H4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::keys::Slot;
+use super::peers::Presence;
+use super::replica::Replica;
+use super::sessions;
+use crate::key::machine::Call;
+use crate::lock::{KeyId, Seq};
+use crate::membership::OpenHandOver;
+use crate::store::HandOverSubject;
+
+/// How long a key that was asked for is looked at.
+const ASKED_FOR: Duration = Duration::from_secs(5);
+/// How often.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A holder whose calls came here so lately keeps the key here.
+const SERVED_LATELY: Duration = Duration::from_secs(1);
+
+/// Answers a request: the key is given, when that is due, or the session.
+pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
+    match open.request.subject.clone() {
+        HandOverSubject::Key { key, term } => give_key(replica, open, key, term).await,
+        HandOverSubject::Session { session, epoch } => {
+            let to = open.request.to;
+            match sessions::give(replica, session, epoch, to).await {
+                Ok(()) => forget(open).await,
+                Err(error) => {
+                    tracing::debug!(%session, %error, "a session could not be handed over");
+                }
+            }
+        }
+    }
+}
+
+async fn forget(open: OpenHandOver) {
+    if let Err(error) = open.forget().await {
+        tracing::debug!(%error, "a hand-over request could not be deleted");
+    }
+}
+
+async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
+    let request = &open.request;
+    let id = Arc::new(key);
+    let asked_at = replica.clock.boot();
+    let mut first_holder = None;
+    loop {
+        let now = replica.clock.boot();
+        let Some(cell) = replica.keys.find(&id) else {
+            return;
+        };
+        let seen = Seen::of(&cell.slot(), term);
+        let Some(seen) = seen else {
+            return;
+        };
+        let first = *first_holder.get_or_insert(seen.holder);
+        let asked_for = now.saturating_sub(asked_at);
+        if seen.is_due(now, asked_for, first) {
+            break;
+        }
+        if asked_for >= ASKED_FOR {
+            // While it stands the request comes again.
+            return;
+        }
+        replica.clock.sleep(LOOK_EVERY).await;
+    }
+    match replica.membership.presence(request.to) {
+        Presence::Live(_) => {}
+        Presence::Local | Presence::Silent | Presence::Down | Presence::Unsure => return,
+    }
+    match replica.asked(&id, Call::HandOver { to: request.to }).await {
+        Ok(_) => {
+            tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
+            forget(open).await;
+        }
+        Err(error) => tracing::debug!(key = %id, %error, "a key could not be handed over"),
+    }
+}
+
+/// What a request meets.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    holder: Option<Seq>,
+    /// When the holder was served here last, by CLOCK_BOOTTIME.
+    served_at: Option<Duration>,
+    /// The same of the moment at which this replica became the home.
+    home_since: Duration,
+    /// The holder held the key before that, and was not heard of here.
+    is_inherited: bool,
+}
+
+impl Seen {
+    /// `None` where this replica does not serve the key in this term.
+    fn of(slot: &Slot, term: u64) -> Option<Seen> {
+        let state = slot.machine.state().filter(|state| state.term() == term)?;
+        let holder = state.holder().map(|holder| holder.seq);
+        let served = slot.served.filter(|(seq, _)| Some(*seq) == holder);
+        Some(Seen {
+            holder,
+            served_at: served.map(|(_, at)| at),
+            home_since: slot.home_since?,
+            is_inherited: slot.machine.has_inherited_holder(),
+        })
+    }
+
+    /// A key is given while nobody holds it, or its holder's calls do not come here. While they do, other replicas get
+    /// it at the holder's end, once their request stood for as long as a holder may be silent.
+    fn is_due(&self, now: Duration, asked_for: Duration, first_holder: Option<Seq>) -> bool {
+        let lately = |at: Duration| now.saturating_sub(at) < SERVED_LATELY;
+        if self.holder.is_none() {
+            return true;
+        }
+        if self.is_inherited {
+            // Its client may be on its way here.
+            return !lately(self.home_since);
+        }
+        let is_served = self.served_at.is_some_and(lately);
+        !is_served || (self.holder != first_holder && asked_for >= SERVED_LATELY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn ago(ms: u64) -> Duration {
+        NOW - Duration::from_millis(ms)
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn seen(served_at: Option<Duration>) -> Seen {
+        Seen {
+            holder: Some(Seq(7)),
+            served_at,
+            home_since: ago(60_000),
+            is_inherited: false,
+        }
+    }
+
+    #[test]
+    fn a_key_that_nobody_holds_is_given_at_once() {
+        let free = Seen {
+            holder: None,
+            ..seen(None)
+        };
+        assert!(free.is_due(NOW, ms(0), None));
+    }
+
+    #[test]
+    fn a_key_stays_while_its_holder_is_served_here() {
+        let served = seen(Some(ago(900)));
+        assert!(!served.is_due(NOW, ms(4_000), Some(Seq(7))));
+        let silent = seen(Some(ago(1_100)));
+        assert!(silent.is_due(NOW, ms(0), Some(Seq(7))));
+    }
+
+    #[test]
+    fn a_key_that_is_never_free_is_given_at_the_end_of_a_holder() {
+        let next = seen(Some(ago(5)));
+        assert!(!next.is_due(NOW, ms(900), Some(Seq(6))));
+        assert!(next.is_due(NOW, ms(1_000), Some(Seq(6))));
+    }
+
+    #[test]
+    fn a_holder_that_was_granted_here_and_does_not_come_keeps_no_key_here() {
+        assert!(seen(None).is_due(NOW, ms(0), Some(Seq(6))));
+    }
+
+    #[test]
+    fn a_holder_that_came_with_its_key_has_a_second_to_come() {
+        let inherited = |home_since| Seen {
+            is_inherited: true,
+            home_since,
+            ..seen(None)
+        };
+        assert!(!inherited(ago(900)).is_due(NOW, ms(0), None));
+        assert!(inherited(ago(1_100)).is_due(NOW, ms(0), None));
+    }
+}
