@@ -20,6 +20,7 @@ mod malformed;
 mod peer_tls;
 mod peers;
 mod section;
+mod served;
 mod statuses;
 mod stopping;
 mod streams;

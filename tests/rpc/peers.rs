@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, KeyHome, Peer, PeerError, Peers as _, REPLICA_TTL};
+use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::proto::clients::lock_service_client::LockServiceClient;
@@ -81,7 +81,7 @@ pub struct Called {
 }
 
 impl Called {
-    async fn start() -> Called {
+    pub async fn start() -> Called {
         Called::by(client()).await
     }
 
@@ -159,7 +159,7 @@ pub async fn forward<C: Call>(
     }
 }
 
-async fn forward_served<C: Call>(
+pub async fn forward_served<C: Call>(
     client: &PeerClient,
     to: &Peer,
     ask: C::Ask,
@@ -181,27 +181,6 @@ fn release(lock_ref: &str) -> ReleaseLockRequest {
         lock_ref: lock_ref.to_owned(),
         ..Default::default()
     }
-}
-
-#[tokio::test]
-async fn an_answer_that_is_passed_on_says_who_the_home_of_its_key_is() {
-    let called = Called::start().await;
-    let mut to = called.peer.clone();
-    to.address = "home:7450".to_owned();
-    let ask = CreateLockRefRequest {
-        key: "a".to_owned(),
-        ..Default::default()
-    };
-    let served = answered(forward_served::<CreateLockRef>(&client(), &to, ask, 5_000).await);
-    let expected = KeyHome {
-        id: called.engine.replica(),
-        address: "home:7450".to_owned(),
-        term: 1,
-    };
-    assert_eq!(served.home, Some(expected));
-    let ask = OpenSessionRequest::default();
-    let served = answered(forward_served::<OpenSession>(&client(), &to, ask, 5_000).await);
-    assert_eq!(served.home, None);
 }
 
 /// A lockRef that was never issued.

@@ -84,29 +84,6 @@ async fn a_section_reads_what_the_one_before_wrote() {
 }
 
 #[tokio::test]
-async fn an_answer_about_a_key_says_who_its_home_is() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let create = CreateLockRefRequest {
-        key: "orders-42".to_owned(),
-        ..Default::default()
-    };
-    let created = client.create_lock_ref(create).await.unwrap();
-    let says = |name| {
-        created
-            .metadata()
-            .get(name)
-            .map(|says| says.to_str().unwrap())
-    };
-    let id = world.engine.replica().to_string();
-    assert_eq!(says("fermata-home-id"), Some(id.as_str()));
-    assert_eq!(says("fermata-home-term"), Some("1"));
-    let session = client.open_session(OpenSessionRequest::default()).await;
-    let session = session.unwrap();
-    assert!(!session.metadata().contains_key("fermata-home-id"));
-}
-
-#[tokio::test]
 async fn the_largest_value_goes_in_and_comes_back() {
     let world = World::new().await;
     let mut client = world.client().await;
