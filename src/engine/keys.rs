@@ -139,9 +139,11 @@ impl Slot {
     }
 }
 
+type Shard = HashMap<Arc<KeyId>, Arc<Cell>>;
+
 /// The cells of a replica.
 pub(super) struct Keys {
-    shards: Box<[Mutex<HashMap<Arc<KeyId>, Arc<Cell>>>]>,
+    shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     count: AtomicUsize,
     most: usize,
@@ -158,7 +160,7 @@ impl Keys {
         }
     }
 
-    fn shard(&self, id: &KeyId) -> MutexGuard<'_, HashMap<Arc<KeyId>, Arc<Cell>>> {
+    fn shard(&self, id: &KeyId) -> MutexGuard<'_, Shard> {
         let at = self.hasher.hash_one(id) as usize % SHARDS;
         self.shards[at]
             .lock()
@@ -198,7 +200,7 @@ impl Keys {
     }
 
     /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
-    fn forget_one(&self, shard: &mut HashMap<Arc<KeyId>, Arc<Cell>>) -> bool {
+    fn forget_one(&self, shard: &mut Shard) -> bool {
         let idle = |cell: &Arc<Cell>| {
             let slot = cell.slot.try_lock().ok()?;
             let is_idle = slot.calls.is_empty() && slot.machine.is_idle();
