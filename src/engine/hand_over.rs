@@ -157,33 +157,45 @@ async fn forget(open: OpenHandOver) {
 
 /// A key is given once its holder was not served for a moment, or at the holder's end; one that came with its holder at
 /// the holder's end only.
-async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
+async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut term: u64) {
     let request = &open.request;
     let id = Arc::new(key);
     let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
     let mut first_holder = None;
     loop {
-        let Some(cell) = replica.keys.find(&id) else {
-            return;
-        };
-        let is_due = {
+        let known = replica.keys.find(&id).and_then(|cell| {
             let slot = cell.slot();
-            let Some(state) = slot.machine.state() else {
-                return;
-            };
-            let is_asked_for = state
-                .home
-                .is_some_and(|home| home.term == term && home.replica == replica.id);
-            if !is_asked_for {
-                return;
-            }
+            let state = slot.machine.state()?;
             let holder = state.holder().map(|holder| holder.seq);
             let at_its_end = *first_holder.get_or_insert(holder) != holder;
             let is_idle = !slot.is_busy(replica.clock.boot());
-            at_its_end || (is_idle && !slot.machine.has_inherited_holder())
-        };
-        if is_due {
-            break;
+            let is_due = at_its_end || (is_idle && !slot.machine.has_inherited_holder());
+            Some((state.home, is_due))
+        });
+        match known {
+            Some((home, _))
+                if home
+                    != Some(Home {
+                        replica: replica.id,
+                        term,
+                    }) =>
+            {
+                return;
+            }
+            Some((_, true)) => break,
+            Some((_, false)) => {}
+            // Forgotten, or never heard of (H11): nobody but this replica can give it, so it takes it up again.
+            None => {
+                let from = replica.id;
+                match replica.asked(&id, Call::TakeOver { from }).await {
+                    Ok(Answer::Home(home)) if home.term == term.saturating_add(1) => {
+                        term = home.term;
+                    }
+                    // It is another's by now: the request means nothing any more.
+                    Err(EngineError::Elsewhere { .. }) => return forget(open).await,
+                    Ok(_) | Err(_) => return,
+                }
+            }
         }
         if replica.clock.boot() >= until {
             // While it stands the request comes again.
