@@ -50,6 +50,7 @@ async fn run_rounds(shared: Arc<Shared>) {
     let mut ended = shared.ended.subscribe();
     let mut open = FuturesUnordered::new();
     let mut coming_back = FuturesUnordered::new();
+    let mut asked = FuturesUnordered::new();
     let mut last: Option<Duration> = None;
     let (mut is_wanted, mut moved) = (false, true);
     loop {
@@ -70,6 +71,7 @@ async fn run_rounds(shared: Arc<Shared>) {
             _ = ended.wait_for(|ended| *ended) => return,
             Some(()) = open.next() => continue,
             Some(()) = coming_back.next() => continue,
+            Some(()) = asked.next() => continue,
             () = shared.sooner.notified(), if !is_wanted => {
                 is_wanted = true;
                 continue;
@@ -92,6 +94,10 @@ async fn run_rounds(shared: Arc<Shared>) {
             return;
         };
         open.push(run_round(shared, round));
+        // Beside the rounds: they are in a partition of their own, and whether this one is sure must not wait for that.
+        if asked.is_empty() {
+            asked.push(read_hand_over_requests(shared));
+        }
     }
 }
 
@@ -110,8 +116,7 @@ async fn run_round(shared: &Arc<Shared>, round: Round) {
             }
         }
     };
-    let (acknowledged, own, ()) =
-        tokio::join!(heartbeat, read_all(shared), read_hand_over_requests(shared));
+    let (acknowledged, own) = tokio::join!(heartbeat, read_all(shared));
     shared.judge(|surety, now| surety.end_round(round, acknowledged, own, now));
 }
 
