@@ -59,6 +59,10 @@ pub struct StoreLink {
     clock_ahead_us: Mutex<i64>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
+    /// Whether the next swap of a session gets no answer, and waits to take effect.
+    late: Mutex<bool>,
+    /// The swap of a session that waits.
+    held_back: Mutex<Option<(u32, SessionRow)>>,
 }
 
 impl StoreLink {
@@ -75,6 +79,8 @@ impl StoreLink {
             slow_writes: Mutex::default(),
             deaf: Mutex::default(),
             unheard: Mutex::default(),
+            late: Mutex::default(),
+            held_back: Mutex::default(),
         })
     }
 
@@ -194,6 +200,22 @@ impl StoreLink {
         !rows.hand_over_requests.is_empty()
     }
 
+    /// The next swap of a session gets no answer, and takes effect at [`StoreLink::land`] only.
+    pub fn hold_back(&self) {
+        *self.late.lock().unwrap() = true;
+    }
+
+    /// Whether one is held back.
+    pub fn holds_back(&self) -> bool {
+        self.held_back.lock().unwrap().is_some()
+    }
+
+    /// What was held back takes effect, if it still can.
+    pub async fn land(&self) -> SessionSwap {
+        let (expected, row) = self.held_back.lock().unwrap().take().unwrap();
+        self.shared.store.swap_session(expected, &row).await
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -288,6 +310,10 @@ impl SessionStore for StoreLink {
     }
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        if std::mem::take(&mut *self.late.lock().unwrap()) {
+            *self.held_back.lock().unwrap() = Some((expected, row.clone()));
+            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+        }
         let swap = match self.open() {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),
