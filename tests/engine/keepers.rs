@@ -318,3 +318,21 @@ async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_
         "both keep it: asked {asked:?}, opened again {again:?}, renewed {kept:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_row_cannot_be_read_holds_up_no_other() {
+    let (service, a, b) = &Service::two().await;
+    let first = create(b, call("k", 60_000)).await.lock_ref;
+    let (one, other) = (session(a, 4_000).await, session(a, 2_000).await);
+    create(b, call_of(one, "unreadable")).await;
+    service.replicas[1].link.hang(one);
+    let waiting = create(b, call_of(other, "k")).await.lock_ref;
+    let wait = b.acquire(&waiting, LONG, false);
+    let goes_on = async {
+        // The row of the one is read again meanwhile, and the other one lives by the wait alone.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        b.release(&first, None, 0).await.unwrap();
+    };
+    let (acquired, ()) = tokio::join!(wait, goes_on);
+    assert!(matches!(acquired.unwrap().status, LockStatus::Held { .. }));
+}

@@ -63,6 +63,8 @@ pub struct StoreLink {
     late: Mutex<bool>,
     /// The swap of a session that waits.
     held_back: Mutex<Option<(u32, SessionRow)>>,
+    /// The session whose row is never read to the end.
+    hung: Mutex<Option<SessionId>>,
 }
 
 impl StoreLink {
@@ -81,6 +83,7 @@ impl StoreLink {
             unheard: Mutex::default(),
             late: Mutex::default(),
             held_back: Mutex::default(),
+            hung: Mutex::default(),
         })
     }
 
@@ -216,6 +219,11 @@ impl StoreLink {
         self.shared.store.swap_session(expected, &row).await
     }
 
+    /// The row of this session is read no more: who asks for it waits.
+    pub fn hang(&self, session: SessionId) {
+        *self.hung.lock().unwrap() = Some(session);
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -306,6 +314,9 @@ impl DataStore for StoreLink {
 #[async_trait]
 impl SessionStore for StoreLink {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        if *self.hung.lock().unwrap() == Some(id) {
+            return std::future::pending().await;
+        }
         self.open()?.store.load_session(id).await
     }
 
