@@ -478,3 +478,20 @@ async fn a_restart_gives_a_disconnected_session_its_ttl_and_keeps_its_grace() {
     clock.advance(GRACE + STEP).await;
     until_no_row(&world).await;
 }
+
+#[tokio::test]
+async fn a_session_that_is_closed_while_a_lock_ref_of_it_is_watched_is_forgotten() {
+    let world = World::new().await;
+    let session = world.open_session(60_000).await;
+    let held = world.create_in(session, "k").await;
+    let mut watch = world.engine.watch(&held).await.unwrap();
+    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
+    assert_eq!(world.engine.close_session(session).await, Ok(false));
+    assert!(matches!(watch.next().await, Some(WatchEvent::Lost(_))));
+    drop(watch);
+    until("it is forgotten", || async {
+        world.engine.counts().sessions == 0
+    })
+    .await;
+    until_no_row(&world).await;
+}

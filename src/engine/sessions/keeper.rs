@@ -176,6 +176,8 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
     replica.sessions.table.note_closed(session);
     replica.end_entries(session);
     replica.session_emptied(session).await;
+    // A call may have been open when the last entry ended.
+    replica.forget_session_if_done(session);
     match *replica.stopping.borrow() {
         true => Closed::Stopped,
         false => Closed::Done,
