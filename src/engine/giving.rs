@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::api::EngineError;
 use super::keys::Slot;
 use super::peers::Presence;
 use super::replica::Replica;
 use super::sessions;
-use crate::key::machine::Call;
+use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, Seq};
 use crate::membership::OpenHandOver;
 use crate::store::HandOverSubject;
@@ -41,24 +42,38 @@ async fn forget(open: OpenHandOver) {
     }
 }
 
-async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: u64) {
+async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut term: u64) {
     let request = &open.request;
     let id = Arc::new(key);
     let asked_at = replica.clock.boot();
     let mut first_holder = None;
     loop {
         let now = replica.clock.boot();
-        let Some(cell) = replica.keys.find(&id) else {
-            return;
-        };
-        let seen = Seen::of(&cell.slot(), term);
-        let Some(seen) = seen else {
-            return;
-        };
-        let first = *first_holder.get_or_insert(seen.holder);
+        let cell = replica.keys.find(&id);
+        let seen = cell.and_then(|cell| Seen::of(&cell.slot()));
         let asked_for = now.saturating_sub(asked_at);
-        if seen.is_due(now, asked_for, first) {
-            break;
+        match seen {
+            // The key was given, or taken over, since.
+            Some(seen) if seen.term > term => return forget(open).await,
+            Some(seen) if seen.term < term => return,
+            Some(seen) => {
+                let first = *first_holder.get_or_insert(seen.holder);
+                if seen.is_due(now, asked_for, first) {
+                    break;
+                }
+            }
+            // Forgotten, or never heard of (H11): nobody but this replica can give it, so it takes it up again.
+            None => {
+                let from = replica.id;
+                match replica.asked(&id, Call::TakeOver { from }).await {
+                    Ok(Answer::Home(home)) if home.term == term.saturating_add(1) => {
+                        term = home.term;
+                    }
+                    // It is another's by now: the request means nothing any more.
+                    Err(EngineError::Elsewhere { .. }) => return forget(open).await,
+                    Ok(_) | Err(_) => return,
+                }
+            }
         }
         if asked_for >= ASKED_FOR {
             // While it stands the request comes again.
@@ -82,6 +97,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, term: 
 /// What a request meets.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
+    term: u64,
     holder: Option<Seq>,
     /// When the holder was served here last, by CLOCK_BOOTTIME.
     served_at: Option<Duration>,
@@ -92,12 +108,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// `None` where this replica does not serve the key in this term.
-    fn of(slot: &Slot, term: u64) -> Option<Seen> {
-        let state = slot.machine.state().filter(|state| state.term() == term)?;
+    /// `None` where this replica does not serve the key.
+    fn of(slot: &Slot) -> Option<Seen> {
+        let state = slot.machine.state()?;
         let holder = state.holder().map(|holder| holder.seq);
         let served = slot.served.filter(|(seq, _)| Some(*seq) == holder);
         Some(Seen {
+            term: state.term(),
             holder,
             served_at: served.map(|(_, at)| at),
             home_since: slot.home_since?,
@@ -137,6 +154,7 @@ mod tests {
 
     fn seen(served_at: Option<Duration>) -> Seen {
         Seen {
+            term: 3,
             holder: Some(Seq(7)),
             served_at,
             home_since: ago(60_000),

@@ -61,6 +61,8 @@ pub(super) struct Slot {
     pub home_since: Option<Duration>,
     /// The holder that was served last, and when, by CLOCK_BOOTTIME.
     pub served: Option<(Seq, Duration)>,
+    /// A panic lost what was known, and the key was not taken over since.
+    pub is_lost: bool,
     /// It is no longer in the registry: look it up anew.
     pub removed: bool,
 }
@@ -87,6 +89,7 @@ impl Cell {
                 used: Duration::ZERO,
                 home_since: None,
                 served: None,
+                is_lost: false,
                 removed: false,
             }),
         }
@@ -113,6 +116,7 @@ impl Slot {
     pub fn start_over(&mut self) {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
+        self.is_lost = true;
         self.calls.clear();
         self.lost_sessions.append(&mut self.sessions);
     }
@@ -123,6 +127,7 @@ impl Slot {
             Some(_) => Some(self.home_since.unwrap_or(now)),
             None => None,
         };
+        self.is_lost &= self.home_since.is_none();
     }
 
     /// Notes that a call of this entry came in, or was answered.
@@ -134,8 +139,8 @@ impl Slot {
     }
 
     /// Whether nothing is lost if it is forgotten.
-    fn is_forgettable(&self) -> bool {
-        self.calls.is_empty() && self.machine.is_forgettable()
+    pub fn is_forgettable(&self) -> bool {
+        self.calls.is_empty() && self.machine.is_forgettable() && !self.is_lost
     }
 }
 

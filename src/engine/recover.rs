@@ -58,7 +58,7 @@ async fn take_sessions(
             .map(|row| take_session(replica, row))
             .buffer_unordered(AT_ONCE);
         while let Some(result) = taken.next().await {
-            result?;
+            closed.extend(result?);
         }
         if last_page {
             return Ok(closed);
@@ -66,28 +66,41 @@ async fn take_sessions(
     }
 }
 
-async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
+/// The row, if it had to be closed.
+async fn take_session(
+    replica: &Arc<Replica>,
+    row: SessionRow,
+) -> Result<Option<SessionRow>, EngineError> {
+    let row = swapped(replica, row, true).await?;
+    let session = row.id;
+    if replica.sessions.table.keep(row.clone(), replica.time.now()) {
+        return Ok(None);
+    }
+    // Over the limit only if that was lowered since: then the session ends, as if it had expired.
+    tracing::warn!(%session, "more sessions than sessions_max; ending this one");
+    swapped(replica, row, false).await.map(Some)
+}
+
+/// Changes the row of a session, which this replica keeps from then on while it is open.
+async fn swapped(
+    replica: &Arc<Replica>,
+    row: SessionRow,
+    open: bool,
+) -> Result<SessionRow, EngineError> {
     let expected = row.epoch;
     let row = SessionRow {
         replica: replica.id,
         epoch: expected.saturating_add(1),
+        open,
         ..row
     };
-    let session = row.id;
     match replica.store.sessions.swap_session(expected, &row).await {
-        SessionSwap::Applied => {}
-        SessionSwap::Conflict(_) => {
-            return Err(EngineError::Unavailable(
-                "another process changes the sessions".to_owned(),
-            ));
-        }
-        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => return Err(failed(error)),
+        SessionSwap::Applied => Ok(row),
+        SessionSwap::Conflict(_) => Err(EngineError::Unavailable(
+            "another process changes the sessions".to_owned(),
+        )),
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => Err(failed(error)),
     }
-    // Over the limit only if that was lowered since: then the session ends, as if it had expired.
-    if !replica.sessions.table.keep(row, replica.time.now()) {
-        tracing::warn!(%session, "more sessions than sessions_max; ending this one");
-    }
-    Ok(())
 }
 
 async fn take_keys(
@@ -113,7 +126,16 @@ async fn take_keys(
                     key: listed.key,
                 });
                 let from = listed.state.home.map_or(replica.id, |home| home.replica);
-                async move { replica.asked(&id, Call::TakeOver { from }).await }
+                async move {
+                    match replica.asked(&id, Call::TakeOver { from }).await {
+                        // Of a limit that was lowered since: it is taken over by its next call.
+                        Err(error @ EngineError::Exhausted { .. }) => {
+                            tracing::warn!(key = %id, %error, "a key is left to its next call");
+                            Ok(())
+                        }
+                        taken => taken.map(drop),
+                    }
+                }
             })
             .buffer_unordered(AT_ONCE);
         while let Some(result) = taken.next().await {

@@ -4,6 +4,7 @@
 //! its own, which comes back with its outcome; that is dropped where the machine that began it is gone.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ struct Begun {
 
 impl Begun {
     fn came_back(mut self, event: Event) {
-        self.came_back = true;
         self.replica.came_back(&self.cell, self.generation, event);
+        self.came_back = true;
     }
 }
 
@@ -76,6 +77,11 @@ impl Replica {
         if slot.removed {
             return Err(listener);
         }
+        // What was given out in the term that it names is forgotten: that takes another term.
+        let call = match call {
+            Call::Adopt { .. } if slot.is_lost => Call::TakeOver { from: self.id },
+            call => call,
+        };
         let id = CallId(slot.next_call);
         slot.next_call += 1;
         slot.used = self.clock.boot();
@@ -111,7 +117,7 @@ impl Replica {
     fn leave(self: &Arc<Self>, cell: &Arc<Cell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
         self.set_alarm(cell, &mut slot);
         self.note_waiters(cell, &mut slot);
-        let is_forgettable = slot.machine.is_forgettable() && slot.calls.is_empty();
+        let is_forgettable = slot.is_forgettable();
         let is_removed = slot.removed;
         drop(slot);
         if is_forgettable && !is_removed {
@@ -161,7 +167,16 @@ impl Replica {
         self.leave(&cell, slot);
     }
 
+    /// A panic in here costs what is known of this key, and neither its caller nor other keys anything.
     fn run(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
+        let run = AssertUnwindSafe(|| self.run_all(cell, slot, event));
+        if catch_unwind(run).is_err() {
+            self.lose(cell, slot);
+        }
+        slot.note_home(self.clock.boot());
+    }
+
+    fn run_all(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
         self.detach_lost(cell, slot);
         let mut events = VecDeque::from([event]);
         let mut effects = Vec::new();
@@ -179,7 +194,6 @@ impl Replica {
                 events.extend(self.perform(cell, slot, effect));
             }
         }
-        slot.note_home(self.clock.boot());
     }
 
     /// Does what a machine wants done, or begins it. What happens by that at once, if anything.
@@ -254,11 +268,15 @@ impl Replica {
     fn lost(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64) {
         let mut slot = cell.slot();
         if slot.generation == generation {
-            tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
-            slot.start_over();
-            self.detach_lost(cell, &mut slot);
+            self.lose(cell, &mut slot);
         }
         self.leave(cell, slot);
+    }
+
+    fn lose(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot) {
+        tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+        slot.start_over();
+        self.detach_lost(cell, slot);
         let (replica, id) = (Arc::clone(self), Arc::clone(&cell.id));
         tokio::spawn(async move {
             replica.clock.sleep(LOST_FOR).await;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc};
 
 use super::shell::within;
 use crate::clock::Clock;
@@ -56,7 +56,6 @@ pub(super) struct HandOvers {
     clock: Arc<dyn Clock>,
     open: Open,
     sender: mpsc::Sender<OpenHandOver>,
-    come: Notify,
 }
 
 impl HandOvers {
@@ -70,20 +69,11 @@ impl HandOvers {
             clock,
             open: Open::default(),
             sender,
-            come: Notify::new(),
         }
-    }
-
-    /// Until a read shows requests.
-    pub async fn come(&self) {
-        self.come.notified().await;
     }
 
     /// What a read showed. What finds no room comes again with the next round.
     pub fn saw(&self, requests: Vec<HandOverRequest>) {
-        if !requests.is_empty() {
-            self.come.notify_one();
-        }
         for request in requests {
             let is_first = {
                 let mut open = locked(&self.open);

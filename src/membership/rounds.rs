@@ -43,7 +43,7 @@ const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 pub(super) fn begin(shared: &Arc<Shared>) {
     tokio::spawn(run_rounds(Arc::clone(shared)));
     tokio::spawn(look_now_and_then(Arc::clone(shared)));
-    tokio::spawn(read_requests_while_they_come(Arc::clone(shared)));
+    tokio::spawn(read_requests(Arc::clone(shared)));
 }
 
 fn apart(replica_ttl: Duration) -> Duration {
@@ -115,9 +115,7 @@ async fn run_round(shared: &Arc<Shared>, round: Round) {
             }
         }
     };
-    let (acknowledged, own, ()) = tokio::join!(heartbeat, read_all(shared), async {
-        read_hand_over_requests(shared).await;
-    });
+    let (acknowledged, own) = tokio::join!(heartbeat, read_all(shared));
     shared.judge(|surety, now| surety.end_round(round, acknowledged, own, now));
 }
 
@@ -154,19 +152,23 @@ fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
     })
 }
 
-async fn read_requests_while_they_come(shared: Arc<Shared>) {
+/// Beside the rounds: hand-over requests are in a partition of their own, and whether this replica is sure must not wait
+/// for that.
+async fn read_requests(shared: Arc<Shared>) {
     let mut ended = shared.ended.subscribe();
     let reads = async {
+        let seldom = apart(shared.replica_ttl);
+        let mut without = READS_WITHOUT_REQUESTS;
         loop {
-            shared.hand_overs.come().await;
-            let mut without = 0;
-            while without < READS_WITHOUT_REQUESTS {
-                shared.clock.sleep(REQUESTS_EVERY).await;
-                without = match read_hand_over_requests(&shared).await {
-                    true => 0,
-                    false => without + 1,
-                };
-            }
+            let pause = match without < READS_WITHOUT_REQUESTS {
+                true => REQUESTS_EVERY.min(seldom),
+                false => seldom,
+            };
+            shared.clock.sleep(pause).await;
+            without = match read_hand_over_requests(&shared).await {
+                true => 0,
+                false => without.saturating_add(1),
+            };
         }
     };
     tokio::select! {

@@ -65,3 +65,25 @@ async fn a_key_for_which_there_is_no_room_is_refused_and_those_in_use_stay() {
     let read = soon(world.engine.read(&key("one"))).await.unwrap();
     assert_eq!(read.bytes.unwrap(), "1");
 }
+
+#[tokio::test]
+async fn a_replica_starts_though_more_keys_are_locked_than_it_may_know_now() {
+    let world = of(3).await;
+    let mut held = Vec::new();
+    for name in ["one", "two", "three"] {
+        held.push((name, world.create(name).await.lock_ref));
+    }
+    let limits = Limits {
+        active_keys_max: 2,
+        ..Limits::default()
+    };
+    let world = world.restart_with(limits).await;
+    assert!(world.engine.counts().active_keys <= 2);
+    // They come in turn.
+    for (name, lock_ref) in held.iter().rev() {
+        if world.engine.counts().active_keys < 2 || world.get(lock_ref).await.is_err() {
+            continue;
+        }
+        world.put(lock_ref, name).await.unwrap();
+    }
+}

@@ -12,7 +12,7 @@ use super::replicas::{LONG, acquire, create, down, get, session, write};
 use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
 
 use super::shared::{Service, elsewhere, some_id};
-use super::world::{call, call_of, grant, key, put, until};
+use super::world::{call, call_of, grant, key, put, session_call, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
@@ -291,4 +291,48 @@ async fn nobody_waits_for_ever_for_a_session_that_its_keeper_does_not_know_of() 
         get(b, &gone).await,
         Err(EngineError::Ended(Lost(EndReason::SessionClosed)))
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_keeper() {
+    let (service, a, b) = &Service::two().await;
+    service.wires.cut("replica-0");
+    service.wires.cut("replica-1");
+    let (id, keeper) = (some_id(), a.replica());
+    let link = &service.replicas[0].link;
+    let opened = a.open_session(session_call(id, 20_000)).await.unwrap();
+    let lease = LeaseId::Session(opened.0);
+    link.hold_back();
+    let asks = b.take_session(opened.0, keeper);
+    let meanwhile = async {
+        until("it is given away", || async { link.holds_back() }).await;
+        // The client did not hear of it.
+        let again = a.open_session(session_call(id, 20_000)).await;
+        link.land().await;
+        again
+    };
+    let (asked, again) = tokio::join!(asks, meanwhile);
+    let kept = (a.renew(&lease).await, b.renew(&lease).await);
+    assert!(
+        kept.0.is_err() || kept.1.is_err(),
+        "both keep it: asked {asked:?}, opened again {again:?}, renewed {kept:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_row_cannot_be_read_holds_up_no_other() {
+    let (service, a, b) = &Service::two().await;
+    let first = create(b, call("k", 60_000)).await.lock_ref;
+    let (one, other) = (session(a, 4_000).await, session(a, 2_000).await);
+    create(b, call_of(one, "unreadable")).await;
+    service.replicas[1].link.hang(one);
+    let waiting = create(b, call_of(other, "k")).await.lock_ref;
+    let wait = b.acquire(&waiting, LONG, false);
+    let goes_on = async {
+        // The row of the one is read again meanwhile, and the other one lives by the wait alone.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        b.release(&first, None, 0).await.unwrap();
+    };
+    let (acquired, ()) = tokio::join!(wait, goes_on);
+    assert!(matches!(acquired.unwrap().status, LockStatus::Held { .. }));
 }

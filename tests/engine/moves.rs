@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fermata::engine::{EngineError, LockStatus};
+use fermata::engine::{EngineError, EngineOptions, LockStatus};
+use fermata::limits::Limits;
 use fermata::lock::LockRef;
 
 use super::recorded::Engine;
@@ -57,4 +58,34 @@ async fn a_holder_with_a_short_ttl_that_moves_to_another_replica_comes_in_time()
     assert!(matches!(acquired.status, LockStatus::Held { .. }));
     // It has a whole TTL there.
     assert!(acquired.valid_for > Duration::from_secs(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_its_home_forgot_is_given_to_whoever_asks_for_it_through_the_store() {
+    let service = Service::of(1).await;
+    let b = service.engine(0);
+    let options = service.options(&service.replicas[0].link.beside(), "forgetful");
+    let a = fermata::engine::Engine::start(EngineOptions {
+        limits: Limits {
+            active_keys_max: 1,
+            ..Limits::default()
+        },
+        ..options
+    });
+    let a = a.await.unwrap();
+    for name in ["k", "other"] {
+        let made = a.create(call(name, 20_000)).await.unwrap().lock_ref;
+        a.release(&made, None, 0).await.unwrap();
+    }
+    // Replicas cannot call each other: nobody has it taken up at its home by a call there.
+    for _ in 0..3 {
+        match b.create(call("k", 20_000)).await {
+            Ok(_) => return,
+            Err(EngineError::Elsewhere { home, .. }) => {
+                let _ = b.take_over(&key("k"), home).await;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("it is never given");
 }

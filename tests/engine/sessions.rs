@@ -478,3 +478,42 @@ async fn a_restart_gives_a_disconnected_session_its_ttl_and_keeps_its_grace() {
     clock.advance(GRACE + STEP).await;
     until_no_row(&world).await;
 }
+
+#[tokio::test]
+async fn a_session_that_is_closed_while_a_lock_ref_of_it_is_watched_is_forgotten() {
+    let world = World::new().await;
+    let session = world.open_session(60_000).await;
+    let held = world.create_in(session, "k").await;
+    let mut watch = world.engine.watch(&held).await.unwrap();
+    assert!(matches!(watch.next().await, Some(WatchEvent::Held { .. })));
+    assert_eq!(world.engine.close_session(session).await, Ok(false));
+    assert!(matches!(watch.next().await, Some(WatchEvent::Lost(_))));
+    drop(watch);
+    until("it is forgotten", || async {
+        world.engine.counts().sessions == 0
+    })
+    .await;
+    until_no_row(&world).await;
+}
+
+#[tokio::test]
+async fn sessions_above_a_limit_that_was_lowered_end_with_what_lives_by_them() {
+    let world = World::new().await;
+    for name in ["a", "b"] {
+        let session = world.open_session(60_000).await;
+        world.create_in(session, name).await;
+    }
+    let limits = Limits {
+        sessions_max: 1,
+        ..Limits::default()
+    };
+    let world = world.restart_with(limits).await;
+    until("one of them is free", || async {
+        let (a, b) = (world.state("a").await, world.state("b").await);
+        a.entries.len() + b.entries.len() == 1
+    })
+    .await;
+    let store = world.store.real().unwrap();
+    let open = store.list_sessions(None, 100).await.unwrap();
+    assert_eq!(open.iter().filter(|row| row.open).count(), 1);
+}

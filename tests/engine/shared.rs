@@ -59,6 +59,12 @@ pub struct StoreLink {
     clock_ahead_us: Mutex<i64>,
     /// How many swaps, of keys or sessions, take effect without an answer that says so.
     unheard: Mutex<u32>,
+    /// Whether the next swap of a session gets no answer, and waits to take effect.
+    late: Mutex<bool>,
+    /// The swap of a session that waits.
+    held_back: Mutex<Option<(u32, SessionRow)>>,
+    /// The session whose row is never read to the end.
+    hung: Mutex<Option<SessionId>>,
 }
 
 impl StoreLink {
@@ -75,6 +81,9 @@ impl StoreLink {
             slow_writes: Mutex::default(),
             deaf: Mutex::default(),
             unheard: Mutex::default(),
+            late: Mutex::default(),
+            held_back: Mutex::default(),
+            hung: Mutex::default(),
         })
     }
 
@@ -194,6 +203,27 @@ impl StoreLink {
         !rows.hand_over_requests.is_empty()
     }
 
+    /// The next swap of a session gets no answer, and takes effect at [`StoreLink::land`] only.
+    pub fn hold_back(&self) {
+        *self.late.lock().unwrap() = true;
+    }
+
+    /// Whether one is held back.
+    pub fn holds_back(&self) -> bool {
+        self.held_back.lock().unwrap().is_some()
+    }
+
+    /// What was held back takes effect, if it still can.
+    pub async fn land(&self) -> SessionSwap {
+        let (expected, row) = self.held_back.lock().unwrap().take().unwrap();
+        self.shared.store.swap_session(expected, &row).await
+    }
+
+    /// The row of this session is read no more: who asks for it waits.
+    pub fn hang(&self, session: SessionId) {
+        *self.hung.lock().unwrap() = Some(session);
+    }
+
     pub fn unheard(&self, swaps: u32) {
         *self.unheard.lock().unwrap() = swaps;
     }
@@ -284,10 +314,17 @@ impl DataStore for StoreLink {
 #[async_trait]
 impl SessionStore for StoreLink {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        if *self.hung.lock().unwrap() == Some(id) {
+            return std::future::pending().await;
+        }
         self.open()?.store.load_session(id).await
     }
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        if std::mem::take(&mut *self.late.lock().unwrap()) {
+            *self.held_back.lock().unwrap() = Some((expected, row.clone()));
+            return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+        }
         let swap = match self.open() {
             Ok(shared) => shared.store.swap_session(expected, row).await,
             Err(error) => SessionSwap::NotStarted(error),

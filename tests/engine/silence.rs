@@ -6,6 +6,7 @@ use std::time::Duration;
 use fermata::engine::{EngineError, LeaseId, LockStatus, Presence};
 use fermata::store::Life;
 
+use super::keepers::goes_unclaimed;
 use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, write};
 use super::shared::{Service, TTL, elsewhere};
 use super::world::{call, call_of, key, session_call, until};
@@ -162,4 +163,21 @@ async fn a_replica_that_comes_back_after_its_keys_were_taken_answers_for_none_of
     );
     let mine = acquire(b, &waiting).await;
     assert_eq!(get(b, &mine).await, Ok(Some("of b".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_was_not_told_so_for_a_silence_counts_as_unclaimed() {
+    let service = Service::of(1).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let session = session(a, 4_000).await;
+    create(a, call("k", 2_500)).await;
+    let head = create(a, call_of(session, "k")).await.lock_ref;
+    let next = create(a, call("k", 30_000)).await.lock_ref;
+    // Only heartbeats do not come through: its turn comes in the silence.
+    link.mute(true);
+    let waited = a.acquire(&head, Duration::from_secs(6), false).await;
+    assert_eq!(waited.unwrap_err(), EngineError::Silent);
+    link.mute(false);
+    until("it answers", || async { a.ready().is_ok() }).await;
+    goes_unclaimed((a, session), a, &head, &next).await;
 }

@@ -143,6 +143,12 @@ impl World {
 
     /// Kills the replica at once, and starts another one on what it left.
     pub async fn restart(self) -> World {
+        let limits = self.limits.clone();
+        self.restart_with(limits).await
+    }
+
+    /// The same, under other limits.
+    pub async fn restart_with(self, limits: Limits) -> World {
         self.store.cut();
         // It is down already; this only ends its tasks.
         self.engine.stop();
@@ -152,8 +158,8 @@ impl World {
             directory,
             history,
             checked,
-            limits,
             clock,
+            ..
         } = self;
         drop((engine, store));
         Self::on(directory, limits, clock, history, checked).await

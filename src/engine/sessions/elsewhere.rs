@@ -1,9 +1,12 @@
 //! Sessions that another replica keeps, and that entries of this home live by.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Semaphore;
 
 use super::table::Due;
 use super::{Keeper, changing, keeper, unavailable};
@@ -16,23 +19,42 @@ use crate::store::SessionRow;
 /// How often they are looked over.
 const EVERY: Duration = Duration::from_millis(200);
 /// How many are worked at, at once.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 256;
 /// How often a renewal follows a session from keeper to keeper.
 const HOPS_MAX: usize = 4;
 
-/// Looks after them until this replica is fenced.
+/// Looks after them until this replica is fenced. One that takes long, since its row or its keeper does not answer, holds
+/// up no other.
 pub(in super::super) async fn watch(replica: Arc<Replica>) {
     let mut ended = replica.ended.subscribe();
+    let room = Semaphore::new(AT_ONCE);
+    let mut open = FuturesUnordered::new();
+    let mut at_work = BTreeSet::new();
+    let mut last = replica.clock.boot();
     loop {
+        let since = replica.clock.boot().saturating_sub(last);
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            () = replica.clock.sleep(EVERY) => {}
+            Some(session) = open.next() => {
+                at_work.remove(&session);
+                continue;
+            }
+            () = replica.clock.sleep(EVERY.saturating_sub(since)) => {}
         }
-        let due = replica.sessions.table.due(replica.clock.boot());
-        futures_util::stream::iter(due)
-            .for_each_concurrent(AT_ONCE, |due| look_after(&replica, due))
-            .await;
+        last = replica.clock.boot();
+        for due in replica.sessions.table.due(last) {
+            let session = due.session;
+            if at_work.insert(session) {
+                let (replica, room) = (&replica, &room);
+                open.push(async move {
+                    // Never closed.
+                    let _permit = room.acquire().await;
+                    look_after(replica, due).await;
+                    session
+                });
+            }
+        }
     }
 }
 

@@ -37,9 +37,9 @@ pub(in super::super) async fn open(
         if !table.is_kept(row.id) && table.is_full() {
             return Err(too_many(&replica));
         }
-        let found = match replica.store.sessions.swap_session(0, &row).await {
-            SessionSwap::Applied => row.clone(),
-            SessionSwap::Conflict(Some(found)) => found,
+        let (found, is_new) = match replica.store.sessions.swap_session(0, &row).await {
+            SessionSwap::Applied => (row.clone(), true),
+            SessionSwap::Conflict(Some(found)) => (found, false),
             // Its outcome is looked up by trying again: the row is there, or it is not.
             swap @ (SessionSwap::Conflict(None) | SessionSwap::Unknown(_)) if tries < TRIES_MAX => {
                 may_be_written |= matches!(swap, SessionSwap::Unknown(_));
@@ -72,9 +72,14 @@ pub(in super::super) async fn open(
             return elsewhere::renew(&replica, found.id).await;
         }
         let session = found.id;
-        if !table.keep(found, replica.time.now()) {
-            end(&replica, session).await;
-            return Err(too_many(&replica));
+        if is_new {
+            if !table.keep(found, replica.time.now()) {
+                end(&replica, session).await;
+                return Err(too_many(&replica));
+            }
+        } else {
+            // By a change of the row where it is not kept here: it may be on its way to another replica.
+            adopt_row(&replica, found).await?;
         }
         let renewed = table.renew(session, replica.time.now(), false);
         return renewed.map_err(|_| EngineError::SessionEnded);
@@ -171,6 +176,8 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
     replica.sessions.table.note_closed(session);
     replica.end_entries(session);
     replica.session_emptied(session).await;
+    // A call may have been open when the last entry ended.
+    replica.forget_session_if_done(session);
     match *replica.stopping.borrow() {
         true => Closed::Stopped,
         false => Closed::Done,

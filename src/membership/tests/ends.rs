@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::world::{Faults, Replica, TTL, ms, start, start_on, wait, within};
+use super::world::{Faults, Machine, Replica, TTL, ms, options, start, start_on, wait, within};
 use crate::clock::{Clock, Ids};
 use crate::membership::hand_overs::HandOvers;
 use crate::membership::observation::Observation;
 use crate::membership::shell::{Announced, Shared};
 use crate::membership::surety::Surety;
 use crate::membership::wall_check::WallCheck;
-use crate::membership::{Membership, NotSure, Presence, rounds};
+use crate::membership::{Membership, NotSure, Options, Presence, Starter, rounds};
 use crate::store::{ClusterStore, Life};
 
 const HANGS: Faults = Faults {
@@ -27,6 +27,7 @@ const NONE: Faults = Faults {
     refuses: false,
     loses_heartbeats: false,
     loses_lists: false,
+    hangs_requests: false,
     loses_swaps: false,
     swaps_unheard: false,
     delay_ms_max: 0,
@@ -393,4 +394,23 @@ async fn a_restarted_replica_lives_while_the_one_before_is_declared_down() {
     })
     .await;
     assert!(again.is_sure() && all[0].is_sure());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_stays_sure_though_hand_over_requests_cannot_be_read() {
+    let machine = Machine::new(&Arc::default(), 1);
+    let (options, _hand_overs) = options(&machine, "a");
+    let options = Options {
+        replica_ttl: ms(2_000),
+        ..options
+    };
+    let started = Starter::new(options).unwrap().start().await.unwrap();
+    machine.set(Faults {
+        hangs_requests: true,
+        ..NONE
+    });
+    for _ in 0..100 {
+        wait(100).await;
+        assert_eq!(started.is_sure(), Ok(()));
+    }
 }

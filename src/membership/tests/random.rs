@@ -13,6 +13,7 @@ fn faults(machine: &Machine) -> Faults {
         refuses: one_in(8),
         loses_heartbeats: one_in(5),
         loses_lists: one_in(6),
+        hangs_requests: false,
         loses_swaps: one_in(4),
         swaps_unheard: one_in(4),
         delay_ms_max: [0, 20, 400, 1_500, 3_000][usize::try_from(machine.below(5)).unwrap()],

@@ -60,6 +60,8 @@ pub struct Faults {
     pub loses_heartbeats: bool,
     /// Lists fail.
     pub loses_lists: bool,
+    /// Reads of hand-over requests are not answered, ever.
+    pub hangs_requests: bool,
     /// Swaps of life get lost, and announcements.
     pub loses_swaps: bool,
     /// Swaps of life, and announcements, are done, and nobody hears of it.
@@ -277,6 +279,9 @@ impl ClusterStore for Machine {
         &self,
         home: ReplicaId,
     ) -> Result<Vec<HandOverRequest>, StoreError> {
+        if self.faults().hangs_requests {
+            std::future::pending::<()>().await;
+        }
         let list = |tables: &mut Tables| {
             let rows = tables.request_rows.iter();
             rows.filter(|row| row.home == home).cloned().collect()
