@@ -152,6 +152,8 @@ pub(super) struct Keys {
     hasher: RandomState,
     count: AtomicUsize,
     most: usize,
+    /// Where room was looked for last.
+    looked_at: AtomicUsize,
 }
 
 impl Keys {
@@ -162,6 +164,7 @@ impl Keys {
             hasher: RandomState::new(),
             count: AtomicUsize::new(0),
             most,
+            looked_at: AtomicUsize::new(0),
         }
     }
 
@@ -236,7 +239,10 @@ impl Keys {
 
     /// Forgets an idle key of any shard.
     fn forget_elsewhere(&self) -> bool {
-        self.shards.iter().any(|shard| {
+        // From another one each time, so that none keeps its keys for good.
+        let from = self.looked_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let (before, after) = self.shards.split_at(from);
+        after.iter().chain(before).any(|shard| {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             self.forget_one(&mut shard)
         })

@@ -34,7 +34,12 @@ async fn idle_keys_are_forgotten_and_taken_over_from_itself_when_they_are_used_a
         world.release(&held).await.unwrap();
     }
     assert!(world.engine.counts().active_keys <= 8);
-    assert!(world.state("k0").await.term() > 1, "it was forgotten");
+    let mut taken_over = 0;
+    for name in names() {
+        taken_over += usize::from(world.state(&name).await.term() > 1);
+    }
+    // The others may have stayed all along.
+    assert!(taken_over >= 92, "{taken_over} were forgotten");
 }
 
 #[tokio::test]

@@ -199,7 +199,6 @@ async fn what_a_replica_did_is_described() {
     let granted = GrantCounts {
         at_once: 2,
         after_change: 1,
-        ..GrantCounts::default()
     };
     assert_eq!((did.grants, did.keys), (Some(granted), 2));
     let store = did.store.unwrap();
