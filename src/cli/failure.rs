@@ -2,13 +2,13 @@
 
 use std::io;
 
-use nix::sys::signal::Signal;
-
-use super::exit;
-use crate::client::{
+use fermata_client::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
     WaitError,
 };
+use nix::sys::signal::Signal;
+
+use super::exit;
 
 /// A failed command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use fermata_client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -13,7 +14,6 @@ use super::failure::Failure;
 use super::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use super::signals::Signals;
 use super::waiting::Taking;
-use crate::client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
 use crate::config::Span;
 
 /// The environment variable that hands the lockRef to the command.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fermata_client::{Client, Mutation};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -10,7 +11,6 @@ use super::remote::Remote;
 use super::signals::Signals;
 use super::value;
 use super::waiting::Taking;
-use crate::client::{Client, Mutation};
 
 const HELP: &str = "\
 Without --lock-ref this is a whole section of its own: it takes the lock on the

@@ -4,11 +4,11 @@
 use std::time::Duration;
 use std::{env, io};
 
+use fermata_client::{Client, ClientOptions};
 use tokio::net::TcpStream;
 
 use super::failure::Failure;
 use super::output::Format;
-use crate::client::{Client, ClientOptions};
 use crate::config::Span;
 
 /// Where a service listens unless it is told otherwise.

@@ -4,6 +4,9 @@ use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use fermata_client::{
+    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -11,9 +14,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::exit;
 use super::failure::Failure;
 use super::signals::{Signals, ends_a_wait};
-use crate::client::{
-    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
-};
 use crate::config::Span;
 
 /// How long releasing an entry may hold up the end of the process.

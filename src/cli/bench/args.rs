@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fermata_client::ClientOptions;
+
 use super::EXIT_STATUS;
 use super::baseline::{Baseline, BaselineArgs};
 use super::counters::VALUE_BYTES_MIN;
@@ -15,7 +17,6 @@ use super::workload::Form;
 use crate::cli::failure::Failure;
 use crate::cli::output::Format;
 use crate::cli::remote::Remote;
-use crate::client::ClientOptions;
 use crate::config::{Config, Span};
 
 /// Measure a running server

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use fermata_client::parse_endpoint;
+use fermata_proto::lock_service_client::LockServiceClient;
 use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
-
-use crate::client::parse_endpoint;
-use crate::proto::clients::lock_service_client::LockServiceClient;
 
 /// How long a server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -28,7 +27,7 @@ pub(super) type Client =
 pub enum ConnectError {
     /// Correct it.
     #[error(transparent)]
-    Endpoint(#[from] crate::client::ConnectError),
+    Endpoint(#[from] fermata_client::ConnectError),
     /// Start the server, or name another endpoint.
     #[error("cannot connect to {endpoint}: {reason}. Is `fermata serve` running there?")]
     Unreachable {

@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::lock_service_client::LockServiceClient;
+use fermata_proto::{
+    AcquireLockRequest, AcquireLockResponse, CloseSessionRequest, CreateLockRefRequest,
+    CreateLockRefResponse, DescribeActivityRequest, DescribeLockRequest, DescribeLockResponse,
+    KeepAliveRequest, ListReplicasRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
+};
 use prost_types::Duration as WireSpan;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -16,13 +23,6 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::clock::Ids as _;
 use crate::clock::SystemIds;
-use crate::proto::clients::lock_admin_client::LockAdminClient;
-use crate::proto::clients::lock_service_client::LockServiceClient;
-use crate::proto::{
-    AcquireLockRequest, AcquireLockResponse, CloseSessionRequest, CreateLockRefRequest,
-    CreateLockRefResponse, DescribeActivityRequest, DescribeLockRequest, DescribeLockResponse,
-    KeepAliveRequest, ListReplicasRequest, LockState, OpenSessionRequest, ReleaseLockRequest,
-};
 
 /// How long a call may take that does not wait for a lock.
 const CALL: Duration = Duration::from_secs(30);

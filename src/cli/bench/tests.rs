@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tonic::{Code, Request};
@@ -17,7 +18,6 @@ use super::{load, measure, measure_by};
 use crate::clock::{SystemClock, SystemIds};
 use crate::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use crate::limits::Limits;
-use crate::proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use crate::server::{Server, bind};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 

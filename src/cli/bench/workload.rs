@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata_proto::{
+    AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
+    Mutation, ReleaseLockRequest,
+};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -12,10 +16,6 @@ use super::connect::Client;
 use super::counters::{Counters, decode, encode};
 use super::keys::{Keys, Random};
 use super::measure::{Failure, Phase};
-use crate::proto::{
-    AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
-    Mutation, ReleaseLockRequest,
-};
 
 /// How long one AcquireLock waits; it is repeated until the lock is held.
 const WAIT: Duration = Duration::from_secs(30);

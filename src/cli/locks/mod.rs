@@ -7,10 +7,11 @@ mod top;
 
 use std::time::{Duration, SystemTime};
 
+use fermata_proto as proto;
+
 use super::failure::Failure;
 use super::remote::Remote;
 use crate::config::Span;
-use crate::proto;
 
 /// Look at locks, and end them
 #[derive(Debug, Clone, clap::Args)]

@@ -19,12 +19,17 @@ use uuid::Uuid;
 
 use super::route::ForwardOutcome;
 use crate::lock::ReplicaId;
-use crate::proto::peer;
 
 /// What a message between replicas has beside the message that it carries, in bytes, generously.
 pub const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
-fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
+/// The messages and both sides: no part of the contract.
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+pub mod proto {
+    tonic::include_proto!("fermata.internal.v1");
+}
+
+fn elsewhere<A>(answer: &proto::Elsewhere) -> ForwardOutcome<A> {
     match Uuid::from_slice(&answer.home) {
         Ok(home) => ForwardOutcome::Elsewhere {
             home: ReplicaId(home),
@@ -34,7 +39,7 @@ fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
     }
 }
 
-fn unable<A>(answer: peer::Unable) -> ForwardOutcome<A> {
+fn unable<A>(answer: proto::Unable) -> ForwardOutcome<A> {
     match answer.nothing_done {
         true => ForwardOutcome::NotAsked(answer.why),
         false => ForwardOutcome::Unknown(answer.why),

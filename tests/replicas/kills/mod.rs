@@ -8,8 +8,8 @@ mod waiter;
 
 use std::time::Duration;
 
-use fermata::proto::clients::lock_admin_client::LockAdminClient;
-use fermata::proto::{CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest};
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::{CreateLockRefRequest, DescribeLockRequest, ListReplicasRequest};
 use holder::{Holder, boot, count_of};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};

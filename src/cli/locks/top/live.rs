@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use fermata_client::{CallError, Client, ClientOptions};
 use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -18,7 +19,6 @@ use super::view::{Press, View};
 use crate::cli::failure::Failure;
 use crate::cli::output::colour;
 use crate::cli::signals::{Signals, ends_a_wait};
-use crate::client::{CallError, Client, ClientOptions};
 
 /// A read that takes longer has failed: people wait in front of it. A replica that asks others gives them a second.
 const LOOK: Duration = Duration::from_secs(4);

@@ -224,7 +224,7 @@ mod tests {
     use super::super::board::{Board, Choice};
     use super::*;
 
-    fn board(keys: Vec<crate::proto::KeyActivity>) -> Board {
+    fn board(keys: Vec<fermata_proto::KeyActivity>) -> Board {
         let before = snapshot(10, vec![replica(1, 10, Vec::new())]);
         let now = snapshot(12, vec![replica(1, 40, keys), silent(2)]);
         let choice = Choice {

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use fermata_proto::EndReason;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::lost::{Lost, LostReason};
 use super::retry::{Verdict, judge, retry_delay};
-use crate::proto::EndReason;
 
 /// What a server answered instead of doing it.
 #[derive(Debug, Clone, PartialEq, Eq)]

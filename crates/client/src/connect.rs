@@ -6,6 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::lock_service_client::LockServiceClient;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -16,8 +18,6 @@ use super::error::ConnectError;
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::ClientOptions;
 use super::retry::{Backoff, Verdict, judge};
-use crate::proto::clients::lock_admin_client::LockAdminClient;
-use crate::proto::clients::lock_service_client::LockServiceClient;
 
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;

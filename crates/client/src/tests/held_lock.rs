@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::client::{
+use crate::{
     CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionRequest,
 };
 

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
+use fermata_proto as proto;
 use tonic::Status;
 use uuid::Uuid;
 
 use super::{from_wire, promised, to_wire};
-use crate::client::answer::{Acquired, Created, LockStatus, Mutation};
-use crate::client::connect::{Answer, Client};
-use crate::client::connections::LongCallPermit;
-use crate::client::error::{CreateError, ReleaseError, WaitError};
-use crate::client::fault::{Fault, ServerError};
-use crate::client::request::LockRequest;
-use crate::client::sent_write::SentWrite;
-use crate::proto;
+use crate::answer::{Acquired, Created, LockStatus, Mutation};
+use crate::connect::{Answer, Client};
+use crate::connections::LongCallPermit;
+use crate::error::{CreateError, ReleaseError, WaitError};
+use crate::fault::{Fault, ServerError};
+use crate::request::LockRequest;
+use crate::sent_write::SentWrite;
 
 impl Client {
     /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it so long. One attempt.
-    pub(in crate::client) async fn acquire_once(
+    pub(crate) async fn acquire_once(
         &self,
         lock_ref: &str,
         wait: Option<(Duration, LongCallPermit)>,
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    pub(in crate::client) async fn release_raw(
+    pub(crate) async fn release_raw(
         &self,
         lock_ref: &str,
         put: Option<&Mutation>,

@@ -1,9 +1,9 @@
-//! The Rust client: locks with fencing tokens, kept alive in the background.
+//! The client of Fermata: locks with fencing tokens, kept alive in the background.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use fermata::client::{Client, LockRequest};
+//! use fermata_client::{Client, LockRequest};
 //!
 //! # async fn charge(_order: u32, _fencing_token: u64) {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,8 +30,8 @@
 //! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
 //!
 //! What lives here: connecting and repeating calls ([`Client`]), liveness ([`Session`]), waiting
-//! ([`QueueEntry`]) and holding ([`LockGuard`]). What must not: anything of the server; only the contract and
-//! the text of a lockRef are shared with it.
+//! ([`QueueEntry`]) and holding ([`LockGuard`]). What must not: anything of the server, with which only the
+//! contract is shared (`fermata_proto`).
 
 mod admin;
 mod answer;
@@ -66,7 +66,7 @@ mod watch;
 pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
 pub use clock::{BootClock, Clock, Moment};
 pub use connect::Client;
-pub(crate) use endpoint::parse_endpoint;
+pub use endpoint::parse_endpoint;
 pub use entry::QueueEntry;
 pub use error::{
     CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata_proto as proto;
 use tokio::time::sleep;
 use tonic::{Code, Request, Status, Streaming};
 
@@ -10,7 +11,6 @@ use super::connections::LongCallStream;
 use super::fault::Fault;
 use super::lost::{Lost, LostReason};
 use super::retry::Backoff;
-use crate::proto;
 
 /// What a watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata_proto as proto;
 
 use super::clock::Moment;
 use super::validity::Validity;
-use crate::proto;
 
 /// The status of a lockRef.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! How a lockRef, or a session, ended.
 
-use crate::proto::EndReason;
+use fermata_proto::EndReason;
 
 /// How a lockRef, or the session it lived by, ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,15 +1,15 @@
 //! Values: read and written as the holder, or read without a lock.
 
+use fermata_proto as proto;
 use tonic::Status;
 
 use super::promised;
-use crate::client::answer::{Mutation, Value};
-use crate::client::connect::Client;
-use crate::client::error::{CallError, CriticalError};
-use crate::client::fault::Fault;
-use crate::client::sent_write::SentWrite;
-use crate::client::validity::Validity;
-use crate::proto;
+use crate::answer::{Mutation, Value};
+use crate::connect::Client;
+use crate::error::{CallError, CriticalError};
+use crate::fault::Fault;
+use crate::sent_write::SentWrite;
+use crate::validity::Validity;
 
 impl Client {
     /// Reads the latest value as the holder. Each attempt takes the next number from `call_no`.
@@ -25,7 +25,7 @@ impl Client {
         }
     }
 
-    pub(in crate::client) async fn critical_get_raw(
+    pub(crate) async fn critical_get_raw(
         &self,
         lock_ref: &str,
         mut call_no: impl FnMut() -> u64,
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    pub(in crate::client) async fn critical_write_raw(
+    pub(crate) async fn critical_write_raw(
         &self,
         lock_ref: &str,
         mutation: &Mutation,

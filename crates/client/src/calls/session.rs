@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
+use fermata_proto as proto;
 use uuid::Uuid;
 
 use super::{from_wire, promised, to_wire};
-use crate::client::answer::Renewed;
-use crate::client::connect::Client;
-use crate::client::error::SessionError;
-use crate::client::fault::Fault;
-use crate::client::request::SessionRequest;
-use crate::proto;
+use crate::answer::Renewed;
+use crate::connect::Client;
+use crate::error::SessionError;
+use crate::fault::Fault;
+use crate::request::SessionRequest;
 
 fn grace(answered: Option<prost_types::Duration>) -> Option<Duration> {
     answered.map(|grace| from_wire(Some(grace)))
 }
 
 impl Client {
-    pub(in crate::client) async fn open_session_raw(
+    pub(crate) async fn open_session_raw(
         &self,
         request: &SessionRequest,
     ) -> Result<Renewed, SessionError> {
@@ -50,7 +50,7 @@ impl Client {
         self.renew_within(session, self.options().timeout).await
     }
 
-    pub(in crate::client) async fn renew_within(
+    pub(crate) async fn renew_within(
         &self,
         session: &str,
         total: Duration,

@@ -6,9 +6,7 @@ use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::client::{
-    CreateError, CriticalError, LockError, Mutation, ReleaseError, SessionRequest,
-};
+use crate::{CreateError, CriticalError, LockError, Mutation, ReleaseError, SessionRequest};
 
 fn unavailable() -> Act {
     Act::Refuse(Status::unavailable("no majority"))

@@ -1,9 +1,10 @@
 //! The operator's calls.
 
+use fermata_proto as proto;
+
 use super::connect::Client;
 use super::error::CallError;
 use super::fault::Fault;
-use crate::proto;
 
 /// How many a page asks for.
 const PAGE_SIZE: i32 = 500;

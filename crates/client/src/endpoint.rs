@@ -17,7 +17,7 @@ pub(super) fn connector(endpoint: &str, options: &ClientOptions) -> Result<Conne
 }
 
 /// `http://host:port`; the scheme may be left out.
-pub(crate) fn parse_endpoint(endpoint: &str) -> Result<Endpoint, ConnectError> {
+pub fn parse_endpoint(endpoint: &str) -> Result<Endpoint, ConnectError> {
     let invalid = |why: String| ConnectError::InvalidEndpoint {
         endpoint: endpoint.to_owned(),
         why,
@@ -40,7 +40,7 @@ pub(crate) fn parse_endpoint(endpoint: &str) -> Result<Endpoint, ConnectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Client;
+    use crate::Client;
 
     #[tokio::test]
     async fn an_endpoint_names_its_fault() {

@@ -5,11 +5,10 @@ use std::error::Error;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fermata_proto::DOMAIN;
 use tonic::{Code, ConnectError, Response, Status};
 use tonic_types::{ErrorInfo, StatusExt};
 
-/// The domain of the server's own reasons (`google.rpc.ErrorInfo`); a proxy has another one, or none.
-const DOMAIN: &str = "fermata.dev";
 /// The reasons of an UNAVAILABLE that comes before anything was done.
 const NOTHING_DONE: [&str; 3] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE"];
 

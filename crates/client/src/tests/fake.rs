@@ -5,15 +5,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fermata_proto::lock_service_server::LockService;
+use fermata_proto::*;
 use futures_util::StreamExt as _;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
-
-use crate::proto::lock_service_server::LockService;
-use crate::proto::*;
 
 /// What happens to one call.
 #[derive(Clone)]
@@ -87,7 +86,7 @@ impl Default for Fake {
 pub fn refusal(code: Code, reason: &str, words: &str) -> Status {
     let info = ErrorDetails::with_error_info(
         reason,
-        "fermata.dev",
+        DOMAIN,
         std::collections::HashMap::<String, String>::new(),
     );
     Status::with_error_details(code, words, info)

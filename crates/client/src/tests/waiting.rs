@@ -7,7 +7,7 @@ use tonic::Status;
 
 use super::fake::Act;
 use super::{World, secs};
-use crate::client::{ClientOptions, LockError, LockRequest, LostReason, WaitError};
+use crate::{ClientOptions, LockError, LockRequest, LostReason, WaitError};
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_resumed_at_the_same_entry() {

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use fermata_proto::{KeepAliveRequest, KeepAliveResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
@@ -17,7 +18,6 @@ use tonic::{Code, Request, Status, Streaming};
 
 use super::connect::Client;
 use super::retry::{Verdict, judge};
-use crate::proto::{KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals may be in flight, as many as a server takes; further ones wait for their turn.
 const RENEWALS_MAX: usize = 256;

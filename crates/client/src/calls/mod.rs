@@ -17,7 +17,7 @@ fn promised<T>(answer: &Answer<T>, valid_for: Option<prost_types::Duration>) -> 
 }
 
 /// A span of the contract; nothing where it is absent or negative.
-pub(in crate::client) fn from_wire(span: Option<prost_types::Duration>) -> Duration {
+pub(crate) fn from_wire(span: Option<prost_types::Duration>) -> Duration {
     span.and_then(|span| Duration::try_from(span).ok())
         .unwrap_or(Duration::ZERO)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fermata_proto::lock_service_server::LockServiceServer;
 use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -16,7 +17,6 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 use super::clock::fake::FakeClock;
 use super::{Client, ClientOptions};
-use crate::proto::lock_service_server::LockServiceServer;
 use fake::Fake;
 
 /// A fake server, and a client of it whose clock the test can move.
