@@ -14,7 +14,6 @@
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
-//! | `tls` | certificates from files, for any way | nothing of ours |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
 
@@ -41,7 +40,6 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod telemetry;
-mod tls;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

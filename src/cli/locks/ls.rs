@@ -2,12 +2,11 @@
 
 use std::time::SystemTime;
 
+use fermata_command::output::{Format, Table, colour, print_json, print_text};
+use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
 use super::{age, lease_left};
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, Table, colour, print_json, print_text};
-use crate::cli::remote::Remote;
 use crate::cli::views;
 
 const HELP: &str = "\

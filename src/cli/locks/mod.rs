@@ -7,11 +7,8 @@ mod top;
 
 use std::time::{Duration, SystemTime};
 
+use fermata_command::{Failure, Remote, Span};
 use fermata_proto as proto;
-
-use super::failure::Failure;
-use super::remote::Remote;
-use crate::config::Span;
 
 /// Look at locks, and end them
 #[derive(Debug, Clone, clap::Args)]

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
+use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
 use super::{age, lease_left, short};
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, Table, colour, one_line, print_json, print_text};
-use crate::cli::remote::Remote;
 use crate::cli::views;
 
 const HELP: &str = "\

@@ -49,3 +49,14 @@ fn unable<A>(answer: proto::Unable) -> ForwardOutcome<A> {
 fn id_bytes(id: Uuid) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(id.as_bytes())
 }
+
+#[cfg(test)]
+pub(crate) mod for_tests {
+    /// A certificate that signs itself, and its key, as text.
+    pub fn certificate() -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default();
+        let certificate = certificate.self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use fermata_command::Span;
+use fermata_command::output::{Table, one_line};
 use ratatui::text::Span as Drawn;
 
 use super::board::{Board, Rates};
-use crate::cli::output::{Table, one_line};
-use crate::config::Span;
 
 /// A key or a label takes no more than this where the others need the room.
 const LONG_MAX: usize = 40;
