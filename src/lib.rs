@@ -1,6 +1,6 @@
 //! Fermata: a distributed lock service with fencing tokens, first come first served, over gRPC.
 //!
-//! Programs want [`client`]; the rest is the server. The rooms, and which may use which (`tests/project/rooms.rs` checks it):
+//! Programs want `fermata_client` (in `crates/client`); this is the server. The rooms, and which may use which (`tests/project/rooms.rs` checks it):
 //!
 //! | room | what lives there | uses |
 //! |---|---|---|
@@ -10,18 +10,14 @@
 //! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the traits) |
 //! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
 //! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
-//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `proto`, `lock` |
+//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
-//! | [`proto`] | the contract as Rust | |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
-//! | `tls` | certificates from files, for any way | nothing of ours |
-//! | [`client`] | the Rust client: sessions, waits, guards | `proto` |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
 
 pub mod cli;
-pub mod client;
 #[deny(clippy::disallowed_methods)]
 pub mod clock;
 pub mod config;
@@ -38,14 +34,12 @@ pub mod lock;
 pub mod log_throttle;
 #[deny(clippy::disallowed_methods)]
 pub mod membership;
-pub mod proto;
 pub mod rpc;
 pub mod server;
 #[deny(clippy::disallowed_methods)]
 pub mod session;
 pub mod store;
 pub mod telemetry;
-mod tls;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

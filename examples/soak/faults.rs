@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::proto::CreateLockRefRequest;
+use fermata_proto::CreateLockRefRequest;
 use nix::sys::signal::Signal;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;

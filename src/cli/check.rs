@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use fermata_command::exit;
 use serde_json::json;
 
-use super::exit;
 use super::settings::Settings;
 use crate::config::{Config, Problem, StoreKind};
 

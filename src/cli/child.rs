@@ -6,13 +6,12 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use fermata_command::exit;
+use fermata_command::failure::{Failure, status_of_signal};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
-
-use super::exit;
-use super::failure::{Failure, status_of_signal};
 
 /// How often the rest of a stopped command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

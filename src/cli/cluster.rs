@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::exit;
-use super::failure::Failure;
-use super::remote::variable;
-use crate::config::{CassandraConfig, Config, Consistency, Flag, Problems, Sources};
-use crate::lock::TableName;
-use crate::store::cassandra::{
+use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, Majority,
 };
+use fermata_command::remote::variable;
+use fermata_command::{Failure, exit};
+
+use crate::config::{CassandraConfig, Config, Consistency, Flag, Problems, Sources};
+use crate::lock::TableName;
 
 /// The password, where it is in no file.
 const PASSWORD_VARIABLE: &str = "FERMATA_CASSANDRA_PASSWORD";

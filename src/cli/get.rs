@@ -1,11 +1,9 @@
 //! `fermata get`: reads the value of a key.
 
+use fermata_command::output::{Format, print_json};
+use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
 
-use super::exit;
-use super::failure::Failure;
-use super::output::{Format, print_json};
-use super::remote::Remote;
 use super::{value, views};
 
 const HELP: &str = "\

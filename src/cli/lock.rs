@@ -4,17 +4,15 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use fermata_client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
+use fermata_command::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
+use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::child::{Running, status_of};
-use super::exit;
-use super::failure::Failure;
-use super::remote::{ENDPOINT_VARIABLE, Remote, TABLE_VARIABLE};
 use super::signals::Signals;
 use super::waiting::Taking;
-use crate::client::{Client, GuardState, LockGuard, Lost, Moment, ReleaseError};
-use crate::config::Span;
 
 /// The environment variable that hands the lockRef to the command.
 pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
@@ -261,7 +259,7 @@ impl LockedCommand {
         eprintln!(
             "fermata: lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
             self.key,
-            super::output::one_line(&lost.detail),
+            fermata_command::output::one_line(&lost.detail),
             lost.reason.as_str(),
         );
         self.running.stop();

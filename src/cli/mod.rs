@@ -6,14 +6,10 @@ mod bench;
 pub mod check;
 mod child;
 mod cluster;
-mod exit;
-mod failure;
 mod get;
 mod lock;
 mod locks;
-mod output;
 mod put;
-mod remote;
 mod replica;
 mod schema;
 pub mod serve;
@@ -28,9 +24,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
-
-use failure::Failure;
-use remote::Remote;
+use fermata_command::{Failure, Remote, exit};
 
 const HELP: &str = "\
 Examples:
@@ -61,7 +55,7 @@ enum Command {
     Locks(locks::Args),
     Get(get::Args),
     Put(put::Args),
-    Bench(bench::Args),
+    Bench(fermata_bench::Args<bench::Flags>),
     /// Print completions for a shell
     #[command(after_help = "Example: fermata completions bash > /etc/bash_completion.d/fermata")]
     Completions {
@@ -104,7 +98,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         | Command::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
-        Command::Bench(args) => bench::run(args, &before).await,
+        Command::Bench(args) => fermata_bench::run(args, &before).await,
         Command::Lock(mut args) => {
             args.remote = args.remote.or(&before);
             lock::run(args).await

@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
+use fermata_client::{Client, Mutation};
+use fermata_command::output::{Format, print_json};
+use fermata_command::{Failure, Remote};
 use serde_json::json;
 
-use super::failure::Failure;
-use super::output::{Format, print_json};
-use super::remote::Remote;
 use super::signals::Signals;
 use super::value;
 use super::waiting::Taking;
-use crate::client::{Client, Mutation};
 
 const HELP: &str = "\
 Without --lock-ref this is a whole section of its own: it takes the lock on the

@@ -1,9 +1,9 @@
 //! `fermata schema`: the tables in Cassandra, printed, made, and looked at.
 
+use fermata_command::output::print_text;
+use fermata_command::{Failure, exit};
+
 use super::cluster::{self, ClusterFlags, SettingsFile};
-use super::exit;
-use super::failure::Failure;
-use super::output::print_text;
 use crate::config::Config;
 use crate::lock::TableName;
 use crate::store::cassandra::health::{self, Finding, Weight};

@@ -10,12 +10,12 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use fermata_command::exit;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tokio::time::timeout;
 
 use super::cluster::SettingsError;
-use super::exit;
 use super::settings::Settings;
 use crate::clock::SystemIds;
 use crate::config::{NoDataDir, Problems};

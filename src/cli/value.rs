@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use fermata_client::{Client, LockStatus};
+use fermata_command::remote::variable;
+use fermata_command::{Failure, exit};
 
-use super::exit;
-use super::failure::Failure;
 use super::lock::LOCK_REF_VARIABLE;
-use super::remote::variable;
-use crate::client::{Client, LockStatus};
 use crate::lock::LockRef;
 
 /// Reads a value from where it was said to be.

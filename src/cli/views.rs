@@ -2,9 +2,8 @@
 //! has them; 64-bit numbers as numbers; absent messages as null.
 
 use bytes::Bytes;
+use fermata_proto as proto;
 use serde_json::{Value, json};
-
-use crate::proto;
 
 fn text_of(shown: Option<impl ToString>) -> Option<String> {
     shown.map(|shown| shown.to_string())

@@ -4,17 +4,15 @@ use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use fermata_client::{
+    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
+};
+use fermata_command::{Failure, Span, exit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::exit;
-use super::failure::Failure;
 use super::signals::{Signals, ends_a_wait};
-use crate::client::{
-    Client, LockGuard, LockRequest, Moment, Progress, QueueEntry, SessionRequest, WaitError,
-};
-use crate::config::Span;
 
 /// How long releasing an entry may hold up the end of the process.
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
@@ -77,7 +75,9 @@ impl Taking {
     }
 
     fn owner(&self) -> String {
-        self.owner.clone().unwrap_or_else(super::remote::who)
+        self.owner
+            .clone()
+            .unwrap_or_else(fermata_command::remote::who)
     }
 
     fn limit(&self) -> Option<Duration> {
@@ -222,7 +222,7 @@ impl Line {
             }
         });
         Line {
-            key: super::output::one_line(key),
+            key: fermata_command::output::one_line(key),
             start,
             bar,
             said: None,

@@ -9,7 +9,6 @@
 pub(crate) mod fuzz;
 mod load;
 mod peers;
-mod span;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -20,13 +19,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use etcetera::BaseStrategy as _;
+pub use fermata_command::{Span, SpanError};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing_subscriber::EnvFilter;
 
 pub use load::{Flag, Problem, Problems, Sources};
 pub use peers::{PeersConfig, PeersTlsConfig};
-pub use span::{Span, SpanError};
 pub use store::{
     CassandraConfig, Consistency, ContactPoints, EmbeddedConfig, KeyspaceName, StoreConfig,
     StoreKind, TlsConfig,

@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use fermata_cassandra::{Keyspace, KeyspaceError};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Span;
-use crate::store::cassandra::{Keyspace, KeyspaceError};
 
 /// The settings of the stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

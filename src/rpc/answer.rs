@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata_proto::{self as proto, LockState};
 
 use crate::engine::{
     Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, LockStatus,
@@ -12,7 +13,6 @@ use crate::key::{Entry, Home, KeyState};
 use crate::lock::{
     EndReason, EndedEntry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, Tag,
 };
-use crate::proto::{self, LockState};
 use crate::store::ReplicaRow;
 
 /// A span of time.

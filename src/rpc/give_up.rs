@@ -3,6 +3,7 @@
 //! Only where it was answered WAITING: of a caller that hung up it is not known whether another call of it, over
 //! another connection, was answered HELD meanwhile.
 
+use fermata_proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
@@ -12,7 +13,6 @@ use super::router::Router;
 use super::served::Served;
 use super::status;
 use super::stopping::Stopping;
-use crate::proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseLockRequest};
 
 /// Asks for the lock, and leaves the queue unless it comes in time. Where this replica stops first the entry is kept.
 pub async fn acquire(

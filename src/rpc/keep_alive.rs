@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fermata_proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
@@ -21,7 +22,6 @@ use super::router::Router;
 use super::status;
 use super::stopping::Stopping;
 use crate::lock::SessionId;
-use crate::proto::{EndReason, KeepAliveRequest, KeepAliveResponse};
 
 /// How many renewals of one stream may be in flight: one slow session does not hold up the others, and
 /// the answers keep their order.

@@ -3,6 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_proto::lock_admin_server::LockAdmin;
+use fermata_proto::{
+    DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest, DescribeLockResponse,
+    ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest, ListLocksResponse,
+    ListReplicasRequest, ListReplicasResponse, ListSessionsRequest, ListSessionsResponse,
+    ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
+};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
@@ -20,13 +27,6 @@ use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
 use crate::lock::{Fence, ReplicaId, Seq, SessionId};
-use crate::proto::lock_admin_server::LockAdmin;
-use crate::proto::{
-    DescribeActivityRequest, DescribeActivityResponse, DescribeLockRequest, DescribeLockResponse,
-    ForceReleaseRequest, ForceReleaseResponse, ListLocksRequest, ListLocksResponse,
-    ListReplicasRequest, ListReplicasResponse, ListSessionsRequest, ListSessionsResponse,
-    ListTablesRequest, ListTablesResponse, ReplicaActivity, ReplicaInfo, Table,
-};
 
 /// How many tables are on a page where the caller does not say.
 const TABLES_DEFAULT: usize = 1000;

@@ -3,6 +3,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use fermata_proto::lock_service_server::LockService;
+use fermata_proto::{
+    AcquireLockRequest, AcquireLockResponse, CloseSessionRequest, CloseSessionResponse,
+    CreateLockRefRequest, CreateLockRefResponse, CriticalDeleteRequest, CriticalDeleteResponse,
+    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, GetRequest,
+    GetResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest, OpenSessionResponse,
+    ReleaseLockRequest, ReleaseLockResponse, RenewSessionRequest, RenewSessionResponse,
+    WatchLockRequest, WatchLockResponse,
+};
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
@@ -19,15 +28,6 @@ use super::stopping::Stopping;
 use super::{answer, give_up, keep_alive, parse, status, watch_relay};
 use crate::clock::Ids;
 use crate::engine::Engine;
-use crate::proto::lock_service_server::LockService;
-use crate::proto::{
-    AcquireLockRequest, AcquireLockResponse, CloseSessionRequest, CloseSessionResponse,
-    CreateLockRefRequest, CreateLockRefResponse, CriticalDeleteRequest, CriticalDeleteResponse,
-    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, GetRequest,
-    GetResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest, OpenSessionResponse,
-    ReleaseLockRequest, ReleaseLockResponse, RenewSessionRequest, RenewSessionResponse,
-    WatchLockRequest, WatchLockResponse,
-};
 
 /// LockService on an engine, and on those of other replicas.
 #[derive(Clone)]

@@ -8,7 +8,6 @@
 pub mod answer;
 pub mod call_layer;
 pub mod calls;
-pub mod codec;
 pub mod deadline;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

@@ -194,7 +194,7 @@ pub fn key_after(listing: &Listing, token: &str) -> Result<Option<Key>, Invalid>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::Table;
+    use fermata_proto::Table;
 
     fn after(listing: &Listing, token: &str) -> Result<Option<String>, Invalid> {
         listing.after(token)

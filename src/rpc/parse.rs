@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use fermata_proto as proto;
 use uuid::Uuid;
 
 use crate::engine::{LeaseId, LiveBy, Mutation};
@@ -11,7 +12,6 @@ use crate::limits::Limits;
 use crate::lock::{
     Key, KeyError, KeyId, LockRef, LockRefError, Mode, SessionId, TableName, TableNameError,
 };
-use crate::proto;
 
 /// A field of a request that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fermata_proto::WatchLockRequest;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
@@ -11,14 +12,13 @@ use super::calls::{Call, CallContext, Target};
 use super::deadline::{Deadline, by, by_or};
 use super::homes::{Home, Homes};
 use super::peer::PeerClient;
+use super::peer::proto::ForwardWatchResponse;
 use super::route::{ForwardOutcome, Step, route};
 use super::served::Served;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
-use crate::proto::WatchLockRequest;
-use crate::proto::peer::ForwardWatchResponse;
 
 /// Cheap to clone.
 #[derive(Clone)]

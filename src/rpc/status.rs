@@ -1,4 +1,5 @@
-//! The only place where gRPC status codes are chosen.
+//! The only place where gRPC status codes are chosen, but for messages that cannot be decoded
+//! ([`fermata_proto::codec`]).
 //!
 //! Every status carries google.rpc.ErrorInfo with the domain [`DOMAIN`] and a reason that programs can
 //! switch on; INVALID_ARGUMENT also google.rpc.BadRequest, RESOURCE_EXHAUSTED also
@@ -7,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use fermata_proto::{self as proto, DOMAIN};
 use tonic::{Code, Status};
 use tonic_types::{
     BadRequest, ErrorDetails, FieldViolation, QuotaFailure, QuotaViolation, StatusExt,
@@ -15,10 +17,6 @@ use tonic_types::{
 use super::parse::{Invalid, Problem};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs};
-use crate::proto;
-
-/// The domain of every google.rpc.ErrorInfo sent by Fermata.
-pub const DOMAIN: &str = "fermata.dev";
 
 /// When to repeat a call whose outcome is unknown: at once, but not in a tight loop.
 const RETRY_UNKNOWN: Duration = Duration::from_millis(50);
@@ -225,38 +223,6 @@ impl From<Invalid> for Status {
     fn from(invalid: Invalid) -> Status {
         of_invalid(&invalid)
     }
-}
-
-/// A message that is no protobuf of its type. prost says where, innermost first:
-/// `failed to decode Protobuf message: Mutation.value: ReleaseLockRequest.put: <what>`.
-pub fn of_undecodable(error: &prost::DecodeError) -> Status {
-    let text = error.to_string();
-    let text = text
-        .strip_prefix("failed to decode Protobuf message: ")
-        .unwrap_or(&text);
-    let mut fields = Vec::new();
-    let mut what = text;
-    while let Some((entry, rest)) = what.split_once(": ") {
-        match entry.split_once('.') {
-            Some((message, field)) if is_name(message) && is_name(field) => fields.push(field),
-            Some(_) | None => break,
-        }
-        what = rest;
-    }
-    fields.reverse();
-    let field = fields.join(".");
-    let words = if field.is_empty() {
-        format!("the message cannot be decoded: {what}")
-    } else {
-        format!("{field}: cannot be decoded: {what}")
-    };
-    StatusBuilder::new(Code::InvalidArgument, words, "MALFORMED")
-        .violation(field)
-        .status()
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// The deadline is there and the outcome is not known.

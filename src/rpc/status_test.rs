@@ -1,7 +1,5 @@
 //! Every error has its code, its reason and its details.
 
-use prost::Message;
-
 use super::*;
 use crate::lock::TableNameError;
 
@@ -250,27 +248,4 @@ fn a_field_that_cannot_be_used_is_named_with_its_limit() {
         Some("limits.value_bytes_max")
     );
     assert_eq!(metadata(&status, "max").as_deref(), Some("10"));
-}
-
-#[test]
-fn what_cannot_be_decoded_names_the_field_where_that_is_known() {
-    // Field 1 of CreateLockRefRequest is a string.
-    let bad_utf8 = proto::CreateLockRefRequest::decode(&[0x0a, 0x01, 0xff][..]).unwrap_err();
-    let status = of_undecodable(&bad_utf8);
-    assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(fields(&status), ["key"]);
-    assert!(status.message().contains("UTF-8"), "{}", status.message());
-
-    // Field 2 of ReleaseLockRequest is a Mutation, whose field 1 is bytes, sent here as a number.
-    let nested = proto::ReleaseLockRequest::decode(&[0x12, 0x02, 0x08, 0x01][..]).unwrap_err();
-    assert_eq!(fields(&of_undecodable(&nested)), ["put.value"]);
-
-    let no_field = proto::CreateLockRefRequest::decode(&[0x00][..]).unwrap_err();
-    let status = of_undecodable(&no_field);
-    assert_eq!(fields(&status), [""]);
-    assert!(
-        status.message().contains("invalid tag"),
-        "{}",
-        status.message()
-    );
 }

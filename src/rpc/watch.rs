@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, stream};
 use tokio::time::{Instant, sleep_until};
 
@@ -15,7 +16,6 @@ use super::stopping::Stopping;
 use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
 use crate::lock::LockRef;
-use crate::proto::{LockState, WatchLockResponse};
 
 /// Not more than one position in this time.
 const POSITION_EVERY: Duration = Duration::from_millis(100);

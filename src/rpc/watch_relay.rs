@@ -4,20 +4,20 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use fermata_proto::{LockState, WatchLockResponse};
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
 use tokio::time::{sleep, sleep_until};
 use tonic::{Code, Status, Streaming};
 
 use super::calls::CallContext;
+use super::peer::proto::forward_watch_response::Outcome;
+use super::peer::proto::{ForwardWatchResponse, Unable};
 use super::router::{Router, WatchSource};
 use super::status;
 use super::stopping::Stopping;
 use super::watch::{self, Broken};
 use crate::lock::LockRef;
-use crate::proto::peer::forward_watch_response::Outcome;
-use crate::proto::peer::{ForwardWatchResponse, Unable};
-use crate::proto::{LockState, WatchLockResponse};
 
 /// A watch that brought nothing is not opened again at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);

@@ -91,7 +91,7 @@ async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
     .unwrap();
     let lost = next(&mut messages).await;
     assert_eq!(lost.state(), LockState::Lost);
-    assert_eq!(lost.reason(), crate::proto::EndReason::Forced);
+    assert_eq!(lost.reason(), fermata_proto::EndReason::Forced);
     assert!(lost.detail.contains("ann") && lost.detail.contains("wedged"));
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(messages.next().await.is_none());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use fermata_tls as tls;
 use futures_util::{Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,7 +15,6 @@ use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
 use crate::rpc::stopping::Stopping;
-use crate::tls;
 
 /// What an HTTP/2 client sends first, in bytes. (Pings start only after it.)
 const PREFACE_BYTES: usize = 24;

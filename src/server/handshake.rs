@@ -4,6 +4,7 @@
 use std::io;
 use std::time::Duration;
 
+use fermata_tls as tls;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -13,7 +14,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connection::Admitted;
-use crate::tls;
 
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ mod tests {
     fn tls() -> PeerTls {
         let directory = tempfile::TempDir::new().unwrap();
         let [cert_file, key_file] = ["cert", "key"].map(|name| directory.path().join(name));
-        let (certificate, key) = tls::for_tests::certificate();
+        let (certificate, key) = crate::rpc::peer::for_tests::certificate();
         std::fs::write(&cert_file, certificate).unwrap();
         std::fs::write(&key_file, key).unwrap();
         PeerTls::read(&PeerTlsFiles {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fermata::client::{
+use fermata::engine::REPLICA_TTL;
+use fermata_client::{
     Client, ClientOptions, CriticalError, LockRequest, LostReason, Mutation, SessionRequest,
 };
-use fermata::engine::REPLICA_TTL;
 
 use super::world::World;
 

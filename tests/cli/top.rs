@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
+use fermata_client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
 
 use super::json::names;
 use super::terminal::Terminal;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::clock::SystemIds;
-use fermata::proto::{EndReason, KeepAliveRequest};
 use fermata::rpc::calls::{Call as _, KeepAlive};
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::router::Router;
+use fermata_proto::{EndReason, KeepAliveRequest};
 
 use super::replicas::create;
 use super::shared::Service;

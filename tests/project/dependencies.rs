@@ -10,14 +10,53 @@ fn toml_file(path: &str) -> toml::Table {
     files::text(path).parse().unwrap()
 }
 
+/// A manifest of this project, and the folder that it is in, as the paths of what lies there begin.
+struct Member {
+    folder: String,
+    manifest: toml::Table,
+}
+
+impl Member {
+    /// The names of what it depends on, but for other crates of ours.
+    fn section(&self, name: &str) -> BTreeSet<String> {
+        let section = self.manifest.get(name).and_then(toml::Value::as_table);
+        let names = section.into_iter().flat_map(toml::Table::keys).cloned();
+        names.filter(|name| !is_ours(name)).collect()
+    }
+}
+
+fn is_ours(package: &str) -> bool {
+    package.starts_with("fermata-")
+}
+
+/// The packages of the workspace. (The fuzz targets are not of it.)
+fn members() -> Vec<Member> {
+    let manifests = files::ending("Cargo.toml").into_iter();
+    let members: Vec<_> = manifests
+        .filter(|path| !path.starts_with("tests/"))
+        .map(|path| Member {
+            folder: path.trim_end_matches("Cargo.toml").to_owned(),
+            manifest: toml_file(&path),
+        })
+        .collect();
+    assert!(members.len() > 2, "{}", members.len());
+    members
+}
+
+const SECTIONS: [&str; 3] = ["dependencies", "build-dependencies", "dev-dependencies"];
+
+/// What any member depends on.
+fn used() -> BTreeSet<String> {
+    let members = members();
+    let sections = members
+        .iter()
+        .flat_map(|member| SECTIONS.map(|section| member.section(section)));
+    sections.flatten().collect()
+}
+
 #[test]
 fn every_dependency_says_what_it_is_for() {
-    let manifest = toml_file("Cargo.toml");
-    let used: BTreeSet<String> = ["dependencies", "build-dependencies", "dev-dependencies"]
-        .iter()
-        .filter_map(|section| manifest[*section].as_table())
-        .flat_map(|section| section.keys().cloned())
-        .collect();
+    let used = used();
     let documented = documented(&files::text("docs/dependencies.md"));
     let undocumented: Vec<_> = used.difference(&documented).collect();
     let unused: Vec<_> = documented.difference(&used).collect();
@@ -27,6 +66,24 @@ fn every_dependency_says_what_it_is_for() {
     );
 }
 
+#[test]
+fn every_version_is_said_once() {
+    let root = toml_file("Cargo.toml");
+    let said = root["workspace"]["dependencies"].as_table().unwrap();
+    let said: BTreeSet<_> = said.keys().filter(|name| !is_ours(name)).cloned().collect();
+    assert_eq!(said, used());
+    for member in members() {
+        for section in SECTIONS {
+            let section = member.manifest.get(section).and_then(toml::Value::as_table);
+            for (name, dependency) in section.into_iter().flatten() {
+                let inherited = dependency.get("workspace").and_then(toml::Value::as_bool);
+                let folder = &member.folder;
+                assert_eq!(inherited, Some(true), "{folder}Cargo.toml: {name}");
+            }
+        }
+    }
+}
+
 /// Where the code of each kind of dependency stands.
 const USED_IN: &[(&str, &[&str])] = &[
     ("dependencies", &["src/"]),
@@ -34,21 +91,33 @@ const USED_IN: &[(&str, &[&str])] = &[
     ("dev-dependencies", &["src/", "tests/", "examples/"]),
 ];
 
+/// What is compiled from the .proto files names these.
+const IN_GENERATED: &str = "bytes:: prost_types:: tonic_prost::";
+
 #[test]
 fn every_dependency_is_used() {
-    let manifest = toml_file("Cargo.toml");
     let sources = files::ending(".rs");
     let mut unused = Vec::new();
-    for (section, used_in) in USED_IN {
-        let code: String = sources
-            .iter()
-            .filter(|path| used_in.iter().any(|entry| path.starts_with(entry)))
-            .map(|path| files::text(path))
-            .collect();
-        let names = manifest[*section].as_table().unwrap().keys();
-        unused.extend(names.filter(|name| !is_named(&code, &name.replace('-', "_"))));
+    for member in members() {
+        for (section, used_in) in USED_IN {
+            let is_there = |path: &str| {
+                let within = path.strip_prefix(&member.folder);
+                within.is_some_and(|path| used_in.iter().any(|entry| path.starts_with(entry)))
+            };
+            let mut code: String = sources
+                .iter()
+                .filter(|path| is_there(path))
+                .map(|path| files::text(path))
+                .collect();
+            if code.contains("include_proto!") {
+                code.push_str(IN_GENERATED);
+            }
+            let names = member.section(section).into_iter();
+            let names = names.filter(|name| !is_named(&code, &name.replace('-', "_")));
+            unused.extend(names.map(|name| format!("{}Cargo.toml: {name}", member.folder)));
+        }
     }
-    assert!(unused.is_empty(), "in Cargo.toml in vain: {unused:?}");
+    assert!(unused.is_empty(), "in vain: {unused:?}");
 }
 
 /// Whether the code says `name::`, or `name;` as in a plain `use`.
@@ -91,8 +160,10 @@ fn linked() -> BTreeSet<Package> {
     let answered = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cargo tree: {answered}");
     let tree = String::from_utf8(output.stdout).unwrap();
+    // An empty line stands between the trees of two members.
     let packages: BTreeSet<_> = tree
         .lines()
+        .filter(|line| !line.is_empty())
         .map(|line| {
             let (package, licence) = line.split_once('|').unwrap();
             let mut words = package.split(' ');

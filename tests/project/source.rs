@@ -102,13 +102,16 @@ fn block(text: &str) -> usize {
 }
 
 /// The paths inside this crate that the code names, as `room` or `room::part`, however they are
-/// written. `module` is where the code stands: `["rpc", "status"]`.
+/// written, and the other crates of ours. `module` is where the code stands: `["rpc", "status"]`.
 pub fn named(code: &str, module: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let tokens = tokens(code);
     let mut at = 0;
     while at < tokens.len() {
         let begins = at == 0 || tokens[at - 1] != "::";
+        if tokens[at].starts_with("fermata_") {
+            found.insert(tokens[at].clone());
+        }
         let base = match tokens[at].as_str() {
             "crate" if begins => Some(Vec::new()),
             "super" if begins => {

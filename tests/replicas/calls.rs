@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::proto::{
+use fermata_proto::{
     AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CriticalGetRequest,
     CriticalGetResponse, CriticalPutRequest, LockState, ReleaseLockRequest,
 };

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fermata::proto::clients::lock_admin_client::LockAdminClient;
-use fermata::proto::{
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::{
     CreateLockRefRequest, ListLocksRequest, OpenSessionRequest, RenewSessionRequest,
 };
 use tokio::task::JoinHandle;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata::proto::{CreateLockRefRequest, KeepAliveRequest, OpenSessionRequest};
+use fermata_proto::{CreateLockRefRequest, KeepAliveRequest, OpenSessionRequest};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 use tokio::time::timeout;

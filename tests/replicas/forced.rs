@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use fermata::client::{Client, LockRequest, LostReason};
-use fermata::proto::ForceReleaseRequest;
-use fermata::proto::clients::lock_admin_client::LockAdminClient;
+use fermata_client::{Client, LockRequest, LostReason};
+use fermata_proto::ForceReleaseRequest;
+use fermata_proto::lock_admin_client::LockAdminClient;
 use tokio::time::timeout;
 
 use super::replica::PATIENCE;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata::proto::CreateLockRefRequest;
+use fermata_proto::CreateLockRefRequest;
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;

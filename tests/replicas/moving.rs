@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fermata::client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
+use fermata_client::{Client, LockGuard, LockRequest, QueueEntry, Session, SessionRequest};
 use nix::sys::signal::Signal;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};

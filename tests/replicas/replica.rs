@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata_proto::lock_service_client::LockServiceClient;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tonic::transport::{Channel, Endpoint};

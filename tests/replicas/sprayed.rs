@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata_proto::lock_service_client::LockServiceClient;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata::proto::{CreateLockRefRequest, OpenSessionRequest, RenewSessionRequest};
+use fermata_proto::{CreateLockRefRequest, OpenSessionRequest, RenewSessionRequest};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;

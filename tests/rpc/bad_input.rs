@@ -6,7 +6,7 @@ mod lock_refs;
 mod names;
 mod stage;
 
-use fermata::proto::CriticalGetRequest;
+use fermata_proto::CriticalGetRequest;
 use tonic::{Code, Status};
 
 use crate::world::{code_and_reason, fields, has_retry_info};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fermata::limits::Limits;
-use fermata::proto::*;
+use fermata_proto::*;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use fermata::clock::SystemIds;
 use fermata::engine::LeaseId;
-use fermata::proto::lock_service_server::LockServiceServer;
-use fermata::proto::*;
 use fermata::rpc::lock_service::LockServiceRpc;
 use fermata::rpc::stopping::Stopping;
+use fermata_proto::lock_service_server::LockServiceServer;
+use fermata_proto::*;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::sleep;

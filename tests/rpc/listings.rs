@@ -1,6 +1,6 @@
 //! LockAdmin: pages, and what operators see.
 
-use fermata::proto::*;
+use fermata_proto::*;
 use tonic::Code;
 
 use crate::world::{World, create, fields, hold};

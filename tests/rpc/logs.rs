@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use fermata::proto::*;
+use fermata_proto::*;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::world::{World, hold};

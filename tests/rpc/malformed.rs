@@ -73,7 +73,7 @@ async fn what_is_no_protobuf_is_invalid() {
 #[tokio::test]
 async fn a_message_that_is_too_large_names_the_limit() {
     let limit = 1024 * 1024 + 64 * 1024;
-    let put = fermata::proto::CriticalPutRequest {
+    let put = fermata_proto::CriticalPutRequest {
         value: vec![0; limit].into(),
         ..Default::default()
     };

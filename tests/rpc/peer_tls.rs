@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata::engine::Peer;
-use fermata::proto::{CreateLockRefRequest, CreateLockRefResponse};
 use fermata::rpc::calls::CreateLockRef;
 use fermata::rpc::peer::PeerClient;
 use fermata::rpc::route::ForwardOutcome;
 use fermata::server::{PeerTls, PeerTlsFiles};
+use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};

@@ -7,27 +7,27 @@ use fermata::clock::{SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
-use fermata::proto::clients::lock_service_client::LockServiceClient;
-use fermata::proto::peer::peer_client::PeerClient as RawClient;
-use fermata::proto::peer::peer_server::{Peer as PeerService, PeerServer};
-use fermata::proto::peer::{
-    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, ForwardRequest, ForwardResponse,
-    ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method, Refusal,
-    RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
-};
-use fermata::proto::{
-    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, KeepAliveRequest, LockState,
-    OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
-};
 use fermata::rpc::calls::{
     AcquireLock, Call, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock,
 };
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
+use fermata::rpc::peer::proto::peer_client::PeerClient as RawClient;
+use fermata::rpc::peer::proto::peer_server::{Peer as PeerService, PeerServer};
+use fermata::rpc::peer::proto::{
+    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, ForwardRequest, ForwardResponse,
+    ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method, Refusal,
+    RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
+};
 use fermata::rpc::route::ForwardOutcome;
 use fermata::rpc::served::Served;
 use fermata::server::{Secret, ServeError, Server, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use fermata_proto::lock_service_client::LockServiceClient;
+use fermata_proto::{
+    AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, KeepAliveRequest, LockState,
+    OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
+};
 use futures_util::stream;
 use prost::Message as _;
 use tempfile::TempDir;
@@ -237,7 +237,7 @@ async fn a_call_that_is_passed_on_is_served_as_if_it_had_come_there() {
     let lock_ref = called.create("a").await;
     assert!(lock_ref.contains('@'), "it holds: {lock_ref}");
     let address = called.clients.clone();
-    let mut admin = fermata::proto::clients::lock_admin_client::LockAdminClient::connect(address)
+    let mut admin = fermata_proto::lock_admin_client::LockAdminClient::connect(address)
         .await
         .unwrap();
     let ask = DescribeLockRequest {
@@ -497,7 +497,7 @@ async fn what_a_replica_says_is_understood() {
         code: Code::FailedPrecondition.into(),
         ..Default::default()
     };
-    type Expected = fn(&ForwardOutcome<fermata::proto::ReleaseLockResponse>) -> bool;
+    type Expected = fn(&ForwardOutcome<fermata_proto::ReleaseLockResponse>) -> bool;
     let cases: [(Option<Outcome>, Expected); 6] = [
         (
             Some(Outcome::Elsewhere(elsewhere)),

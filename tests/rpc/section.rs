@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fermata::limits::Limits;
-use fermata::proto::*;
+use fermata_proto::*;
 use tonic::Code;
 
 use crate::world::{World, create, hold, in_ms};

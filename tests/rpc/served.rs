@@ -1,8 +1,8 @@
 //! Answers about keys say who the home is (H10).
 
 use fermata::engine::KeyHome;
-use fermata::proto::{CreateLockRefRequest, OpenSessionRequest};
 use fermata::rpc::calls::{CreateLockRef, OpenSession};
+use fermata_proto::{CreateLockRefRequest, OpenSessionRequest};
 
 use crate::peers::{Called, answered, client, forward_served};
 use crate::world::World;

@@ -1,7 +1,7 @@
 //! Every row of the table of statuses, over a socket.
 
 use fermata::limits::Limits;
-use fermata::proto::*;
+use fermata_proto::*;
 use tonic::Code;
 
 use crate::lever::Mode;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fermata::limits::Limits;
-use fermata::proto::*;
 use fermata::server::Stopped;
+use fermata_proto::*;
 use futures_util::stream;
 use tokio::time::sleep;
 use tokio_stream::StreamExt;

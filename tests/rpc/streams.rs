@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fermata::limits::Limits;
-use fermata::proto::*;
+use fermata_proto::*;
 use futures_util::stream;
 use tokio::sync::mpsc;
 use tokio::time::sleep;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fermata::proto::{
+use fermata_proto::{
     AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
     ReleaseLockRequest,
 };
@@ -231,7 +231,7 @@ async fn a_counter_is_exact_though_the_server_is_killed_five_times() {
 
     let value = serve
         .client()
-        .get(fermata::proto::GetRequest {
+        .get(fermata_proto::GetRequest {
             key: "counter".to_owned(),
             table: String::new(),
         })

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata_proto::lock_service_client::LockServiceClient;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 

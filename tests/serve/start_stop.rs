@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata::proto::{AcquireLockRequest, CreateLockRefRequest, ReleaseLockRequest};
+use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, ReleaseLockRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 
-use fermata::client::LockGuard;
 use fermata::key::KeyState;
+use fermata_client::LockGuard;
 
 use super::log::Log;
 

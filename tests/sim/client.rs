@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fermata::client::{
+use fermata::lock::LockRef;
+use fermata_client::{
     Client, ClientOptions, CreateError, CriticalError, LockGuard, LockRequest, Lost, LostReason,
     Moment, Mutation, QueueEntry, ReleaseError, Session, SessionRequest, WaitError,
 };
-use fermata::lock::LockRef;
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;

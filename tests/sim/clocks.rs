@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use fermata::client::{self, Moment};
 use fermata::clock::{Clock, Ids, Sleep};
+use fermata_client::{self as client, Moment};
 use uuid::Uuid;
 
 use super::log::Log;

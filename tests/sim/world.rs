@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
-use fermata::client::Client;
+use fermata_client::Client;
 use tokio::time::sleep;
 
 use super::beliefs::Beliefs;

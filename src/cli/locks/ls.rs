@@ -2,12 +2,12 @@
 
 use std::time::SystemTime;
 
+use fermata_command::output::{Format, Table, colour, print_json, print_text};
+use fermata_command::{Failure, Remote};
+use fermata_proto as proto;
+
 use super::{age, lease_left};
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, Table, colour, print_json, print_text};
-use crate::cli::remote::Remote;
 use crate::cli::views;
-use crate::proto;
 
 const HELP: &str = "\
 Exit status: 0; 64 malformed; 66 no such table; 69 no server; 77 not allowed.

@@ -7,10 +7,8 @@ mod top;
 
 use std::time::{Duration, SystemTime};
 
-use super::failure::Failure;
-use super::remote::Remote;
-use crate::config::Span;
-use crate::proto;
+use fermata_command::{Failure, Remote, Span};
+use fermata_proto as proto;
 
 /// Look at locks, and end them
 #[derive(Debug, Clone, clap::Args)]

@@ -1,11 +1,9 @@
 //! `fermata locks release`: ends a lock by force.
 
+use fermata_command::output::{Format, one_line, print_json, print_text};
+use fermata_command::remote::{Remote, who};
+use fermata_command::{Failure, exit};
 use serde_json::json;
-
-use crate::cli::exit;
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, one_line, print_json, print_text};
-use crate::cli::remote::{Remote, who};
 
 const HELP: &str = "\
 The former holder's calls fail from then on and are told the reason; `fermata

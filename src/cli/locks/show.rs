@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
+use fermata_command::{Failure, Remote};
+use fermata_proto as proto;
+
 use super::{age, lease_left, short};
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, Table, colour, one_line, print_json, print_text};
-use crate::cli::remote::Remote;
 use crate::cli::views;
-use crate::proto;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such

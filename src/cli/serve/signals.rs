@@ -2,9 +2,8 @@
 
 use std::io;
 
+use fermata_command::exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-use crate::cli::exit;
 
 /// SIGTERM, SIGINT and SIGHUP, heard from when this is made.
 pub struct Signals {

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
+use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
 use tracing::Span;
 use tracing::field::display;
 
 use super::{Call, CallContext, Target};
 use crate::engine::{CreateCall, Engine, EngineError};
-use crate::proto::peer::Method;
-use crate::proto::{CreateLockRefRequest, CreateLockRefResponse};
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
+use crate::rpc::peer::proto::Method;
 
 /// A new entry in the queue of a key.
 pub struct CreateLockRef {

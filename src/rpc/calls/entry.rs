@@ -3,6 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use fermata_proto::{
+    AcquireLockRequest, AcquireLockResponse, CriticalDeleteRequest, CriticalDeleteResponse,
+    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse,
+    ReleaseLockRequest, ReleaseLockResponse,
+};
 use prost::Message;
 use tokio::time::Instant;
 
@@ -10,15 +15,10 @@ use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError, Mutation};
 use crate::limits::Limits;
 use crate::lock::LockRef;
-use crate::proto::peer::Method;
-use crate::proto::{
-    AcquireLockRequest, AcquireLockResponse, CriticalDeleteRequest, CriticalDeleteResponse,
-    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse,
-    ReleaseLockRequest, ReleaseLockResponse,
-};
 use crate::rpc::answer;
 use crate::rpc::deadline::later;
 use crate::rpc::parse::{self, Invalid};
+use crate::rpc::peer::proto::Method;
 
 /// Asks for the lock, and may wait for it.
 pub struct AcquireLock {

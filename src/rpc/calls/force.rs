@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
+use fermata_proto::{ForceReleaseRequest, ForceReleaseResponse};
+
 use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError};
 use crate::lock::LockRef;
-use crate::proto::peer::Method;
-use crate::proto::{ForceReleaseRequest, ForceReleaseResponse};
 use crate::rpc::parse::{self, Invalid};
+use crate::rpc::peer::proto::Method;
 
 /// The end of an entry by an operator.
 pub struct ForceRelease {

@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
+use fermata_proto::{
+    CloseSessionRequest, CloseSessionResponse, EndReason, KeepAliveRequest, KeepAliveResponse,
+    OpenSessionRequest, OpenSessionResponse, RenewSessionRequest, RenewSessionResponse,
+};
 use tonic::Status;
 
 use super::{Call, CallContext, Target};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::SessionId;
-use crate::proto::peer::Method;
-use crate::proto::{
-    CloseSessionRequest, CloseSessionResponse, EndReason, KeepAliveRequest, KeepAliveResponse,
-    OpenSessionRequest, OpenSessionResponse, RenewSessionRequest, RenewSessionResponse,
-};
 use crate::rpc::parse::{self, Invalid};
+use crate::rpc::peer::proto::Method;
 use crate::rpc::{answer, status};
 
 /// Opens a session, or finds it.

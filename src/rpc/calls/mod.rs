@@ -30,7 +30,7 @@ use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
 use crate::lock::{KeyId, LockRef, SessionId};
-use crate::proto::peer::Method;
+use crate::rpc::peer::proto::Method;
 
 /// What is known of a call beside its message.
 #[derive(Clone)]

@@ -10,24 +10,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fermata_proto::{ReplicaActivity, WatchLockRequest};
 use prost::Message as _;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming, TimeoutExpired};
 
-use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
-use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
-use crate::limits::Limits;
-use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::proto::peer::hint_request::What;
-use crate::proto::peer::peer_client::PeerClient as Client;
-use crate::proto::peer::{
+use super::proto::hint_request::What;
+use super::proto::peer_client::PeerClient as Client;
+use super::proto::{
     DescribeActivityRequest, ForwardRequest, ForwardResponse, ForwardWatchRequest,
     ForwardWatchResponse, HandedOver, HintRequest, Refusal, RenewSessionRequest,
     RenewSessionResponse, forward_response, forward_watch_response, renew_session_response,
 };
-use crate::proto::{ReplicaActivity, WatchLockRequest};
+use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
+use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
+use crate::limits::Limits;
+use crate::lock::{KeyId, ReplicaId, SessionId};
 use crate::rpc::calls::{Call, CallContext};
 use crate::rpc::route::ForwardOutcome;
 use crate::rpc::served::Served;

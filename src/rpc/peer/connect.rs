@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use fermata_tls as tls;
 use futures_util::future::BoxFuture;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -17,7 +18,6 @@ use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, ServiceExt as _, service_fn};
 
 use super::PeerTls;
-use crate::tls;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_millis(500);

@@ -19,12 +19,17 @@ use uuid::Uuid;
 
 use super::route::ForwardOutcome;
 use crate::lock::ReplicaId;
-use crate::proto::peer;
 
 /// What a message between replicas has beside the message that it carries, in bytes, generously.
 pub const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
-fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
+/// The messages and both sides: no part of the contract.
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+pub mod proto {
+    tonic::include_proto!("fermata.internal.v1");
+}
+
+fn elsewhere<A>(answer: &proto::Elsewhere) -> ForwardOutcome<A> {
     match Uuid::from_slice(&answer.home) {
         Ok(home) => ForwardOutcome::Elsewhere {
             home: ReplicaId(home),
@@ -34,7 +39,7 @@ fn elsewhere<A>(answer: &peer::Elsewhere) -> ForwardOutcome<A> {
     }
 }
 
-fn unable<A>(answer: peer::Unable) -> ForwardOutcome<A> {
+fn unable<A>(answer: proto::Unable) -> ForwardOutcome<A> {
     match answer.nothing_done {
         true => ForwardOutcome::NotAsked(answer.why),
         false => ForwardOutcome::Unknown(answer.why),
@@ -43,4 +48,15 @@ fn unable<A>(answer: peer::Unable) -> ForwardOutcome<A> {
 
 fn id_bytes(id: Uuid) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(id.as_bytes())
+}
+
+#[cfg(test)]
+pub(crate) mod for_tests {
+    /// A certificate that signs itself, and its key, as text.
+    pub fn certificate() -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default();
+        let certificate = certificate.self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
 }

@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use fermata_proto::WatchLockRequest;
+use fermata_proto::codec::of_undecodable;
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
 use tonic::service::Interceptor;
@@ -13,20 +15,19 @@ use tracing::Span;
 use uuid::Uuid;
 
 use super::super::answer;
-use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
-use crate::clock::Ids;
-use crate::engine::{Engine, EngineError};
-use crate::limits::Limits;
-use crate::lock::{ReplicaId, SessionId};
-use crate::proto::WatchLockRequest;
-use crate::proto::peer::hint_request::What;
-use crate::proto::peer::peer_server::{Peer, PeerServer};
-use crate::proto::peer::{
+use super::proto::hint_request::What;
+use super::proto::peer_server::{Peer, PeerServer};
+use super::proto::{
     DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Ended, Exhausted, ForwardRequest,
     ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method,
     Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
     forward_watch_response, renew_session_response,
 };
+use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
+use crate::clock::Ids;
+use crate::engine::{Engine, EngineError};
+use crate::limits::Limits;
+use crate::lock::{ReplicaId, SessionId};
 use crate::rpc::calls::{
     AcquireLock, Call, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
     CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
@@ -114,7 +115,7 @@ impl PeerRpc {
         use forward_response::Outcome;
         let call = match C::Ask::decode(request) {
             Ok(ask) => C::parse(ask, context).map_err(|invalid| status::of_invalid(&invalid)),
-            Err(error) => Err(status::of_undecodable(&error)),
+            Err(error) => Err(of_undecodable(&error)),
         };
         let call = match call {
             Ok(call) => call,
@@ -268,7 +269,7 @@ impl Peer for PeerRpc {
         }
         let lock_ref = match WatchLockRequest::decode(ask.request) {
             Ok(watch) => parse::lock_ref(&watch.lock_ref).map_err(Status::from),
-            Err(error) => Err(status::of_undecodable(&error)),
+            Err(error) => Err(of_undecodable(&error)),
         };
         let lock_ref = match lock_ref {
             Ok(lock_ref) => lock_ref,

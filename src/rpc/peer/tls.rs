@@ -4,14 +4,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fermata_tls as tls;
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-
-use crate::tls;
 
 /// What is spoken inside.
 const HTTP2: &[u8] = b"h2";
@@ -112,8 +111,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_used_is_named_with_its_setting() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (certificate, key) = tls::for_tests::certificate();
-        let (_, other_key) = tls::for_tests::certificate();
+        let (certificate, key) = super::super::for_tests::certificate();
+        let (_, other_key) = super::super::for_tests::certificate();
         for (name, text) in [("cert", certificate), ("key", key), ("other", other_key)] {
             std::fs::write(directory.path().join(name), text).unwrap();
         }

@@ -1,9 +1,10 @@
 //! What a compare-and-swap writes: the difference between two states, as rows.
 
+use fermata_cassandra::Value;
+
 use super::codec::{self, bigint};
 use super::skip::{self, long_runs};
 use super::statements::Shape;
-use super::value::Value;
 use crate::key::KeyState;
 use crate::lock::Seq;
 use crate::store::StoreError;

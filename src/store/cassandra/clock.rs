@@ -1,8 +1,9 @@
 //! The clock of the cluster.
 
+use fermata_cassandra::present;
+
 use super::CassandraStore;
 use super::statements::Ask;
-use super::value::present;
 use crate::store::StoreError;
 
 impl CassandraStore {

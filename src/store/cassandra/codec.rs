@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fermata_cassandra::{Row, Value, present};
 use prost::Message;
 
 use super::digest;
 use super::skip::{self, Run};
-use super::value::{Row, Value, present};
 use crate::key::{Entry, Home, KeyState, Reserved};
 use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
 use crate::store::StoreError;

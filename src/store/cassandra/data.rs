@@ -1,11 +1,11 @@
 //! The values of keys, written plainly with the timestamps of their holders' fences.
 
 use async_trait::async_trait;
+use fermata_cassandra::{Value, present};
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
 use super::statements::Ask;
-use super::value::{Value, present};
 use crate::lock::KeyId;
 use crate::store::{Cell, DataStore, StoreError, Written};
 

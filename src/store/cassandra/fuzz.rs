@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fermata_cassandra::{Row, Value};
 use uuid::Uuid;
 
 use super::codec::{self, First};
@@ -10,7 +11,6 @@ use super::skip;
 use super::statements::{
     HAND_OVER_REQUEST_COLUMNS, REPLICA_COLUMNS, ROW_COLUMNS, SESSION_COLUMNS, SHARED_COLUMNS,
 };
-use super::value::{Row, Value};
 use super::{hand_over_requests, replicas, sessions};
 use crate::key::KeyState;
 use crate::lock::{ReplicaId, Seq};

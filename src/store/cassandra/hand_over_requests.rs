@@ -4,7 +4,7 @@
 use super::CassandraStore;
 use super::codec::{bigint, number};
 use super::statements::Ask;
-use super::value::{Row, Value, present};
+use fermata_cassandra::{Row, Value, present};
 use uuid::Uuid;
 
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};

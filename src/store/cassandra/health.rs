@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::driver::{Driver, KnownNode, Setting};
-use super::options::{CassandraOptions, Keyspace, Majority};
+use fermata_cassandra::{CassandraOptions, Driver, Keyspace, KnownNode, Majority, Setting};
+
 use super::replication::{Copies, Datacenters, described, example, fitting};
 use super::schema::{Schema, SchemaError, VERSION, version};
 use super::tables::{self, Difference};

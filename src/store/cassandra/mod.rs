@@ -1,26 +1,21 @@
 //! The store on Apache Cassandra (and ScyllaDB, which speaks the same protocol).
 //!
 //! Each data table has a lock table, written by lightweight transactions only; the value of a key is written
-//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL of the
-//! service, `baseline` that of what it is measured against; `driver` all there is of the driver; `codec` and
-//! `change` turn states into rows, `rows` reads and swaps them. `keys`, `data`, `sessions` and `shared` are what a
-//! [`Store`] promises. No rules of the lock live here.
+//! plainly at QUORUM with the timestamps of its holder's fence. `statements` and `schema` hold all CQL; the driver is in
+//! [`fermata_cassandra`]; `codec` and `change` turn states into rows, `rows` reads and swaps them. `keys`, `data`,
+//! `sessions` and `shared` are what a [`Store`] promises. No rules of the lock live here.
 
-pub mod baseline;
 mod change;
 mod clock;
 mod codec;
 mod data;
 mod digest;
-mod driver;
-mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hand_over_requests;
 pub mod health;
 mod in_doubt;
 mod keys;
-mod options;
 mod replicas;
 mod replication;
 mod rows;
@@ -31,27 +26,39 @@ mod shared;
 mod skip;
 mod statements;
 mod tables;
-mod tls;
-mod value;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use self::driver::{Driver, NextPage, Statement};
-use self::fault::{ConnectFault, Fault};
-use self::health::Finding;
-use self::in_doubt::InDoubtSwaps;
-pub use self::options::{
+use fermata_cassandra::{
+    ColumnError, ConnectFault, Driver, Fault, NextPage, Row, Statement, Value,
+};
+
+pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
     Majority,
 };
+
+use self::health::Finding;
+use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
 use self::scan::Unreadable;
 use self::schema::{Schema, SchemaError};
 use self::statements::Ask;
-use self::value::{Row, Value};
 use super::{Store, StoreCounts, StoreError, StoreHealth};
 use crate::lock::KeyId;
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> StoreError {
+        StoreError::Unavailable(fault.to_string())
+    }
+}
+
+impl From<ColumnError> for StoreError {
+    fn from(error: ColumnError) -> StoreError {
+        StoreError::Damaged(error.to_string())
+    }
+}
 
 /// Why the store could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -233,6 +240,11 @@ impl StoreHealth for CassandraStore {
     }
 
     fn counts(&self) -> StoreCounts {
-        self.driver.counts()
+        let sent = self.driver.counts();
+        StoreCounts {
+            reads: sent.reads,
+            writes: sent.writes,
+            transactions: sent.transactions,
+        }
     }
 }

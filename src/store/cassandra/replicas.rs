@@ -14,12 +14,12 @@
 //! | -2 | stopped |
 //! | null | no row: never announced, or forgotten; a late heartbeat may have left its cell |
 
+use fermata_cassandra::{Fault, Row, Value, present};
+
 use super::CassandraStore;
 use super::codec::{bigint, number};
-use super::fault::Fault;
 use super::rows::applied;
 use super::statements::Ask;
-use super::value::{Row, Value, present};
 use crate::lock::ReplicaId;
 use crate::store::{Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
 
@@ -186,6 +186,7 @@ fn answered(rows: Vec<Row>) -> Result<Answer, Fault> {
         return Ok(Answer::Applied);
     }
     let life = met.as_mut().map_or(Ok(None), |row| row.int("life"));
+    let life = life.map_err(StoreError::from);
     let life = life.and_then(|life| life.map(life_of).transpose());
     // It was certainly not applied, and nobody knows by what: as if nobody had been asked.
     let life = life.map_err(|error| Fault::NotStarted(error.to_string()))?;

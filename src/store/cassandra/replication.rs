@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::driver::{Driver, Use};
-use super::options::Keyspace;
+use fermata_cassandra::{Driver, Keyspace, Use, Value};
+
 use super::schema::SchemaError;
-use super::value::Value;
+use crate::store::StoreError;
 
 /// The datacenters of a cluster, and how many nodes each has.
 pub(super) type Datacenters = BTreeMap<String, usize>;
@@ -135,7 +135,7 @@ impl Copies {
         let rows = driver.execute(&statement, &values).await?;
         let map = rows.into_iter().next();
         let map = map.map(|mut row| row.map("replication")).transpose();
-        let map = map.map_err(|error| SchemaError::Refused(error.to_string()))?;
+        let map = map.map_err(|error| SchemaError::Refused(StoreError::from(error).to_string()))?;
         Ok(map.flatten().map(|map| Copies::described(&map)))
     }
 

@@ -4,12 +4,12 @@
 //! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is in
 //! flight is settled by a read at SERIAL. Only what is still torn after that is damaged.
 
+use fermata_cassandra::{Fault, Row, Value};
+
 use super::change::Change;
 use super::codec::{First, SEQ_BELOW, bigint};
-use super::fault::Fault;
 use super::in_doubt::InDoubtSwaps;
 use super::statements::Ask;
-use super::value::{Row, Value};
 use crate::key::KeyState;
 use crate::lock::KeyId;
 use crate::store::{StoreError, Swap};

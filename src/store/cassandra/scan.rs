@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fermata_cassandra::{Row, TokenRange, Value, present};
+
 use super::CassandraStore;
-use super::driver::TokenRange;
 use super::rows::Asks;
 use super::statements::Ask;
-use super::value::{Row, Value, present};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{Listed, StoreError};
@@ -246,8 +246,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::store::cassandra::fault::Fault;
-    use crate::store::cassandra::value::Value;
+    use fermata_cassandra::{Fault, Value};
 
     /// A cluster that has these keys, each with its head and next.
     struct Has(Vec<[Option<Value>; 3]>);

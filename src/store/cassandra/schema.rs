@@ -1,8 +1,9 @@
 //! The tables: their text, how they are made, and which version of them a keyspace has.
 
-use super::driver::{Driver, Use};
-use super::fault::{ConnectFault, Fault};
-use super::options::{CassandraOptions, Keyspace};
+use fermata_cassandra::{
+    CassandraOptions, ColumnError, ConnectFault, Driver, Fault, Keyspace, Use, Value,
+};
+
 use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
 use super::rows::applied;
@@ -10,7 +11,6 @@ use super::statements::{
     Ask, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
 };
 use super::tables::{self, Kind};
-use super::value::Value;
 use crate::lock::TableName;
 use crate::store::StoreError;
 
@@ -258,8 +258,8 @@ pub(super) async fn columns(
     Ok(columns)
 }
 
-pub(super) fn unreadable(error: StoreError) -> Fault {
-    Fault::Refused(error.to_string())
+pub(super) fn unreadable(error: ColumnError) -> Fault {
+    Fault::Refused(StoreError::from(error).to_string())
 }
 
 #[cfg(test)]

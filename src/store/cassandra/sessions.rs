@@ -1,12 +1,11 @@
 //! Sessions, changed by lightweight transactions on their epoch.
 
 use async_trait::async_trait;
+use fermata_cassandra::{Fault, Row, Value, present};
 
 use super::CassandraStore;
-use super::fault::Fault;
 use super::scan::{ALL, Smallest};
 use super::statements::Ask;
-use super::value::{Row, Value, present};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionStore, SessionSwap, StoreError};
 

@@ -3,8 +3,8 @@
 //! Names come from types that cannot carry CQL, and are quoted; values are always bound. Each change of a key is conditional
 //! on the version that it follows (I1).
 
-use super::driver::Use;
-use super::options::Keyspace;
+use fermata_cassandra::{Keyspace, Use};
+
 use crate::lock::TableName;
 use crate::store::HAND_OVER_REQUEST_KEPT;
 

@@ -1,14 +1,11 @@
 //! The options of the tables, beside their columns: what they are made with, and by what those that are there are judged.
 
-use super::driver::{Driver, Use};
-use super::fault::Fault;
-use super::options::Keyspace;
+use fermata_cassandra::{ColumnError, Driver, Fault, Keyspace, Use, Value};
+
 use super::schema::{GC_GRACE_S, Schema, SchemaError, columns, unreadable};
 use super::statements::{
     HAND_OVER_REQUEST_TABLE, HAND_OVER_REQUEST_TTL_S, REPLICA_TABLE, single_table,
 };
-use super::value::Value;
-use crate::store::StoreError;
 
 /// After so long without an answer of a node a coordinator asks another one as well. As shipped it is what 99 of 100
 /// reads of the table take, which grows with each read that waits for a node that hangs.
@@ -158,7 +155,7 @@ pub(super) async fn found(driver: &Driver, keyspace: &Keyspace) -> Result<Vec<Fo
             read_repair: row.text("read_repair")?,
         })
     });
-    let decoded: Result<_, StoreError> = decoded.collect();
+    let decoded: Result<_, ColumnError> = decoded.collect();
     decoded.map_err(unreadable)
 }
 

@@ -8,7 +8,7 @@ mod reasons;
 use std::fs;
 use std::path::PathBuf;
 
-use fermata::proto::FILE_DESCRIPTOR_SET;
+use fermata_proto::FILE_DESCRIPTOR_SET;
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 

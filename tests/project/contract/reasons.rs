@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata::proto::EndReason;
+use fermata_proto::EndReason;
 use prost_types::FileDescriptorProto;
 
 use super::present;

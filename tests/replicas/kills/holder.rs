@@ -5,10 +5,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata::client::{
+use fermata::lock::LockRef;
+use fermata_client::{
     BootClock, Client, Clock as _, LockGuard, LockRequest, Moment, SessionRequest,
 };
-use fermata::lock::LockRef;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{sleep, timeout};

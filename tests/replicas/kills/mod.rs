@@ -8,8 +8,8 @@ mod waiter;
 
 use std::time::Duration;
 
-use fermata::proto::CreateLockRefRequest;
-use fermata::proto::clients::lock_service_client::LockServiceClient;
+use fermata_proto::CreateLockRefRequest;
+use fermata_proto::lock_service_client::LockServiceClient;
 use holder::{Holder, boot, count_of};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fermata::client::{Client, LockGuard, LockRequest, SessionRequest};
-use fermata::proto::{CreateLockRefRequest, OpenSessionRequest};
+use fermata_client::{Client, LockGuard, LockRequest, SessionRequest};
+use fermata_proto::{CreateLockRefRequest, OpenSessionRequest};
 use tokio::task::JoinHandle;
 
 use super::super::sprayed::Sprayed;

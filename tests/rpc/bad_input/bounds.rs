@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fermata::limits::Limits;
-use fermata::proto::*;
+use fermata_proto::*;
 use prost::Message;
 use tonic::Code;
 

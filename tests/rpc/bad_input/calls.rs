@@ -1,7 +1,7 @@
 //! The calls that rows make.
 
 use bytes::Bytes;
-use fermata::proto::*;
+use fermata_proto::*;
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tokio::io::AsyncReadExt;

@@ -1,6 +1,6 @@
 //! LockRefs that are broken, or not this caller's to use.
 
-use fermata::proto::*;
+use fermata_proto::*;
 use tonic::Code;
 
 use super::calls::{Call, critical_calls, lock_ref_calls};

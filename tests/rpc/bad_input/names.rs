@@ -1,6 +1,6 @@
 //! Keys and tables.
 
-use fermata::proto::*;
+use fermata_proto::*;
 
 use super::calls::{Call, key_calls};
 use super::{Row, invalid, not_found, row};

@@ -1,8 +1,8 @@
 //! What there is before the first row and after each.
 
 use bytes::Bytes;
-use fermata::proto::clients::lock_admin_client::LockAdminClient;
-use fermata::proto::*;
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::*;
 use tonic::transport::Channel;
 
 use crate::world::{Client, World};

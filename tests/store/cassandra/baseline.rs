@@ -4,8 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use fermata::store::cassandra::baseline::{Fault, Music};
 use fermata::store::{ClusterStore as _, Life};
+use fermata_bench::Music;
+use fermata_cassandra::Fault;
 use serde_json::Value as Json;
 use tokio::time::timeout;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata::lock::LockRef;
-use fermata::proto::{
+use fermata_proto::{
     AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CreateLockRefResponse,
     CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, LockState,
     OpenSessionRequest, OpenSessionResponse, ReleaseLockRequest, ReleaseLockResponse,

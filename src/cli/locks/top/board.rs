@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use fermata_client::Moment;
+use fermata_proto as proto;
+
 use crate::cli::locks::short;
-use crate::client::Moment;
-use crate::proto;
 
 /// One answer.
 #[derive(Debug, Clone)]

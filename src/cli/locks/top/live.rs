@@ -6,6 +6,9 @@ use std::pin::Pin;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use fermata_client::{CallError, Client, ClientOptions};
+use fermata_command::Failure;
+use fermata_command::output::colour;
 use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -15,10 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Args;
 use super::board::{Board, Snapshot};
 use super::view::{Press, View};
-use crate::cli::failure::Failure;
-use crate::cli::output::colour;
 use crate::cli::signals::{Signals, ends_a_wait};
-use crate::client::{CallError, Client, ClientOptions};
 
 /// A read that takes longer has failed: people wait in front of it. A replica that asks others gives them a second.
 const LOOK: Duration = Duration::from_secs(4);

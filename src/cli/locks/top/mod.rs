@@ -10,16 +10,15 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
+use fermata_command::output::{Format, print_json_line, print_text};
+use fermata_command::remote::{Remote, variable};
+use fermata_command::{Failure, Span};
 use tokio::time::{MissedTickBehavior, interval};
 
 use board::{Board, Choice, KEYS_MAX, Snapshot};
 use sheet::Sheet;
 
-use crate::cli::failure::Failure;
-use crate::cli::output::{Format, print_json_line, print_text};
-use crate::cli::remote::{Remote, variable};
 use crate::cli::views;
-use crate::config::Span;
 
 /// Looks ask every replica: more often than this tells nothing more.
 const INTERVAL_MIN: Span = Span::from_millis(100);

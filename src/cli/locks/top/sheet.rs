@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use fermata_command::Span;
+use fermata_command::output::{Table, one_line};
 use ratatui::text::Span as Drawn;
 
 use super::board::{Board, Rates};
-use crate::cli::output::{Table, one_line};
-use crate::config::Span;
 
 /// A key or a label takes no more than this where the others need the room.
 const LONG_MAX: usize = 40;
@@ -224,7 +224,7 @@ mod tests {
     use super::super::board::{Board, Choice};
     use super::*;
 
-    fn board(keys: Vec<crate::proto::KeyActivity>) -> Board {
+    fn board(keys: Vec<fermata_proto::KeyActivity>) -> Board {
         let before = snapshot(10, vec![replica(1, 10, Vec::new())]);
         let now = snapshot(12, vec![replica(1, 40, keys), silent(2)]);
         let choice = Choice {

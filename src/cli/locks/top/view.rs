@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use fermata_command::output::one_line;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,7 +12,6 @@ use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::board::Board;
 use super::sheet::{GAP, Sheet, meanings, per_second, waited};
-use crate::cli::output::one_line;
 
 const KEYS_HELP: &str = "q quit  p pause  j/k or arrows scroll  ? what the columns tell";
 

@@ -4,17 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use fermata_cassandra::{Fault, Keyspace, Row, Value};
+
 use super::chance::Chance;
 use super::cql;
 use super::partition::{Partition, Slice};
 use crate::key::KeyState;
 use crate::lock::KeyId;
 use crate::store::cassandra::change::Change;
-use crate::store::cassandra::fault::Fault;
-use crate::store::cassandra::options::Keyspace;
 use crate::store::cassandra::rows::Asks;
 use crate::store::cassandra::statements::Ask;
-use crate::store::cassandra::value::{Row, Value};
 
 /// What a read does to the nodes that it asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
+use fermata_cassandra::{Keyspace, Value};
+
 use super::partition::{Partition, Slice};
 use crate::lock::TableName;
-use crate::store::cassandra::options::Keyspace;
 use crate::store::cassandra::schema::Schema;
-use crate::store::cassandra::value::Value;
 
 /// The names in quotes between two words of a text, in order.
 fn names(text: &str, after: &str, before: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::cassandra::value::Value;
+use fermata_cassandra::Value;
 
 /// A value, and when it was written.
 type Cell = (u64, Value);

@@ -1,0 +1,407 @@
+//! The flags of `fermata bench`, and the plan that they make.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fermata_client::ClientOptions;
+use fermata_command::output::Format;
+use fermata_command::{Failure, Remote, Span};
+
+use super::EXIT_STATUS;
+use super::baseline::{Baseline, BaselineArgs};
+use super::counters::VALUE_BYTES_MIN;
+use super::crowd::WaitersArgs;
+use super::handover::HandoverArgs;
+use super::idle::IdleArgs;
+use super::keys::KeyChoice;
+use super::load;
+use super::program::{Program, StartReplica};
+use super::workload::Form;
+
+/// Measure a running server
+///
+/// Workers lock, read, write and release over real connections as fast as they are answered, and each
+/// kind of call is timed. `fermata bench section --workers 1,16,64` is a good start.
+///
+/// Every section increments a counter under its lock. Afterwards the counters are read: an increment
+/// that was acknowledged and is missing is reported as lost. Errors are counted by status code and never
+/// left out. Ctrl-C ends early with the report of what was measured; a second one does not wait for
+/// calls in flight.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_STATUS)]
+pub struct Args<P: Program> {
+    #[command(subcommand)]
+    benchmark: Benchmark<P>,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Benchmark<P: Program> {
+    Section(SectionArgs<P>),
+    Lock(LockArgs),
+    Handover(HandoverArgs<P>),
+    Waiters(WaitersArgs),
+    Idle(IdleArgs),
+}
+
+/// Whole critical sections: lock, read, write, release
+///
+/// Each section is CreateLockRef, AcquireLock if the answer says WAITING, CriticalGet, CriticalPut of the
+/// number that was read plus one, and ReleaseLock.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_STATUS)]
+struct SectionArgs<P: Program> {
+    /// The same in two calls: the create reads the value, and the release writes it
+    #[arg(long)]
+    short: bool,
+
+    /// The size of a value, in bytes; the first 8 of them are the counter
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_value_size)]
+    value_size: usize,
+
+    #[command(flatten)]
+    load: LoadArgs,
+
+    #[command(flatten)]
+    baseline: BaselineArgs<P>,
+}
+
+/// Locks alone: nothing is read or written under them
+///
+/// Each round is CreateLockRef, AcquireLock if the answer says WAITING, and ReleaseLock.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_STATUS)]
+struct LockArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct LoadArgs {
+    /// How many sections are in flight at once; several numbers run one after the other
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16,64",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    workers: Vec<usize>,
+
+    /// Which keys: own for each worker, one for all, or drawn by a Zipf distribution
+    #[arg(long, value_enum, default_value_t = KeyChoice::Own)]
+    keys: KeyChoice,
+
+    /// How many keys --keys zipf draws from
+    #[arg(long, value_name = "N", default_value = "1000",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
+    key_count: usize,
+
+    /// How uneven --keys zipf draws: 0 is even
+    #[arg(long, value_name = "S", default_value = "0.99", value_parser = parse_skew)]
+    zipf_skew: f64,
+
+    /// How the keys begin. Two benchmarks at once need different ones for exact counters
+    #[arg(long, value_name = "TEXT", default_value = "bench")]
+    key_prefix: String,
+
+    /// The TTL of each lockRef
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    ttl: Span,
+
+    /// How long to measure
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    duration: Span,
+
+    /// How long to run before that
+    #[arg(long, value_name = "SPAN", default_value = "2s")]
+    warm_up: Span,
+
+    /// How many HTTP/2 connections the workers share [default: one for 16 workers]
+    #[arg(long, value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    connections: Option<usize>,
+
+    /// Also time fdatasync in this directory, before and after: name one on the disk of the server
+    #[arg(long, value_name = "DIR")]
+    disk_probe: Option<PathBuf>,
+
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// Which benchmark.
+#[derive(Debug)]
+pub(super) enum What<P: Program> {
+    /// Sections, or locks alone.
+    Load {
+        plan: Box<Plan>,
+        /// By which they are done, where that is one in this process.
+        replica: Option<Box<dyn StartReplica>>,
+        format: Format,
+    },
+    Handover(HandoverArgs<P>),
+    Waiters(WaitersArgs),
+    Idle(IdleArgs),
+}
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) form: Form,
+    /// The servers to call; none where a replica in this process does it.
+    pub(super) endpoints: Vec<String>,
+    pub(super) workers: Vec<usize>,
+    pub(super) connections: Option<usize>,
+    pub(super) keys: KeyChoice,
+    pub(super) key_count: usize,
+    pub(super) zipf_skew: f64,
+    pub(super) key_prefix: String,
+    pub(super) table: String,
+    pub(super) call_within: Duration,
+    pub(super) ttl: Duration,
+    pub(super) value_bytes: usize,
+    pub(super) span: load::Span,
+    pub(super) disk_probe: Option<PathBuf>,
+    /// Sections of the full form or the short one, on own keys only.
+    pub(super) baseline: Option<Baseline>,
+}
+
+impl<P: Program> Args<P> {
+    /// What to do, and how to print. `before` are the options before the command.
+    pub(super) fn plan(self, before: &Remote) -> Result<What<P>, Failure> {
+        let (form, value_bytes, baseline, load) = match self.benchmark {
+            Benchmark::Handover(args) => return Ok(What::Handover(args)),
+            Benchmark::Waiters(args) => return Ok(What::Waiters(args)),
+            Benchmark::Idle(args) => return Ok(What::Idle(args)),
+            Benchmark::Section(SectionArgs {
+                short,
+                value_size,
+                load,
+                baseline,
+            }) => {
+                let form = if short { Form::Short } else { Form::Full };
+                (form, value_size, Some(baseline), load)
+            }
+            Benchmark::Lock(LockArgs { load }) => (Form::Lock, 0, None, load),
+        };
+        let remote = load.remote.or(before);
+        let (baseline, replica) = match &baseline {
+            Some(args) => (args.baseline()?, args.replica(&remote.table())?),
+            None => (None, None),
+        };
+        if baseline.is_some() && load.keys != KeyChoice::Own {
+            return Err(Failure::usage("--baseline is for --keys own"));
+        }
+        if replica.is_some() && remote.names_endpoints() {
+            return Err(Failure::usage(
+                "--endpoint names a server, and --in-process calls none: leave one of them out",
+            ));
+        }
+        let plan = Plan {
+            form,
+            endpoints: match &replica {
+                Some(_) => Vec::new(),
+                None => remote.endpoints(),
+            },
+            workers: load.workers,
+            connections: load.connections,
+            keys: load.keys,
+            key_count: load.key_count,
+            zipf_skew: load.zipf_skew,
+            key_prefix: load.key_prefix,
+            table: remote.table(),
+            call_within: remote.timeout().unwrap_or(ClientOptions::default().timeout),
+            ttl: load.ttl.duration(),
+            value_bytes,
+            span: load::Span {
+                warm_up: load.warm_up.duration(),
+                duration: load.duration.duration(),
+            },
+            disk_probe: load.disk_probe,
+            baseline,
+        };
+        Ok(What::Load {
+            plan: Box::new(plan),
+            replica,
+            format: remote.format(),
+        })
+    }
+}
+
+impl Plan {
+    /// Whether the sections are done by a replica in this process.
+    pub(super) fn is_in_process(&self) -> bool {
+        self.baseline.as_ref().is_some_and(|one| one.in_process)
+    }
+}
+
+fn parse_value_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if bytes >= VALUE_BYTES_MIN => Ok(bytes),
+        _ => Err(format!(
+            "it must be a number of bytes, {VALUE_BYTES_MIN} or more"
+        )),
+    }
+}
+
+fn parse_skew(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(skew) if (0.0..=10.0).contains(&skew) => Ok(skew),
+        _ => Err("it must be a number from 0 to 10".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use fermata_cassandra::{CassandraOptions, Keyspace};
+    use futures_util::future::BoxFuture;
+
+    use super::super::program::InProcess;
+    use super::super::report::Transport;
+    use super::*;
+
+    /// A program that knows of a cluster what its flags say.
+    #[derive(Debug, Clone, clap::Args)]
+    struct Flags {
+        #[arg(long, value_delimiter = ',')]
+        contact_points: Vec<String>,
+
+        #[arg(long, default_value = "fermata")]
+        keyspace: Keyspace,
+    }
+
+    impl Program for Flags {
+        fn is_given(&self) -> bool {
+            !self.contact_points.is_empty()
+        }
+
+        fn cassandra(&self) -> Result<CassandraOptions, Failure> {
+            match self.is_given() {
+                true => Ok(CassandraOptions::new(
+                    self.contact_points.clone(),
+                    self.keyspace.clone(),
+                )),
+                false => Err(Failure::usage("no contact points")),
+            }
+        }
+
+        fn replica(&self, table: &str) -> Result<Box<dyn StartReplica>, Failure> {
+            Ok(Box::new(OfTable(table.to_owned())))
+        }
+    }
+
+    #[derive(Debug)]
+    struct OfTable(#[expect(dead_code, reason = "seen in its Debug")] String);
+
+    impl StartReplica for OfTable {
+        fn start(self: Box<Self>) -> BoxFuture<'static, Result<InProcess, Failure>> {
+            unreachable!("nothing is measured here")
+        }
+    }
+
+    #[derive(Debug, Parser)]
+    struct Bench {
+        #[command(flatten)]
+        args: Args<Flags>,
+    }
+
+    type Replica = Option<Box<dyn StartReplica>>;
+
+    fn parse_all(line: &str) -> Result<(Plan, Replica, Format), String> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
+        match bench.args.plan(&Remote::default()) {
+            Ok(What::Load {
+                plan,
+                replica,
+                format,
+            }) => Ok((*plan, replica, format)),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+
+    fn parse(line: &str) -> Result<(Plan, Format), String> {
+        parse_all(line).map(|(plan, _, format)| (plan, format))
+    }
+
+    #[test]
+    fn flags_make_a_plan() {
+        let (plan, output) = parse(
+            "section --short --endpoint a:1 --endpoint http://b:2 --workers 1,8 --keys zipf --key-count 50 \
+             --zipf-skew 1.2 --value-size 100 --duration 1m --warm-up 500ms --ttl 5s --output json",
+        )
+        .unwrap();
+        assert_eq!(output, Format::Json);
+        assert_eq!(plan.form, Form::Short);
+        assert_eq!(plan.endpoints, ["a:1", "http://b:2"]);
+        assert_eq!(plan.workers, [1, 8]);
+        assert_eq!((plan.key_count, plan.zipf_skew), (50, 1.2));
+        assert_eq!(plan.value_bytes, 100);
+        assert_eq!(plan.span.duration, Duration::from_secs(60));
+        assert_eq!(plan.span.warm_up, Duration::from_millis(500));
+        assert_eq!(plan.ttl, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_baseline_is_found_by_its_flags() {
+        let (plan, _) =
+            parse("section --baseline music --contact-points a,b:9142 --keyspace locks --rounds 3")
+                .unwrap();
+        let settings = plan.baseline.unwrap().settings();
+        assert_eq!(settings.contact_points, ["a", "b:9142"]);
+        assert_eq!((settings.keyspace.as_str(), settings.rounds), ("locks", 3));
+        assert!(parse("section").unwrap().0.baseline.is_none());
+    }
+
+    #[test]
+    fn a_replica_in_the_process_calls_no_server_and_serves_the_table_that_is_asked_for() {
+        let baseline = "section --baseline music --contact-points a --keyspace locks";
+        let asked = format!("{baseline} --in-process --table orders");
+        let (plan, replica, _) = parse_all(&asked).unwrap();
+        assert_eq!(plan.endpoints, [""; 0]);
+        let replica = format!("{replica:?}");
+        assert!(replica.contains("orders"), "{replica}");
+        assert_eq!(plan.settings().transport, Transport::InProcess);
+
+        let (plan, replica, _) = parse_all(baseline).unwrap();
+        assert!(replica.is_none() && !plan.endpoints.is_empty());
+        assert_eq!(plan.settings().transport, Transport::Grpc);
+    }
+
+    #[test]
+    fn everything_has_a_default() {
+        let (plan, output) = parse("section").unwrap();
+        assert_eq!((plan.form, output), (Form::Full, Format::Text));
+        assert_eq!(plan.workers, [1, 16, 64]);
+        assert_eq!(plan.endpoints, ["http://127.0.0.1:7450"]);
+        assert_eq!(parse("lock").unwrap().0.form, Form::Lock);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "",
+            "section --workers 0",
+            "section --workers 1,x",
+            "section --value-size 7",
+            "section --zipf-skew -1",
+            "section --zipf-skew nan",
+            "section --duration 10",
+            "section --connections 0",
+            "lock --value-size 10",
+            "section --baseline music",
+            "section --baseline other --contact-points a",
+            "section --contact-points a",
+            "section --rounds 3",
+            "section --baseline music --contact-points a --rounds 0",
+            "section --baseline music --contact-points a --keyspace a-b",
+            "section --baseline music --contact-points a --keys one",
+            "section --in-process",
+            "lock --in-process",
+            "section --baseline music --in-process",
+            "section --baseline music --contact-points a --in-process --endpoint b:1",
+            "section --baseline music --contact-points a --in-process --connections 2",
+            "lock --baseline music --contact-points a",
+        ] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+}

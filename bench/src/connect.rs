@@ -1,0 +1,117 @@
+//! The clients that the workers share, each of them on a connection.
+
+use std::time::Duration;
+
+use fermata_client::parse_endpoint;
+use fermata_proto::lock_service_client::LockServiceClient;
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt as _};
+
+/// How long a server may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How much a server may send unasked for one call: a value of any configured size in one go.
+const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// How many workers share a connection, unless asked otherwise.
+const WORKERS_PER_CONNECTION: usize = 16;
+
+/// A client of one connection, or of what stands in its place. Clones share it.
+pub(super) type Client =
+    LockServiceClient<BoxCloneSyncService<Request<Body>, Response<Body>, Status>>;
+
+/// No connection to an endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Correct it.
+    #[error(transparent)]
+    Endpoint(#[from] fermata_client::ConnectError),
+    /// Start the server, or name another endpoint.
+    #[error("cannot connect to {endpoint}: {reason}. Is `fermata serve` running there?")]
+    Unreachable {
+        /// Where to.
+        endpoint: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// How many connections to open for so many workers, where not asked for a number.
+pub(super) fn connections_for(workers: usize) -> usize {
+    workers.div_ceil(WORKERS_PER_CONNECTION)
+}
+
+/// A client that calls by this.
+pub(super) fn client_of<S>(service: S) -> Client
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let service =
+        BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
+    LockServiceClient::new(service).max_decoding_message_size(usize::MAX)
+}
+
+/// Opens connections, at least one to each endpoint, and the same number to each if it divides.
+pub(super) async fn connect(
+    endpoints: &[String],
+    connections: usize,
+) -> Result<Vec<Client>, ConnectError> {
+    let mut clients = Vec::new();
+    for endpoint in endpoints
+        .iter()
+        .cycle()
+        .take(connections.max(endpoints.len()))
+    {
+        clients.push(client_of(channel(endpoint).await?));
+    }
+    Ok(clients)
+}
+
+/// Opens a connection.
+pub(super) async fn channel(endpoint: &str) -> Result<Channel, ConnectError> {
+    let failed = |error: tonic::transport::Error| ConnectError::Unreachable {
+        endpoint: endpoint.to_owned(),
+        reason: innermost(&error),
+    };
+    parse_endpoint(endpoint)?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .connect()
+        .await
+        .map_err(failed)
+}
+
+/// What is at the bottom of an error: the transport's own words only say that there was one.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_named_with_the_reason() {
+        let error = connect(&["http://127.0.0.1:1".to_owned()], 1)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("127.0.0.1:1") && error.contains("refused"),
+            "{error}"
+        );
+    }
+}

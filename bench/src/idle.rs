@@ -1,0 +1,223 @@
+//! What many locks cost that are held and not used.
+
+use fermata_command::output::{Table, colour};
+use fermata_command::{Failure, Remote, Span};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::interrupt::Interrupt;
+use super::report::{millis, rate, tenths};
+use super::service::{Did, Replica, Service, ServiceError};
+
+/// How many locks are taken at once.
+const AT_ONCE: usize = 64;
+/// How many sessions are closed at once.
+const CLOSED_AT_ONCE: usize = 8;
+/// How many sessions one stream keeps alive.
+const PER_STREAM: usize = 100;
+
+/// What idle locks cost: memory, and statements a second
+///
+/// Opens so many sessions on the first endpoint, kept alive by streams, and takes so many locks in them, each on a
+/// key of its own. Then nothing is done but to keep them alive, while the memory of the replicas and what they ask
+/// of the store are looked at. In the end all sessions are closed.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = super::EXIT_STATUS)]
+pub(super) struct IdleArgs {
+    /// How many locks
+    #[arg(long, value_name = "N", default_value = "100000",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    locks: u32,
+
+    /// In how many sessions
+    #[arg(long, value_name = "N", default_value = "1000",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sessions: u32,
+
+    /// The TTL of each session
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    ttl: Span,
+
+    /// How long to look
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    duration: Span,
+
+    /// How the keys begin
+    #[arg(long, value_name = "TEXT", default_value = "bench/idle")]
+    key_prefix: String,
+
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// What was seen. As JSON its fields are stable.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    endpoints: Vec<String>,
+    locks: u32,
+    sessions: u32,
+    ttl_ms: u64,
+    /// How long it took to take all of them.
+    taken_in_ms: u64,
+    elapsed_ms: u64,
+    did: Did,
+    reads_per_s: f64,
+    /// Plain writes and lightweight transactions.
+    writes_per_s: f64,
+    /// Of all replicas, before the first session.
+    resident_bytes_before: u64,
+    resident_bytes: u64,
+    bytes_per_lock: f64,
+}
+
+/// Runs it, and says it.
+pub(super) async fn run(args: IdleArgs, before: &Remote) -> Result<u8, Failure> {
+    let remote = args.remote.clone().or(before);
+    let endpoints = remote.endpoints();
+    let service = Service::connect(&endpoints).await?;
+    let mut interrupt = Interrupt::listen();
+    let mut opened = Vec::new();
+    let table = remote.table();
+    let measured = tokio::select! {
+        measured = measure(&args, &table, &service, &mut opened) => Some(measured),
+        () = interrupt.pressed() => None,
+    };
+    // Before all is closed again, which takes as long as it took to take it.
+    let answered = match measured {
+        None => Err(Failure::signal(
+            Signal::SIGINT,
+            "interrupted before anything was measured",
+        )),
+        Some(measured) => measured.map_err(Failure::from).and_then(|mut report| {
+            report.endpoints = endpoints;
+            super::print(&report, remote.format(), || text(&report))
+        }),
+    };
+    let line = line(opened.len(), "sessions closed");
+    let closed = stream::iter(opened)
+        .map(|session| service.first.close_session(session))
+        .buffer_unordered(CLOSED_AT_ONCE)
+        .inspect(|_| line.inc(1))
+        .filter_map(|closed| std::future::ready(closed.err()));
+    let failed: Vec<ServiceError> = tokio::select! {
+        failed = closed.collect() => failed,
+        () = interrupt.pressed() => Vec::new(),
+    };
+    line.finish_and_clear();
+    if let Some(error) = failed.first() {
+        let count = failed.len();
+        eprintln!("fermata: {count} sessions were not closed, and expire: {error}");
+    }
+    answered.map(|()| 0)
+}
+
+fn line(len: usize, what: &'static str) -> ProgressBar {
+    let line = ProgressBar::new(len as u64);
+    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {msg}  {elapsed}") {
+        line.set_style(style);
+    }
+    line.set_message(what);
+    line
+}
+
+async fn measure(
+    args: &IdleArgs,
+    table: &str,
+    service: &Service,
+    opened: &mut Vec<String>,
+) -> Result<Report, ServiceError> {
+    let first = &service.first;
+    let ttl = args.ttl.duration();
+    let before = service.did().await?;
+    let begun = Instant::now();
+    let mut kept = Vec::new();
+    while opened.len() < args.sessions as usize {
+        let more = PER_STREAM.min(args.sessions as usize - opened.len());
+        let mut sessions = Vec::with_capacity(more);
+        for _ in 0..more {
+            sessions.push(first.open_session(ttl).await?);
+        }
+        opened.extend(sessions.iter().cloned());
+        kept.push(first.keep(sessions, ttl / 3));
+    }
+    let progress = line(args.locks as usize, "locks taken");
+    let sessions: &[String] = opened;
+    let take = |number: u32| {
+        let replica: &Replica = first;
+        let session = &sessions[number as usize % sessions.len()];
+        let key = format!("{}/{number}", args.key_prefix);
+        async move { replica.create(table, &key, session, ttl).await }
+    };
+    let mut taking = stream::iter(0..args.locks)
+        .map(take)
+        .buffer_unordered(AT_ONCE);
+    while let Some(taken) = taking.next().await {
+        taken?;
+        progress.inc(1);
+    }
+    drop(taking);
+    progress.finish_and_clear();
+    let taken_in = begun.elapsed();
+    // What the last of them left to do.
+    sleep(args.duration.duration() / 4).await;
+    let then = service.did().await?;
+    let begun = Instant::now();
+    sleep(args.duration.duration()).await;
+    let elapsed = begun.elapsed();
+    let did = service.did().await?.since(then);
+    drop(kept);
+    let open = did.sessions.saturating_sub(before.sessions);
+    if open < u64::from(args.sessions) {
+        return Err(ServiceError::Expired {
+            open,
+            opened: u64::from(args.sessions),
+        });
+    }
+    let more = did.resident_bytes.saturating_sub(before.resident_bytes);
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        endpoints: Vec::new(),
+        locks: args.locks,
+        sessions: args.sessions,
+        ttl_ms: millis(ttl),
+        taken_in_ms: millis(taken_in),
+        elapsed_ms: millis(elapsed),
+        reads_per_s: rate(did.store_reads, elapsed),
+        writes_per_s: rate(did.store_writes + did.store_transactions, elapsed),
+        resident_bytes_before: before.resident_bytes,
+        resident_bytes: did.resident_bytes,
+        bytes_per_lock: tenths(more as f64 / f64::from(args.locks)),
+        did,
+    })
+}
+
+fn text(report: &Report) -> String {
+    let columns = [
+        "LOCKS",
+        "SESSIONS",
+        "READS/S",
+        "WRITES/S",
+        "MIB BEFORE",
+        "MIB",
+        "BYTES A LOCK",
+    ];
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let mut table = Table::new(&columns);
+    table.row(vec![
+        report.locks.to_string(),
+        report.sessions.to_string(),
+        format!("{:.1}", report.reads_per_s),
+        format!("{:.1}", report.writes_per_s),
+        mib(report.resident_bytes_before),
+        mib(report.resident_bytes),
+        format!("{:.0}", report.bytes_per_lock),
+    ]);
+    let mut text = table.render(colour());
+    text.push_str("statements and memory of all replicas of the service, heartbeats among them\n");
+    text
+}

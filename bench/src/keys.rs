@@ -1,0 +1,196 @@
+//! Which key a section is on: the worker's own, one for all, or drawn from a Zipf distribution.
+
+use uuid::Uuid;
+
+/// How the workers choose their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum KeyChoice {
+    /// Each worker has a key of its own: nobody waits.
+    Own,
+    /// All workers want the same key: a queue.
+    One,
+    /// Each section draws its key; few keys are hot, most are not.
+    Zipf,
+}
+
+impl KeyChoice {
+    fn name(self) -> &'static str {
+        match self {
+            KeyChoice::Own => "own",
+            KeyChoice::One => "one",
+            KeyChoice::Zipf => "zipf",
+        }
+    }
+}
+
+/// The keys of one run.
+#[derive(Debug)]
+pub(super) struct Keys {
+    names: Vec<String>,
+    draw: Draw,
+}
+
+#[derive(Debug)]
+enum Draw {
+    Own,
+    One,
+    Zipf(Zipf),
+}
+
+impl Keys {
+    /// `count` and `skew` are for [`KeyChoice::Zipf`] only. The names stay the same from run to run, so
+    /// that benchmarks leave few rows behind.
+    pub(super) fn new(
+        choice: KeyChoice,
+        prefix: &str,
+        workers: usize,
+        count: usize,
+        skew: f64,
+    ) -> Keys {
+        let (count, draw) = match choice {
+            KeyChoice::Own => (workers, Draw::Own),
+            KeyChoice::One => (1, Draw::One),
+            KeyChoice::Zipf => (count.max(1), Draw::Zipf(Zipf::new(count, skew))),
+        };
+        let kind = choice.name();
+        Keys {
+            names: (0..count).map(|i| format!("{prefix}/{kind}/{i}")).collect(),
+            draw,
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Empty for an index that there is none of, which a server refuses.
+    pub(super) fn name(&self, index: usize) -> &str {
+        self.names.get(index).map_or("", String::as_str)
+    }
+
+    /// The index of the key for the next section of a worker.
+    pub(super) fn pick(&self, worker: usize, random: &mut Random) -> usize {
+        match &self.draw {
+            Draw::Own => worker,
+            Draw::One => 0,
+            Draw::Zipf(zipf) => zipf.at(random.unit()),
+        }
+    }
+}
+
+/// Index `i` of `n` is drawn with a probability proportional to `1 / (i + 1)^skew`.
+#[derive(Debug)]
+struct Zipf {
+    /// The probability that the index drawn is this one or a smaller one.
+    up_to: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(count: usize, skew: f64) -> Zipf {
+        let mut sum = 0.0;
+        let mut up_to: Vec<f64> = (1..=count.max(1))
+            .map(|rank| {
+                sum += (rank as f64).powf(-skew);
+                sum
+            })
+            .collect();
+        for share in &mut up_to {
+            *share /= sum;
+        }
+        Zipf { up_to }
+    }
+
+    /// The index at `unit`, which is 0 or more and below 1.
+    fn at(&self, unit: f64) -> usize {
+        let index = self.up_to.partition_point(|share| *share <= unit);
+        index.min(self.up_to.len() - 1)
+    }
+}
+
+/// SplitMix64: fast, and good enough to spread load and to name calls.
+#[derive(Debug, Clone)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new() -> Random {
+        Random::seeded(Uuid::new_v4().as_u64_pair().1)
+    }
+
+    fn seeded(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// 0 or more and below 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub(super) fn uuid(&mut self) -> Uuid {
+        let bits = u128::from(self.next()) << 64 | u128::from(self.next());
+        uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zipf_draws_each_key_as_often_as_its_rank_says() {
+        let (count, skew, draws) = (100, 0.99, 200_000);
+        let zipf = Zipf::new(count, skew);
+        let mut random = Random::seeded(7);
+        let mut drawn = vec![0u32; count];
+        for _ in 0..draws {
+            drawn[zipf.at(random.unit())] += 1;
+        }
+        let all: f64 = (1..=count).map(|rank| (rank as f64).powf(-skew)).sum();
+        for rank in [1, 2, 5, 20, 100] {
+            let expected = f64::from(draws) * (rank as f64).powf(-skew) / all;
+            let seen = f64::from(drawn[rank - 1]);
+            let deviation = expected.sqrt();
+            assert!(
+                (seen - expected).abs() < 5.0 * deviation,
+                "rank {rank}: {seen} of {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn zipf_without_skew_is_uniform_and_its_ends_are_keys() {
+        let zipf = Zipf::new(4, 0.0);
+        assert_eq!(
+            [0.0, 0.24, 0.25, 0.5, 0.75, 1.0].map(|unit| zipf.at(unit)),
+            [0, 0, 1, 2, 3, 3]
+        );
+        assert_eq!(Zipf::new(1, 3.0).at(0.999), 0);
+    }
+
+    #[test]
+    fn own_keys_differ_and_one_key_is_one() {
+        let random = &mut Random::seeded(1);
+        let own = Keys::new(KeyChoice::Own, "bench", 3, 0, 0.0);
+        assert_eq!(own.count(), 3);
+        let picked = [0, 1, 2].map(|worker| own.name(own.pick(worker, random)));
+        assert_eq!(picked, ["bench/own/0", "bench/own/1", "bench/own/2"]);
+        let one = Keys::new(KeyChoice::One, "bench", 3, 0, 0.0);
+        assert_eq!(one.count(), 1);
+        assert_eq!([0, 1, 2].map(|worker| one.pick(worker, random)), [0; 3]);
+    }
+
+    #[test]
+    fn names_of_calls_differ() {
+        let random = &mut Random::seeded(1);
+        let names: std::collections::BTreeSet<Uuid> = (0..1000).map(|_| random.uuid()).collect();
+        assert_eq!(names.len(), 1000);
+    }
+}

@@ -1,0 +1,321 @@
+//! `fermata bench`: how fast is a running server, over real sockets?
+//!
+//! It calls the generated client directly, so that each call is timed by itself and nothing is repeated
+//! behind its back. Beside it can be measured what the same work costs by MUSIC's statements; the sockets can then be
+//! left out.
+//!
+//! Nothing of the server lives here. What the benchmark takes of the program that it is a command of, the settings for
+//! Cassandra and a replica in its own process, is a [`Program`].
+
+mod args;
+mod baseline;
+mod connect;
+mod counters;
+mod crowd;
+mod disk;
+mod handover;
+mod idle;
+mod interrupt;
+mod keys;
+mod load;
+mod measure;
+mod music;
+mod program;
+mod progress;
+mod report;
+mod rounds;
+mod rounds_table;
+mod service;
+mod table;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::sync::Arc;
+
+use fermata_cassandra::Fault;
+use fermata_command::output::{Format, print_text};
+use fermata_command::{Failure, Remote, exit};
+use uuid::Uuid;
+
+pub use self::args::Args;
+use self::args::{Plan, What};
+use self::baseline::Baseline;
+use self::connect::{ConnectError, connect, connections_for};
+use self::counters::Counters;
+use self::disk::ProbeError;
+use self::interrupt::Interrupt;
+use self::keys::{KeyChoice, Keys};
+pub use self::music::Music;
+use self::music::MusicWorker;
+pub use self::program::{InProcess, Program, StartReplica};
+use self::report::{DiskReport, Report, Run, Transport, millis};
+use self::rounds::{Comparison, alternate};
+use self::workload::{Caller, Form, Workload};
+
+const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
+    sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
+    probed; 78 the settings for Cassandra are not valid.";
+
+/// Whose sections are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum System {
+    /// The service.
+    Fermata,
+    /// The baseline.
+    Music,
+}
+
+impl System {
+    fn name(self) -> &'static str {
+        match self {
+            System::Fermata => "fermata",
+            System::Music => "music",
+        }
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    /// Start the server, or name another endpoint.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Name a directory that can be written to.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// Start Cassandra, name other nodes, or make the keyspace.
+    #[error("the tables of the baseline cannot be made in Cassandra: {0}")]
+    Baseline(#[from] Fault),
+    /// Never seen: the histograms are of a valid kind.
+    #[error("cannot measure: {0}")]
+    Measure(#[from] hdrhistogram::CreationError),
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        let code = match error {
+            BenchError::Connect(ConnectError::Endpoint(_)) => exit::USAGE,
+            BenchError::Connect(ConnectError::Unreachable { .. }) => exit::UNAVAILABLE,
+            BenchError::Baseline(_) => exit::UNAVAILABLE,
+            BenchError::Probe(_) => exit::IO,
+            BenchError::Measure(_) => exit::SOFTWARE,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
+/// Runs the command.
+pub async fn run<P: Program>(args: Args<P>, before: &Remote) -> Result<u8, Failure> {
+    let (plan, replica, format) = match args.plan(before)? {
+        What::Load {
+            plan,
+            replica,
+            format,
+        } => (plan, replica, format),
+        What::Handover(args) => return handover::run(args, before).await,
+        What::Waiters(args) => return crowd::run(args, before).await,
+        What::Idle(args) => return idle::run(args, before).await,
+    };
+    let report = measure(&plan, replica).await?;
+    print(&report, format, || table::text(&report))?;
+    Ok(if report.clean { 0 } else { exit::NOT_CLEAN })
+}
+
+fn print(
+    report: &impl serde::Serialize,
+    format: Format,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match format {
+        Format::Text => print_text(&text())?,
+        Format::Json => {
+            let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+            text.push('\n');
+            print_text(&text)?;
+        }
+    }
+    Ok(())
+}
+
+/// All runs of a plan, one after the other; ends early when interrupted.
+async fn measure(plan: &Plan, replica: Option<Box<dyn StartReplica>>) -> Result<Report, Failure> {
+    let mut interrupt = Interrupt::listen();
+    let Some(replica) = replica else {
+        // A server that is not there is told at once, and not after the disk was probed.
+        let connected = connect(&plan.endpoints, plan.endpoints.len()).await;
+        connected.map_err(BenchError::from)?;
+        return Ok(measure_by(plan, None, &mut interrupt).await?);
+    };
+    let replica = replica.start().await?;
+    let measured = measure_by(plan, Some(&replica), &mut interrupt).await;
+    replica.stop().await;
+    Ok(measured?)
+}
+
+/// The same, by this replica or else by the servers of the plan.
+async fn measure_by(
+    plan: &Plan,
+    replica: Option<&InProcess>,
+    interrupt: &mut Interrupt,
+) -> Result<Report, BenchError> {
+    let before = match &plan.disk_probe {
+        Some(directory) => Some((directory, disk::probe(directory).await?)),
+        None => None,
+    };
+    let (runs, comparisons) = measure_all(plan, replica, interrupt).await?;
+    let disk = match before {
+        Some((directory, before)) => Some(DiskReport {
+            directory: directory.display().to_string(),
+            before,
+            after: disk::probe(directory).await?,
+        }),
+        None => None,
+    };
+    let counted = plan.form != Form::Lock;
+    Ok(Report {
+        settings: plan.settings(),
+        clean: runs.iter().all(|run| run.is_clean(counted)),
+        runs,
+        comparisons,
+        disk,
+    })
+}
+
+/// The runs with each number of workers, and where there is a baseline, which of the two did more.
+async fn measure_all(
+    plan: &Plan,
+    replica: Option<&InProcess>,
+    interrupt: &mut Interrupt,
+) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
+    let Some(baseline) = &plan.baseline else {
+        let mut runs = Vec::new();
+        for &workers in &plan.workers {
+            let run = measure_one(plan, replica, workers, interrupt).await?;
+            let interrupted = run.interrupted;
+            runs.push(run);
+            if interrupted {
+                break;
+            }
+        }
+        return Ok((runs, Vec::new()));
+    };
+    let (tag, ..) = Uuid::new_v4().as_fields();
+    let music = Arc::new(Music::make(&baseline.cluster, tag).await?);
+    let measured = measure_in_turns(plan, replica, baseline.rounds, &music, interrupt).await;
+    if let Err(fault) = music.drop_tables().await {
+        eprintln!("fermata: the tables music_…_{tag:08x} could not be dropped: {fault}");
+    }
+    measured
+}
+
+/// The service and the baseline in turns, with each number of workers.
+async fn measure_in_turns(
+    plan: &Plan,
+    replica: Option<&InProcess>,
+    rounds: u32,
+    music: &Arc<Music>,
+    interrupt: &mut Interrupt,
+) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
+    let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
+    for &workers in &plan.workers {
+        let turn = async |system, round| match system {
+            System::Fermata => measure_one(plan, replica, workers, interrupt).await,
+            System::Music => measure_music(plan, music, workers, round, interrupt).await,
+        };
+        let turns = alternate(rounds, turn).await?;
+        comparisons.extend(Comparison::of(workers, &turns));
+        runs.extend(turns);
+        if runs.last().is_some_and(|run| run.interrupted) {
+            break;
+        }
+    }
+    Ok((runs, comparisons))
+}
+
+/// One run, on connections of its own where it takes any.
+async fn measure_one(
+    plan: &Plan,
+    replica: Option<&InProcess>,
+    workers: usize,
+    interrupt: &mut Interrupt,
+) -> Result<Run, BenchError> {
+    let (clients, connections) = match replica {
+        Some(replica) => (vec![replica.client()], 0),
+        None => {
+            let connections = plan.connections.unwrap_or(connections_for(workers));
+            let clients = connect(&plan.endpoints, connections).await?;
+            let opened = clients.len();
+            (clients, opened)
+        }
+    };
+    let keys = Keys::new(
+        plan.keys,
+        &plan.key_prefix,
+        workers,
+        plan.key_count,
+        plan.zipf_skew,
+    );
+    let workload = Arc::new(plan.workload(keys));
+    let callers = clients.iter().cycle();
+    let callers = callers.map(|client| Caller::new(client.clone(), Arc::clone(&workload)));
+    let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
+    Ok(Run::new(workers, connections, outcome))
+}
+
+/// One run by MUSIC's statements.
+async fn measure_music(
+    plan: &Plan,
+    music: &Arc<Music>,
+    workers: usize,
+    round: u32,
+    interrupt: &mut Interrupt,
+) -> Result<Run, BenchError> {
+    // Every section leaves a tombstone in its key's queue, which a peek has to read past: with keys of its own
+    // no round pays for those before it.
+    let prefix = format!("{}/{workers}/{round}", plan.key_prefix);
+    let keys = Keys::new(KeyChoice::Own, &prefix, workers, 0, 0.0);
+    let workload = Arc::new(plan.workload(keys));
+    let hands =
+        std::iter::repeat_with(|| MusicWorker::new(Arc::clone(music), Arc::clone(&workload)));
+    let outcome = load::run(&workload, hands, workers, plan.span, interrupt).await?;
+    Ok(Run::new(workers, 1, outcome))
+}
+
+impl Plan {
+    fn workload(&self, keys: Keys) -> Workload {
+        Workload {
+            form: self.form,
+            table: self.table.clone(),
+            call_within: self.call_within,
+            counters: Counters::new(keys.count()),
+            keys,
+            ttl: self.ttl,
+            value_bytes: self.value_bytes,
+        }
+    }
+
+    fn settings(&self) -> report::Settings {
+        let zipf = self.keys == KeyChoice::Zipf;
+        report::Settings {
+            version: env!("CARGO_PKG_VERSION"),
+            form: self.form,
+            transport: match self.is_in_process() {
+                true => Transport::InProcess,
+                false => Transport::Grpc,
+            },
+            endpoints: self.endpoints.clone(),
+            table: self.table.clone(),
+            keys: self.keys,
+            key_count: zipf.then_some(self.key_count),
+            zipf_skew: zipf.then_some(self.zipf_skew),
+            value_bytes: (self.form != Form::Lock).then_some(self.value_bytes),
+            ttl_ms: millis(self.ttl),
+            warm_up_ms: millis(self.span.warm_up),
+            duration_ms: millis(self.span.duration),
+            load_loop: "closed",
+            baseline: self.baseline.as_ref().map(Baseline::settings),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The report as text: a table that aligns, and below it what one must know to read it.
+
+use std::fmt::Write as _;
+
+use fermata_command::Span;
+
+use super::disk::Disk;
+use super::keys::KeyChoice;
+use super::report::{Report, Run, Settings, Transport};
+use super::rounds_table;
+use super::workload::Form;
+
+const HEAD: [&str; 8] = [
+    "phase", "count", "mean", "p50", "p90", "p99", "p99.9", "max",
+];
+/// The column of names; all others are numbers.
+const PHASE: usize = 0;
+
+/// The whole report.
+pub(super) fn text(report: &Report) -> String {
+    let mut out = settings(&report.settings);
+    out.push('\n');
+    match &report.settings.baseline {
+        None => out.push_str(&runs(report)),
+        Some(baseline) => out.push_str(&rounds_table::text(report, baseline)),
+    }
+    if let Some(disk) = &report.disk {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(out, "disk: 4 KiB appended and synced in {}", disk.directory);
+        for (when, disk) in [("before", &disk.before), ("after", &disk.after)] {
+            let _ = writeln!(out, "  {when}: {}", probed(disk));
+        }
+    }
+    out.push_str(
+        "\nClosed loop: a worker begins a section when its last one ends. So a stall of\n\
+         the server shows in the highest latencies and in the rate, but as no more slow\n\
+         sections than there are workers.\n",
+    );
+    out
+}
+
+/// Every run by itself.
+fn runs(report: &Report) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for run in &report.runs {
+        rows.extend(phases(run));
+    }
+    let aligned = aligned(&rows, PHASE);
+    let mut lines = aligned.lines();
+    let mut out = String::new();
+    let mut line = |out: &mut String| {
+        out.push_str(lines.next().unwrap_or_default());
+        out.push('\n');
+    };
+    line(&mut out);
+    for run in &report.runs {
+        let _ = writeln!(
+            out,
+            "\n{}, {}: {:.1} sections/s",
+            counted(run.workers, "worker"),
+            counted(run.connections, "connection"),
+            run.sections_per_s
+        );
+        for _ in &run.phases {
+            line(&mut out);
+        }
+    }
+    out.push_str("\nTimes in ms, of calls that succeeded.\n\n");
+    for run in &report.runs {
+        out.push_str(&verdict(run, &report.settings));
+    }
+    out
+}
+
+/// `1 worker`, `2 workers`.
+pub(super) fn counted(count: usize, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
+fn settings(settings: &Settings) -> String {
+    let calls = match settings.form {
+        Form::Full => "section: create, acquire if waiting, get, put, release",
+        Form::Short => "section: create with the value, acquire if waiting, release with the put",
+        Form::Lock => "lock: create, acquire if waiting, release",
+    };
+    let keys = match (settings.keys, settings.key_count, settings.zipf_skew) {
+        (KeyChoice::Own, ..) => "a key for each worker".to_owned(),
+        (KeyChoice::One, ..) => "one key for all".to_owned(),
+        (KeyChoice::Zipf, count, skew) => format!(
+            "{} keys, Zipf {}",
+            count.unwrap_or_default(),
+            skew.unwrap_or_default()
+        ),
+    };
+    let value = match settings.value_bytes {
+        Some(bytes) => format!(", values of {bytes} bytes"),
+        None => String::new(),
+    };
+    let location = match settings.transport {
+        Transport::Grpc => format!("at {}", settings.endpoints.join(", ")),
+        Transport::InProcess => "by a replica in this process, with no network to it".to_owned(),
+    };
+    format!(
+        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\n{location}\n",
+        span(settings.ttl_ms),
+        span(settings.duration_ms),
+        span(settings.warm_up_ms),
+    )
+}
+
+pub(super) fn span(ms: u64) -> Span {
+    Span::from_millis(ms)
+}
+
+fn phases(run: &Run) -> impl Iterator<Item = [String; HEAD.len()]> {
+    run.phases.iter().map(|row| {
+        [
+            row.phase.to_owned(),
+            row.count.to_string(),
+            ms(row.mean_us.round() as u64),
+            ms(row.p50_us),
+            ms(row.p90_us),
+            ms(row.p99_us),
+            ms(row.p999_us),
+            ms(row.max_us),
+        ]
+    })
+}
+
+/// As precise as seven characters can say it.
+pub(super) fn ms(us: u64) -> String {
+    if us < 1_000_000 {
+        format!("{}.{:03}", us / 1000, us % 1000)
+    } else {
+        format!("{}.{}", us / 1000, us % 1000 / 100)
+    }
+}
+
+/// Errors and counters of one run.
+pub(super) fn verdict(run: &Run, settings: &Settings) -> String {
+    let mut out = String::new();
+    let _ = write!(out, "{}: ", counted(run.workers, "worker"));
+    if run.interrupted {
+        out.push_str("interrupted; ");
+    }
+    if run.unfinished > 0 {
+        let _ = write!(out, "{} sections cut off; ", run.unfinished);
+    }
+    let _ = write!(out, "errors: {}; ", run.errors);
+    match &run.counter_check {
+        _ if settings.form == Form::Lock => out.push_str("nothing was written\n"),
+        None => out.push_str("counters: NOT CHECKED\n"),
+        Some(check) if check.is_exact() => {
+            let unknown = match check.unknown {
+                0 => String::new(),
+                unknown => format!(", {unknown} of unknown outcome"),
+            };
+            let _ = writeln!(
+                out,
+                "counters: exact\n  {} increments acknowledged{unknown}, {} stored",
+                check.acknowledged, check.stored,
+            );
+        }
+        Some(check) => {
+            let _ = writeln!(
+                out,
+                "counters: NOT EXACT\n  {} increments acknowledged, {} of unknown outcome, {} stored;\n  \
+                 {} LOST, {} too many; {} of {} counters not read",
+                check.acknowledged,
+                check.unknown,
+                check.stored,
+                check.lost,
+                check.surplus,
+                check.unread,
+                check.keys,
+            );
+        }
+    }
+    for row in &run.errors_by_code {
+        let _ = writeln!(
+            out,
+            "  {} x {} {}: {}",
+            row.count, row.phase, row.code, row.message
+        );
+    }
+    out
+}
+
+fn probed(disk: &Disk) -> String {
+    format!(
+        "p50 {} ms, p99 {} ms, max {} ms ({} syncs)",
+        ms(disk.p50_us),
+        ms(disk.p99_us),
+        ms(disk.max_us),
+        disk.syncs
+    )
+}
+
+/// Rows under each other: numbers to the right, the column of names to the left.
+pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], names: usize) -> String {
+    let mut widths = [0; COLUMNS];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            _ if column == names => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::counters::CounterCheck;
+    use super::super::report::DiskReport;
+    use super::super::report::tests::outcome;
+    use super::*;
+
+    pub(crate) fn report(runs: Vec<Run>) -> Report {
+        Report {
+            settings: Settings {
+                version: "0",
+                form: Form::Full,
+                transport: Transport::Grpc,
+                endpoints: vec!["http://here:1".to_owned()],
+                table: String::new(),
+                keys: KeyChoice::Own,
+                key_count: None,
+                zipf_skew: None,
+                value_bytes: Some(64),
+                ttl_ms: 30_000,
+                warm_up_ms: 500,
+                duration_ms: 10_000,
+                load_loop: "closed",
+                baseline: None,
+            },
+            runs,
+            comparisons: Vec::new(),
+            disk: None,
+            clean: false,
+        }
+    }
+
+    #[test]
+    fn the_columns_of_all_runs_align() {
+        let text = text(&report(vec![
+            Run::new(1, 1, outcome()),
+            Run::new(64, 4, outcome()),
+        ]));
+        let table: Vec<&str> = text.lines().skip(4).take(7).collect();
+        assert_eq!(
+            table,
+            [
+                "phase    count     mean      p50      p90      p99    p99.9     max",
+                "",
+                "1 worker, 1 connection: 100.0 sections/s",
+                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
+                "",
+                "64 workers, 4 connections: 100.0 sections/s",
+                "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_report_fits_80_columns() {
+        let mut runs = vec![
+            Run::new(1, 1, outcome()),
+            Run::new(100_000, 10_000, outcome()),
+        ];
+        runs[1].phases.clear();
+        let many = 9_999_999;
+        for phase in &mut runs[0].phases {
+            let us = 99_999_900;
+            phase.count = 999_999_999;
+            phase.mean_us = 99_999_900.0;
+            (phase.p50_us, phase.p90_us) = (us, us);
+            (phase.p99_us, phase.p999_us, phase.max_us) = (us, us, us);
+        }
+        for (run, lost) in runs.iter_mut().zip([0, many]) {
+            run.errors_by_code.clear();
+            run.counter_check = Some(CounterCheck {
+                acknowledged: many,
+                unknown: 99_999,
+                stored: many + 99_999,
+                lost,
+                ..CounterCheck::default()
+            });
+        }
+        let mut report = report(runs);
+        let disk = Disk {
+            syncs: 99_999,
+            p50_us: 99_999,
+            p99_us: 99_999,
+            max_us: 99_999,
+        };
+        report.disk = Some(DiskReport {
+            directory: "/var/lib/fermata".to_owned(),
+            before: disk.clone(),
+            after: disk,
+        });
+        for form in [Form::Full, Form::Short, Form::Lock] {
+            report.settings.form = form;
+            for line in text(&report).lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_and_lost_increments_are_seen() {
+        let mut run = Run::new(2, 1, outcome());
+        run.counter_check = Some(CounterCheck {
+            lost: 3,
+            ..CounterCheck::default()
+        });
+        let text = text(&report(vec![run]));
+        assert!(text.contains("errors: 1;"), "{text}");
+        assert!(text.contains("1 x put UNAVAILABLE: gone"), "{text}");
+        assert!(
+            text.contains("NOT EXACT") && text.contains("3 LOST"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! Short runs against a server in this process, over real sockets and without them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata::clock::{SystemClock, SystemIds};
+use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
+use fermata::limits::Limits;
+use fermata::server::{Server, bind};
+use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tonic::{Code, Request};
+
+use super::args::Plan;
+use super::interrupt::Interrupt;
+use super::keys::KeyChoice;
+use super::program::InProcess;
+use super::report::Report;
+use super::workload::Form;
+use super::{load, measure, measure_by};
+
+/// A running server; it ends when this is dropped.
+struct Running {
+    endpoint: String,
+    _stop: oneshot::Sender<()>,
+    _directory: tempfile::TempDir,
+}
+
+/// An engine, and the directory of its store.
+async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
+    let engine = Engine::start(EngineOptions {
+        store: store.into_store(),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        peers: Arc::new(NoPeers),
+        tables: Vec::new(),
+        limits: Limits::default(),
+        name: String::new(),
+        zone: String::new(),
+        address: address.to_owned(),
+        peer_address: String::new(),
+        replica_ttl: REPLICA_TTL,
+    })
+    .await
+    .unwrap();
+    (engine, directory)
+}
+
+/// A replica that is called without a network.
+fn in_process(engine: Engine) -> InProcess {
+    let replica = Server::new(engine.clone(), Arc::new(SystemIds)).in_process();
+    InProcess::new(replica.service(), async move {
+        engine.stop();
+        engine.hand_over().await;
+        drop(replica);
+    })
+}
+
+async fn server() -> Running {
+    let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (engine, directory) = engine(&address).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(
+        Server::new(engine, Arc::new(SystemIds)).serve_tcp(vec![listener], async move {
+            drop(stopped.await);
+        }),
+    );
+    Running {
+        endpoint: format!("http://{address}"),
+        _stop: stop,
+        _directory: directory,
+    }
+}
+
+/// A short run of four workers.
+async fn bench(server: &Running, change: impl FnOnce(&mut Plan)) -> Report {
+    let mut plan = plan(vec![server.endpoint.clone()]);
+    change(&mut plan);
+    measure(&plan, None).await.unwrap()
+}
+
+fn plan(endpoints: Vec<String>) -> Plan {
+    Plan {
+        form: Form::Full,
+        endpoints,
+        workers: vec![4],
+        connections: None,
+        keys: KeyChoice::One,
+        key_count: 10,
+        zipf_skew: 1.0,
+        key_prefix: "bench".to_owned(),
+        table: String::new(),
+        call_within: Duration::from_secs(10),
+        ttl: Duration::from_secs(30),
+        value_bytes: 64,
+        span: load::Span {
+            warm_up: Duration::from_millis(50),
+            duration: Duration::from_millis(250),
+        },
+        disk_probe: None,
+        baseline: None,
+    }
+}
+
+fn phases(report: &Report) -> Vec<&'static str> {
+    let run = report.runs.last().unwrap();
+    run.phases.iter().map(|row| row.phase).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
+    let server = server().await;
+    for keys in [KeyChoice::One, KeyChoice::Own, KeyChoice::Zipf] {
+        for form in [Form::Full, Form::Short] {
+            let report = bench(&server, |plan| {
+                plan.keys = keys;
+                plan.form = form;
+            })
+            .await;
+            assert!(report.clean, "{report:?}");
+            let run = &report.runs[0];
+            let check = run.counter_check.as_ref().unwrap();
+            assert!(run.sections > 0 && check.acknowledged >= run.sections);
+            assert_eq!(check.stored, check.acknowledged);
+            let waited = phases(&report).contains(&"acquire");
+            match (keys, form) {
+                (KeyChoice::One, _) => assert!(waited),
+                (KeyChoice::Own, _) => assert!(!waited),
+                (KeyChoice::Zipf, _) => {}
+            }
+            assert_eq!(phases(&report).contains(&"put"), form == Form::Full);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_without_a_network_increment_exactly_until_the_replica_stops() {
+    let (engine, _directory) = engine("").await;
+    let counts = engine.clone();
+    let replica = in_process(engine);
+    for form in [Form::Full, Form::Short] {
+        let plan = Plan {
+            form,
+            ..plan(Vec::new())
+        };
+        let mut interrupt = Interrupt::listen();
+        let report = measure_by(&plan, Some(&replica), &mut interrupt).await;
+        let report = report.unwrap();
+        assert!(report.clean, "{report:?}");
+        let run = &report.runs[0];
+        assert!(run.sections > 0 && run.connections == 0, "{run:?}");
+        // They are the calls of the replica, counted there.
+        assert!(counts.counts().swaps >= run.sections);
+    }
+    let mut client = replica.client();
+    replica.stop().await;
+    let ask = CreateLockRefRequest {
+        key: "late".to_owned(),
+        ..CreateLockRefRequest::default()
+    };
+    let refused = client.create_lock_ref(ask).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_without_a_network_keeps_its_deadline_and_the_limits() {
+    let (engine, _directory) = engine("").await;
+    let replica = in_process(engine);
+    let mut client = replica.client();
+    let ask = |bytes| CreateLockRefRequest {
+        key: "k".to_owned(),
+        owner: "o".repeat(bytes),
+        ..CreateLockRefRequest::default()
+    };
+    let limit = Limits::default().message_bytes_max;
+    let refused = client.create_lock_ref(ask(limit)).await.unwrap_err();
+    assert!(
+        refused.message().contains(&limit.to_string()),
+        "{refused:?}"
+    );
+
+    client.create_lock_ref(ask(1)).await.unwrap();
+    let second = client.create_lock_ref(ask(1)).await.unwrap().into_inner();
+    let mut wait = Request::new(AcquireLockRequest {
+        lock_ref: second.lock_ref,
+        wait: prost_types::Duration::try_from(Duration::from_secs(3600)).ok(),
+        ..AcquireLockRequest::default()
+    });
+    wait.set_timeout(Duration::from_secs(2));
+    // Only a test that fails waits for so long: the first one lives on without being claimed for a TTL.
+    let waited = timeout(Duration::from_secs(20), client.acquire_lock(wait));
+    let waited = waited.await.unwrap().unwrap().into_inner();
+    assert_eq!(waited.state(), LockState::Waiting);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_alone_write_nothing_and_runs_follow_each_other() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.form = Form::Lock;
+        plan.workers = vec![1, 2];
+    })
+    .await;
+    assert!(report.clean, "{report:?}");
+    assert_eq!(report.runs.len(), 2);
+    assert!(report.runs.iter().all(|run| run.sections > 0));
+    assert!(report.runs.iter().all(|run| run.counter_check.is_none()));
+    assert_eq!(phases(&report).last(), Some(&"section"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_are_counted_and_make_a_run_unclean() {
+    let server = server().await;
+    let report = bench(&server, |plan| plan.table = "none".to_owned()).await;
+    assert!(!report.clean);
+    let run = &report.runs[0];
+    assert_eq!((run.sections, run.phases.len()), (0, 0));
+    let [errors] = run.errors_by_code.as_slice() else {
+        panic!("{:?}", run.errors_by_code)
+    };
+    assert_eq!((errors.phase, errors.code), ("create", "NOT_FOUND"));
+    assert!(errors.count >= 4 && errors.message.contains("none"));
+}

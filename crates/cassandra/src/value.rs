@@ -1,0 +1,113 @@
+//! Values and rows as the rest of Fermata knows them, whatever the driver calls them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+/// A row that is not as its table has them. An operator must look.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ColumnError(String);
+
+/// A value that is bound to a statement, or was read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Bound: the cell stays as it is. (A null would write a tombstone.)
+    Unset,
+    /// Bound: the cell is to be empty.
+    Null,
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Blob(Bytes),
+    /// A number of 64 bits.
+    BigInt(i64),
+    /// Of 32 bits.
+    Int(i32),
+    /// Of 8 bits.
+    TinyInt(i8),
+    /// A truth.
+    Boolean(bool),
+    /// A UUID.
+    Uuid(Uuid),
+    /// Milliseconds since 1970.
+    Timestamp(i64),
+    /// Read only: text by text.
+    Map(Vec<(String, String)>),
+}
+
+impl Value {
+    /// A text.
+    pub fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    /// The type's name, for messages: values may be secrets.
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Unset => "unset",
+            Value::Null => "null",
+            Value::Text(_) => "text",
+            Value::Blob(_) => "blob",
+            Value::BigInt(_) => "bigint",
+            Value::Int(_) => "int",
+            Value::TinyInt(_) => "tinyint",
+            Value::Boolean(_) => "boolean",
+            Value::Uuid(_) => "uuid",
+            Value::Timestamp(_) => "timestamp",
+            Value::Map(_) => "map",
+        }
+    }
+}
+
+/// A row that was read; columns by name.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Their names.
+    pub columns: Arc<[String]>,
+    /// Their values, in the same order; `None` for null.
+    pub values: Vec<Option<Value>>,
+}
+
+macro_rules! columns_of {
+    ($($name:ident: $variant:ident -> $type:ty,)*) => {
+        $(
+            /// The value of a column; `None` for null, or where the row has no such column.
+            pub fn $name(&mut self, column: &str) -> Result<Option<$type>, ColumnError> {
+                match self.take(column) {
+                    Some(Value::$variant(value)) => Ok(Some(value)),
+                    None => Ok(None),
+                    Some(other) => Err(ColumnError(format!(
+                        "the column {column} holds {}",
+                        other.kind()
+                    ))),
+                }
+            }
+        )*
+    };
+}
+
+impl Row {
+    fn take(&mut self, column: &str) -> Option<Value> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        self.values.get_mut(at).and_then(Option::take)
+    }
+
+    columns_of! {
+        text: Text -> String,
+        blob: Blob -> Bytes,
+        bigint: BigInt -> i64,
+        int: Int -> i32,
+        tinyint: TinyInt -> i8,
+        boolean: Boolean -> bool,
+        uuid: Uuid -> Uuid,
+        timestamp: Timestamp -> i64,
+        map: Map -> Vec<(String, String)>,
+    }
+}
+
+/// What must be there.
+pub fn present<T>(value: Option<T>, column: &str) -> Result<T, ColumnError> {
+    value.ok_or_else(|| ColumnError(format!("the column {column} is empty")))
+}

@@ -1,0 +1,167 @@
+//! The operator's calls.
+
+use fermata_proto as proto;
+
+use super::connect::Client;
+use super::error::CallError;
+use super::fault::Fault;
+
+/// How many a page asks for.
+const PAGE_SIZE: i32 = 500;
+
+impl Client {
+    /// The tables that the server serves, by name.
+    pub async fn list_tables(&self) -> Result<Vec<proto::Table>, CallError> {
+        let mut all = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::ListTablesRequest {
+                        page_size: PAGE_SIZE,
+                        page_token: page_token.clone(),
+                    });
+                    async move { attempt.admin().list_tables(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            all.extend(answer.message.tables);
+            page_token = answer.message.next_page_token;
+            if page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Keys that somebody holds or waits for, in the order of their bytes, `limit` at most.
+    pub async fn list_locks(
+        &self,
+        table: &str,
+        key_prefix: &str,
+        contended: bool,
+        limit: usize,
+    ) -> Result<Vec<proto::LockSummary>, CallError> {
+        let mut all: Vec<proto::LockSummary> = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::ListLocksRequest {
+                        table: table.to_owned(),
+                        page_size: page_size(limit, all.len()),
+                        page_token: page_token.clone(),
+                        key_prefix: key_prefix.to_owned(),
+                        contended,
+                    });
+                    async move { attempt.admin().list_locks(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            all.extend(answer.message.locks);
+            page_token = answer.message.next_page_token;
+            if page_token.is_empty() || all.len() >= limit {
+                all.truncate(limit);
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The queue of one key, with `limit` waiters at most.
+    pub async fn describe_lock(
+        &self,
+        table: &str,
+        key: &str,
+        limit: usize,
+    ) -> Result<proto::DescribeLockResponse, CallError> {
+        let mut waiters: Vec<proto::QueueEntry> = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::DescribeLockRequest {
+                        key: key.to_owned(),
+                        table: table.to_owned(),
+                        page_size: page_size(limit, waiters.len()),
+                        page_token: page_token.clone(),
+                    });
+                    async move { attempt.admin().describe_lock(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            let mut message = answer.message;
+            waiters.append(&mut message.waiters);
+            page_token = std::mem::take(&mut message.next_page_token);
+            if page_token.is_empty() || waiters.len() >= limit {
+                waiters.truncate(limit);
+                message.waiters = waiters;
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The replicas of the service.
+    pub async fn list_replicas(&self) -> Result<Vec<proto::ReplicaInfo>, CallError> {
+        let mut all = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let answer = self
+                .call(|attempt| {
+                    let request = attempt.request(proto::ListReplicasRequest {
+                        page_size: PAGE_SIZE,
+                        page_token: page_token.clone(),
+                    });
+                    async move { attempt.admin().list_replicas(request).await }
+                })
+                .await
+                .map_err(|status| Fault::new(&status))?;
+            all.extend(answer.message.replicas);
+            page_token = answer.message.next_page_token;
+            if page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// What each running replica did lately, the answering one first, with `keys_max` of its busiest keys at most.
+    pub async fn describe_activity(
+        &self,
+        keys_max: usize,
+    ) -> Result<Vec<proto::ReplicaActivity>, CallError> {
+        let keys_max = i32::try_from(keys_max).unwrap_or(i32::MAX);
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::DescribeActivityRequest { keys_max });
+                async move { attempt.admin().describe_activity(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.replicas)
+    }
+
+    /// Ends a lockRef whatever its holder thinks. The reason is kept, and told to the former holder.
+    pub async fn force_release(
+        &self,
+        lock_ref: &str,
+        reason: &str,
+        forced_by: &str,
+    ) -> Result<proto::ForceReleaseResponse, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::ForceReleaseRequest {
+                    lock_ref: lock_ref.to_owned(),
+                    reason: reason.to_owned(),
+                    forced_by: forced_by.to_owned(),
+                });
+                async move { attempt.admin().force_release(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message)
+    }
+}
+
+/// The size of the next page of at most `limit` in all.
+fn page_size(limit: usize, have: usize) -> i32 {
+    let left = limit.saturating_sub(have).max(1);
+    i32::try_from(left).map_or(PAGE_SIZE, |left| left.min(PAGE_SIZE))
+}

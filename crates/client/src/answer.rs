@@ -1,0 +1,103 @@
+//! What the calls take and answer, in the client's own types.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fermata_proto as proto;
+
+use super::clock::Moment;
+use super::validity::Validity;
+
+/// The status of a lockRef.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockStatus {
+    /// It holds its key.
+    Held {
+        /// Strictly greater for each later holder of the key.
+        fencing_token: u64,
+    },
+    /// It waits.
+    Waiting {
+        /// How many are ahead in the queue.
+        position: u32,
+    },
+}
+
+/// A value as read: `None` where the key has none.
+pub type Value = Option<Bytes>;
+
+/// What a write leaves.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Mutation {
+    /// This value.
+    Put(Bytes),
+    /// No value.
+    Delete,
+}
+
+impl Mutation {
+    pub(super) fn to_wire(&self) -> proto::Mutation {
+        match self {
+            Mutation::Put(value) => proto::Mutation {
+                value: value.clone(),
+                delete: false,
+            },
+            Mutation::Delete => proto::Mutation {
+                value: Bytes::new(),
+                delete: true,
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Mutation {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mutation::Put(value) => write!(f, "Put({} bytes)", value.len()),
+            Mutation::Delete => f.write_str("Delete"),
+        }
+    }
+}
+
+/// The answer to CreateLockRef.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// All that later calls need; with its grant when held.
+    pub lock_ref: String,
+    /// Its status.
+    pub status: LockStatus,
+    /// What keeps it alive.
+    pub session: String,
+    /// The TTL in force.
+    pub ttl: Duration,
+    /// Until when the lockRef is safe from expiry.
+    pub valid_until: Moment,
+    pub(super) validity: Validity,
+}
+
+/// The answer to AcquireLock.
+#[derive(Clone, Debug)]
+pub struct Acquired {
+    /// The lockRef to use from now on; with its grant when held.
+    pub lock_ref: String,
+    /// Its status.
+    pub status: LockStatus,
+    /// Until when the lockRef is safe from expiry.
+    pub valid_until: Moment,
+    pub(super) validity: Validity,
+}
+
+/// The answer to OpenSession and RenewSession.
+#[derive(Clone, Debug)]
+pub struct Renewed {
+    /// The session.
+    pub session: String,
+    /// The TTL in force.
+    pub ttl: Duration,
+    /// How long it lives on once its connection is closed, where that matters.
+    pub disconnect_grace: Option<Duration>,
+    /// Until when the session is safe from expiry.
+    pub valid_until: Moment,
+    pub(super) validity: Validity,
+}

@@ -1,0 +1,164 @@
+//! Entries in the queue of a key: taken, asked about, given back.
+
+use std::time::Duration;
+
+use fermata_proto as proto;
+use tonic::Status;
+use uuid::Uuid;
+
+use super::{from_wire, promised, to_wire};
+use crate::answer::{Acquired, Created, LockStatus, Mutation};
+use crate::connect::{Answer, Client};
+use crate::connections::LongCallPermit;
+use crate::error::{CreateError, ReleaseError, WaitError};
+use crate::fault::{Fault, ServerError};
+use crate::request::LockRequest;
+use crate::sent_write::SentWrite;
+
+impl Client {
+    /// Adds an entry to the queue of a key. Keep the `request_id` for repeats: the same id never takes a second
+    /// entry. The entry must be kept alive, by an open [`Client::acquire_lock`] or by
+    /// [`Client::renew_session`].
+    pub async fn create_lock_ref(
+        &self,
+        request: &LockRequest,
+        session: &str,
+        request_id: Uuid,
+    ) -> Result<Created, CreateError> {
+        let message = proto::CreateLockRefRequest {
+            key: request.key.clone(),
+            table: request.table.clone(),
+            request_id: request_id.to_string(),
+            session: session.to_owned(),
+            // A session has a TTL of its own; both together are refused.
+            ttl: request.ttl.filter(|_| session.is_empty()).and_then(to_wire),
+            owner: request.owner.clone(),
+            read_value: false,
+            mode: proto::LockMode::Exclusive.into(),
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().create_lock_ref(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        let message = answer.message;
+        Ok(Created {
+            status: status(message.state, message.position, message.fencing_token)
+                .map_err(CreateError::Other)?,
+            lock_ref: message.lock_ref,
+            session: message.session,
+            ttl: from_wire(message.ttl),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it so long. One attempt.
+    pub(crate) async fn acquire_once(
+        &self,
+        lock_ref: &str,
+        wait: Option<(Duration, LongCallPermit)>,
+        timeout: Duration,
+    ) -> Result<Acquired, Status> {
+        let (wait, permit) = wait.unzip();
+        let message = proto::AcquireLockRequest {
+            lock_ref: lock_ref.to_owned(),
+            wait: wait.and_then(to_wire),
+            read_value: false,
+            give_up: false,
+        };
+        let answer = self
+            .once_on(permit, timeout, |attempt| {
+                let request = attempt.request(message);
+                async move { attempt.locks().acquire_lock(request).await }
+            })
+            .await?;
+        acquired(answer).map_err(|error| Status::internal(error.message))
+    }
+
+    /// Asks, without waiting, whether a lockRef holds its key, and with which grant.
+    pub async fn acquire_lock(&self, lock_ref: &str) -> Result<Acquired, WaitError> {
+        let message = proto::AcquireLockRequest {
+            lock_ref: lock_ref.to_owned(),
+            wait: None,
+            read_value: false,
+            give_up: false,
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().acquire_lock(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        acquired(answer).map_err(WaitError::Other)
+    }
+
+    /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it had been
+    /// released before, other than by an attempt of this call; then `put` was not written.
+    pub async fn release_lock(
+        &self,
+        lock_ref: &str,
+        put: Option<Mutation>,
+        call_no: impl FnMut() -> u64,
+    ) -> Result<bool, ReleaseError> {
+        let timeout = self.options().timeout;
+        let sent = SentWrite::default();
+        let released = self.release_raw(lock_ref, put.as_ref(), &sent, call_no, timeout);
+        let released = released.await;
+        let in_doubt = put.is_some() && sent.is_in_doubt();
+        match released {
+            Ok(already_released) => Ok(already_released && !in_doubt),
+            Err(status) => Err(ReleaseError::of(Fault::new(&status), in_doubt)),
+        }
+    }
+
+    pub(crate) async fn release_raw(
+        &self,
+        lock_ref: &str,
+        put: Option<&Mutation>,
+        sent: &SentWrite,
+        mut call_no: impl FnMut() -> u64,
+        total: Duration,
+    ) -> Result<bool, Status> {
+        let answer = self
+            .repeat(total, |attempt| {
+                let call_no = call_no();
+                let request = attempt.request(proto::ReleaseLockRequest {
+                    lock_ref: lock_ref.to_owned(),
+                    put: put.map(Mutation::to_wire),
+                    call_no: if put.is_some() { call_no } else { 0 },
+                });
+                async move {
+                    let mut locks = attempt.locks();
+                    sent.attempt(locks.release_lock(request)).await
+                }
+            })
+            .await?;
+        Ok(answer.message.already_released)
+    }
+}
+
+fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, ServerError> {
+    let validity = promised(&answer, answer.message.valid_for);
+    let message = answer.message;
+    Ok(Acquired {
+        status: status(message.state, message.position, message.fencing_token)?,
+        lock_ref: message.lock_ref,
+        valid_until: validity.until(),
+        validity,
+    })
+}
+
+/// Reads a state that only HELD and WAITING are allowed in.
+fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, ServerError> {
+    match proto::LockState::try_from(state) {
+        Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
+        Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
+        Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
+        | Err(_) => Err(ServerError::unexpected(format!("the state {state}"))),
+    }
+}

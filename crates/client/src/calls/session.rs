@@ -1,0 +1,90 @@
+//! Sessions: opened, renewed, closed.
+
+use std::time::Duration;
+
+use fermata_proto as proto;
+use uuid::Uuid;
+
+use super::{from_wire, promised, to_wire};
+use crate::answer::Renewed;
+use crate::connect::Client;
+use crate::error::SessionError;
+use crate::fault::Fault;
+use crate::request::SessionRequest;
+
+fn grace(answered: Option<prost_types::Duration>) -> Option<Duration> {
+    answered.map(|grace| from_wire(Some(grace)))
+}
+
+impl Client {
+    pub(crate) async fn open_session_raw(
+        &self,
+        request: &SessionRequest,
+    ) -> Result<Renewed, SessionError> {
+        let message = proto::OpenSessionRequest {
+            ttl: request.ttl.and_then(to_wire),
+            // One id for all attempts: a repeat finds the session that the first one opened.
+            request_id: Uuid::new_v4().to_string(),
+            owner: request.owner.clone(),
+            disconnect_grace: request.disconnect_grace.and_then(to_wire),
+        };
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(message.clone());
+                async move { attempt.locks().open_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        Ok(Renewed {
+            session: answer.message.session,
+            ttl: from_wire(answer.message.ttl),
+            disconnect_grace: grace(answer.message.disconnect_grace),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// One renewal for a session, or for a lockRef without one.
+    pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
+        self.renew_within(session, self.options().timeout).await
+    }
+
+    pub(crate) async fn renew_within(
+        &self,
+        session: &str,
+        total: Duration,
+    ) -> Result<Renewed, SessionError> {
+        let answer = self
+            .repeat(total, |attempt| {
+                let request = attempt.request(proto::RenewSessionRequest {
+                    session: session.to_owned(),
+                });
+                async move { attempt.locks().renew_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        let validity = promised(&answer, answer.message.valid_for);
+        Ok(Renewed {
+            session: session.to_owned(),
+            ttl: from_wire(answer.message.ttl),
+            disconnect_grace: grace(answer.message.disconnect_grace),
+            valid_until: validity.until(),
+            validity,
+        })
+    }
+
+    /// Closes a session and ends all lockRefs of it. True if it had ended before.
+    pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::CloseSessionRequest {
+                    session: session.to_owned(),
+                });
+                async move { attempt.locks().close_session(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.already_closed)
+    }
+}

@@ -1,0 +1,118 @@
+//! Values: read and written as the holder, or read without a lock.
+
+use fermata_proto as proto;
+use tonic::Status;
+
+use super::promised;
+use crate::answer::{Mutation, Value};
+use crate::connect::Client;
+use crate::error::{CallError, CriticalError};
+use crate::fault::Fault;
+use crate::sent_write::SentWrite;
+use crate::validity::Validity;
+
+impl Client {
+    /// Reads the latest value as the holder. Each attempt takes the next number from `call_no`.
+    pub async fn critical_get(
+        &self,
+        lock_ref: &str,
+        call_no: impl FnMut() -> u64,
+    ) -> Result<Value, CriticalError> {
+        let answer = self.critical_get_raw(lock_ref, call_no).await;
+        match answer {
+            Ok((value, _)) => Ok(value),
+            Err(status) => Err(Fault::new(&status).into()),
+        }
+    }
+
+    pub(crate) async fn critical_get_raw(
+        &self,
+        lock_ref: &str,
+        mut call_no: impl FnMut() -> u64,
+    ) -> Result<(Value, Validity), Status> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::CriticalGetRequest {
+                    lock_ref: lock_ref.to_owned(),
+                    call_no: call_no(),
+                });
+                async move { attempt.locks().critical_get(request).await }
+            })
+            .await?;
+        let validity = promised(&answer, answer.message.valid_for);
+        let message = answer.message;
+        Ok((message.exists.then_some(message.value), validity))
+    }
+
+    /// Writes as the holder. Each attempt takes the next number from `call_no`.
+    pub async fn critical_write(
+        &self,
+        lock_ref: &str,
+        mutation: Mutation,
+        call_no: impl FnMut() -> u64,
+    ) -> Result<(), CriticalError> {
+        let sent = SentWrite::default();
+        let answer = self.critical_write_raw(lock_ref, &mutation, &sent, call_no);
+        match answer.await {
+            Ok(_) => Ok(()),
+            Err(status) => Err(CriticalError::of(Fault::new(&status), sent.is_in_doubt())),
+        }
+    }
+
+    pub(crate) async fn critical_write_raw(
+        &self,
+        lock_ref: &str,
+        mutation: &Mutation,
+        sent: &SentWrite,
+        mut call_no: impl FnMut() -> u64,
+    ) -> Result<Validity, Status> {
+        match mutation {
+            Mutation::Put(value) => {
+                let answer = self
+                    .call(|attempt| {
+                        let request = attempt.request(proto::CriticalPutRequest {
+                            lock_ref: lock_ref.to_owned(),
+                            value: value.clone(),
+                            call_no: call_no(),
+                        });
+                        async move {
+                            let mut locks = attempt.locks();
+                            sent.attempt(locks.critical_put(request)).await
+                        }
+                    })
+                    .await?;
+                Ok(promised(&answer, answer.message.valid_for))
+            }
+            Mutation::Delete => {
+                let answer = self
+                    .call(|attempt| {
+                        let request = attempt.request(proto::CriticalDeleteRequest {
+                            lock_ref: lock_ref.to_owned(),
+                            call_no: call_no(),
+                        });
+                        async move {
+                            let mut locks = attempt.locks();
+                            sent.attempt(locks.critical_delete(request)).await
+                        }
+                    })
+                    .await?;
+                Ok(promised(&answer, answer.message.valid_for))
+            }
+        }
+    }
+
+    /// Reads a value without a lock: as some recent section left it, about to be overwritten perhaps.
+    pub async fn get(&self, table: &str, key: &str) -> Result<Value, CallError> {
+        let answer = self
+            .call(|attempt| {
+                let request = attempt.request(proto::GetRequest {
+                    key: key.to_owned(),
+                    table: table.to_owned(),
+                });
+                async move { attempt.locks().get(request).await }
+            })
+            .await
+            .map_err(|status| Fault::new(&status))?;
+        Ok(answer.message.exists.then_some(answer.message.value))
+    }
+}

@@ -1,0 +1,354 @@
+//! The client: its endpoints, and how one call is made: on one of them, with a deadline, repeated
+//! where repeating can help.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_proto::lock_admin_client::LockAdminClient;
+use fermata_proto::lock_service_client::LockServiceClient;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use super::clock::{BootClock, Clock, Moment};
+use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
+use super::endpoint::connector;
+use super::error::ConnectError;
+use super::keep_alive::{KeepAliveLink, KeepAlives};
+use super::options::ClientOptions;
+use super::retry::{Backoff, Verdict, judge};
+
+/// The largest answer taken. Values are at most 64 MiB by any configuration.
+const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
+/// The server is told this much less than what is left, so that its answer still comes in time.
+const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
+
+/// A client of the lock service. Cheap to clone; clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connections: Connections,
+    keep_alives: KeepAlives,
+    options: ClientOptions,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("endpoints", &self.shared.connections.len())
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An answer, with when it was asked for.
+pub(super) struct Answer<T> {
+    pub(super) message: T,
+    /// Before the request left.
+    pub(super) sent: Moment,
+}
+
+/// What one attempt is made with.
+pub(super) struct Attempt {
+    channel: Channel,
+    timeout: Duration,
+    /// Of a call that stays open: held for as long as that does.
+    stream: Option<LongCallStream>,
+}
+
+impl Attempt {
+    pub(super) fn locks(&self) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    pub(super) fn admin(&self) -> LockAdminClient<Channel> {
+        LockAdminClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// A request with the deadline of this attempt.
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout);
+        request
+    }
+
+    /// The stream of a call that stays open.
+    pub(super) fn into_stream(self) -> Option<LongCallStream> {
+        self.stream
+    }
+}
+
+impl Client {
+    /// A client of one or several replicas of one service. Connects when it is first used. Must be called
+    /// inside a Tokio runtime.
+    pub fn connect<E>(endpoints: impl IntoIterator<Item = E>) -> Result<Client, ConnectError>
+    where
+        E: AsRef<str>,
+    {
+        Client::connect_with(endpoints, ClientOptions::default())
+    }
+
+    /// The same with other than the default options.
+    pub fn connect_with<E>(
+        endpoints: impl IntoIterator<Item = E>,
+        options: ClientOptions,
+    ) -> Result<Client, ConnectError>
+    where
+        E: AsRef<str>,
+    {
+        let replicas = endpoints
+            .into_iter()
+            .map(|endpoint| {
+                let connect = connector(endpoint.as_ref(), &options)?;
+                Ok((endpoint.as_ref().to_owned(), connect))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Client::checked(replicas, options, Arc::new(BootClock))
+    }
+
+    /// A client over one connection that was made elsewhere. Waits and watches share it with all other calls, so they
+    /// may take [`ClientOptions::waits_per_connection`] of its streams in all.
+    pub fn from_channel(channel: Channel, options: ClientOptions) -> Client {
+        let options = ClientOptions {
+            wait_connections_max: 1,
+            ..options
+        };
+        let connect: Connect = Box::new(move || channel.clone());
+        let replicas = vec![("the channel".to_owned(), connect)];
+        Client::from_parts(replicas, options, Arc::new(BootClock))
+    }
+
+    /// A client of several replicas with a clock of one's own. Each replica has a name for messages, and what makes a
+    /// new connection to it, which connects when it is first used.
+    pub fn from_connectors_and_clock<C>(
+        connectors: impl IntoIterator<Item = (String, C)>,
+        options: ClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client, ConnectError>
+    where
+        C: Fn() -> Channel + Send + Sync + 'static,
+    {
+        let replicas = connectors
+            .into_iter()
+            .map(|(name, connect)| (name, Box::new(connect) as Connect))
+            .collect();
+        Client::checked(replicas, options, clock)
+    }
+
+    fn checked(
+        replicas: Vec<(String, Connect)>,
+        options: ClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client, ConnectError> {
+        if replicas.is_empty() {
+            return Err(ConnectError::NoEndpoint);
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(ConnectError::NoRuntime);
+        }
+        Ok(Client::from_parts(replicas, options, clock))
+    }
+
+    fn from_parts(
+        replicas: Vec<(String, Connect)>,
+        options: ClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Client {
+        let limits = LongCallLimits {
+            per_connection: options.waits_per_connection,
+            connections_max: options.wait_connections_max,
+        };
+        Client {
+            shared: Arc::new(Shared {
+                connections: Connections::new(replicas, limits),
+                keep_alives: KeepAlives::default(),
+                options,
+                clock,
+            }),
+        }
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    /// The clock that validity is counted on.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.shared.clock
+    }
+
+    pub(super) fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.shared.clock)
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.shared.clock.now()
+    }
+
+    /// The number of the replica in use, and an attempt at it.
+    pub(super) fn attempt(&self, timeout: Duration) -> (usize, Attempt) {
+        let at = self.shared.connections.current();
+        let attempt = Attempt {
+            channel: self.shared.connections.calls(at),
+            timeout,
+            stream: None,
+        };
+        (at, attempt)
+    }
+
+    /// The same for a call that stays open, on a connection for such.
+    pub(super) fn long_attempt(
+        &self,
+        timeout: Duration,
+        permit: LongCallPermit,
+    ) -> (usize, Attempt) {
+        let at = self.shared.connections.current();
+        let stream = self.shared.connections.long_call(at, permit);
+        let attempt = Attempt {
+            channel: stream.channel(),
+            timeout,
+            stream: Some(stream),
+        };
+        (at, attempt)
+    }
+
+    /// Goes on to the next endpoint, unless another call has left `failed` already.
+    pub(super) fn leave(&self, failed: usize) {
+        self.shared.connections.leave(failed);
+    }
+
+    pub(super) fn connections(&self) -> &Connections {
+        &self.shared.connections
+    }
+
+    /// The KeepAlive stream of this client, for as long as somebody has it.
+    pub(super) fn keep_alive(&self) -> Arc<KeepAliveLink> {
+        self.shared.keep_alives.link(self)
+    }
+
+    /// One attempt of `op`, given up after `timeout`.
+    pub(super) async fn once<T, F, Fut>(
+        &self,
+        timeout: Duration,
+        op: F,
+    ) -> Result<Answer<T>, Status>
+    where
+        F: FnOnce(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.once_on(None, timeout, op).await
+    }
+
+    /// The same; with a permit, of a call that stays open.
+    pub(super) async fn once_on<T, F, Fut>(
+        &self,
+        permit: Option<LongCallPermit>,
+        timeout: Duration,
+        op: F,
+    ) -> Result<Answer<T>, Status>
+    where
+        F: FnOnce(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
+        let (at, attempt) = match permit {
+            None => self.attempt(answered),
+            Some(permit) => self.long_attempt(answered, permit),
+        };
+        let sent = self.now();
+        let result = match tokio::time::timeout(timeout, op(attempt)).await {
+            Ok(result) => result,
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer within {timeout:?}"
+            ))),
+        };
+        match result {
+            Ok(response) => Ok(Answer {
+                message: response.into_inner(),
+                sent,
+            }),
+            Err(status) => {
+                if matches!(judge(&status), Verdict::Repeat { .. }) {
+                    self.leave(at);
+                }
+                Err(self.named(at, status))
+            }
+        }
+    }
+
+    /// A status that was made here, out of a broken connection, says no more than that: adds the endpoint
+    /// and the first cause.
+    fn named(&self, at: usize, status: Status) -> Status {
+        let Some(cause) = status.source().map(first_cause) else {
+            return status;
+        };
+        let endpoint = self.shared.connections.name(at);
+        let mut named = Status::new(
+            status.code(),
+            format!("{endpoint}: {}: {cause}", status.message()),
+        );
+        named.set_source(Arc::new(status));
+        named
+    }
+
+    /// Attempts of `op` until one succeeds, one fails for good, or `total` is up.
+    pub(super) async fn repeat<T, F, Fut>(
+        &self,
+        total: Duration,
+        mut op: F,
+    ) -> Result<Answer<T>, Status>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let end = self.now().after(total);
+        let mut backoff = Backoff::new();
+        loop {
+            let left = self.now().until(end);
+            let timeout = left.min(self.shared.options.attempt_timeout);
+            let status = match self.once(timeout, &mut op).await {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            let Verdict::Repeat { not_before } = judge(&status) else {
+                return Err(status);
+            };
+            let pause = backoff.next(not_before);
+            if pause >= self.now().until(end) {
+                return Err(status);
+            }
+            tracing::debug!(code = ?status.code(), ?pause, "repeating a call");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// The same within the client's own timeout.
+    pub(super) async fn call<T, F, Fut>(&self, op: F) -> Result<Answer<T>, Status>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.repeat(self.shared.options.timeout, op).await
+    }
+
+    /// Runs something that nobody waits for. Without a runtime it is left undone: TTLs see to it.
+    pub(super) fn in_background(work: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(work);
+        }
+    }
+}
+
+fn first_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,182 @@
+//! What a server answered instead of doing it, and what that means for a lockRef.
+
+use std::fmt;
+use std::time::Duration;
+
+use fermata_proto::EndReason;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::lost::{Lost, LostReason};
+use super::retry::{Verdict, judge, retry_delay};
+
+/// What a server answered instead of doing it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// The gRPC status code.
+    pub code: Code,
+    /// The server's words.
+    pub message: String,
+    /// The machine-readable reason (`google.rpc.ErrorInfo`), empty where there is none.
+    pub reason: String,
+    /// Which fields of the request are wrong (`google.rpc.BadRequest`).
+    pub fields: Vec<FieldViolation>,
+    /// When to come again (`google.rpc.RetryInfo`).
+    pub retry_after: Option<Duration>,
+}
+
+/// One wrong field of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// The field's name in the contract.
+    pub field: String,
+    /// What is wrong with it.
+    pub description: String,
+}
+
+impl ServerError {
+    fn new(status: &Status) -> ServerError {
+        let fields = status
+            .get_details_bad_request()
+            .map_or_else(Vec::new, |bad| {
+                let violations = bad.field_violations.into_iter();
+                violations
+                    .map(|violation| FieldViolation {
+                        field: violation.field,
+                        description: violation.description,
+                    })
+                    .collect()
+            });
+        ServerError {
+            code: status.code(),
+            message: status.message().to_owned(),
+            reason: status
+                .get_details_error_info()
+                .map_or_else(String::new, |info| info.reason),
+            fields,
+            retry_after: retry_delay(status),
+        }
+    }
+}
+
+impl ServerError {
+    /// An answer that the contract does not allow.
+    pub(super) fn unexpected(what: String) -> ServerError {
+        ServerError {
+            code: Code::Internal,
+            message: format!("the server answered with {what}, which the contract does not allow"),
+            reason: String::new(),
+            fields: Vec::new(),
+            retry_after: None,
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.message.is_empty(), self.reason.is_empty()) {
+            (false, _) => f.write_str(&self.message)?,
+            (true, false) => f.write_str(&self.reason)?,
+            (true, true) => f.write_str(self.code.description())?,
+        }
+        for violation in &self.fields {
+            // The message often says the same in other words; then once is enough.
+            if !self.message.contains(&violation.description) {
+                write!(f, "; {}: {}", violation.field, violation.description)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// What a failed call means for a lockRef, before an operation makes its own error of it.
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// The lockRef or the session has ended.
+    Ended(Lost),
+    /// The lockRef has a newer grant.
+    Superseded(ServerError),
+    /// The request is malformed.
+    Invalid(ServerError),
+    /// There is no such table, or no such lockRef.
+    NotFound(ServerError),
+    /// A limit is reached.
+    Limit(ServerError),
+    /// Not allowed, or not known.
+    Denied(ServerError),
+    /// It could not be done in the time there was; its outcome may be unknown.
+    Unavailable(ServerError),
+    /// Anything else.
+    Other(ServerError),
+}
+
+/// The reason of a live lockRef whose grant is not the newest (`google.rpc.ErrorInfo`).
+pub(super) const GRANT_SUPERSEDED: &str = "GRANT_SUPERSEDED";
+
+impl Fault {
+    pub(super) fn new(status: &Status) -> Fault {
+        let error = ServerError::new(status);
+        match status.code() {
+            Code::FailedPrecondition if error.reason == GRANT_SUPERSEDED => {
+                Fault::Superseded(error)
+            }
+            Code::FailedPrecondition => match end_reason(&error.reason) {
+                Some(reason) => Fault::Ended(Lost::new(reason, error.message)),
+                None => Fault::Other(error),
+            },
+            Code::InvalidArgument | Code::OutOfRange => Fault::Invalid(error),
+            Code::NotFound => Fault::NotFound(error),
+            Code::ResourceExhausted => Fault::Limit(error),
+            Code::PermissionDenied | Code::Unauthenticated => Fault::Denied(error),
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::AlreadyExists
+            | Code::Aborted
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss => match judge(status) {
+                Verdict::Repeat { .. } => Fault::Unavailable(error),
+                Verdict::Final => Fault::Other(error),
+            },
+        }
+    }
+
+    /// Why this attempt was refused before it did anything, if that is what it says: of earlier attempts it says nothing.
+    pub(super) fn refusal(self) -> Result<ServerError, Fault> {
+        match self {
+            Fault::Superseded(error)
+            | Fault::Invalid(error)
+            | Fault::Limit(error)
+            | Fault::Denied(error) => Ok(error),
+            Fault::Ended(_) | Fault::NotFound(_) | Fault::Unavailable(_) | Fault::Other(_) => {
+                Err(self)
+            }
+        }
+    }
+
+    /// The end of the lockRef or session that was named, if that is what it says.
+    pub(super) fn ended(self) -> Result<Lost, Fault> {
+        match self {
+            Fault::Ended(lost) => Ok(lost),
+            Fault::NotFound(error) => Ok(Lost::new(LostReason::NeverIssued, error.to_string())),
+            Fault::Superseded(_)
+            | Fault::Invalid(_)
+            | Fault::Limit(_)
+            | Fault::Denied(_)
+            | Fault::Unavailable(_)
+            | Fault::Other(_) => Err(self),
+        }
+    }
+}
+
+/// An EndReason by its name, with or without the enum's prefix.
+fn end_reason(name: &str) -> Option<LostReason> {
+    let reason = EndReason::from_str_name(name)
+        .or_else(|| EndReason::from_str_name(&format!("END_REASON_{name}")))?;
+    Some(LostReason::from(reason))
+}

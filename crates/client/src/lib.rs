@@ -1,0 +1,81 @@
+//! The client of Fermata: locks with fencing tokens, kept alive in the background.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use fermata_client::{Client, LockRequest};
+//!
+//! # async fn charge(_order: u32, _fencing_token: u64) {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect(["http://127.0.0.1:7450"])?;
+//! let request = LockRequest::new("orders/42").owner("billing on host-7");
+//! let guard = client.lock(request.wait(Duration::from_secs(60))).await?;
+//!
+//! let before = guard.get().await?;
+//! // What the lock protects must refuse a fencing token below the highest one it has seen: this
+//! // process may be stopped at any point and go on after the next holder was granted the lock.
+//! charge(42, guard.fencing_token()).await;
+//! guard.put("charged").await?;
+//! guard.release().await?;
+//! # let _ = before;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the caller must still check:
+//! - **Use the fencing token.** A guard knows that it is valid *now*; nothing can know that it still will be
+//!   when an effect reaches another system. Only that system can tell, by the token.
+//! - **Watch for the loss.** [`LockGuard::lost`] resolves before anyone else can have the lock (unless an
+//!   operator ended it by force); stop what the lock protects then.
+//! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
+//!
+//! What lives here: connecting and repeating calls ([`Client`]), liveness ([`Session`]), waiting
+//! ([`QueueEntry`]) and holding ([`LockGuard`]). What must not: anything of the server, with which only the
+//! contract is shared (`fermata_proto`).
+
+mod admin;
+mod answer;
+mod calls;
+mod clock;
+mod connect;
+mod connections;
+mod endpoint;
+mod entry;
+mod error;
+mod fault;
+mod grant;
+mod guard;
+mod held_lock;
+mod keep_alive;
+mod lease;
+mod lost;
+mod options;
+mod progress;
+mod release;
+mod renewal;
+mod request;
+mod retry;
+mod sent_write;
+mod session;
+#[cfg(test)]
+mod tests;
+mod validity;
+mod wait;
+mod watch;
+
+pub use answer::{Acquired, Created, LockStatus, Mutation, Renewed, Value};
+pub use clock::{BootClock, Clock, Moment};
+pub use connect::Client;
+pub use endpoint::parse_endpoint;
+pub use entry::QueueEntry;
+pub use error::{
+    CallError, ConnectError, CreateError, CriticalError, LockError, ReleaseError, SessionError,
+    WaitError,
+};
+pub use fault::{FieldViolation, ServerError};
+pub use guard::{GuardState, LockGuard};
+pub use lost::{Lost, LostReason};
+pub use options::ClientOptions;
+pub use progress::Progress;
+pub use request::{LockRequest, SessionRequest};
+pub use session::Session;

@@ -1,0 +1,96 @@
+//! How a lockRef, or a session, ended.
+
+use fermata_proto::EndReason;
+
+/// How a lockRef, or the session it lived by, ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Lost {
+    /// Why.
+    pub reason: LostReason,
+    /// The same in words, with what the server knows of who and why.
+    pub detail: String,
+}
+
+/// Why a lockRef ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostReason {
+    /// The server heard nothing from this client for the TTL.
+    Expired,
+    /// This client heard nothing from a server in time. Another may get the lock from now on.
+    ValidityEnded,
+    /// Its session was closed, or expired.
+    SessionClosed,
+    /// It was its turn, and nobody claimed it.
+    Unclaimed,
+    /// An operator ended it.
+    Forced,
+    /// It was released.
+    Released,
+    /// It has ended, and the server no longer keeps why.
+    NoLongerKept,
+    /// The server does not know it: it was never issued, or the store was replaced.
+    NeverIssued,
+    /// For a reason that this version of the client does not know; the detail says more.
+    Unknown,
+}
+
+impl LostReason {
+    /// One word for it, as the contract spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LostReason::Expired => "EXPIRED",
+            LostReason::ValidityEnded => "VALIDITY_ENDED",
+            LostReason::SessionClosed => "SESSION_CLOSED",
+            LostReason::Unclaimed => "UNCLAIMED",
+            LostReason::Forced => "FORCED",
+            LostReason::Released => "RELEASED",
+            LostReason::NoLongerKept => "NO_LONGER_KEPT",
+            LostReason::NeverIssued => "NEVER_ISSUED",
+            LostReason::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl From<EndReason> for LostReason {
+    fn from(reason: EndReason) -> LostReason {
+        match reason {
+            EndReason::Unspecified => LostReason::Unknown,
+            EndReason::Expired => LostReason::Expired,
+            EndReason::SessionClosed => LostReason::SessionClosed,
+            EndReason::Unclaimed => LostReason::Unclaimed,
+            EndReason::Forced => LostReason::Forced,
+            EndReason::Released => LostReason::Released,
+            EndReason::NoLongerKept => LostReason::NoLongerKept,
+        }
+    }
+}
+
+impl Lost {
+    pub(super) fn new(reason: LostReason, detail: impl Into<String>) -> Lost {
+        let detail = detail.into();
+        let detail = if detail.is_empty() {
+            reason.as_str().to_owned()
+        } else {
+            detail
+        };
+        Lost { reason, detail }
+    }
+
+    pub(super) fn validity_ended() -> Lost {
+        Lost::new(
+            LostReason::ValidityEnded,
+            "no server answered in time to keep it alive",
+        )
+    }
+
+    pub(super) fn released_here() -> Lost {
+        Lost::new(LostReason::Released, "it was released")
+    }
+
+    /// From a message that carries the reason as a number.
+    pub(super) fn from_wire(reason: i32, detail: &str) -> Lost {
+        let reason = EndReason::try_from(reason).unwrap_or(EndReason::Unspecified);
+        Lost::new(LostReason::from(reason), detail)
+    }
+}

@@ -1,0 +1,138 @@
+//! What is known of the attempts of one write: whether one of them may have taken effect though nobody heard so. That is
+//! not forgotten under a new grant (H7).
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fermata_proto::DOMAIN;
+use tonic::{Code, ConnectError, Response, Status};
+use tonic_types::{ErrorInfo, StatusExt};
+
+/// The reasons of an UNAVAILABLE that comes before anything was done.
+const NOTHING_DONE: [&str; 3] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE"];
+
+/// The attempts of one write, over all its repeats and grants.
+#[derive(Debug, Default)]
+pub(super) struct SentWrite {
+    in_doubt: AtomicBool,
+}
+
+impl SentWrite {
+    /// Whether an attempt may have taken effect, and its answer did not say.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Relaxed)
+    }
+
+    /// Makes one attempt. One that is given up half way stays in doubt.
+    pub(super) async fn attempt<T>(
+        &self,
+        attempt: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Response<T>, Status> {
+        let before = self.in_doubt.swap(true, Ordering::Relaxed);
+        let answer = attempt.await;
+        if !matches!(&answer, Err(status) if may_have_taken_effect(status)) {
+            self.in_doubt.store(before, Ordering::Relaxed);
+        }
+        answer
+    }
+}
+
+/// Whether a write that failed like this may have taken effect.
+fn may_have_taken_effect(status: &Status) -> bool {
+    if never_left(status) {
+        return false;
+    }
+    let info = status.get_details_error_info();
+    let Some(info) = info.filter(|info| info.domain == DOMAIN) else {
+        return true;
+    };
+    let is_unknown = |info: &ErrorInfo| info.metadata.get("write").is_some_and(|w| w == "unknown");
+    // Of a release the store may have done the write, and not the rest of it.
+    is_unknown(&info)
+        || status.code() == Code::Unavailable && !NOTHING_DONE.contains(&&*info.reason)
+}
+
+/// Whether there was no connection that the call could have gone out on.
+fn never_left(status: &Status) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    fn answered(code: Code, reason: &str, write: Option<&str>) -> Status {
+        let metadata: HashMap<String, String> = write
+            .map(|write| ("write".to_owned(), write.to_owned()))
+            .into_iter()
+            .collect();
+        let details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
+        Status::with_error_details(code, "", details)
+    }
+
+    #[test]
+    fn only_a_refusal_of_the_server_itself_says_that_nothing_was_written() {
+        let mut refused = Status::unavailable("refused");
+        let refusal = ConnectError(Box::new(std::io::Error::other("refused")));
+        refused.set_source(Arc::new(refusal));
+        let mut broken = Status::unavailable("broken");
+        broken.set_source(Arc::new(std::io::Error::other("reset")));
+        let precondition = Code::FailedPrecondition;
+        for (status, expected) in [
+            (refused, false),
+            (broken, true),
+            (Status::unavailable("of a proxy"), true),
+            (Status::deadline_exceeded("no answer"), true),
+            (answered(precondition, "GRANT_SUPERSEDED", None), false),
+            (
+                answered(precondition, "GRANT_SUPERSEDED", Some("unknown")),
+                true,
+            ),
+            (
+                answered(Code::ResourceExhausted, "LIMIT_REACHED", None),
+                false,
+            ),
+            (answered(Code::Unavailable, "ELSEWHERE", None), false),
+            (answered(Code::Unavailable, "STORE_UNAVAILABLE", None), true),
+            (
+                answered(Code::Unavailable, "OUTCOME_UNKNOWN", Some("unknown")),
+                true,
+            ),
+        ] {
+            assert_eq!(may_have_taken_effect(&status), expected, "{status:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_in_doubt_stays_so_whatever_is_refused_later() {
+        let sent = SentWrite::default();
+        let attempt = |status: Status| sent.attempt(async { Err::<Response<()>, _>(status) });
+        let refusal = || answered(Code::FailedPrecondition, "GRANT_SUPERSEDED", None);
+        let _refused = attempt(refusal()).await;
+        assert!(!sent.is_in_doubt());
+        let _lost = attempt(Status::unavailable("the answer was lost")).await;
+        let _refused = attempt(refusal()).await;
+        assert!(sent.is_in_doubt());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_is_given_up_is_in_doubt() {
+        let sent = SentWrite::default();
+        let attempt = sent.attempt(std::future::pending::<Result<Response<()>, Status>>());
+        let given_up = tokio::time::timeout(std::time::Duration::ZERO, attempt).await;
+        assert!(given_up.is_err() && sent.is_in_doubt());
+    }
+}

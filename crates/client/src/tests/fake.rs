@@ -1,0 +1,581 @@
+//! A lock service of one key, in memory, that does to each call what the test has prepared for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fermata_proto::lock_service_server::LockService;
+use fermata_proto::*;
+use futures_util::StreamExt as _;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_stream::Stream;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// What happens to one call.
+#[derive(Clone)]
+pub enum Act {
+    /// It is refused and has no effect.
+    Refuse(Status),
+    /// It takes effect, and its answer is lost.
+    LoseAnswer,
+    /// It takes effect, and its answer comes this late.
+    Late(Duration),
+    /// Nothing is known of it.
+    Hang,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// What happens to the next calls, by method; without an entry they are served.
+    pub acts: BTreeMap<&'static str, VecDeque<Act>>,
+    /// What happens to all later calls of a method.
+    pub always: BTreeMap<&'static str, Act>,
+    /// The calls, as they came in.
+    pub calls: Vec<String>,
+    /// The entries in the queue: lockRef without grant, request_id.
+    pub queue: VecDeque<(String, String)>,
+    /// How the ended entries ended.
+    pub ended: BTreeMap<String, (&'static str, String)>,
+    /// What every release that carries a put is refused with.
+    pub refuses_puts: Option<Status>,
+    pub grant: u64,
+    pub next: u64,
+    pub value: Option<bytes::Bytes>,
+    pub ttl: Duration,
+    /// How long a holder is thought to hold.
+    pub turn: Option<Duration>,
+    /// How many KeepAlive streams were opened.
+    pub streams: usize,
+    /// How many of them are open.
+    pub streams_open: usize,
+    /// Of the sessions, as they asked for it.
+    pub disconnect_grace: Option<Duration>,
+}
+
+impl State {
+    /// What an answer promises.
+    fn valid_for(&self) -> Option<prost_types::Duration> {
+        span(self.disconnect_grace.unwrap_or(self.ttl))
+    }
+}
+
+#[derive(Clone)]
+pub struct Fake {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+    breaks: Arc<Notify>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Fake {
+            state: Arc::new(Mutex::new(State {
+                ttl: Duration::from_secs(30),
+                ..State::default()
+            })),
+            changed: Arc::new(Notify::new()),
+            breaks: Arc::new(Notify::new()),
+        }
+    }
+}
+
+/// A refusal with a reason for programs.
+pub fn refusal(code: Code, reason: &str, words: &str) -> Status {
+    let info = ErrorDetails::with_error_info(
+        reason,
+        DOMAIN,
+        std::collections::HashMap::<String, String>::new(),
+    );
+    Status::with_error_details(code, words, info)
+}
+
+fn span(span: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(span).ok()
+}
+
+fn bare(lock_ref: &str) -> &str {
+    lock_ref.split_once('@').map_or(lock_ref, |(bare, _)| bare)
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Fake {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn next(&self, method: &'static str, act: Act) {
+        self.state().acts.entry(method).or_default().push_back(act);
+    }
+
+    pub fn always(&self, method: &'static str, act: Act) {
+        self.state().always.insert(method, act);
+    }
+
+    /// How often a method was called.
+    pub fn count(&self, method: &str) -> usize {
+        let named = |call: &&String| call.split(' ').next() == Some(method);
+        self.state().calls.iter().filter(named).count()
+    }
+
+    /// The calls of a method.
+    pub fn calls(&self, method: &str) -> Vec<String> {
+        let named = |call: &&String| call.split(' ').next() == Some(method);
+        self.state().calls.iter().filter(named).cloned().collect()
+    }
+
+    /// Puts somebody else into the queue.
+    pub fn occupy(&self) -> String {
+        let mut state = self.state();
+        state.next += 1;
+        let lock_ref = format!("default/k#{}.00000000", state.next);
+        state.queue.push_back((lock_ref.clone(), String::new()));
+        lock_ref
+    }
+
+    /// Ends an entry.
+    pub fn end(&self, lock_ref: &str, reason: &'static str, words: &str) {
+        let mut state = self.state();
+        let lock_ref = bare(lock_ref).to_owned();
+        state.queue.retain(|(entry, _)| *entry != lock_ref);
+        state.ended.insert(lock_ref, (reason, words.to_owned()));
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Gives the present holder a new grant, as a take-over does.
+    pub fn take_over(&self) {
+        self.state().grant += 1_000;
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the KeepAlive streams that are open.
+    pub fn break_streams(&self) {
+        self.breaks.notify_waiters();
+    }
+
+    /// Serves one call as prepared.
+    async fn act<T>(
+        &self,
+        method: &'static str,
+        call: String,
+        effect: impl FnOnce(&mut State) -> Result<T, Status>,
+    ) -> Result<Response<T>, Status> {
+        let act = {
+            let mut state = self.state();
+            state.calls.push(format!("{method} {call}"));
+            let next = state.acts.get_mut(method).and_then(VecDeque::pop_front);
+            next.or_else(|| state.always.get(method).cloned())
+        };
+        match act {
+            Some(Act::Refuse(status)) => return Err(status),
+            Some(Act::Hang) => std::future::pending().await,
+            Some(Act::Late(late)) => {
+                let answer = effect(&mut self.state());
+                self.changed.notify_waiters();
+                sleep(late).await;
+                return answer.map(Response::new);
+            }
+            Some(Act::LoseAnswer) => {
+                let _lost = effect(&mut self.state());
+                self.changed.notify_waiters();
+                return Err(Status::unavailable("the connection broke"));
+            }
+            None => {}
+        }
+        let answer = effect(&mut self.state());
+        self.changed.notify_waiters();
+        answer.map(Response::new)
+    }
+}
+
+/// A KeepAlive stream that counts as open.
+struct OpenStream(Fake);
+
+impl OpenStream {
+    fn new(fake: &Fake) -> OpenStream {
+        let mut state = fake.state();
+        state.streams += 1;
+        state.streams_open += 1;
+        OpenStream(fake.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.state().streams_open -= 1;
+    }
+}
+
+impl State {
+    fn status(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
+        let entry = bare(lock_ref);
+        if let Some((reason, words)) = self.ended.get(entry) {
+            return Err(refusal(Code::FailedPrecondition, reason, words));
+        }
+        match self.queue.iter().position(|(queued, _)| queued == entry) {
+            Some(0) => Ok((LockState::Held, 0)),
+            Some(ahead) => Ok((LockState::Waiting, ahead as u32)),
+            None => Err(refusal(Code::NotFound, "NEVER_ISSUED", "never issued")),
+        }
+    }
+
+    fn holder(&self, lock_ref: &str) -> Result<(), Status> {
+        self.status(lock_ref)?;
+        if lock_ref == self.granted(lock_ref) {
+            return Ok(());
+        }
+        let words = "this lockRef has a newer grant";
+        Err(refusal(Code::FailedPrecondition, "GRANT_SUPERSEDED", words))
+    }
+
+    fn granted(&self, lock_ref: &str) -> String {
+        let seq: u64 = bare(lock_ref)
+            .rsplit_once('#')
+            .and_then(|(_, entry)| entry.split_once('.'))
+            .and_then(|(seq, _)| seq.parse().ok())
+            .unwrap();
+        format!("{}@{}", bare(lock_ref), self.grant + seq)
+    }
+
+    fn token(&self, lock_ref: &str) -> u64 {
+        let granted = self.granted(lock_ref);
+        granted.rsplit_once('@').unwrap().1.parse().unwrap()
+    }
+
+    fn estimated(&self, position: u32) -> Option<prost_types::Duration> {
+        self.turn.and_then(|turn| span(turn * position))
+    }
+
+    fn acquired(&self, lock_ref: &str) -> Result<AcquireLockResponse, Status> {
+        let (state, position) = self.status(lock_ref)?;
+        let held = state == LockState::Held;
+        Ok(AcquireLockResponse {
+            lock_ref: if held {
+                self.granted(lock_ref)
+            } else {
+                bare(lock_ref).to_owned()
+            },
+            state: state.into(),
+            position,
+            fencing_token: if held { self.token(lock_ref) } else { 0 },
+            valid_for: span(self.ttl),
+            ..AcquireLockResponse::default()
+        })
+    }
+
+    fn renewed(&self, session: &str) -> Result<(), Status> {
+        if session.starts_with("session") && !self.ended.contains_key(session) {
+            return Ok(());
+        }
+        self.status(session).map(|_| ())
+    }
+}
+
+#[tonic::async_trait]
+impl LockService for Fake {
+    async fn create_lock_ref(
+        &self,
+        request: Request<CreateLockRefRequest>,
+    ) -> Result<Response<CreateLockRefResponse>, Status> {
+        let request = request.into_inner();
+        let call = request.request_id.clone();
+        self.act("create", call, |state| {
+            let known = |(_, id): &&(String, String)| *id == request.request_id;
+            let known = state.queue.iter().find(known).cloned();
+            let already_existed = known.is_some();
+            let lock_ref = known.map_or_else(
+                || {
+                    state.next += 1;
+                    let lock_ref = format!("default/k#{}.00000000", state.next);
+                    state
+                        .queue
+                        .push_back((lock_ref.clone(), request.request_id.clone()));
+                    lock_ref
+                },
+                |(lock_ref, _)| lock_ref,
+            );
+            let acquired = state.acquired(&lock_ref)?;
+            Ok(CreateLockRefResponse {
+                lock_ref: acquired.lock_ref,
+                state: acquired.state,
+                position: acquired.position,
+                fencing_token: acquired.fencing_token,
+                session: if request.session.is_empty() {
+                    lock_ref
+                } else {
+                    request.session
+                },
+                ttl: span(state.ttl),
+                valid_for: state.valid_for(),
+                already_existed,
+                ..CreateLockRefResponse::default()
+            })
+        })
+        .await
+    }
+
+    async fn acquire_lock(
+        &self,
+        request: Request<AcquireLockRequest>,
+    ) -> Result<Response<AcquireLockResponse>, Status> {
+        let request = request.into_inner();
+        let wait = super::super::calls::from_wire(request.wait);
+        let lock_ref = request.lock_ref.clone();
+        let answered = self.act("acquire", format!("{wait:?}"), |_| Ok(())).await;
+        answered?;
+        let refused = self.state().always.get("long acquire").cloned();
+        if let Some(Act::Refuse(status)) = refused
+            && !wait.is_zero()
+        {
+            return Err(status);
+        }
+        let turn = async {
+            loop {
+                let changed = self.changed.notified();
+                let now = self.state().acquired(&lock_ref);
+                match now {
+                    Ok(acquired) if acquired.state == i32::from(LockState::Waiting) => {}
+                    other => return other,
+                }
+                changed.await;
+            }
+        };
+        match timeout(wait, turn).await {
+            Ok(answer) => answer.map(Response::new),
+            Err(_) => self.state().acquired(&lock_ref).map(Response::new),
+        }
+    }
+
+    async fn release_lock(
+        &self,
+        request: Request<ReleaseLockRequest>,
+    ) -> Result<Response<ReleaseLockResponse>, Status> {
+        let request = request.into_inner();
+        let call = format!("{} call_no={}", request.lock_ref, request.call_no);
+        self.act("release", call, |state| {
+            let entry = bare(&request.lock_ref).to_owned();
+            if let (Some(refusal), Some(_)) = (&state.refuses_puts, &request.put) {
+                return Err(refusal.clone());
+            }
+            match state.ended.get(&entry) {
+                Some(("RELEASED", _)) => {
+                    return Ok(ReleaseLockResponse {
+                        already_released: true,
+                    });
+                }
+                Some((reason, words)) => {
+                    return Err(refusal(Code::FailedPrecondition, reason, words));
+                }
+                None => {}
+            }
+            if let Some(put) = request.put {
+                state.holder(&request.lock_ref)?;
+                state.value = (!put.delete).then_some(put.value);
+            }
+            state.queue.retain(|(queued, _)| *queued != entry);
+            state
+                .ended
+                .insert(entry, ("RELEASED", "it was released".to_owned()));
+            Ok(ReleaseLockResponse::default())
+        })
+        .await
+    }
+
+    async fn critical_get(
+        &self,
+        request: Request<CriticalGetRequest>,
+    ) -> Result<Response<CriticalGetResponse>, Status> {
+        let request = request.into_inner();
+        self.act("get", format!("call_no={}", request.call_no), |state| {
+            state.holder(&request.lock_ref)?;
+            Ok(CriticalGetResponse {
+                exists: state.value.is_some(),
+                value: state.value.clone().unwrap_or_default(),
+                valid_for: state.valid_for(),
+            })
+        })
+        .await
+    }
+
+    async fn critical_put(
+        &self,
+        request: Request<CriticalPutRequest>,
+    ) -> Result<Response<CriticalPutResponse>, Status> {
+        let request = request.into_inner();
+        self.act("put", format!("call_no={}", request.call_no), |state| {
+            state.holder(&request.lock_ref)?;
+            state.value = Some(request.value);
+            Ok(CriticalPutResponse {
+                valid_for: state.valid_for(),
+            })
+        })
+        .await
+    }
+
+    async fn critical_delete(
+        &self,
+        request: Request<CriticalDeleteRequest>,
+    ) -> Result<Response<CriticalDeleteResponse>, Status> {
+        let request = request.into_inner();
+        self.act("delete", format!("call_no={}", request.call_no), |state| {
+            state.holder(&request.lock_ref)?;
+            state.value = None;
+            Ok(CriticalDeleteResponse {
+                valid_for: state.valid_for(),
+            })
+        })
+        .await
+    }
+
+    type WatchLockStream = Answers<WatchLockResponse>;
+
+    async fn watch_lock(
+        &self,
+        request: Request<WatchLockRequest>,
+    ) -> Result<Response<Self::WatchLockStream>, Status> {
+        let lock_ref = request.into_inner().lock_ref;
+        self.act("watch", lock_ref.clone(), |_| Ok(())).await?;
+        let (notify, answered) = tokio::sync::mpsc::channel(16);
+        let fake = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let changed = fake.changed.notified();
+                let status = fake.state().acquired(&lock_ref);
+                let (message, ended) = match status {
+                    Ok(now) => (
+                        WatchLockResponse {
+                            state: now.state,
+                            lock_ref: now.lock_ref,
+                            position: now.position,
+                            fencing_token: now.fencing_token,
+                            valid_for: now.valid_for,
+                            estimated_wait: fake.state().estimated(now.position),
+                            ..WatchLockResponse::default()
+                        },
+                        false,
+                    ),
+                    Err(status) => {
+                        let info = status.get_details_error_info();
+                        let reason = info.map_or_else(String::new, |info| info.reason);
+                        let reason = format!("END_REASON_{reason}");
+                        let reason = EndReason::from_str_name(&reason).unwrap_or_default();
+                        (
+                            WatchLockResponse {
+                                state: LockState::Lost.into(),
+                                reason: reason.into(),
+                                detail: status.message().to_owned(),
+                                ..WatchLockResponse::default()
+                            },
+                            true,
+                        )
+                    }
+                };
+                if notify.send(Ok(message)).await.is_err() || ended {
+                    return;
+                }
+                changed.await;
+            }
+        });
+        let answered = tokio_stream::wrappers::ReceiverStream::new(answered);
+        Ok(Response::new(Box::pin(answered)))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        let request = request.into_inner();
+        let session = format!("session-{}", request.request_id);
+        self.act("open_session", request.request_id, |state| {
+            let grace = request.disconnect_grace;
+            state.disconnect_grace = grace.and_then(|grace| grace.try_into().ok());
+            Ok(OpenSessionResponse {
+                session,
+                disconnect_grace: grace,
+                ttl: span(state.ttl),
+                valid_for: state.valid_for(),
+            })
+        })
+        .await
+    }
+
+    async fn renew_session(
+        &self,
+        request: Request<RenewSessionRequest>,
+    ) -> Result<Response<RenewSessionResponse>, Status> {
+        let session = request.into_inner().session;
+        self.act("renew", session.clone(), |state| {
+            state.renewed(&session)?;
+            Ok(RenewSessionResponse {
+                disconnect_grace: state.disconnect_grace.and_then(span),
+                ttl: span(state.ttl),
+                valid_for: state.valid_for(),
+            })
+        })
+        .await
+    }
+
+    type KeepAliveStream = Answers<KeepAliveResponse>;
+
+    async fn keep_alive(
+        &self,
+        request: Request<Streaming<KeepAliveRequest>>,
+    ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        let open = OpenStream::new(self);
+        let fake = self.clone();
+        let answers = request.into_inner().then(move |asked| {
+            let fake = fake.clone();
+            async move {
+                let session = asked?.session;
+                let answer = fake.act("keep_alive", session.clone(), |state| {
+                    Ok(match state.renewed(&session) {
+                        Ok(()) => KeepAliveResponse {
+                            session: session.clone(),
+                            ttl: span(state.ttl),
+                            valid_for: state.valid_for(),
+                            disconnect_grace: state.disconnect_grace.and_then(span),
+                            reason: 0,
+                        },
+                        Err(_) => KeepAliveResponse {
+                            session: session.clone(),
+                            reason: EndReason::Forced.into(),
+                            ..KeepAliveResponse::default()
+                        },
+                    })
+                });
+                answer.await.map(Response::into_inner)
+            }
+        });
+        let breaks = Arc::clone(&self.breaks);
+        let answers = answers.take_until(async move { breaks.notified().await });
+        let answers = answers.inspect(move |_| {
+            let _ = &open;
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        let session = request.into_inner().session;
+        self.act("close_session", session, |_| {
+            Ok(CloseSessionResponse::default())
+        })
+        .await
+    }
+
+    async fn get(&self, _: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
+        self.act("read", String::new(), |state| {
+            Ok(GetResponse {
+                exists: state.value.is_some(),
+                value: state.value.clone().unwrap_or_default(),
+            })
+        })
+        .await
+    }
+}

@@ -1,0 +1,375 @@
+//! Until when a lock is believed in, and how its loss is told.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use super::fake::{Act, refusal};
+use super::{World, secs};
+use crate::{
+    CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionRequest,
+};
+
+const GRACE: Duration = Duration::from_millis(500);
+
+fn away(world: &World) {
+    for method in ["keep_alive", "renew", "put", "acquire", "watch", "release"] {
+        world
+            .fake
+            .always(method, Act::Refuse(Status::unavailable("away")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_stays_valid_for_as_long_as_the_server_answers() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(200)).await;
+    assert!(guard.is_valid());
+    let asked = world.fake.count("keep_alive");
+    // Each third of 30 s.
+    assert!((18..=21).contains(&asked), "{asked}");
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_keep_alive_stream_renewals_are_calls() {
+    let world = World::new();
+    let no_stream = Act::Refuse(Status::unimplemented("KeepAlive"));
+    world.fake.always("keep_alive", no_stream);
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_valid());
+    assert!(world.fake.count("renew") >= 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let start = tokio::time::Instant::now();
+    away(&world);
+    let lost = guard.lost().await;
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
+    // The server counts 30 s from when the create was sent.
+    assert!(start.elapsed() <= secs(27), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= secs(26));
+    assert!(!guard.is_valid());
+    assert_eq!(guard.valid_until(), None);
+    assert!(matches!(guard.put("x").await, Err(CriticalError::Lost(_))));
+    assert!(matches!(guard.release().await, Err(ReleaseError::Lost(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_end_brings_nothing_back() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    for method in ["keep_alive", "renew"] {
+        world.fake.always(method, Act::Late(secs(29)));
+    }
+    assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+    world.fake.state().always.clear();
+    tokio::time::sleep(secs(60)).await;
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_counts_from_when_it_was_asked_for() {
+    let world = World::new();
+    world.fake.next("create", Act::Late(secs(4)));
+    let asked = world.client.now();
+    let guard = world.client.lock("k").await.unwrap();
+    assert_eq!(guard.valid_until(), Some(asked.after(secs(27))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_renewal_counts_from_when_it_was_given() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let start = tokio::time::Instant::now();
+    world.fake.next("keep_alive", Act::Late(secs(4)));
+    away(&world);
+    guard.lost().await;
+    // Given after 10 s.
+    assert!(
+        (secs(36)..=secs(37)).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_not_believed_in_after_a_suspend() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    assert!(guard.is_valid());
+    world.clock.suspend(secs(3_600));
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_by_force_is_told_at_once_with_its_reason() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let (lost, ()) = tokio::join!(guard.lost(), async {
+        tokio::time::sleep(secs(1)).await;
+        world
+            .fake
+            .end(&guard.lock_ref(), "FORCED", "it was ended by ops: on fire");
+    });
+    assert_eq!(lost.reason, LostReason::Forced);
+    assert!(lost.detail.contains("on fire"));
+    assert_eq!(guard.state(), GuardState::Lost(lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_finds_the_lock_gone_loses_it() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("watch", Act::Hang);
+    world.fake.end(&guard.lock_ref(), "EXPIRED", "it expired");
+    let Err(CriticalError::Lost(lost)) = guard.put("x").await else {
+        panic!("it must be lost");
+    };
+    assert_eq!(lost.reason, LostReason::Expired);
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_does_not_outlive_the_validity() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    away(&world);
+    tokio::time::sleep(secs(25)).await;
+    let start = tokio::time::Instant::now();
+    let put = guard.put("x").await;
+    assert!(matches!(put, Err(CriticalError::Lost(_))), "{put:?}");
+    assert!(start.elapsed() <= secs(2) + secs(1) / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_session_keeps_many_locks_and_takes_them_with_it() {
+    let world = World::new();
+    let session = world
+        .client
+        .open_session(SessionRequest::new())
+        .await
+        .unwrap();
+    let guard = session.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_valid());
+    let id = session.id().to_owned();
+    let kept = world.fake.calls("keep_alive");
+    assert!(kept.iter().all(|call| call.ends_with(&id)), "{kept:?}");
+    away(&world);
+    let lost = session.lost().await;
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
+    assert!(!guard.is_valid());
+}
+
+async fn opened(world: &World) -> Session {
+    let opening = world.client.open_session(SessionRequest::new());
+    opening.await.unwrap()
+}
+
+/// In a session that ends half a second after its connection.
+async fn graceful(world: &World) -> (Session, LockGuard) {
+    let request = SessionRequest::new().disconnect_grace(GRACE);
+    let session = world.client.open_session(request).await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    assert_eq!(guard.disconnect_grace(), Some(GRACE));
+    assert_eq!(guard.ttl(), secs(30));
+    (session, guard)
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_disconnect_grace_a_renewal_is_sent_at_once_and_each_quarter_of_it() {
+    let world = World::new();
+    let (_session, guard) = graceful(&world).await;
+    tokio::time::sleep(GRACE / 10).await;
+    assert_eq!(world.fake.count("keep_alive"), 1);
+    tokio::time::sleep(secs(10)).await;
+    assert!(guard.is_valid());
+    assert!(guard.valid_for() <= GRACE / 10 * 9);
+    assert!(guard.valid_for() >= GRACE / 2);
+    let asked = world.fake.count("keep_alive");
+    assert!((75..=82).contains(&asked), "{asked}");
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
+    for act in [Act::Refuse(Status::unavailable("away")), Act::Hang] {
+        let world = World::new();
+        let (session, guard) = graceful(&world).await;
+        tokio::time::sleep(secs(5)).await;
+        for method in ["keep_alive", "renew", "watch"] {
+            world.fake.always(method, act.clone());
+        }
+        let start = tokio::time::Instant::now();
+        assert_eq!(guard.lost().await.reason, LostReason::ValidityEnded);
+        // The last renewal that was answered left up to a quarter of the grace before.
+        let (least, most) = (GRACE / 10 * 6, GRACE / 10 * 9);
+        assert!(start.elapsed() <= most, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= least, "{:?}", start.elapsed());
+        assert_eq!(session.valid_until(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_is_opened_anew_at_once() {
+    let world = World::new();
+    let (_session, guard) = graceful(&world).await;
+    for _ in 0..20 {
+        tokio::time::sleep(GRACE).await;
+        let broken = Act::Refuse(Status::unavailable("stopping"));
+        world.fake.next("keep_alive", broken);
+    }
+    tokio::time::sleep(GRACE).await;
+    assert!(guard.is_valid());
+    // None of them needed a call, of which the server does not learn that the client is there.
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_between_two_renewals_is_opened_again_before_the_next_is_due() {
+    let world = World::new();
+    let opened = world
+        .client
+        .open_session(SessionRequest::new().ttl(secs(30)));
+    let session = opened.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    tokio::time::sleep(secs(12)).await;
+    let before = world.fake.count("keep_alive");
+    assert!(before > 0, "a stream is open");
+    world.fake.break_streams();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("keep_alive"), before + 1);
+    // Nor is that more than one renewal.
+    tokio::time::sleep(secs(8)).await;
+    assert_eq!(world.fake.count("keep_alive"), before + 1);
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_closed_with_its_last_lock() {
+    let world = World::new();
+    let session = world
+        .client
+        .open_session(SessionRequest::new())
+        .await
+        .unwrap();
+    let guard = session.lock("k").await.unwrap();
+    drop(session);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("close_session"), 0);
+    drop(guard);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("close_session"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_leases_of_a_client_are_kept_alive_over_one_stream() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..5 {
+        sessions.push(opened(&world).await);
+    }
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(100)).await;
+    assert_eq!(world.fake.state().streams, 1);
+    assert!(guard.is_valid());
+    for session in &sessions {
+        assert!(session.valid_until().is_some());
+    }
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_ended_ends_no_other_on_the_stream() {
+    let world = World::new();
+    let (ended, other) = (opened(&world).await, opened(&world).await);
+    let id = ended.id().to_owned();
+    tokio::time::sleep(secs(1)).await;
+    world.fake.end(&id, "FORCED", "it was ended by ops");
+    assert_eq!(ended.lost().await.reason, LostReason::Forced);
+    tokio::time::sleep(secs(100)).await;
+    assert!(other.valid_until().is_some());
+    assert_eq!(world.fake.state().streams, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_stream_does_not_take_is_renewed_by_calls_and_leaves_the_stream_to_others()
+{
+    let world = World::new();
+    let (first, second) = (opened(&world).await, opened(&world).await);
+    let refused = Act::Refuse(refusal(Code::InvalidArgument, "MALFORMED", "no session"));
+    world.fake.next("keep_alive", refused);
+    tokio::time::sleep(secs(100)).await;
+    assert!(first.valid_until().is_some() && second.valid_until().is_some());
+    assert_eq!(world.fake.state().streams, 2);
+    // Once each; from then on only the one that was refused.
+    let calls = |session: &Session| {
+        let named = |call: &&String| call.ends_with(session.id());
+        world.fake.calls("renew").iter().filter(named).count()
+    };
+    let by_calls = [calls(&first), calls(&second)];
+    assert!(by_calls.contains(&1), "{by_calls:?}");
+    assert!(by_calls.iter().any(|calls| *calls > 5), "{by_calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_on_the_stream_costs_no_other_lease() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(opened(&world).await);
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(secs(20)).await;
+        world.fake.next("keep_alive", Act::Hang);
+    }
+    tokio::time::sleep(secs(60)).await;
+    for session in &sessions {
+        assert!(session.valid_until().is_some());
+    }
+    assert_eq!(world.fake.state().streams, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_within_its_grace() {
+    let world = World::new();
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        let request = SessionRequest::new().disconnect_grace(GRACE);
+        sessions.push(world.client.open_session(request).await.unwrap());
+    }
+    tokio::time::sleep(secs(2)).await;
+    for _ in 0..5 {
+        world.fake.state().calls.clear();
+        world.fake.break_streams();
+        tokio::time::sleep(GRACE / 2).await;
+        for session in &sessions {
+            let heard = format!("keep_alive {}", session.id());
+            assert!(world.fake.state().calls.contains(&heard));
+        }
+        tokio::time::sleep(secs(1)).await;
+    }
+    assert_eq!(world.fake.state().streams, 6);
+    assert_eq!(world.fake.count("renew"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_ends_with_the_last_lease() {
+    let world = World::new();
+    let session = opened(&world).await;
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(world.fake.state().streams_open, 1);
+    session.close().await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.state().streams_open, 0);
+    let _another = opened(&world).await;
+    tokio::time::sleep(secs(11)).await;
+    assert_eq!(world.fake.state().streams_open, 1);
+}

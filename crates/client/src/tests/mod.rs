@@ -1,0 +1,101 @@
+//! The client against a server that misbehaves as the test says, in one process and on a paused clock.
+
+mod fake;
+mod held_lock;
+mod repeats;
+mod waiting;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fermata_proto::lock_service_server::LockServiceServer;
+use hyper_util::rt::TokioIo;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+
+use super::clock::fake::FakeClock;
+use super::{Client, ClientOptions};
+use fake::Fake;
+
+/// A fake server, and a client of it whose clock the test can move.
+struct World {
+    fake: Fake,
+    client: Client,
+    clock: Arc<FakeClock>,
+    /// How many connections the client made.
+    opened: Arc<AtomicUsize>,
+}
+
+impl World {
+    fn new() -> World {
+        World::with(ClientOptions::default())
+    }
+
+    fn with(options: ClientOptions) -> World {
+        World::with_streams(options, None)
+    }
+
+    /// The server takes so many streams on one connection.
+    fn with_streams(options: ClientOptions, streams_max: Option<u32>) -> World {
+        World::build(options, streams_max, false)
+    }
+
+    /// The client knows a second endpoint, where nobody listens.
+    fn with_nobody() -> World {
+        World::build(ClientOptions::default(), None, true)
+    }
+
+    fn build(options: ClientOptions, streams_max: Option<u32>, nobody_too: bool) -> World {
+        let fake = Fake::default();
+        let (connections, incoming) = mpsc::unbounded_channel::<tokio::io::DuplexStream>();
+        let incoming = tokio_stream::StreamExt::map(
+            UnboundedReceiverStream::new(incoming),
+            Ok::<_, std::io::Error>,
+        );
+        let server = Server::builder()
+            .max_concurrent_streams(streams_max)
+            .add_service(LockServiceServer::new(fake.clone()))
+            .serve_with_incoming(incoming);
+        tokio::spawn(server);
+        let opened = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&opened);
+        let connect = tower::service_fn(move |_: Uri| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let sent = connections.send(theirs);
+            async move {
+                sent.map_err(|_| std::io::Error::other("no server"))?;
+                Ok::<_, std::io::Error>(TokioIo::new(ours))
+            }
+        });
+        let channel = move || {
+            Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect.clone())
+        };
+        let refuse = tower::service_fn(|_: Uri| async {
+            Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
+        });
+        let nobody =
+            move || Endpoint::from_static("http://nobody:1").connect_with_connector_lazy(refuse);
+        let clock = Arc::new(FakeClock::new());
+        let mut replicas: Vec<(String, Box<dyn Fn() -> Channel + Send + Sync>)> =
+            vec![("fake".to_owned(), Box::new(channel))];
+        if nobody_too {
+            replicas.push(("nobody".to_owned(), Box::new(nobody)));
+        }
+        let client =
+            Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();
+        World {
+            fake,
+            client,
+            clock,
+            opened,
+        }
+    }
+}
+
+/// So many seconds.
+fn secs(number: u64) -> Duration {
+    Duration::from_secs(number)
+}

@@ -1,0 +1,14 @@
+//! What the commands have in common, those of the server's program and those of the benchmark: which service they talk
+//! to, what they print, and what they exit with; and spans of time as people write them, in flags as in settings.
+//!
+//! What a single command does, and anything of the server, must not live here.
+
+pub mod exit;
+pub mod failure;
+pub mod output;
+pub mod remote;
+mod span;
+
+pub use failure::Failure;
+pub use remote::Remote;
+pub use span::{Span, SpanError};

@@ -1,0 +1,149 @@
+//! Which service to talk to, and how to print: the options that all client commands have. They may stand
+//! before the command or after it.
+
+use std::time::Duration;
+use std::{env, io};
+
+use fermata_client::{Client, ClientOptions};
+use tokio::net::TcpStream;
+
+use crate::failure::Failure;
+use crate::output::Format;
+use crate::span::Span;
+
+/// Where a service listens unless it is told otherwise.
+const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:7450";
+/// The variable that is read where no endpoint is given.
+pub const ENDPOINT_VARIABLE: &str = "FERMATA_ENDPOINT";
+/// The same for the table.
+pub const TABLE_VARIABLE: &str = "FERMATA_TABLE";
+
+/// The options, as given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Options of all client commands")]
+pub struct Remote {
+    /// Talk to this replica; repeat it for several replicas of one service [env: FERMATA_ENDPOINT, commas
+    /// between] [default: http://127.0.0.1:7450]
+    #[arg(long = "endpoint", value_name = "URL")]
+    endpoints: Vec<String>,
+
+    /// The table that the key is in [env: FERMATA_TABLE] [default: default]
+    #[arg(long, value_name = "TABLE")]
+    table: Option<String>,
+
+    /// How long a call may take, its repeats included; a wait for a lock aside [default: 15s]
+    #[arg(long, value_name = "SPAN")]
+    timeout: Option<Span>,
+
+    /// How to print [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    output: Option<Format>,
+}
+
+impl Remote {
+    /// These, and where one is not given, what was given before the command.
+    #[must_use]
+    pub fn or(self, before: &Remote) -> Remote {
+        Remote {
+            endpoints: if self.endpoints.is_empty() {
+                before.endpoints.clone()
+            } else {
+                self.endpoints
+            },
+            table: self.table.or_else(|| before.table.clone()),
+            timeout: self.timeout.or(before.timeout),
+            output: self.output.or(before.output),
+        }
+    }
+
+    /// Whether none was given.
+    pub fn is_empty(&self) -> bool {
+        *self == Remote::default()
+    }
+
+    /// Whether an endpoint was given as an option.
+    pub fn names_endpoints(&self) -> bool {
+        !self.endpoints.is_empty()
+    }
+
+    /// The endpoints in force.
+    pub fn endpoints(&self) -> Vec<String> {
+        if !self.endpoints.is_empty() {
+            return self.endpoints.clone();
+        }
+        let named = variable(ENDPOINT_VARIABLE).unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned());
+        named
+            .split(',')
+            .map(|endpoint| endpoint.trim().to_owned())
+            .collect()
+    }
+
+    /// The table in force; empty for the server's default one.
+    pub fn table(&self) -> String {
+        let given = self.table.clone().or_else(|| variable(TABLE_VARIABLE));
+        given.unwrap_or_default()
+    }
+
+    /// How long a call may take, where that was given.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(Span::duration)
+    }
+
+    /// How to print.
+    pub fn format(&self) -> Format {
+        self.output.unwrap_or_default()
+    }
+
+    /// A client for these.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let client = self.quiet_client(ClientOptions::default())?;
+        let timeout = client.options().timeout;
+        tokio::spawn(say_if_nobody_listens(self.endpoints(), timeout));
+        Ok(client)
+    }
+
+    /// A client for these that says nothing by itself, for who draws on the terminal. What is not given is as in
+    /// `options`.
+    pub fn quiet_client(&self, mut options: ClientOptions) -> Result<Client, Failure> {
+        if let Some(timeout) = self.timeout() {
+            options.timeout = timeout;
+        }
+        Ok(Client::connect_with(self.endpoints(), options)?)
+    }
+}
+
+/// The client goes on trying for its whole timeout, since a server may be just starting: whoever waits
+/// for that is told at once.
+async fn say_if_nobody_listens(endpoints: Vec<String>, timeout: Duration) {
+    for endpoint in &endpoints {
+        let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+        match TcpStream::connect(address).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            // It answers, or what is wrong takes its time to show.
+            Ok(_) | Err(_) => return,
+        }
+    }
+    eprintln!(
+        "fermata: nobody listens on {} (is `fermata serve` running there?); trying for {}",
+        endpoints.join(", "),
+        Span::from_duration(timeout)
+    );
+}
+
+/// An environment variable that is set to something.
+pub fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Who runs this, for labels: `user@host`.
+pub fn who() -> String {
+    let user = variable("USER").or_else(|| variable("LOGNAME"));
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok());
+    match (user, host) {
+        (Some(user), Some(host)) => format!("{user}@{host}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => String::new(),
+    }
+}

@@ -1,0 +1,131 @@
+//! The servers' codec: as prost's, but what cannot be decoded is the caller's fault and is told so.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+
+use prost::{DecodeError, Message};
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::{Code, Status};
+use tonic_prost::ProstEncoder;
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
+
+use crate::DOMAIN;
+
+/// The reason, for programs.
+const MALFORMED: &str = "MALFORMED";
+
+/// Encodes `T`, decodes `U`. Bad UTF-8 or a bad wire format is INVALID_ARGUMENT that names the field
+/// (tonic's own codec says INTERNAL).
+#[derive(Debug, Clone)]
+pub struct RequestCodec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for RequestCodec<T, U> {
+    fn default() -> Self {
+        RequestCodec(PhantomData)
+    }
+}
+
+impl<T, U> Codec for RequestCodec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = RequestDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        RequestDecoder(PhantomData)
+    }
+}
+
+/// Decodes requests.
+#[derive(Debug, Clone)]
+pub struct RequestDecoder<U>(PhantomData<U>);
+
+impl<U: Message + Default> Decoder for RequestDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        match U::decode(buf) {
+            Ok(message) => Ok(Some(message)),
+            Err(error) => Err(of_undecodable(&error)),
+        }
+    }
+}
+
+/// A message that is no protobuf of its type. prost says where, innermost first:
+/// `failed to decode Protobuf message: Mutation.value: ReleaseLockRequest.put: <what>`.
+pub fn of_undecodable(error: &DecodeError) -> Status {
+    let text = error.to_string();
+    let text = text
+        .strip_prefix("failed to decode Protobuf message: ")
+        .unwrap_or(&text);
+    let mut fields = Vec::new();
+    let mut what = text;
+    while let Some((entry, rest)) = what.split_once(": ") {
+        match entry.split_once('.') {
+            Some((message, field)) if is_name(message) && is_name(field) => fields.push(field),
+            Some(_) | None => break,
+        }
+        what = rest;
+    }
+    fields.reverse();
+    let field = fields.join(".");
+    let words = if field.is_empty() {
+        format!("the message cannot be decoded: {what}")
+    } else {
+        format!("{field}: cannot be decoded: {what}")
+    };
+    let mut details = ErrorDetails::with_error_info(MALFORMED, DOMAIN, HashMap::new());
+    details.set_bad_request(vec![FieldViolation {
+        reason: MALFORMED.to_owned(),
+        ..FieldViolation::new(field, words.clone())
+    }]);
+    Status::with_error_details(Code::InvalidArgument, words, details)
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateLockRefRequest, ReleaseLockRequest};
+
+    fn fields(status: &Status) -> Vec<String> {
+        let bad = status.get_details_bad_request().unwrap();
+        let violations = bad.field_violations.into_iter();
+        violations.map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_names_the_field_where_that_is_known() {
+        // Field 1 of CreateLockRefRequest is a string.
+        let bad_utf8 = CreateLockRefRequest::decode(&[0x0a, 0x01, 0xff][..]).unwrap_err();
+        let status = of_undecodable(&bad_utf8);
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(fields(&status), ["key"]);
+        assert!(status.message().contains("UTF-8"), "{}", status.message());
+
+        // Field 2 of ReleaseLockRequest is a Mutation, whose field 1 is bytes, sent here as a number.
+        let nested = ReleaseLockRequest::decode(&[0x12, 0x02, 0x08, 0x01][..]).unwrap_err();
+        assert_eq!(fields(&of_undecodable(&nested)), ["put.value"]);
+
+        let no_field = CreateLockRefRequest::decode(&[0x00][..]).unwrap_err();
+        let status = of_undecodable(&no_field);
+        assert_eq!(fields(&status), [""]);
+        assert!(
+            status.message().contains("invalid tag"),
+            "{}",
+            status.message()
+        );
+    }
+}

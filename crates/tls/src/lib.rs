@@ -1,0 +1,87 @@
+//! What TLS on any way needs: certificates from files, the cryptography, and what a refusal means. Who is trusted is
+//! said where the way is.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{CertificateError, Error, RootCertStore};
+
+/// Named, so that a second provider that is linked one day changes nothing.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// TLS was refused by the library itself.
+pub fn unusable(error: Error) -> String {
+    format!("TLS cannot be set up: {error}")
+}
+
+/// Those who may have signed; else what is wrong with the file.
+pub fn authorities(file: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(roots)
+}
+
+/// One at least.
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let unreadable = |error: pem::Error| unreadable(file, "certificate", &error);
+    let read = CertificateDer::pem_file_iter(file).map_err(unreadable)?;
+    let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(unreadable)?;
+    match certificates.is_empty() {
+        true => Err(unreadable(pem::Error::NoItemsFound)),
+        false => Ok(certificates),
+    }
+}
+
+/// A private key.
+pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| unreadable(file, "private key", &error))
+}
+
+/// The certificate and the key of these files are not of each other.
+pub fn not_a_pair(certificate_file: &Path, key_file: &Path, error: &Error) -> String {
+    let (certificate, key) = (certificate_file.display(), key_file.display());
+    format!("{certificate} and {key} do not go together: {error}")
+}
+
+fn unreadable(file: &Path, what: &str, error: &pem::Error) -> String {
+    let file = file.display();
+    match error {
+        pem::Error::NoItemsFound => format!("{file} holds no {what} in PEM"),
+        pem::Error::Io(error) => format!("{file}: {error}"),
+        other => format!("{file} holds no {what} in PEM: {other}"),
+    }
+}
+
+/// Why a connection to `whom` broke, where TLS is the reason.
+pub fn distrust(error: &io::Error, whom: &str) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    Some(match error {
+        // The second where another authority has the same name.
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => format!("{whom}'s certificate is not signed by the CA that was named"),
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!("{whom}'s certificate is not for the address it is reached at ({error})"),
+        Error::NoCertificatesPresented => format!("{whom} shows no certificate"),
+        Error::AlertReceived(alert) => {
+            format!("{whom} refused our certificate, or that we have none ({alert:?})")
+        }
+        Error::InvalidMessage(_) => format!("{whom} does not speak TLS ({error})"),
+        other => other.to_string(),
+    })
+}
+
+/// Whether that is how TLS begins, with an alert or a handshake. HTTP/2 begins with neither, on no side.
+pub fn is_begun_by(byte: u8) -> bool {
+    matches!(byte, 0x15 | 0x16)
+}
