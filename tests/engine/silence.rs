@@ -1,6 +1,8 @@
 //! A replica that lost contact with its store: silent, and back with its memory; or declared down, and another one then
 //! (H2).
 
+use std::time::Duration;
+
 use fermata::engine::{EngineError, LeaseId, LockStatus, Presence};
 use fermata::store::Life;
 
