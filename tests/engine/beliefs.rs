@@ -8,7 +8,7 @@ use fermata::store::{ClusterStore as _, Life};
 use super::keepers::{goes_unclaimed, keep_renewed};
 use super::replicas::{NO_WAIT, create, down, get, session, write};
 use super::shared::{Service, TTL};
-use super::world::{call, call_of, until};
+use super::world::{World, call, call_of, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_not_taken_for_down_while_it_answers_by_a_longer_ttl_than_the_observers() {
@@ -102,4 +102,16 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
         "{answered:?}"
     );
     goes_unclaimed((a, session), b, &in_vain, &last).await;
+}
+
+#[tokio::test]
+async fn a_call_with_a_grant_that_another_one_followed_is_refused() {
+    let world = World::new().await;
+    let held = world.create("k").await.lock_ref;
+    world.put(&held, "kept").await.unwrap();
+    let world = world.restart().await;
+    let again = world.acquire(&held).await;
+    assert_eq!(world.get(&again).await, Ok(Some("kept".to_owned())));
+    let superseded = Err(EngineError::GrantSuperseded);
+    assert_eq!(world.get(&held).await, superseded);
 }

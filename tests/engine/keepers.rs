@@ -178,6 +178,17 @@ async fn a_session_is_not_taken_over_from_a_keeper_that_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_handed_over_is_renewed_by_its_new_keeper_only() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    service.wires.cut("replica-0");
+    b.take_session(session, a.replica()).await.unwrap();
+    let lease = LeaseId::Session(session);
+    b.renew(&lease).await.unwrap();
+    assert_eq!(elsewhere(a.renew(&lease).await), b.replica());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there_if_nobody_renews_it()
  {
     let (_service, a, b) = &Service::two().await;

@@ -214,6 +214,18 @@ async fn a_stop_hands_keys_over_at_once_with_holder_and_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_says_that_it_stopped_only_once_its_keys_were_given_away() {
+    let (service, a, _) = &Service::two().await;
+    let (home, link) = (a.replica(), &service.replicas[0].link);
+    create(a, call("k", 20_000)).await;
+    link.stick(key("k"));
+    a.stop();
+    let given = tokio::time::timeout(TTL / 4, a.hand_over()).await;
+    assert!(given.is_err(), "it cannot be given away");
+    assert_eq!(link.life(home), Some(Life::Up(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_handed_over_unheard_is_served_by_whom_it_was_given_to() {
     let (service, a, b) = &Service::two().await;
     let held = create(a, call("k", 20_000)).await.lock_ref;
