@@ -13,7 +13,7 @@ use super::history::figures;
 use super::log::VIOLATION;
 
 /// How many are run unless [`COUNT`] says otherwise.
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 50;
 /// How many seeds, from 0 on.
 const COUNT: &str = "FERMATA_SIM_SEEDS";
 /// The one seed to run.

@@ -223,7 +223,7 @@ pub async fn who_is_asked_sees_a_hand_over_request_until_it_is_forgotten(store: 
     let of_other_home = request(8, 1, 1);
     let mut asked = vec![
         of_other_key.clone(),
-        of_a_session,
+        of_a_session.clone(),
         request(7, 1, 1),
         request(7, 1, 2),
         last_term.clone(),
@@ -249,7 +249,7 @@ pub async fn who_is_asked_sees_a_hand_over_request_until_it_is_forgotten(store: 
     cluster.forget_hand_over_request(&unknown).await.unwrap();
     assert_eq!(
         requests(&*cluster, 7).await,
-        [request(7, 1, 1), request(7, 1, 2)]
+        [request(7, 1, 1), request(7, 1, 2), of_a_session]
     );
     assert_eq!(requests(&*cluster, 8).await, [of_other_home]);
 }
