@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
 use crate::lock::{EndedAs, Fence, KeyId, LockRef, Mode, ReplicaId, SessionId};
-use crate::store::SessionRow;
+use crate::store::{SessionRow, StoreError};
 
 /// What keeps an entry alive.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -354,6 +354,16 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// What the store could not do.
+    pub(super) fn of_store(error: StoreError) -> EngineError {
+        EngineError::Unavailable(error.to_string())
+    }
+
+    /// What is said of a session that one replica no longer keeps, and another one not yet.
+    pub(super) fn changing_keeper() -> EngineError {
+        EngineError::Unavailable("the session is changing its keeper".to_owned())
+    }
+
     /// What a key answered instead of doing what was asked.
     pub(super) fn of_key(error: KeyError) -> EngineError {
         match error {

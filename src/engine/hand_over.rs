@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use super::Engine;
 use super::api::EngineError;
 use super::peers::{Peer, Presence, Ranked};
 use super::replica::Replica;
 use super::sessions;
+use super::{Engine, asking};
 use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -44,7 +44,7 @@ impl Engine {
         if from == replica.id || replica.is_down(from).await? {
             return replica.asked(&id, Call::TakeOver { from }).await.map(drop);
         }
-        replica.requests.request(&replica, &id, from).await
+        asking::request(&replica, &id, from).await
     }
 
     /// Makes this replica the keeper of a session whose keeper is down.

@@ -1,7 +1,7 @@
 //! The keys that this replica has a machine for, and who waits for answers of them.
 //!
 //! A [`Cell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
-//! given to the machine in place ([`super::shell`]); there is no task a key.
+//! given to the machine in place (shell.rs); there is no task a key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};

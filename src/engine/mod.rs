@@ -7,6 +7,7 @@ mod activity;
 mod admin;
 mod api;
 mod ask;
+mod asking;
 mod giving;
 mod hand_over;
 mod keys;
@@ -112,7 +113,7 @@ impl Engine {
             return Err(EngineError::ClockOff);
         }
         let ready = replica.store.health.ready();
-        ready.map_err(|error| EngineError::Unavailable(error.to_string()))
+        ready.map_err(EngineError::of_store)
     }
 
     /// Who serves a key, where that is this replica.
@@ -466,7 +467,7 @@ impl Engine {
             Ok(cell) => Ok(Value {
                 bytes: cell.and_then(|cell| cell.value),
             }),
-            Err(error) => Err(EngineError::Unavailable(error.to_string())),
+            Err(error) => Err(EngineError::of_store(error)),
         }
     }
 

@@ -96,7 +96,7 @@ impl Replica {
     /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.
     pub async fn is_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
         let is_down = self.membership.confirm_down(id).await;
-        is_down.map_err(|error| EngineError::Unavailable(error.to_string()))
+        is_down.map_err(EngineError::of_store)
     }
 
     /// Whether this replica should be the home of a key.

@@ -115,7 +115,7 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
                 (true, false) => sessions::take_over(replica, session, row.replica).await,
                 (false, _) => {
                     let forgotten = store.forget_session(session).await;
-                    forgotten.map_err(|error| super::EngineError::Unavailable(error.to_string()))
+                    forgotten.map_err(super::EngineError::of_store)
                 }
             };
             if let Err(error) = done {

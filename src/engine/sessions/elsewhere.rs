@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
-use super::table::Due;
-use super::{Keeper, changing, keeper, unavailable};
+use super::keeper;
+use super::table::{Due, Keeper};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::peers::{PeerError, Presence};
 use crate::engine::replica::Replica;
@@ -122,7 +122,7 @@ pub(in super::super) async fn renew(
             Presence::Live(peer) => peer,
             Presence::Local => {
                 let row = replica.store.sessions.load_session(session).await;
-                let row = row.map_err(unavailable)?.filter(|row| row.open);
+                let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
                 keeper::adopt_row(replica, row.ok_or(EngineError::SessionEnded)?).await?;
                 continue;
             }
@@ -161,7 +161,7 @@ pub(in super::super) async fn renew(
             }
         }
     }
-    Err(changing())
+    Err(EngineError::changing_keeper())
 }
 
 fn unreachable(why: &str) -> EngineError {
@@ -170,7 +170,7 @@ fn unreachable(why: &str) -> EngineError {
 
 async fn read_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Keeper, EngineError> {
     let row = replica.store.sessions.load_session(session).await;
-    let row: Option<SessionRow> = row.map_err(unavailable)?.filter(|row| row.open);
+    let row: Option<SessionRow> = row.map_err(EngineError::of_store)?.filter(|row| row.open);
     let Some(row) = row else {
         let boot = replica.clock.boot();
         replica.sessions.table.ended_elsewhere(session, boot);

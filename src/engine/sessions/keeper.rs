@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{NotRenewed, changing, elsewhere, unavailable};
-use crate::engine::api::{EngineError, Renewed};
+use super::table::NotRenewed;
+use crate::engine::api::EngineError;
 use crate::engine::peers::Presence;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
@@ -15,89 +15,12 @@ const REQUESTED_FOR: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often a change of a row that meets another one is tried.
-const TRIES_MAX: u32 = 8;
+pub(super) const TRIES_MAX: u32 = 8;
 
-fn too_many(replica: &Replica) -> EngineError {
+pub(super) fn too_many(replica: &Replica) -> EngineError {
     EngineError::Exhausted {
         what: "sessions_max",
         limit: replica.limits.sessions_max as u64,
-    }
-}
-
-/// Opens a session, or finds the open one with this id. To be run in a task of its own: a row that was written always
-/// gets its lease.
-pub(in super::super) async fn open(
-    replica: Arc<Replica>,
-    row: SessionRow,
-) -> Result<Renewed, EngineError> {
-    let mut tries = 0;
-    let mut may_be_written = false;
-    loop {
-        let table = &replica.sessions.table;
-        if !table.is_kept(row.id) && table.is_full() {
-            return Err(too_many(&replica));
-        }
-        let (found, is_new) = match replica.store.sessions.swap_session(0, &row).await {
-            SessionSwap::Applied => (row.clone(), true),
-            SessionSwap::Conflict(Some(found)) => (found, false),
-            // Its outcome is looked up by trying again: the row is there, or it is not.
-            swap @ (SessionSwap::Conflict(None) | SessionSwap::Unknown(_)) if tries < TRIES_MAX => {
-                may_be_written |= matches!(swap, SessionSwap::Unknown(_));
-                replica.clock.sleep(replica.backoff(tries)).await;
-                tries += 1;
-                continue;
-            }
-            SessionSwap::Conflict(None) => return Err(changing()),
-            SessionSwap::Unknown(error) => {
-                // If nobody asks for it again it expires, and its row is closed then.
-                table.keep(row, replica.time.now());
-                return Err(unavailable(error));
-            }
-            SessionSwap::NotStarted(error) => {
-                if may_be_written {
-                    table.keep(row, replica.time.now());
-                }
-                return Err(unavailable(error));
-            }
-        };
-        if !found.open {
-            return Err(EngineError::SessionEnded);
-        }
-        if let Some(field) = differs(&found, &row) {
-            return Err(EngineError::RequestMismatch { field });
-        }
-        if found.replica != replica.id {
-            // Opened through another replica, which did not get to say so.
-            table.read(&found, replica.clock.boot());
-            return elsewhere::renew(&replica, found.id).await;
-        }
-        let session = found.id;
-        if is_new {
-            if !table.keep(found, replica.time.now()) {
-                end(&replica, session).await;
-                return Err(too_many(&replica));
-            }
-        } else {
-            // By a change of the row where it is not kept here: it may be on its way to another replica.
-            adopt_row(&replica, found).await?;
-        }
-        let renewed = table.renew(session, replica.time.now(), false);
-        return renewed.map_err(|_| EngineError::SessionEnded);
-    }
-}
-
-/// The argument in which a session that was found differs from the one that is asked for.
-fn differs(found: &SessionRow, asked: &SessionRow) -> Option<&'static str> {
-    if found.ttl_ms != asked.ttl_ms {
-        Some("ttl")
-    } else if found.disconnect_grace_ms != asked.disconnect_grace_ms {
-        Some("disconnect_grace")
-    } else if found.owner != asked.owner {
-        Some("owner")
-    } else if found.identity != asked.identity {
-        Some("request_id")
-    } else {
-        None
     }
 }
 
@@ -110,7 +33,7 @@ pub(in super::super) async fn close(
     let renewed = replica.sessions.table.renew(session, now, false);
     if renewed == Err(NotRenewed::NotKept) {
         return match find(&replica, session).await {
-            Ok(()) => Err(changing()),
+            Ok(()) => Err(EngineError::changing_keeper()),
             Err(EngineError::SessionEnded) => Ok(true),
             Err(error) => Err(error),
         };
@@ -119,7 +42,7 @@ pub(in super::super) async fn close(
     match end(&replica, session).await {
         Closed::Done => Ok(renewed.is_err()),
         Closed::Stopped => Err(EngineError::Stopping),
-        Closed::Moved => Err(changing()),
+        Closed::Moved => Err(EngineError::changing_keeper()),
     }
 }
 
@@ -130,12 +53,12 @@ pub(super) async fn find(replica: &Arc<Replica>, session: SessionId) -> Result<(
         return Err(EngineError::SessionEnded);
     }
     let row = replica.store.sessions.load_session(session).await;
-    let row = row.map_err(unavailable)?.filter(|row| row.open);
+    let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
     let row = row.ok_or(EngineError::SessionEnded)?;
     if row.replica == replica.id {
         let replica = Arc::clone(replica);
         let adopted = tokio::spawn(async move { adopt_row(&replica, row).await });
-        return adopted.await.map_err(|_| changing())?;
+        return adopted.await.map_err(|_| EngineError::changing_keeper())?;
     }
     Err(EngineError::Elsewhere {
         home: row.replica,
@@ -259,7 +182,7 @@ pub(in super::super) async fn take_row(
                 return Ok(false);
             }
         }
-        SessionSwap::NotStarted(error) => return Err(unavailable(error)),
+        SessionSwap::NotStarted(error) => return Err(EngineError::of_store(error)),
     }
     match table.keep(row, replica.time.now()) {
         true => Ok(true),
@@ -295,7 +218,7 @@ pub(in super::super) async fn take_over(
 ) -> Result<(), EngineError> {
     let replica = Arc::clone(replica);
     let taken = tokio::spawn(async move { take_from(&replica, session, from).await });
-    taken.await.map_err(|_| changing())?
+    taken.await.map_err(|_| EngineError::changing_keeper())?
 }
 
 async fn take_from(
@@ -308,7 +231,7 @@ async fn take_from(
             replica.clock.sleep(replica.backoff(tries)).await;
         }
         let row = replica.store.sessions.load_session(session).await;
-        let row = row.map_err(unavailable)?.filter(|row| row.open);
+        let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
         let row = row.ok_or(EngineError::SessionEnded)?;
         if row.replica == replica.id {
             return adopt_row(replica, row).await;
@@ -327,7 +250,7 @@ async fn take_from(
             return Ok(());
         }
     }
-    Err(changing())
+    Err(EngineError::changing_keeper())
 }
 
 /// Asks the keeper of a session for it through the store, and waits for it.
@@ -349,12 +272,12 @@ async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineEr
         to: replica.id,
     };
     let sent = cluster.request_hand_over(&request).await;
-    sent.map_err(unavailable)?;
+    sent.map_err(EngineError::of_store)?;
     let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
     while replica.clock.boot() < until {
         replica.clock.sleep(LOOK_EVERY).await;
         let row = replica.store.sessions.load_session(session).await;
-        let row = row.map_err(unavailable)?.filter(|row| row.open);
+        let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
         let row = row.ok_or(EngineError::SessionEnded)?;
         if row.replica == replica.id {
             return adopt_row(replica, row).await;
@@ -377,7 +300,7 @@ pub(in super::super) async fn give(
     to: ReplicaId,
 ) -> Result<(), EngineError> {
     let row = replica.store.sessions.load_session(session).await;
-    let row = row.map_err(unavailable)?.filter(|row| row.open);
+    let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
     let is_asked_for = |row: &SessionRow| row.replica == replica.id && row.epoch == epoch;
     let Some(row) = row.filter(is_asked_for) else {
         // It means nothing any more.
@@ -403,7 +326,7 @@ pub(in super::super) async fn give(
         // Whoever is asked about it next reads the row: it is kept here again where that says so.
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
             replica.sessions.table.forget_keeper(session);
-            Err(unavailable(error))
+            Err(EngineError::of_store(error))
         }
     }
 }
@@ -419,6 +342,6 @@ pub(in super::super) async fn adopt_row(
     }
     match take_row(replica, row).await? {
         true => Ok(()),
-        false => Err(changing()),
+        false => Err(EngineError::changing_keeper()),
     }
 }

@@ -1,0 +1,86 @@
+//! Opening a session, which finds the one that an earlier try opened.
+
+use std::sync::Arc;
+
+use super::elsewhere;
+use super::keeper::{TRIES_MAX, adopt_row, end, too_many};
+use crate::engine::api::{EngineError, Renewed};
+use crate::engine::replica::Replica;
+use crate::store::{SessionRow, SessionSwap};
+
+/// Opens a session, or finds the open one with this id. To be run in a task of its own: a row that was written always
+/// gets its lease.
+pub(in super::super) async fn open(
+    replica: Arc<Replica>,
+    row: SessionRow,
+) -> Result<Renewed, EngineError> {
+    let mut tries = 0;
+    let mut may_be_written = false;
+    loop {
+        let table = &replica.sessions.table;
+        if !table.is_kept(row.id) && table.is_full() {
+            return Err(too_many(&replica));
+        }
+        let (found, is_new) = match replica.store.sessions.swap_session(0, &row).await {
+            SessionSwap::Applied => (row.clone(), true),
+            SessionSwap::Conflict(Some(found)) => (found, false),
+            // Its outcome is looked up by trying again: the row is there, or it is not.
+            swap @ (SessionSwap::Conflict(None) | SessionSwap::Unknown(_)) if tries < TRIES_MAX => {
+                may_be_written |= matches!(swap, SessionSwap::Unknown(_));
+                replica.clock.sleep(replica.backoff(tries)).await;
+                tries += 1;
+                continue;
+            }
+            SessionSwap::Conflict(None) => return Err(EngineError::changing_keeper()),
+            SessionSwap::Unknown(error) => {
+                // If nobody asks for it again it expires, and its row is closed then.
+                table.keep(row, replica.time.now());
+                return Err(EngineError::of_store(error));
+            }
+            SessionSwap::NotStarted(error) => {
+                if may_be_written {
+                    table.keep(row, replica.time.now());
+                }
+                return Err(EngineError::of_store(error));
+            }
+        };
+        if !found.open {
+            return Err(EngineError::SessionEnded);
+        }
+        if let Some(field) = differs(&found, &row) {
+            return Err(EngineError::RequestMismatch { field });
+        }
+        if found.replica != replica.id {
+            // Opened through another replica, which did not get to say so.
+            table.read(&found, replica.clock.boot());
+            return elsewhere::renew(&replica, found.id).await;
+        }
+        let session = found.id;
+        if is_new {
+            if !table.keep(found, replica.time.now()) {
+                end(&replica, session).await;
+                return Err(too_many(&replica));
+            }
+        } else {
+            // By a change of the row where it is not kept here: it may be on its way to another replica.
+            adopt_row(&replica, found).await?;
+        }
+        let renewed = table.renew(session, replica.time.now(), false);
+        return renewed.map_err(|_| EngineError::SessionEnded);
+    }
+}
+
+/// The argument in which a session that was found differs from the one that is asked for.
+fn differs(found: &SessionRow, asked: &SessionRow) -> Option<&'static str> {
+    if found.ttl_ms != asked.ttl_ms {
+        Some("ttl")
+    } else if found.disconnect_grace_ms != asked.disconnect_grace_ms {
+        Some("disconnect_grace")
+    } else if found.owner != asked.owner {
+        Some("owner")
+    } else if found.identity != asked.identity {
+        Some("request_id")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,76 @@
+//! Renewals, wherever a session is kept.
+
+use std::sync::Arc;
+
+use super::table::NotRenewed;
+use super::{elsewhere, keeper};
+use crate::engine::api::{EngineError, Renewed};
+use crate::engine::replica::Replica;
+use crate::lock::SessionId;
+
+impl Replica {
+    /// A renewal of a session by whoever wants to be told its validity: here, or at its keeper.
+    pub async fn renew_session(
+        self: &Arc<Self>,
+        session: SessionId,
+    ) -> Result<Renewed, EngineError> {
+        match self.sessions.table.renew(session, self.time.now(), false) {
+            Ok(renewed) => Ok(renewed),
+            Err(NotRenewed::Ended) => Err(EngineError::SessionEnded),
+            Err(NotRenewed::NotKept) => match self.store.cluster {
+                Some(_) => elsewhere::renew(self, session).await,
+                None => Err(EngineError::SessionEnded),
+            },
+        }
+    }
+
+    /// A renewal by a client, at the keeper only: `Elsewhere` where that is another replica.
+    pub async fn renew_kept(
+        self: &Arc<Self>,
+        session: SessionId,
+        on_stream: bool,
+    ) -> Result<Renewed, EngineError> {
+        for _ in 0..2 {
+            let now = self.time.now();
+            match self.sessions.table.renew(session, now, on_stream) {
+                Ok(renewed) => return Ok(renewed),
+                Err(NotRenewed::Ended) => return Err(EngineError::SessionEnded),
+                Err(NotRenewed::NotKept) => keeper::find(self, session).await?,
+            }
+        }
+        Err(EngineError::changing_keeper())
+    }
+
+    /// As [`Replica::renew_session`], where what its keeper said lately is enough (H10).
+    pub async fn session_validity(
+        self: &Arc<Self>,
+        session: SessionId,
+    ) -> Result<Renewed, EngineError> {
+        match self.sessions.table.said(session, self.clock.boot()) {
+            Some(said) => Ok(said),
+            None => self.renew_session(session).await,
+        }
+    }
+
+    /// A renewal that nobody waits for, by a call about an entry that lives by the session.
+    pub fn renew_behind(self: &Arc<Self>, session: SessionId) {
+        let now = self.time.now();
+        if self.sessions.table.renew(session, now, false) != Err(NotRenewed::NotKept)
+            || !self.sessions.table.is_due(session, self.clock.boot())
+        {
+            return;
+        }
+        let replica = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = elsewhere::renew(&replica, session).await {
+                tracing::debug!(%session, %error, "a renewal could not be passed on to the keeper of a session");
+            }
+        });
+    }
+
+    /// Reads the row of a session that entries here live by, in a task of its own.
+    pub fn look_up_session(self: &Arc<Self>, session: SessionId) {
+        let replica = Arc::clone(self);
+        tokio::spawn(async move { elsewhere::read(&replica, session).await });
+    }
+}
