@@ -19,7 +19,7 @@ type Open = HashMap<Arc<KeyId>, watch::Receiver<Outcome>>;
 pub(super) struct Requests(Arc<Mutex<Open>>);
 
 /// A request that this call is to make.
-pub(super) struct Asked {
+pub(super) struct OpenRequest {
     open: Arc<Mutex<Open>>,
     id: Arc<KeyId>,
     outcome: watch::Sender<Outcome>,
@@ -34,7 +34,7 @@ fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 impl Requests {
     /// Joins the request for a key; where there is none, the caller has to make it. `None`: too many are open.
-    pub fn join(&self, id: &Arc<KeyId>) -> Option<(Awaited, Option<Asked>)> {
+    pub fn join(&self, id: &Arc<KeyId>) -> Option<(Awaited, Option<OpenRequest>)> {
         let mut open = locked(&self.0);
         if let Some(outcome) = open.get(id) {
             return Some((Awaited(outcome.clone()), None));
@@ -44,7 +44,7 @@ impl Requests {
         }
         let (sender, outcome) = watch::channel(None);
         open.insert(Arc::clone(id), outcome.clone());
-        let asked = Asked {
+        let asked = OpenRequest {
             open: Arc::clone(&self.0),
             id: Arc::clone(id),
             outcome: sender,
@@ -53,7 +53,7 @@ impl Requests {
     }
 }
 
-impl Asked {
+impl OpenRequest {
     /// Tells all who wait. Who comes after this asks anew.
     pub fn done(self, outcome: Result<(), EngineError>) {
         locked(&self.open).remove(&self.id);
@@ -61,7 +61,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         let mut open = locked(&self.open);
         // Not that of who came after `done`.
