@@ -1,8 +1,9 @@
 //! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
 //! them, on listeners of its own, the service between replicas.
 //!
-//! Stopping takes these steps: no more connections, health says NOT_SERVING, the engine ends its waits and
-//! settles what is in flight, open streams end, and what is left after a grace period is cut off.
+//! Stopping takes these steps: health says NOT_SERVING, no connection is accepted and streams end, the engine ends its
+//! waits, open calls are answered, and what is left after a grace period is cut off. What follows is in cli/serve.rs: keys
+//! are handed over, the row says `stopped`, and the store is closed.
 
 mod connection;
 mod handshake;

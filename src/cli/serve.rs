@@ -34,8 +34,8 @@ use signals::{Signals, end_at_once};
 /// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
 /// is in force.
 ///
-/// The first signal ends what is open in an orderly way, for --shutdown-grace at most; a second one ends
-/// it at once.
+/// The first signal ends it in an orderly way: open calls have --shutdown-grace, and handing its keys over to other
+/// replicas as much again, at most. A second one ends it at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \

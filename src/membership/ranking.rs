@@ -1,6 +1,7 @@
 //! Which replica should be the home of a key (H8): rendezvous hashing over configured names.
 //!
-//! All replicas compute the same, so nobody has to be asked; and one that comes or goes moves its own keys only.
+//! Replicas of one zone that see the same others compute the same, so nobody has to be asked; and one that comes or goes
+//! moves its own keys only. It is advice: the home is whose swap was applied.
 
 use std::cmp::Ordering;
 

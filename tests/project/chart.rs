@@ -106,7 +106,7 @@ fn the_pod_may_end_in_an_orderly_way() {
     if helm_is_missing() {
         return;
     }
-    for (grace, seconds) in [("10s", 20), ("0s", 10), ("3600s", 3610)] {
+    for (grace, seconds) in [("10s", 30), ("0s", 10), ("3600s", 7210)] {
         let set = format!("config.shutdown_grace={grace}");
         let pod = rendered("statefulset.yaml", &["--set", &set]).unwrap();
         let line = format!("      terminationGracePeriodSeconds: {seconds}\n");
