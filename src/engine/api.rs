@@ -334,11 +334,12 @@ pub enum EngineError {
     /// What became of a write is not known. Safe to repeat; until then a read may show it or not.
     #[error("it is not known whether the value was written; write it again before reading ({0})")]
     WriteUnknown(String),
-    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until one is. Repeat elsewhere.
+    /// This replica has had no heartbeat acknowledged for too long: it answers nothing until its row shows its next life.
+    /// Repeat elsewhere.
     #[error("this replica lost contact with the store and answers nothing until it is back")]
     Silent,
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
-    #[error("this replica was declared down and restarts under a new id")]
+    #[error("this replica was fenced and restarts under a new id")]
     CutOff,
     /// Another replica has what was asked for: ask there. Never told to a client.
     #[error("replica {home} is the home")]
@@ -394,7 +395,7 @@ impl EngineError {
         }
     }
 
-    /// The same, told of a call whose write may have been done before it failed.
+    /// The same, told of a call whose write may have been done before it failed (H7).
     #[must_use]
     pub fn with_write(self) -> EngineError {
         match self {

@@ -81,6 +81,8 @@ async fn ask_for(
             Err(EngineError::Elsewhere { home, version }) if home == from => {
                 term = term.max(version);
             }
+            // The store answered nothing: it is looked for again.
+            Err(EngineError::Unavailable(_)) => {}
             Err(error) => return Err(error),
         }
         if replica.membership.presence(from) == Presence::Down {

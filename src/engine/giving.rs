@@ -83,7 +83,9 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
     }
     match replica.membership.presence(request.to) {
         Presence::Live(_) => {}
-        Presence::Local | Presence::Silent | Presence::Down | Presence::Unsure => return,
+        // Another one may ask for it, too.
+        Presence::Local | Presence::Down => return forget(open).await,
+        Presence::Silent | Presence::Unsure => return,
     }
     match replica.asked(&id, Call::HandOver { to: request.to }).await {
         Ok(_) => {

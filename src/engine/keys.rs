@@ -138,6 +138,11 @@ impl Slot {
         }
     }
 
+    /// Whether nobody works at it.
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.machine.is_idle() && !self.is_lost
+    }
+
     /// Whether nothing is lost if it is forgotten.
     pub fn is_forgettable(&self) -> bool {
         self.calls.is_empty() && self.machine.is_forgettable() && !self.is_lost
@@ -211,8 +216,7 @@ impl Keys {
     fn forget_one(&self, shard: &mut Shard) -> bool {
         let idle = |cell: &Arc<Cell>| {
             let slot = cell.slot.try_lock().ok()?;
-            let is_idle = slot.calls.is_empty() && slot.machine.is_idle();
-            is_idle.then_some(slot.used)
+            slot.is_idle().then_some(slot.used)
         };
         let found = shard
             .iter()
@@ -227,7 +231,7 @@ impl Keys {
         };
         {
             let mut slot = cell.slot();
-            if !slot.calls.is_empty() || !slot.machine.is_idle() {
+            if !slot.is_idle() {
                 return false;
             }
             slot.removed = true;

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use super::api::EngineError;
 use crate::lock::KeyId;
 
-/// How many keys may be asked for at once.
-const OPEN_MAX: usize = 10_000;
+/// How many keys may be asked for at once: as many as a home works at.
+const OPEN_MAX: usize = 500;
 
 type Outcome = Option<Result<(), EngineError>>;
 type Open = HashMap<Arc<KeyId>, watch::Receiver<Outcome>>;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::{Cause, Grant};
+use super::api::EngineError;
 use super::keys::{CallResult, Cell, Listener, Open, Slot};
 use super::replica::{Counters, Replica};
 use super::sessions::Attached;
@@ -274,15 +275,23 @@ impl Replica {
     }
 
     fn lose(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot) {
-        tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+        // One that panics again and again is not taken over again and again.
+        let is_first = !slot.is_lost;
         slot.start_over();
         self.detach_lost(cell, slot);
-        let (replica, id) = (Arc::clone(self), Arc::clone(&cell.id));
+        if !is_first {
+            return;
+        }
+        tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+        let (replica, cell) = (Arc::clone(self), Arc::clone(cell));
         tokio::spawn(async move {
             replica.clock.sleep(LOST_FOR).await;
             let call = Call::TakeOver { from: replica.id };
-            if let Err(error) = replica.asked(&id, call).await {
-                tracing::debug!(key = %id, %error, "a key whose memory was lost is left to its next call");
+            if let Err(error) = replica.asked(&cell.id, call).await {
+                tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
+                if matches!(error, EngineError::Elsewhere { .. }) {
+                    cell.slot().is_lost = false;
+                }
             }
         });
     }

@@ -217,7 +217,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Rep
         if engine.is_stopped() {
             return;
         }
-        tracing::error!(replica = %last.id, "this replica was declared down: it restarts under a new id");
+        tracing::error!(replica = %last.id, "this replica was fenced: it restarts under a new id");
         engine.set(Current::Waiting {
             why: EngineError::CutOff.to_string(),
             last: Some(Arc::clone(&last)),

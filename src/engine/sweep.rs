@@ -69,7 +69,10 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
             };
             let is_mine = match replica.membership.presence(home.replica) {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
-                Presence::Local => replica.keys.find(&id).is_none(),
+                Presence::Local => {
+                    let cell = replica.keys.find(&id);
+                    cell.is_none_or(|cell| cell.slot().is_lost)
+                }
                 Presence::Down => replica.is_ranked(&id),
                 Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
             };

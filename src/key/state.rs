@@ -69,15 +69,16 @@ pub struct KeyState {
     pub fence: Fence,
     /// How many timestamps belong to `fence` (I3).
     pub width: u32,
-    /// A holder went without a clean release: the next one must rewrite the value first (I7).
+    /// A write of a former grant may still arrive: the value is rewritten before HELD is answered under the next one (I7).
     pub unsynced: bool,
     /// What may have been used ahead of this row.
     pub reserved: Reserved,
     /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
     /// the home's memory says so.
     pub kept: Option<Seq>,
-    /// In a hand-over: what was left of the lease of a holder that lives by itself, in milliseconds; 0 where it has a
-    /// whole TTL (H4). So a holder that is gone does not live on by going from home to home.
+    /// In a hand-over: what was left of the lease of a holder that lives by itself and that the home before did not hear
+    /// of, in milliseconds; 0 where it has a whole TTL (H4). So a holder that is gone does not live on by going from home
+    /// to home.
     pub holder_left_ms: u32,
     /// The live entries in the order of their seqs (I1).
     pub entries: VecDeque<Arc<Entry>>,

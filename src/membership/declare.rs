@@ -54,6 +54,7 @@ impl Shared {
         }
     }
 
+    /// Before a first take-over from it (H3): see [`super::Membership::confirm_down`].
     pub async fn confirm_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         if let Presence::Unsure = self.presence_after_read(id).await {
             return Err(StoreError::Unavailable(

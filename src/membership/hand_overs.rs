@@ -20,7 +20,7 @@ fn locked(open: &Open) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
 }
 
 /// A hand-over request to this replica. While it is kept, the same key is not asked for again in the same term; once it
-/// is dropped, the request comes again with the next round, unless it was forgotten.
+/// is dropped, the request comes again with the next read, unless it was forgotten.
 pub struct OpenHandOver {
     /// What is asked.
     pub request: HandOverRequest,
@@ -72,7 +72,7 @@ impl HandOvers {
         }
     }
 
-    /// What a read showed. What finds no room comes again with the next round.
+    /// What a read showed. What finds no room comes again with the next read.
     pub fn saw(&self, requests: Vec<HandOverRequest>) {
         for request in requests {
             let is_first = {

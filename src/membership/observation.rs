@@ -212,7 +212,7 @@ impl Observation {
             .map(|(id, _)| *id)
     }
 
-    /// The replica that should be home of a key, one of this zone if there is one. No zone: empty.
+    /// The replica that should be home of a key (H8), one of this zone if there is one. No zone: empty.
     pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
         let present = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);

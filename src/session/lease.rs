@@ -116,7 +116,7 @@ impl Lease {
         self.renew(now);
     }
 
-    /// When it expires unless there is another renewal.
+    /// When it expires unless there is another renewal (I8).
     pub fn expires(&self, now: Observed) -> Observed {
         if self.open_calls > 0 {
             // Whoever waits for the answer of a call is there.

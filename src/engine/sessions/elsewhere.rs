@@ -24,7 +24,7 @@ const AT_ONCE: usize = 256;
 const HOPS_MAX: usize = 4;
 
 /// Looks after them until this replica is fenced. One that takes long, since its row or its keeper does not answer, holds
-/// up no other.
+/// up no other, unless as many do as are worked at.
 pub(in super::super) async fn watch(replica: Arc<Replica>) {
     let mut ended = replica.ended.subscribe();
     let room = Semaphore::new(AT_ONCE);
@@ -48,8 +48,11 @@ pub(in super::super) async fn watch(replica: Arc<Replica>) {
             if at_work.insert(session) {
                 let (replica, room) = (&replica, &room);
                 open.push(async move {
-                    // Never closed.
-                    let _permit = room.acquire().await;
+                    // What has ended asks nobody. (It is never closed.)
+                    let _permit = match due.ended {
+                        true => None,
+                        false => room.acquire().await.ok(),
+                    };
                     look_after(replica, due).await;
                     session
                 });

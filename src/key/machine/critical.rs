@@ -187,6 +187,7 @@ impl Machine {
         }
     }
 
+    /// An error says whether the write may have been done (H7).
     fn put_done(
         &mut self,
         cx: &Context<'_>,

@@ -88,7 +88,8 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// A home that begins with this state: every lease begins with a full TTL. A holder that the home before may have
+    /// A home that begins with this state: every lease begins with a full TTL, but that of a holder which was handed over
+    /// without having been heard of: with what is left of it. A holder that the home before may have
     /// answered HELD counts as claimed.
     pub fn begin(
         cx: &Context<'_>,
@@ -207,12 +208,12 @@ impl Serving {
         .unwrap_or(cx.limits.session_claim_ttl)
     }
 
-    /// What is left of the lease of an entry, in milliseconds, one at least; 0 of one that lives by a session.
+    /// What is left of the lease of an entry, in milliseconds, rounded up, one at least; 0 of one that lives by a session.
     pub fn left_ms(&self, seq: Seq, now: Observed) -> u32 {
         let left = self
             .leases
             .get(seq)
-            .map(|lease| lease.left(now).as_millis());
+            .map(|lease| lease.left(now).as_micros().div_ceil(1_000));
         left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX).max(1))
     }
 

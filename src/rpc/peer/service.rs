@@ -139,7 +139,7 @@ impl PeerRpc {
         let made = async { Ok(call.serve_locally(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {
             Ok(Ok(answer)) => Outcome::Answer(answer.encode_to_vec().into()),
-            // Whoever asks may be able to, and takes the lockRef over for that. (Not in the middle of a section.)
+            // Whoever asks may be able to, and asks for the key for that. (Not in the middle of a section.)
             Ok(Err(error @ EngineError::ClockOff)) if !call.is_write() => Outcome::Unable(Unable {
                 nothing_done: true,
                 why: error.to_string(),

@@ -105,21 +105,31 @@ fn a_holder_whose_grant_was_named_goes_with_its_open_writes() {
 }
 
 #[test]
-fn a_holder_that_is_handed_over_has_what_was_left_of_its_lease() {
-    let mut world = World::serving(&[new_entry(1)]);
-    world.pass(TTL - Duration::from_millis(700));
-    let (_, row) = swap(&world.calls(hand_over()));
-    let mut next = World::new();
-    next.replica = replica(2);
-    next.pass(TTL * 2);
-    next.calls(Call::Adopt { term: 2 });
-    next.on(loaded(&row));
+fn a_holder_that_is_not_heard_of_has_what_was_left_of_its_lease_at_the_home_after_the_next() {
+    let adopted = |n, row: &Arc<KeyState>| {
+        let mut world = World::new();
+        world.replica = replica(n);
+        world.pass(TTL * 2);
+        world.calls(Call::Adopt { term: row.term() });
+        world.on(loaded(row));
+        world
+    };
     let left = |world: &mut World| {
         let now = world.observer.observe(world.at);
-        world.machine.lease_left(Seq(1), now).unwrap()
+        world.machine.lease_left(Seq(1), now).unwrap().1
     };
-    assert_eq!(left(&mut next), (TTL, Duration::from_millis(700)));
+    let mut first = World::serving(&[new_entry(1)]);
+    first.pass(TTL / 2);
+    let (_, row) = swap(&first.calls(hand_over()));
+    let mut next = adopted(2, &row);
+    assert_eq!(left(&mut next), TTL, "the first one heard of it");
+    next.pass(TTL - Duration::from_millis(700));
+    let (_, row) = swap(&next.calls(Call::HandOver { to: replica(3) }));
+    let mut last = adopted(3, &row);
+    assert_eq!(left(&mut last), Duration::from_millis(700));
     // Its client comes.
-    next.calls(Call::Renew { entry: entry(1) });
-    assert_eq!(left(&mut next), (TTL, TTL));
+    last.calls(Call::Renew { entry: entry(1) });
+    assert_eq!(left(&mut last), TTL);
+    let (_, row) = swap(&last.calls(hand_over()));
+    assert_eq!(row.holder_left_ms, 0);
 }
