@@ -221,6 +221,28 @@ pub(in super::super) async fn take_over(
     taken.await.map_err(|_| EngineError::changing_keeper())?
 }
 
+/// The row of a session that `from` keeps still; `None` where this replica keeps it, from here on.
+async fn row_kept_by(
+    replica: &Arc<Replica>,
+    session: SessionId,
+    from: ReplicaId,
+) -> Result<Option<SessionRow>, EngineError> {
+    let row = replica.store.sessions.load_session(session).await;
+    let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
+    let row = row.ok_or(EngineError::SessionEnded)?;
+    if row.replica == replica.id {
+        adopt_row(replica, row).await?;
+        return Ok(None);
+    }
+    if row.replica != from {
+        return Err(EngineError::Elsewhere {
+            home: row.replica,
+            version: u64::from(row.epoch),
+        });
+    }
+    Ok(Some(row))
+}
+
 async fn take_from(
     replica: &Arc<Replica>,
     session: SessionId,
@@ -230,18 +252,9 @@ async fn take_from(
         if tries > 0 {
             replica.clock.sleep(replica.backoff(tries)).await;
         }
-        let row = replica.store.sessions.load_session(session).await;
-        let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-        let row = row.ok_or(EngineError::SessionEnded)?;
-        if row.replica == replica.id {
-            return adopt_row(replica, row).await;
-        }
-        if row.replica != from {
-            return Err(EngineError::Elsewhere {
-                home: row.replica,
-                version: u64::from(row.epoch),
-            });
-        }
+        let Some(row) = row_kept_by(replica, session, from).await? else {
+            return Ok(());
+        };
         if !replica.is_down(from).await? {
             return request(replica, row).await;
         }
@@ -276,17 +289,8 @@ async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineEr
     let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
     while replica.clock.boot() < until {
         replica.clock.sleep(LOOK_EVERY).await;
-        let row = replica.store.sessions.load_session(session).await;
-        let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-        let row = row.ok_or(EngineError::SessionEnded)?;
-        if row.replica == replica.id {
-            return adopt_row(replica, row).await;
-        }
-        if row.replica != from {
-            return Err(EngineError::Elsewhere {
-                home: row.replica,
-                version: u64::from(row.epoch),
-            });
+        if row_kept_by(replica, session, from).await?.is_none() {
+            return Ok(());
         }
     }
     Err(no_way())
