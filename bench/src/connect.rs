@@ -22,6 +22,14 @@ const WORKERS_PER_CONNECTION: usize = 16;
 pub(super) type Client =
     LockServiceClient<BoxCloneSyncService<Request<Body>, Response<Body>, Status>>;
 
+/// A client, and where it leads to.
+#[derive(Debug)]
+pub(super) struct Connected {
+    /// `HOST:PORT`; empty of one within the process.
+    pub(super) address: String,
+    pub(super) client: Client,
+}
+
 /// No connection to an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -62,14 +70,20 @@ where
 pub(super) async fn connect(
     endpoints: &[String],
     connections: usize,
-) -> Result<Vec<Client>, ConnectError> {
+) -> Result<Vec<Connected>, ConnectError> {
     let mut clients = Vec::new();
     for endpoint in endpoints
         .iter()
         .cycle()
         .take(connections.max(endpoints.len()))
     {
-        clients.push(client_of(channel(endpoint).await?));
+        let address = endpoint
+            .rsplit_once("://")
+            .map_or(&**endpoint, |(_, rest)| rest);
+        clients.push(Connected {
+            address: address.trim_end_matches('/').to_owned(),
+            client: client_of(channel(endpoint).await?),
+        });
     }
     Ok(clients)
 }

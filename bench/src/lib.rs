@@ -41,7 +41,7 @@ use uuid::Uuid;
 pub use self::args::Args;
 use self::args::{Plan, What};
 use self::baseline::Baseline;
-use self::connect::{ConnectError, connect, connections_for};
+use self::connect::{ConnectError, Connected, connect, connections_for};
 use self::counters::Counters;
 use self::disk::ProbeError;
 use self::interrupt::Interrupt;
@@ -242,7 +242,11 @@ async fn measure_one(
     interrupt: &mut Interrupt,
 ) -> Result<Run, BenchError> {
     let (clients, connections) = match replica {
-        Some(replica) => (vec![replica.client()], 0),
+        Some(replica) => {
+            let client = replica.client();
+            let address = String::new();
+            (vec![Connected { address, client }], 0)
+        }
         None => {
             let connections = plan.connections.unwrap_or(connections_for(workers));
             let clients = connect(&plan.endpoints, connections).await?;
@@ -258,8 +262,8 @@ async fn measure_one(
         plan.zipf_skew,
     );
     let workload = Arc::new(plan.workload(keys));
-    let callers = clients.iter().cycle();
-    let callers = callers.map(|client| Caller::new(client.clone(), Arc::clone(&workload)));
+    let clients: Arc<[Connected]> = clients.into();
+    let callers = (0..).map(|number| Caller::new(&clients, number, Arc::clone(&workload)));
     let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
     Ok(Run::new(workers, connections, outcome))
 }

@@ -55,7 +55,7 @@ fn in_process(engine: Engine) -> InProcess {
     let replica = Server::new(engine.clone(), Arc::new(SystemIds)).in_process();
     InProcess::new(replica.service(), async move {
         engine.stop();
-        engine.hand_over().await;
+        engine.leave().await;
         drop(replica);
     })
 }

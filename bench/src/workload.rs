@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fermata_proto::{
-    AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, LockState,
-    Mutation, ReleaseLockRequest,
+    AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, HOME_ADDRESS,
+    LockState, Mutation, ReleaseLockRequest,
 };
 use tokio::time::Instant;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
-use super::connect::Client;
+use super::connect::{Client, Connected};
 use super::counters::{Counters, decode, encode};
 use super::keys::{Keys, Random};
 use super::measure::{Failure, Phase};
@@ -63,7 +64,10 @@ pub(super) trait Worker: Send + 'static {
 /// A client of the service.
 #[derive(Debug)]
 pub(super) struct Caller {
+    /// The one in use: that of the home of the latest key, as a client with several endpoints does (H10).
     client: Client,
+    clients: Arc<[Connected]>,
+    number: usize,
     workload: Arc<Workload>,
     random: Random,
     /// Of a create that was not answered: the next one on its key finds the same entry again.
@@ -122,13 +126,35 @@ impl Worker for Caller {
 }
 
 impl Caller {
-    pub(super) fn new(client: Client, workload: Arc<Workload>) -> Caller {
+    /// The worker with this number, which begins with the client of the same number. There is one at least.
+    pub(super) fn new(
+        clients: &Arc<[Connected]>,
+        number: usize,
+        workload: Arc<Workload>,
+    ) -> Caller {
         Caller {
-            client,
+            client: clients[number % clients.len()].client.clone(),
+            clients: Arc::clone(clients),
+            number,
             workload,
             random: Random::new(),
             unanswered: None,
             times: Vec::with_capacity(Phase::ALL.len()),
+        }
+    }
+
+    /// Goes where the home of a key is, where an answer says so and there is a connection.
+    fn follow(&mut self, metadata: &MetadataMap) {
+        let home = metadata.get(HOME_ADDRESS);
+        let Some(home) = home.and_then(|home| home.to_str().ok()) else {
+            return;
+        };
+        let there = || self.clients.iter().filter(|one| one.address == home);
+        let count = there().count();
+        if count > 0
+            && let Some(one) = there().nth(self.number % count)
+        {
+            self.client = one.client.clone();
         }
     }
 
@@ -151,7 +177,9 @@ impl Caller {
         let call = self
             .client
             .create_lock_ref(within(ask, self.workload.call_within));
-        let created = timed(&mut self.times, Phase::Create, call).await?;
+        let created = timed_response(&mut self.times, Phase::Create, call).await?;
+        self.follow(created.metadata());
+        let created = created.into_inner();
         self.unanswered = None;
         if created.state() == LockState::Held {
             return Ok(Held {
@@ -278,11 +306,21 @@ async fn timed<T>(
     phase: Phase,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Failure> {
+    let answer = timed_response(times, phase, call).await?;
+    Ok(answer.into_inner())
+}
+
+/// The same, with the metadata of the answer.
+async fn timed_response<T>(
+    times: &mut Vec<(Phase, Duration)>,
+    phase: Phase,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<Response<T>, Failure> {
     let begun = Instant::now();
     match call.await {
         Ok(answer) => {
             times.push((phase, begun.elapsed()));
-            Ok(answer.into_inner())
+            Ok(answer)
         }
         Err(status) => Err(Failure::answered(phase, &status)),
     }

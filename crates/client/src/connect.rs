@@ -15,6 +15,7 @@ use super::clock::{BootClock, Clock, Moment};
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
 use super::endpoint::connector;
 use super::error::ConnectError;
+use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::ClientOptions;
 use super::retry::{Backoff, Verdict, judge};
@@ -32,6 +33,7 @@ pub struct Client {
 
 struct Shared {
     connections: Connections,
+    homes: Homes,
     keep_alives: KeepAlives,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
@@ -166,6 +168,7 @@ impl Client {
         Client {
             shared: Arc::new(Shared {
                 connections: Connections::new(replicas, limits),
+                homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
                 options,
                 clock,
@@ -194,12 +197,15 @@ impl Client {
     /// The number of the replica in use, and an attempt at it.
     pub(super) fn attempt(&self, timeout: Duration) -> (usize, Attempt) {
         let at = self.shared.connections.current();
-        let attempt = Attempt {
+        (at, self.attempt_at(at, timeout))
+    }
+
+    fn attempt_at(&self, at: usize, timeout: Duration) -> Attempt {
+        Attempt {
             channel: self.shared.connections.calls(at),
             timeout,
             stream: None,
-        };
-        (at, attempt)
+        }
     }
 
     /// The same for a call that stays open, on a connection for such.
@@ -209,13 +215,34 @@ impl Client {
         permit: LongCallPermit,
     ) -> (usize, Attempt) {
         let at = self.shared.connections.current();
+        (at, self.long_attempt_at(at, timeout, permit))
+    }
+
+    fn long_attempt_at(&self, at: usize, timeout: Duration, permit: LongCallPermit) -> Attempt {
         let stream = self.shared.connections.long_call(at, permit);
-        let attempt = Attempt {
+        Attempt {
             channel: stream.channel(),
             timeout,
             stream: Some(stream),
+        }
+    }
+
+    /// The number of the replica that a call about this key is made at: its home, or the one in use.
+    fn best(&self, key: Option<&str>) -> usize {
+        let home = key.and_then(|key| self.shared.homes.of(key));
+        home.unwrap_or_else(|| self.shared.connections.current())
+    }
+
+    /// Remembers who the home of a key is, as an answer says.
+    fn note_home<T>(&self, key: &str, response: &Response<T>) {
+        let shared = &self.shared;
+        let Some(address) = homes::address(response.metadata()) else {
+            return;
         };
-        (at, attempt)
+        match shared.connections.at_address(address) {
+            Some(at) if at != shared.connections.current() => shared.homes.note(key, at),
+            Some(_) | None => shared.homes.forget(key),
+        }
     }
 
     /// Goes on to the next endpoint, unless another call has left `failed` already.
@@ -232,22 +259,11 @@ impl Client {
         self.shared.keep_alives.link(self)
     }
 
-    /// One attempt of `op`, given up after `timeout`.
-    pub(super) async fn once<T, F, Fut>(
-        &self,
-        timeout: Duration,
-        op: F,
-    ) -> Result<Answer<T>, Status>
-    where
-        F: FnOnce(Attempt) -> Fut,
-        Fut: Future<Output = Result<Response<T>, Status>>,
-    {
-        self.once_on(None, timeout, op).await
-    }
-
-    /// The same; with a permit, of a call that stays open.
+    /// One attempt of `op`, given up after `timeout`: at the home of this key, where that is known; with a permit, of a call
+    /// that stays open.
     pub(super) async fn once_on<T, F, Fut>(
         &self,
+        key: Option<&str>,
         permit: Option<LongCallPermit>,
         timeout: Duration,
         op: F,
@@ -257,9 +273,10 @@ impl Client {
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
-        let (at, attempt) = match permit {
-            None => self.attempt(answered),
-            Some(permit) => self.long_attempt(answered, permit),
+        let at = self.best(key);
+        let attempt = match permit {
+            None => self.attempt_at(at, answered),
+            Some(permit) => self.long_attempt_at(at, answered, permit),
         };
         let sent = self.now();
         let result = match tokio::time::timeout(timeout, op(attempt)).await {
@@ -269,12 +286,20 @@ impl Client {
             ))),
         };
         match result {
-            Ok(response) => Ok(Answer {
-                message: response.into_inner(),
-                sent,
-            }),
+            Ok(response) => {
+                if let Some(key) = key {
+                    self.note_home(key, &response);
+                }
+                Ok(Answer {
+                    message: response.into_inner(),
+                    sent,
+                })
+            }
             Err(status) => {
                 if matches!(judge(&status), Verdict::Repeat { .. }) {
+                    if let Some(key) = key {
+                        self.shared.homes.forget(key);
+                    }
                     self.leave(at);
                 }
                 Err(self.named(at, status))
@@ -297,9 +322,10 @@ impl Client {
         named
     }
 
-    /// Attempts of `op` until one succeeds, one fails for good, or `total` is up.
+    /// Attempts of `op` until one succeeds, one fails for good, or `total` is up; at the home of this key.
     pub(super) async fn repeat<T, F, Fut>(
         &self,
+        key: Option<&str>,
         total: Duration,
         mut op: F,
     ) -> Result<Answer<T>, Status>
@@ -312,7 +338,7 @@ impl Client {
         loop {
             let left = self.now().until(end);
             let timeout = left.min(self.shared.options.attempt_timeout);
-            let status = match self.once(timeout, &mut op).await {
+            let status = match self.once_on(key, None, timeout, &mut op).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) => status,
             };
@@ -334,7 +360,17 @@ impl Client {
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        self.repeat(self.shared.options.timeout, op).await
+        self.repeat(None, self.shared.options.timeout, op).await
+    }
+
+    /// The same, at the home of this key.
+    pub(super) async fn call_about<T, F, Fut>(&self, key: &str, op: F) -> Result<Answer<T>, Status>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.repeat(Some(key), self.shared.options.timeout, op)
+            .await
     }
 
     /// Runs something that nobody waits for. Without a runtime it is left undone: TTLs see to it.

@@ -89,6 +89,15 @@ impl Connections {
         &self.replica(at).name
     }
 
+    /// The number of the replica that is reached at this address, `HOST:PORT`.
+    pub(super) fn at_address(&self, address: &str) -> Option<usize> {
+        let is_there = |replica: &Replica| {
+            let name = replica.name.trim_end_matches('/');
+            name.rsplit_once("://").map_or(name, |(_, rest)| rest) == address
+        };
+        self.replicas.iter().position(is_there)
+    }
+
     /// The number of the replica in use.
     pub(super) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)

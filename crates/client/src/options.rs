@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// How long one operation may take in all, its repeats included; a wait for a lock aside. 15 s: where a
-    /// replica crashes, its locks go on at another one after the replica TTL (10 s by default), so that it takes
-    /// more than that to see them go on. Where the service has another TTL, this should be half as much again.
+    /// replica crashes, its locks go on at another one after the replica TTL (5 s by default), so that it takes
+    /// more than that to see them go on. Where the service has another TTL, this should be twice as much.
     pub timeout: Duration,
     /// How long one attempt of it may take before it is repeated, on another endpoint if there is one. 5 s.
     pub attempt_timeout: Duration,

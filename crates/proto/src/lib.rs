@@ -7,6 +7,13 @@
 #[cfg(feature = "server")]
 pub mod codec;
 
+/// The metadata with the id of the home of a key, a UUID, in answers about a lock.
+pub const HOME_ID: &str = "fermata-home-id";
+/// The metadata with the address of the home for clients, `HOST:PORT`.
+pub const HOME_ADDRESS: &str = "fermata-home-address";
+/// The metadata with the term that the home serves the key in, in decimal.
+pub const HOME_TERM: &str = "fermata-home-term";
+
 /// The domain of every google.rpc.ErrorInfo sent by Fermata; a proxy has another one, or none.
 pub const DOMAIN: &str = "fermata.dev";
 

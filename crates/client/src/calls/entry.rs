@@ -12,6 +12,7 @@ use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
 use crate::error::{CreateError, ReleaseError, WaitError};
 use crate::fault::{Fault, ServerError};
+use crate::homes::{key_in, key_of};
 use crate::request::LockRequest;
 use crate::sent_write::SentWrite;
 
@@ -36,8 +37,9 @@ impl Client {
             read_value: false,
             mode: proto::LockMode::Exclusive.into(),
         };
+        let key = key_in(&request.table, &request.key);
         let answer = self
-            .call(|attempt| {
+            .call_about(&key, |attempt| {
                 let request = attempt.request(message.clone());
                 async move { attempt.locks().create_lock_ref(request).await }
             })
@@ -71,7 +73,7 @@ impl Client {
             give_up: false,
         };
         let answer = self
-            .once_on(permit, timeout, |attempt| {
+            .once_on(Some(key_of(lock_ref)), permit, timeout, |attempt| {
                 let request = attempt.request(message);
                 async move { attempt.locks().acquire_lock(request).await }
             })
@@ -88,7 +90,7 @@ impl Client {
             give_up: false,
         };
         let answer = self
-            .call(|attempt| {
+            .call_about(key_of(lock_ref), |attempt| {
                 let request = attempt.request(message.clone());
                 async move { attempt.locks().acquire_lock(request).await }
             })
@@ -125,7 +127,7 @@ impl Client {
         total: Duration,
     ) -> Result<bool, Status> {
         let answer = self
-            .repeat(total, |attempt| {
+            .repeat(Some(key_of(lock_ref)), total, |attempt| {
                 let call_no = call_no();
                 let request = attempt.request(proto::ReleaseLockRequest {
                     lock_ref: lock_ref.to_owned(),

@@ -56,7 +56,7 @@ impl Client {
         total: Duration,
     ) -> Result<Renewed, SessionError> {
         let answer = self
-            .repeat(total, |attempt| {
+            .repeat(None, total, |attempt| {
                 let request = attempt.request(proto::RenewSessionRequest {
                     session: session.to_owned(),
                 });

@@ -8,6 +8,7 @@ use crate::answer::{Mutation, Value};
 use crate::connect::Client;
 use crate::error::{CallError, CriticalError};
 use crate::fault::Fault;
+use crate::homes::key_of;
 use crate::sent_write::SentWrite;
 use crate::validity::Validity;
 
@@ -31,7 +32,7 @@ impl Client {
         mut call_no: impl FnMut() -> u64,
     ) -> Result<(Value, Validity), Status> {
         let answer = self
-            .call(|attempt| {
+            .call_about(key_of(lock_ref), |attempt| {
                 let request = attempt.request(proto::CriticalGetRequest {
                     lock_ref: lock_ref.to_owned(),
                     call_no: call_no(),
@@ -69,7 +70,7 @@ impl Client {
         match mutation {
             Mutation::Put(value) => {
                 let answer = self
-                    .call(|attempt| {
+                    .call_about(key_of(lock_ref), |attempt| {
                         let request = attempt.request(proto::CriticalPutRequest {
                             lock_ref: lock_ref.to_owned(),
                             value: value.clone(),
@@ -85,7 +86,7 @@ impl Client {
             }
             Mutation::Delete => {
                 let answer = self
-                    .call(|attempt| {
+                    .call_about(key_of(lock_ref), |attempt| {
                         let request = attempt.request(proto::CriticalDeleteRequest {
                             lock_ref: lock_ref.to_owned(),
                             call_no: call_no(),

@@ -53,6 +53,8 @@ pub struct State {
     pub streams_open: usize,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
+    /// The address of the home of its key, where it says one.
+    pub home: Option<String>,
 }
 
 impl State {
@@ -188,7 +190,12 @@ impl Fake {
         }
         let answer = effect(&mut self.state());
         self.changed.notify_waiters();
-        answer.map(Response::new)
+        let mut response = Response::new(answer?);
+        if let Some(home) = &self.state().home {
+            let home = home.parse().unwrap();
+            response.metadata_mut().insert(HOME_ADDRESS, home);
+        }
+        Ok(response)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod fake;
 mod held_lock;
+mod homes;
 mod repeats;
 mod waiting;
 
@@ -48,42 +49,17 @@ impl World {
     }
 
     fn build(options: ClientOptions, streams_max: Option<u32>, nobody_too: bool) -> World {
-        let fake = Fake::default();
-        let (connections, incoming) = mpsc::unbounded_channel::<tokio::io::DuplexStream>();
-        let incoming = tokio_stream::StreamExt::map(
-            UnboundedReceiverStream::new(incoming),
-            Ok::<_, std::io::Error>,
-        );
-        let server = Server::builder()
-            .max_concurrent_streams(streams_max)
-            .add_service(LockServiceServer::new(fake.clone()))
-            .serve_with_incoming(incoming);
-        tokio::spawn(server);
-        let opened = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&opened);
-        let connect = tower::service_fn(move |_: Uri| {
-            count.fetch_add(1, Ordering::Relaxed);
-            let (ours, theirs) = tokio::io::duplex(64 * 1024);
-            let sent = connections.send(theirs);
-            async move {
-                sent.map_err(|_| std::io::Error::other("no server"))?;
-                Ok::<_, std::io::Error>(TokioIo::new(ours))
-            }
-        });
-        let channel = move || {
-            Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect.clone())
-        };
-        let refuse = tower::service_fn(|_: Uri| async {
-            Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
-        });
-        let nobody =
-            move || Endpoint::from_static("http://nobody:1").connect_with_connector_lazy(refuse);
-        let clock = Arc::new(FakeClock::new());
-        let mut replicas: Vec<(String, Box<dyn Fn() -> Channel + Send + Sync>)> =
-            vec![("fake".to_owned(), Box::new(channel))];
+        let (fake, connect, opened) = serve(streams_max);
+        let mut replicas = vec![("fake".to_owned(), connect)];
         if nobody_too {
+            let refuse = tower::service_fn(|_: Uri| async {
+                Err::<TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::other("nobody listens"))
+            });
+            let endpoint = Endpoint::from_static("http://nobody:1");
+            let nobody = move || endpoint.connect_with_connector_lazy(refuse);
             replicas.push(("nobody".to_owned(), Box::new(nobody)));
         }
+        let clock = Arc::new(FakeClock::new());
         let client =
             Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();
         World {
@@ -93,6 +69,37 @@ impl World {
             opened,
         }
     }
+}
+
+type Connect = Box<dyn Fn() -> Channel + Send + Sync>;
+
+/// A fake server, what makes connections to it, and how many were made.
+fn serve(streams_max: Option<u32>) -> (Fake, Connect, Arc<AtomicUsize>) {
+    let fake = Fake::default();
+    let (connections, incoming) = mpsc::unbounded_channel::<tokio::io::DuplexStream>();
+    let incoming = tokio_stream::StreamExt::map(
+        UnboundedReceiverStream::new(incoming),
+        Ok::<_, std::io::Error>,
+    );
+    let server = Server::builder()
+        .max_concurrent_streams(streams_max)
+        .add_service(LockServiceServer::new(fake.clone()))
+        .serve_with_incoming(incoming);
+    tokio::spawn(server);
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    let connect = tower::service_fn(move |_: Uri| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let sent = connections.send(theirs);
+        async move {
+            sent.map_err(|_| std::io::Error::other("no server"))?;
+            Ok::<_, std::io::Error>(TokioIo::new(ours))
+        }
+    });
+    let channel =
+        move || Endpoint::from_static("http://fake:1").connect_with_connector_lazy(connect.clone());
+    (fake, Box::new(channel), opened)
 }
 
 /// So many seconds.
