@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use super::report::replica_name;
 use super::shared::calls::seconds;
 use super::shared::cassandra::{self, ClusterError};
 use super::shared::counters::{KEYS, TTL};
@@ -154,7 +155,7 @@ impl Faults {
             let all = matches!(kind, Kind::ReplicasRenewed | Kind::ReplicasApart);
             let on = match all {
                 true => String::new(),
-                false => format!("replica {}", number + 1),
+                false => replica_name(number + 1),
             };
             let begun = self.timeline.begins(kind, &on);
             let world = Arc::clone(&self.world);

@@ -87,7 +87,11 @@ pub fn html(report: &Report) -> Result<String, Failure> {
             escaped(&standstill.faults.join("; "))
         );
     }
-    page.push_str("</table>\n</body>\n</html>\n");
+    page.push_str("</table>\n");
+    for line in report.lines() {
+        let _ = writeln!(page, "<p>{}</p>", escaped(&line));
+    }
+    page.push_str("</body>\n</html>\n");
     Ok(page)
 }
 

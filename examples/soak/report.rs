@@ -1,17 +1,32 @@
 //! What came of a soak, as text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
+
+use fermata::engine::REPLICA_TTL;
 
 use super::faults::Kind;
 use super::machine;
 use super::run::SoakOptions;
+use super::shared::counters::TTL;
 use super::timeline::{Sample, Span, clock};
 
 /// How many violations are kept.
 const BROKEN_MAX: usize = 100;
-/// How many of the longest standstills are told.
+/// How many of the longest standstills are listed.
 const STANDSTILLS_MAX: usize = 5;
+/// How many of the waits that were too long are listed.
+const LONG_WAITS_MAX: usize = 10;
+/// What is longer is listed by what was active meanwhile.
+const LONG: Duration = Duration::from_secs(5);
+/// How many kinds of such waits are listed.
+const CAUSES_MAX: usize = 20;
+/// Outside a loss of majority nobody should wait for longer: the TTL of who is before it, and 2 s.
+const WAIT_MAX: Duration = TTL.saturating_add(Duration::from_secs(2));
+
+/// How long after its pause a replica has found out, and that is seen.
+const KNOWN_WITHIN: Duration = Duration::from_secs(8);
 
 /// One turn that came.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +35,14 @@ pub struct Waited {
     pub held: Duration,
     /// For how long its client had waited.
     pub wait: Duration,
+}
+
+/// A replica that was fenced, and began anew under another id.
+pub struct Death {
+    /// When its log said so; up to a sample late.
+    pub at: Duration,
+    /// Numbered from 1.
+    pub replica: usize,
 }
 
 pub struct Report {
@@ -35,6 +58,7 @@ pub struct Report {
     pub waited: Vec<Waited>,
     pub faults: Vec<Span>,
     pub samples: Vec<Sample>,
+    pub deaths: Vec<Death>,
     /// From the begin of each round whose turns are known to the end of its last fault.
     pub rounds: Vec<(Duration, Duration)>,
     pub operations: usize,
@@ -59,7 +83,14 @@ pub struct Standstill {
     pub faults: Vec<String>,
 }
 
-/// What is told of one kind of fault.
+/// Waits of one cause: what was active in them.
+pub struct Cause {
+    pub words: String,
+    pub count: usize,
+    pub longest: Duration,
+}
+
+/// What is said of one kind of fault.
 pub struct OfKind {
     pub kind: Kind,
     pub count: usize,
@@ -81,6 +112,7 @@ impl Report {
             waited: Vec::new(),
             faults: Vec::new(),
             samples: Vec::new(),
+            deaths: Vec::new(),
             rounds: Vec::new(),
             operations: 0,
             sections: 0,
@@ -136,23 +168,127 @@ impl Report {
         }
         spans.sort_by_key(|(from, to)| std::cmp::Reverse(to.saturating_sub(*from)));
         let longest = spans.into_iter().take(STANDSTILLS_MAX);
+        longest.map(|(from, to)| self.span(from, to)).collect()
+    }
+
+    /// Whether anything of it was while a majority of the nodes was away.
+    fn is_without_majority(&self, waited: &Waited) -> bool {
+        let asked = waited.held.saturating_sub(waited.wait);
+        let lost = |span: &&Span| {
+            matches!(span.kind, Kind::MajorityKilled | Kind::MajorityPaused)
+                && asked <= span.to
+                && waited.held >= span.from
+        };
+        self.faults.iter().any(|span| lost(&span))
+    }
+
+    /// The waits that no loss of majority was a part of.
+    fn waits_with_majority(&self) -> impl Iterator<Item = &Waited> {
+        let all = self.waited.iter();
+        all.filter(|waited| !self.is_without_majority(waited))
+    }
+
+    fn too_long(&self) -> impl Iterator<Item = &Waited> {
+        self.waits_with_majority()
+            .filter(|waited| waited.wait > WAIT_MAX)
+    }
+
+    /// The waits of more than 5 s outside a loss of majority by what was active in them, the most frequent first. A client
+    /// makes each call at the next replica in rounds of an odd number, and stays with one in the others.
+    pub fn causes(&self) -> Vec<Cause> {
+        let mut causes: BTreeMap<String, Cause> = BTreeMap::new();
+        for waited in self
+            .waits_with_majority()
+            .filter(|waited| waited.wait > LONG)
+        {
+            let asked = waited.held.saturating_sub(waited.wait);
+            let during = self
+                .faults
+                .iter()
+                .filter(|s| s.from < waited.held && s.to > asked);
+            let kinds: BTreeSet<Kind> = during.map(|span| span.kind).collect();
+            let kinds: Vec<&str> = kinds.into_iter().map(Kind::words).collect();
+            let of = |(from, _): &&(Duration, Duration)| *from <= waited.held;
+            let clients = match self.rounds.iter().filter(of).count() % 2 {
+                0 => "staying",
+                _ => "by turns",
+            };
+            let words = format!("{clients}: {}", kinds.join(", "));
+            let cause = causes.entry(words.clone()).or_insert(Cause {
+                words,
+                count: 0,
+                longest: Duration::ZERO,
+            });
+            cause.count += 1;
+            cause.longest = cause.longest.max(waited.wait);
+        }
+        let mut causes: Vec<Cause> = causes.into_values().collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.count));
+        causes.truncate(CAUSES_MAX);
+        causes
+    }
+
+    /// Those of them that were longer than they should be, the longest first, and what was active.
+    pub fn long_waits(&self) -> Vec<Standstill> {
+        let mut long: Vec<&Waited> = self.too_long().collect();
+        long.sort_by_key(|waited| std::cmp::Reverse(waited.wait));
+        let longest = long.into_iter().take(LONG_WAITS_MAX);
         longest
-            .map(|(from, to)| {
-                let during = self.faults.iter().filter(|s| s.from < to && s.to > from);
-                Standstill {
-                    from,
-                    lasted: to.saturating_sub(from),
-                    faults: during.map(Span::words).collect(),
-                }
-            })
+            .map(|waited| self.span(waited.held.saturating_sub(waited.wait), waited.held))
             .collect()
+    }
+
+    fn span(&self, from: Duration, to: Duration) -> Standstill {
+        let during = self.faults.iter().filter(|s| s.from < to && s.to > from);
+        Standstill {
+            from,
+            lasted: to.saturating_sub(from),
+            faults: during.map(Span::words).collect(),
+        }
+    }
+
+    /// Replicas that were fenced though they had not been paused for as long as the others wait.
+    pub fn false_deaths(&self) -> Vec<&Death> {
+        // Nobody is declared down, and nobody reads so, before there is a majority.
+        let known_by = |end: Duration| {
+            let lost = |span: &&Span| {
+                matches!(span.kind, Kind::MajorityKilled | Kind::MajorityPaused)
+                    && (span.from..=span.to).contains(&end)
+            };
+            let back = self.faults.iter().filter(lost).map(|span| span.to).max();
+            back.unwrap_or(end) + KNOWN_WITHIN
+        };
+        let is_paused = |death: &&Death, span: &&Span| {
+            span.kind == Kind::ReplicaPaused
+                && span.on == replica_name(death.replica)
+                && span.to.saturating_sub(span.from) >= REPLICA_TTL / 10 * 9
+                && (span.from..known_by(span.to)).contains(&death.at)
+        };
+        let explained = |death: &&Death| self.faults.iter().any(|span| is_paused(death, &span));
+        let deaths = self.deaths.iter();
+        deaths.filter(|death| !explained(death)).collect()
+    }
+
+    /// What should not have been, one line each: waits that were too long, and replicas that were taken for down.
+    pub fn lines(&self) -> Vec<String> {
+        let waits = self.long_waits().into_iter().map(|wait| {
+            let (lasted, from) = (wait.lasted.as_secs_f64(), clock(wait.from));
+            let faults = wait.faults.join("; ");
+            format!("LONG WAIT: {lasted:.1} s from {from}: {faults}")
+        });
+        let deaths = self.false_deaths().into_iter().map(|death| {
+            let from = death.at.saturating_sub(REPLICA_TTL * 2);
+            let faults = self.span(from, death.at).faults.join("; ");
+            let (name, at) = (replica_name(death.replica), clock(death.at));
+            format!("FENCED: {name} at {at}: {faults}")
+        });
+        waits.chain(deaths).collect()
     }
 
     /// Everything in one number each, with what it is called.
     pub fn totals(&self) -> Vec<(&'static str, String)> {
-        let mut waits: Vec<Duration> = self.waited.iter().map(|waited| waited.wait).collect();
-        waits.sort_unstable();
-        let wait = |hundredths| format!("{:.2} s", quantile(&waits, hundredths).as_secs_f64());
+        let all = quantiles(self.waited.iter());
+        let with_majority = quantiles(self.waits_with_majority());
         let seconds = self.took.as_secs_f64().max(1.0);
         vec![
             ("violations", self.violations.len().to_string()),
@@ -170,19 +306,15 @@ impl Report {
             ),
             ("grants", self.sections.to_string()),
             ("entries lost", self.lost.to_string()),
-            (
-                "waits for a turn",
-                format!(
-                    "median {}, 99 % below {}, longest {}",
-                    wait(50),
-                    wait(99),
-                    wait(100)
-                ),
-            ),
+            ("waits for a turn", all),
+            ("but without majority", with_majority),
+            ("too long of these", self.too_long().count().to_string()),
             (
                 "longest after faults",
                 format!("{:.2} s", self.longest_after.as_secs_f64()),
             ),
+            ("replicas fenced", self.deaths.len().to_string()),
+            ("without a pause", self.false_deaths().len().to_string()),
         ]
     }
 
@@ -240,6 +372,14 @@ impl Report {
                 standstill.faults.join("; ")
             );
         }
+        let _ = writeln!(text, "\n{:<7}{:>9}  Active", "OVER 5 s", "LONGEST");
+        for cause in self.causes() {
+            let longest = cause.longest.as_secs_f64();
+            let _ = writeln!(text, "{:<7}{longest:>8.1} s  {}", cause.count, cause.words);
+        }
+        for line in self.lines() {
+            let _ = writeln!(text, "\n{line}");
+        }
         if let Some(left_out) = self.left_out() {
             let _ = writeln!(text, "\n{left_out}");
         }
@@ -251,6 +391,19 @@ impl Report {
         }
         text
     }
+}
+
+/// What a fault is on, where it is on one replica, numbered from 1.
+pub fn replica_name(number: usize) -> String {
+    format!("replica {number}")
+}
+
+fn quantiles<'a>(waited: impl Iterator<Item = &'a Waited>) -> String {
+    let mut waits: Vec<Duration> = waited.map(|waited| waited.wait).collect();
+    waits.sort_unstable();
+    let wait = |hundredths| format!("{:.2} s", quantile(&waits, hundredths).as_secs_f64());
+    let (median, most, longest) = (wait(50), wait(99), wait(100));
+    format!("median {median}, 99 % below {most}, longest {longest}")
 }
 
 /// The one below which so many hundredths of them are, of sorted ones.

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 use super::faults::{Faults, PATIENCE};
-use super::report::{Report, Waited};
+use super::report::{Death, Report, Waited};
 use super::shared::cassandra::{Cluster, ClusterError};
 use super::shared::counters::Counters;
 use super::shared::history::Recorder;
@@ -96,6 +96,7 @@ async fn round(
         for misdeed in world.misdeeds() {
             report.broken(format!("round {number}: {misdeed}"));
         }
+        note_deaths(&world, &timeline, report);
         reports += 1;
         if reports.is_multiple_of(REPORT_EVERY) {
             let so_far = report.waited.len() + counters.finished();
@@ -151,5 +152,24 @@ async fn round(
     }
     // Calls that a client gave up are answered by now, or never.
     sleep(SAMPLE).await;
+    note_deaths(&world, &timeline, report);
     Ok(())
+}
+
+/// Notes which replicas were fenced since this was called last.
+fn note_deaths(world: &World, timeline: &Timeline, report: &mut Report) {
+    for (replica, times) in (1..).zip(world.fenced()) {
+        let known = report
+            .deaths
+            .iter()
+            .filter(|death| death.replica == replica);
+        let new = times.unwrap_or(0).saturating_sub(known.count());
+        for _ in 0..new {
+            timeline.tell(&format!("replica {replica} was fenced"));
+            report.deaths.push(Death {
+                at: timeline.elapsed(),
+                replica,
+            });
+        }
+    }
 }

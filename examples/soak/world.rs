@@ -19,6 +19,9 @@ const PANICS: [&str; 2] = ["panicked at", "ended unexpectedly"];
 /// How many such lines are kept.
 const PANICS_MAX: usize = 20;
 
+/// What it says where a replica found that it was declared down.
+const FENCED: &str = "this replica is fenced for good";
+
 pub struct World {
     pub cluster: Cluster,
     replicas: Vec<Mutex<Replica>>,
@@ -128,6 +131,13 @@ impl World {
             }
         }
         misdeeds
+    }
+
+    /// How often each replica has been fenced; nothing of one that is busy.
+    pub fn fenced(&self) -> Vec<Option<usize>> {
+        let times = |log: &str| log.lines().filter(|line| line.contains(FENCED)).count();
+        let of = |replica: &Mutex<Replica>| Some(times(&replica.try_lock().ok()?.log()));
+        self.replicas.iter().map(of).collect()
     }
 
     /// The lines of the replicas' logs that tell of a panic.
