@@ -20,7 +20,7 @@ use super::world::World;
 const GRACE: Duration = Duration::from_millis(500);
 /// Less than that TTL.
 const LATE: Duration = Duration::from_secs(20);
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 4;
 
 async fn create(client: &Sprayed, session: &str) -> String {
     let ask = CreateLockRefRequest {

@@ -34,12 +34,12 @@ async fn count_in(world: Option<World>, sections: usize) -> Option<World> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_are_exact_on_one_replica() {
-    count_in(World::of(1).await, 500).await;
+    count_in(World::of(1).await, 150).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_are_exact_though_every_call_goes_to_another_of_three_replicas() {
-    count_in(World::of(3).await, 500).await;
+    count_in(World::of(3).await, 150).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ use super::world::World;
 /// and what the clients before it in the queue take.
 const WAIT_MAX: Duration = Duration::from_secs(TTL.as_secs() + 5);
 /// How long a pause lasts: longer than the TTL of replicas, and of sessions.
-pub const PAUSE: Duration = Duration::from_secs(20);
+pub const PAUSE: Duration = Duration::from_secs(12);
 /// Sections that are finished after each fault, before the next.
 const MORE: usize = 60;
 
@@ -26,9 +26,15 @@ fn rounds() -> usize {
     })
 }
 
-/// What comes of a fault, and when it had ended.
+/// What comes of a fault of a replica, and when it had ended.
 async fn count_through<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> Option<()> {
-    let mut world = World::of(3).await?;
+    count_through_in(&mut World::of(3).await?, what, fault).await;
+    Some(())
+}
+
+/// The same of a fault of nodes.
+async fn count_through_nodes<F>(what: &str, fault: impl AsyncFn(&mut World) -> F) -> Option<()> {
+    let mut world = World::with_nodes_of_its_own(3).await?;
     count_through_in(&mut world, what, fault).await;
     Some(())
 }
@@ -116,7 +122,7 @@ async fn a_replica_that_is_paused_for_long_finds_out_before_it_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_killed_and_started_again_is_hardly_noticed() {
-    count_through("a node is killed", async |world: &mut World| {
+    count_through_nodes("a node is killed", async |world: &mut World| {
         signal_node(1, Signal::SIGKILL);
         sleep(Duration::from_secs(3)).await;
         start_nodes(world, &[1]);
@@ -126,7 +132,7 @@ async fn a_node_that_is_killed_and_started_again_is_hardly_noticed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_paused_is_worked_around() {
-    count_through("a node is paused", async |_: &mut World| {
+    count_through_nodes("a node is paused", async |_: &mut World| {
         signal_node(2, Signal::SIGSTOP);
         sleep(PAUSE).await;
         signal_node(2, Signal::SIGCONT);
@@ -136,13 +142,43 @@ async fn a_node_that_is_paused_is_worked_around() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_nothing_is_done_and_everything_goes_on_after_it() {
-    count_through("two nodes are killed", async |world: &mut World| {
+    count_through_nodes("two nodes are killed", async |world: &mut World| {
         signal_node(2, Signal::SIGKILL);
         signal_node(3, Signal::SIGKILL);
         sleep(Duration::from_secs(5)).await;
         start_nodes(world, &[2, 3]);
     })
     .await;
+}
+
+/// Longer than a replica answers without its store (4.5 s).
+const SILENCE: Duration = Duration::from_secs(6);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cassandra_that_is_silent_for_6_s_costs_no_replica_its_life_and_nobody_a_lock() {
+    let Some(world) = World::with_nodes_of_its_own(3).await else {
+        return;
+    };
+    let counters = Counters::start(world.sprayed());
+    counters.more(MORE).await;
+    for node in 1..=3 {
+        signal_node(node, Signal::SIGSTOP);
+    }
+    sleep(SILENCE).await;
+    for node in 1..=3 {
+        signal_node(node, Signal::SIGCONT);
+    }
+    counters.more(MORE).await;
+    let counted = counters.finish().await;
+    for replica in &world.replicas {
+        let log = replica.log();
+        assert!(
+            log.contains("answers nothing until"),
+            "it was not silent: {log}"
+        );
+        assert!(!log.contains("is fenced for good"), "{log}");
+    }
+    assert_eq!(counted.lost, 0, "{:?}", counted.answered);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

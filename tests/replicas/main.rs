@@ -29,6 +29,7 @@ mod network;
 mod replica;
 #[allow(dead_code, reason = "the soak uses more of it")]
 mod sprayed;
+mod stand_still;
 mod start;
 #[path = "../support/cassandra/mod.rs"]
 mod support;

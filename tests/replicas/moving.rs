@@ -19,7 +19,7 @@ use super::world::World;
 /// More than the TTL of replicas: what has less crashes with a replica that is killed.
 const TTL: Duration = Duration::from_secs(20);
 /// How long a replica is paused: until the others take it for down.
-const PAUSE: Duration = Duration::from_secs(13);
+const PAUSE: Duration = Duration::from_secs(8);
 /// How long a client is cut off from a replica that the others can reach.
 const CUT: Duration = Duration::from_secs(5);
 /// How long a replica may take to stop where nothing needs time: half of what it is given.

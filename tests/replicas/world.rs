@@ -8,7 +8,7 @@ use fermata::lock::TableName;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, Keyspace};
 use tempfile::TempDir;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::certificates::Authority;
 use super::history::{CheckedAtEnd, Recorder};
@@ -25,28 +25,35 @@ pub struct World {
     _checked: CheckedAtEnd,
     cluster: Arc<Cluster>,
     directory: TempDir,
-    _alone: Alone,
+    _room: Room,
 }
 
-/// Nodes are killed and paused: one world at a time.
-static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+/// How many worlds there may be at once. One in which nodes are killed or paused takes the place of all.
+const WORLDS: u32 = 2;
+static ROOM: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WORLDS as usize)));
 
-/// Who has it has the only world.
-pub type Alone = OwnedMutexGuard<()>;
+/// Who has all of it has the only world.
+pub type Room = OwnedSemaphorePermit;
+
+async fn room(many: u32) -> Room {
+    Arc::clone(&ROOM).acquire_many_owned(many).await.unwrap()
+}
 
 /// Waits until there is no other world. Blocks.
-pub fn alone() -> Alone {
-    Arc::clone(&ALONE).blocking_lock_owned()
+pub fn alone() -> Room {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(room(WORLDS))
 }
 
 impl World {
     /// A keyspace without tables, and no replica; `None` where Cassandra is left out.
     pub async fn without_tables() -> Option<World> {
-        let alone = Arc::clone(&ALONE).lock_owned().await;
-        World::on(alone, || support::for_tests::cluster(3)).await
+        World::on(room(1).await, || support::for_tests::cluster(3)).await
     }
 
-    async fn on(alone: Alone, cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
+    async fn on(room: Room, cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let cluster = tokio::task::spawn_blocking(cluster).await.unwrap()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +76,7 @@ impl World {
             keyspace: Keyspace::parse(&name).unwrap(),
             cluster,
             directory,
-            _alone: alone,
+            _room: room,
         })
     }
 
@@ -79,8 +86,14 @@ impl World {
         Some(world.with(replicas, &[]).await)
     }
 
+    /// The same, while there is no other world: whatever is done to the nodes, nobody else sees it.
+    pub async fn with_nodes_of_its_own(replicas: usize) -> Option<World> {
+        let world = World::on(room(WORLDS).await, || support::for_tests::cluster(3)).await?;
+        Some(world.with(replicas, &[]).await)
+    }
+
     /// The same, on nodes that nobody else uses, each in a group of its own.
-    pub async fn of_alone(alone: Alone, replicas: usize) -> Option<World> {
+    pub async fn of_alone(alone: Room, replicas: usize) -> Option<World> {
         let world = World::on(alone, || support::for_tests::cluster_alone(3)).await?;
         Some(world.with(replicas, &[]).await)
     }

@@ -37,6 +37,8 @@ pub struct Faults {
     pub delay_max: Duration,
     /// Whether all requests that execute a text, which is not prepared, are lost as well.
     pub lose_queries: bool,
+    /// A connection that sends more bytes than this at once is not read any more: its node is busy. None where this is 0.
+    pub stuck_above: usize,
 }
 
 /// What was done so far.
@@ -236,6 +238,9 @@ async fn carry_requests(
     loop {
         let frame = Frame::read(&mut from).await?;
         let faults = *node.faults.lock().unwrap();
+        if faults.stuck_above > 0 && frame.0.len() > faults.stuck_above {
+            return std::future::pending().await;
+        }
         if frame.executes() {
             node.requests.fetch_add(1, Ordering::Relaxed);
             if node.hits(faults.lose_requests) {

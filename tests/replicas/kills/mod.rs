@@ -24,16 +24,16 @@ const SLACK: Duration = Duration::from_secs(2);
 /// What a busy machine may add to one of several rounds.
 const BUSY: Duration = Duration::from_secs(3);
 /// How long the keys of a replica that was killed stand still.
-const REPLICA_TTL: Duration = Duration::from_secs(10);
+const REPLICA_TTL: Duration = fermata::engine::REPLICA_TTL;
 /// What most of them ask for here.
 const TTL: Duration = Duration::from_secs(2);
 /// More than a replica is waited for.
 const LONG: Duration = Duration::from_secs(30);
 
-/// How many locks are taken from killed holders; more with `FERMATA_KILL_ROUNDS`.
+/// How many locks are taken from killed holders, one of each kind at least; more with `FERMATA_KILL_ROUNDS`.
 fn rounds() -> usize {
     let rounds = std::env::var("FERMATA_KILL_ROUNDS");
-    rounds.map_or(6, |rounds| {
+    rounds.map_or(1, |rounds| {
         rounds.parse().expect("FERMATA_KILL_ROUNDS is a number")
     })
 }
