@@ -155,7 +155,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let ending = async {
         let stopped = serving.await?;
         // Last of all: from then on others may have what this replica had.
-        if timeout(grace, started.engine.hand_over()).await.is_err() {
+        if timeout(grace, started.engine.leave()).await.is_err() {
             tracing::warn!("the other replicas were not notified that this one stopped");
         }
         if let Some(store) = started.embedded {

@@ -77,7 +77,7 @@ impl Default for PeersConfig {
             secret_file: None,
             name: String::new(),
             zone: String::new(),
-            ttl: Span::from_secs(10),
+            ttl: Span::from_secs(5),
             tls: PeersTlsConfig::default(),
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) use minute::Minute;
 pub use minute::Turns;
 
-use super::Counts;
+use super::api::Counts;
 use crate::lock::KeyId;
 use crate::store::{ReplicaRow, StoreCounts};
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
 use super::activity::ReplicaActivity;
 use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
+use super::calls::{Engine, unexpected};
 use super::peers::Peer;
 use super::replica::Replica;
-use super::unexpected;
 use crate::key::KeyState;
 use crate::key::machine::{Answer, Call, EntryRef};
 use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
@@ -185,7 +184,7 @@ impl Engine {
         Ok(self.current()?.membership.peers())
     }
 
-    /// How much time this process was not running, as far as its leases noticed: that much longer they
+    /// For how long this process was not running, as far as its leases noticed, or might answer nobody: that much longer they
     /// lived.
     pub fn time_missed(&self) -> Duration {
         self.current()

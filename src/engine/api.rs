@@ -10,6 +10,21 @@ use crate::key::machine::KeyError;
 use crate::lock::{EndedAs, Fence, KeyId, LockRef, Mode, ReplicaId, SessionId};
 use crate::store::{SessionRow, StoreError};
 
+/// What the engine has at the moment, and what it counted since the process started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys that this replica knows: that it is the home of, or that are being looked up.
+    pub active_keys: usize,
+    /// Sessions that this replica keeps.
+    pub sessions: usize,
+    /// Compare-and-swaps that took effect.
+    pub swaps: u64,
+    /// Compare-and-swaps that met another state.
+    pub conflicts: u64,
+    /// Compare-and-swaps whose outcome had to be resolved.
+    pub unknown: u64,
+}
+
 /// What keeps an entry alive.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LeaseId {
@@ -340,7 +355,7 @@ pub enum EngineError {
     Silent,
     /// This replica is fenced, and answers nothing any more. Repeat elsewhere.
     #[error("this replica was fenced and restarts under a new id")]
-    CutOff,
+    Fenced,
     /// Another replica has what was asked for: ask there. Never told to a client.
     #[error("replica {home} is the home")]
     Elsewhere {
@@ -417,7 +432,7 @@ impl EngineError {
             | EngineError::Unavailable(_)
             | EngineError::ClockOff
             | EngineError::Silent
-            | EngineError::CutOff
+            | EngineError::Fenced
             | EngineError::Elsewhere { .. }
             | EngineError::Stopping) => EngineError::WriteUnknown(other.to_string()),
         }

@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::api::EngineError;
 use super::keys::Keys;
 use super::peers::Peers;
-use super::requests::Requests;
+use super::request_sent::Requests;
 use super::sessions::Sessions;
 use super::time::Time;
 use crate::clock::{Clock, Ids};
@@ -88,14 +88,14 @@ impl Replica {
             .is_sure()
             .map_err(|not_sure| match not_sure {
                 NotSure::Silent => EngineError::Silent,
-                NotSure::Fenced => EngineError::CutOff,
+                NotSure::Fenced => EngineError::Fenced,
                 NotSure::Stopped => EngineError::Stopping,
             })
     }
 
-    /// Whether another replica is down for good, by its row; declares it where it was silent for long enough.
-    pub async fn is_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
-        let is_down = self.membership.confirm_down(id).await;
+    /// Declares another replica down where it is suspected. Whether its row says that it is down, then.
+    pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, EngineError> {
+        let is_down = self.membership.declare_down(id).await;
         is_down.map_err(EngineError::of_store)
     }
 

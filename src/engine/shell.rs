@@ -435,6 +435,12 @@ impl Replica {
                     "another replica took a key that this one served: it answers for it no longer"
                 );
             }
+            Report::Contradicted { known, found } => {
+                tracing::error!(
+                    key = %cell.id, known, found,
+                    "the row of a key is not what its home wrote last: was its table restored? It is taken over from itself"
+                );
+            }
             Report::InDoubt { why } => {
                 let log_throttle = &self.log_throttles.unknown_outcome;
                 if let Some(times) = log_throttle.met(self.clock.boot(), why) {

@@ -2,21 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::activity::Activity;
 use super::api::EngineError;
+use super::calls::Engine;
+use super::current::{Current, Shared};
 use super::hand_over::hand_over_all;
 use super::keys::Keys;
 use super::peers::Peers;
-use super::replica::{Counters, LogThrottles, Replica};
-use super::requests::Requests;
+use super::replica::{LogThrottles, Replica};
+use super::request_sent::Requests;
 use super::sessions::{self, Sessions, Table};
 use super::time::Time;
-use super::{Engine, recover, sweep, tasks};
+use super::{recover, sweep, tasks};
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
@@ -59,91 +60,13 @@ const MOVED_WITHIN: Duration = Duration::from_secs(1);
 /// How many hand-over requests wait to be worked at.
 const REQUESTS_MAX: usize = 256;
 
-/// What stays the same for as long as the process runs, and the replica that it is now.
-pub(super) struct Shared {
-    pub limits: Limits,
-    pub tables: BTreeSet<TableName>,
-    pub counters: Arc<Counters>,
-    pub activity: Arc<Activity>,
-    current: RwLock<Current>,
-    /// Starts replicas; never held while calls are served.
-    starter: tokio::sync::Mutex<Option<Starter>>,
-}
-
-enum Current {
-    /// No replica yet, or no longer; why not.
-    Waiting {
-        why: String,
-        last: Option<Arc<Replica>>,
-    },
-    Serving(Arc<Replica>),
-    Stopped(Option<Arc<Replica>>),
-}
-
-impl Shared {
-    /// False if the engine was stopped: whoever stops it stops all that it may become.
-    fn set(&self, next: Current) -> bool {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let goes_on = !matches!(*current, Current::Stopped(_));
-        if goes_on {
-            *current = next;
-        }
-        goes_on
-    }
-
-    fn is_stopped(&self) -> bool {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        matches!(*current, Current::Stopped(_))
-    }
-
-    pub(super) fn stop(&self) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let last = match &*current {
-            Current::Waiting { last, .. } => last.clone(),
-            Current::Serving(replica) => Some(Arc::clone(replica)),
-            Current::Stopped(_) => return,
-        };
-        if let Some(replica) = &last {
-            replica.stopping.send_replace(true);
-        }
-        *current = Current::Stopped(last);
-    }
-}
-
 impl Engine {
     /// An engine that waits to be started: calls fail with `Unavailable` and this reason.
     pub fn waiting(tables: Vec<TableName>, limits: Limits, why: &str) -> Engine {
         let mut tables: BTreeSet<TableName> = tables.into_iter().collect();
         tables.insert(TableName::default_table());
         Engine {
-            shared: Arc::new(Shared {
-                limits,
-                tables,
-                counters: Arc::default(),
-                activity: Arc::default(),
-                current: RwLock::new(Current::Waiting {
-                    why: why.to_owned(),
-                    last: None,
-                }),
-                starter: tokio::sync::Mutex::default(),
-            }),
-        }
-    }
-
-    /// The replica that this is now.
-    pub(super) fn current(&self) -> Result<Arc<Replica>, EngineError> {
-        let current = self
-            .shared
-            .current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        match &*current {
-            Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
-            Current::Serving(replica) => {
-                replica.sure()?;
-                Ok(Arc::clone(replica))
-            }
-            Current::Stopped(_) => Err(EngineError::Stopping),
+            shared: Arc::new(Shared::waiting(tables, limits, why)),
         }
     }
 
@@ -178,15 +101,10 @@ impl Engine {
 
     /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone. To
     /// be called last, when all calls were answered: from here on nothing is.
-    pub async fn hand_over(&self) {
-        let last = {
-            let current = self.shared.current.read();
-            match &*current.unwrap_or_else(PoisonError::into_inner) {
-                Current::Stopped(Some(replica)) if replica.store.cluster.is_some() => {
-                    Arc::clone(replica)
-                }
-                Current::Waiting { .. } | Current::Serving(_) | Current::Stopped(_) => return,
-            }
+    pub async fn leave(&self) {
+        let last = self.shared.stopped();
+        let Some(last) = last.filter(|replica| replica.store.cluster.is_some()) else {
+            return;
         };
         hand_over_all(&last).await;
         end(&last).await;
@@ -202,7 +120,7 @@ async fn end(replica: &Arc<Replica>) {
     }
 }
 
-/// Each time that a replica is fenced, becomes a new one.
+/// Each time that a replica is fenced, becomes a new one (H2).
 async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
@@ -219,7 +137,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Rep
         }
         tracing::error!(replica = %last.id, "this replica was fenced: it restarts under a new id");
         engine.set(Current::Waiting {
-            why: EngineError::CutOff.to_string(),
+            why: EngineError::Fenced.to_string(),
             last: Some(Arc::clone(&last)),
         });
         let mut tries = 0;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
+use super::api::EngineError;
 use super::peers::Presence;
 use super::replica::Replica;
 use super::sessions;
@@ -74,7 +75,7 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
                     cell.is_none_or(|cell| cell.slot().is_lost)
                 }
                 Presence::Down => replica.is_ranked(&id),
-                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
+                Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
                 note(&found, (id, home.replica));
@@ -102,7 +103,7 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
             let is_mine = match replica.membership.presence(row.replica) {
                 Presence::Local => row.open && !replica.sessions.table.is_kept(row.id),
                 Presence::Down => falls_here(replica, &row),
-                Presence::Live(_) | Presence::Silent | Presence::Unsure => false,
+                Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
                 note(&found, row);
@@ -118,7 +119,7 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
                 (true, false) => sessions::take_over(replica, session, row.replica).await,
                 (false, _) => {
                     let forgotten = store.forget_session(session).await;
-                    forgotten.map_err(super::EngineError::of_store)
+                    forgotten.map_err(EngineError::of_store)
                 }
             };
             if let Err(error) = done {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::giving;
 use super::replica::{Replica, note_moved};
+use super::request_answered;
 use super::sessions;
 use super::time::TICK;
-use crate::membership::OpenHandOver;
+use crate::membership::{NotSure, OpenHandOver};
 
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
@@ -23,6 +23,8 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
             () = replica.clock.sleep(TICK) => {}
         }
         note_moved(&replica.moved, &*replica.clock);
+        let is_silent = replica.membership.is_sure() == Err(NotSure::Silent);
+        replica.time.set_silent(is_silent);
         let now = replica.time.now();
         for id in replica.time.due(now, FIRED_MAX) {
             replica.alarm_fired(&id);
@@ -65,6 +67,6 @@ pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver
             return;
         };
         let replica = Arc::clone(&replica);
-        tokio::spawn(async move { giving::answer(&replica, request).await });
+        tokio::spawn(async move { request_answered::answer(&replica, request).await });
     }
 }

@@ -50,6 +50,12 @@ impl Time {
         self.inner().observer.observe(boot)
     }
 
+    /// Whether this replica may answer nobody at the moment: such time counts against no client.
+    pub fn set_silent(&self, is_silent: bool) {
+        let boot = self.clock.boot();
+        self.inner().observer.set_silent(is_silent, boot);
+    }
+
     /// How much time the process was not running.
     pub fn missed(&self) -> Duration {
         self.inner().observer.missed()

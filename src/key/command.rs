@@ -109,7 +109,7 @@ pub enum Command {
         to: ReplicaId,
         /// What the holder's writes came to; `None` of a first entry that was never answered HELD: it goes ungranted.
         holder: Option<WritesOfHolder>,
-        /// What is left of the holder's own lease, in milliseconds; 0 where it lives by a session.
+        /// For how long the first entry may go unheard at its next home, in milliseconds; 0: for a whole TTL.
         left_ms: u32,
     },
 }

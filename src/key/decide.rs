@@ -38,7 +38,7 @@ pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decisi
     let mut batch = Batch {
         holder_before: state.holder().map(|e| e.seq),
         state: state.clone(),
-        holder_left_ms: 0,
+        first_left_ms: 0,
         changed: false,
         by,
     };
@@ -48,7 +48,7 @@ pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decisi
         .collect();
     if batch.changed {
         batch.state.reserve_nothing();
-        batch.state.holder_left_ms = batch.holder_left_ms;
+        batch.state.first_left_ms = batch.first_left_ms;
         // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
         batch.state.version = batch.state.version.saturating_add(1);
     }
@@ -62,7 +62,7 @@ struct Batch<'a> {
     /// The holder when the batch began.
     holder_before: Option<Seq>,
     state: KeyState,
-    holder_left_ms: u32,
+    first_left_ms: u32,
     changed: bool,
     by: Decider<'a>,
 }
@@ -295,11 +295,11 @@ impl Batch<'_> {
                     let fence = self.new_fence(self.by.limits.width_min, None)?;
                     self.note_writes(writes);
                     self.set_grant(fence);
-                    self.holder_left_ms = left_ms;
                 }
                 None => self.state.grant = Fence::NONE,
             }
         }
+        self.first_left_ms = left_ms;
         self.state.home = Some(Home {
             replica: to,
             term: self.state.term().saturating_add(1),

@@ -76,10 +76,9 @@ pub struct KeyState {
     /// The holder, once a crash of the home cannot take the lock from it; `None` where nobody holds the key, or only
     /// the home's memory says so.
     pub kept: Option<Seq>,
-    /// In a hand-over: what was left of the lease of a holder that lives by itself and that the home before did not hear
-    /// of, in milliseconds; 0 where it has a whole TTL (H4). So a holder that is gone does not live on by going from home
-    /// to home.
-    pub holder_left_ms: u32,
+    /// In a hand-over: for how long the first entry, of which the home before did not hear, may go unheard at the next one,
+    /// in milliseconds; 0 where it has a whole TTL (H4). So one that is gone does not stay first by going from home to home.
+    pub first_left_ms: u32,
     /// The live entries in the order of their seqs (I1).
     pub entries: VecDeque<Arc<Entry>>,
     /// The latest ends other than clean releases.
@@ -102,7 +101,7 @@ impl Default for KeyState {
                 volatile_end: Seq(0),
             },
             kept: None,
-            holder_left_ms: 0,
+            first_left_ms: 0,
             entries: VecDeque::new(),
             ended: Ended {
                 entries: VecDeque::new(),

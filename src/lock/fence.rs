@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A fencing token: strictly greater for each later holder of a key, and the first of its write
-/// timestamps, in microseconds. 0 is no fence.
+/// Where the write timestamps of a holder begin, in microseconds; greater for each later holder of a key. The one that a
+/// holder was granted the key under is its *grant*, the fencing token. 0 is no fence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fence(pub u64);
 

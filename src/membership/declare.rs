@@ -1,15 +1,14 @@
-//! Swaps of life for good (H2): another replica's to Down, this one's to Stopped.
+//! Another replica's life is swapped to Down, for good (H2).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::peer::Presence;
 use super::shell::{GIVEN_UP_AFTER, Shared, within};
-use super::surety::Stop;
 use crate::lock::ReplicaId;
 use crate::store::{Life, LifeSwap, StoreError};
 
-/// How often it is tried to declare a replica down, or to say that this one stopped.
+/// How often a swap of a life for good is tried.
 const TRIES: u32 = 4;
 /// Between the tries; each later pause is twice the one before.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -54,8 +53,8 @@ impl Shared {
         }
     }
 
-    /// Before a first take-over from it (H3): see [`super::Membership::confirm_down`].
-    pub async fn confirm_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
+    /// Before a first take-over from it (H3): see [`super::Membership::declare_down`].
+    pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         if let Presence::Unsure = self.presence_after_read(id).await {
             return Err(StoreError::Unavailable(
                 "the rows of the replicas could not be read".to_owned(),
@@ -68,14 +67,14 @@ impl Shared {
             return match self.observation().presence(id) {
                 Presence::Down => Ok(true),
                 Presence::Live(_) | Presence::Local => Ok(false),
-                Presence::Silent | Presence::Unsure => Err(StoreError::Unavailable(
-                    "the silent replica could not be declared down".to_owned(),
+                Presence::Suspected | Presence::Unsure => Err(StoreError::Unavailable(
+                    "the suspected replica could not be declared down".to_owned(),
                 )),
             };
         };
         let mut failed = None;
         for pause in pauses() {
-            let expected = self.observation().silent_life(id);
+            let expected = self.observation().suspected_life(id);
             let Some(expected) = expected else { break };
             if failed.is_some() {
                 self.clock.sleep(pause).await;
@@ -96,35 +95,35 @@ impl Shared {
         }
         match (self.observation().presence(id), failed) {
             (Presence::Down, _) => Ok(true),
-            (Presence::Silent, Some(error)) => Err(error),
-            (Presence::Silent | Presence::Unsure | Presence::Live(_) | Presence::Local, _) => {
+            (Presence::Suspected, Some(error)) => Err(error),
+            (Presence::Suspected | Presence::Unsure | Presence::Live(_) | Presence::Local, _) => {
                 Ok(false)
             }
         }
     }
 
-    /// Declares those down that were observed to be silent, in tasks of their own.
-    pub fn declare_silent(self: &Arc<Self>) {
-        let silent: Vec<ReplicaId> = {
+    /// Declares those down that are suspected, in tasks of their own.
+    pub fn declare_suspected(self: &Arc<Self>) {
+        let suspected: Vec<ReplicaId> = {
             let observation = self.observation();
             let open = self.declaring.borrow();
             let room = DECLARED_AT_ONCE.saturating_sub(open.len());
-            let silent = observation.silent().filter(|id| !open.contains(id));
-            silent.take(room).collect()
+            let ids = observation.suspected().filter(|id| !open.contains(id));
+            ids.take(room).collect()
         };
-        for id in silent {
+        for id in suspected {
             let shared = Arc::clone(self);
             tokio::spawn(async move {
                 let mut ended = shared.ended.subscribe();
                 let came = tokio::select! {
                     biased;
                     _ = ended.wait_for(|ended| *ended) => return,
-                    came = shared.confirm_down(id) => came,
+                    came = shared.declare_down(id) => came,
                 };
                 if let Err(error) = came {
                     let throttle = &shared.log_throttles.declare;
                     if let Some(times) = throttle.met(shared.clock.boot(), &error.to_string()) {
-                        tracing::warn!(%error, times, replica = %id, "could not declare a silent replica down; retrying");
+                        tracing::warn!(%error, times, replica = %id, "could not declare a suspected replica down; retrying");
                     }
                 }
             });
@@ -140,32 +139,8 @@ impl Shared {
             }
         }
     }
-
-    pub async fn stop(&self) -> Result<(), StoreError> {
-        let Some(mut expected) = self.judge(|surety, _| surety.stop()) else {
-            return Ok(());
-        };
-        let mut last = StoreError::Unavailable("the row changed at every try".to_owned());
-        let mut failed = false;
-        for pause in pauses() {
-            if std::mem::take(&mut failed) {
-                self.clock.sleep(pause).await;
-            }
-            let came = self.swap_life(self.me, Life::Up(expected), Life::Stopped);
-            let came = came.await;
-            match self.judge(|surety, _| surety.stopped(&came)) {
-                Stop::Done => return Ok(()),
-                Stop::Again(life) => expected = life,
-            }
-            if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = came {
-                tracing::warn!(%error, "could not mark this replica as stopped");
-                (last, failed) = (error, true);
-            }
-        }
-        Err(last)
-    }
 }
 
-fn pauses() -> impl Iterator<Item = Duration> {
+pub(super) fn pauses() -> impl Iterator<Item = Duration> {
     (0..TRIES).map(|n| PAUSE * (1 << n))
 }

@@ -15,6 +15,7 @@ mod ranking;
 mod rounds;
 mod shell;
 mod start;
+mod stop;
 mod surety;
 #[cfg(test)]
 mod tests;

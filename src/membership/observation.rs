@@ -1,6 +1,6 @@
-//! The replicas of one service, as this one observes them: who is there, who is silent, who is down (H2).
+//! The replicas of one service, as this one observes them: who is there, who is suspected, who is down (H2).
 //!
-//! One observer, on its own clock (I9). A replica is silent once neither a new heartbeat nor a new life of it was observed
+//! One observer, on its own clock (I9). A replica is suspected once neither a new heartbeat nor a new life of it was observed
 //! for a replica TTL (H12): that which it announced, or the observer's own if that is longer. That permits to declare it down,
 //! and nothing else: only its row, which says down or stopped or is gone, permits to take over from it.
 //!
@@ -18,7 +18,7 @@ use crate::store::{Life, LifeSwap, ReplicaRow};
 
 /// The longest interval between two reads that counts in full: that of a read which took as long as one may, and the
 /// pause before it. Of a longer one, in which reads failed or the observer slept, so much counts. It is not left out, or
-/// nobody would ever be silent where only some reads come through.
+/// nobody would ever be suspected where only some reads come through.
 const READS_APART_MAX: Duration = Duration::from_millis(2_500);
 /// ... and this part of the observer's TTL at most: or a store that was away for a moment would make short TTLs pass.
 const READS_PER_TTL: u32 = 4;
@@ -48,8 +48,8 @@ pub(super) struct Read {
 struct Member {
     peer: Arc<Peer>,
     candidate: Candidate,
-    /// For how long it must be silent.
-    silent_after: Duration,
+    /// After how long without a heartbeat it is suspected.
+    suspected_after: Duration,
     heartbeat: u64,
     life: Life,
     /// When this heartbeat and life were first observed together.
@@ -61,8 +61,8 @@ impl Member {
         matches!(self.life, Life::Down | Life::Stopped)
     }
 
-    fn is_silent(&self, now: ObservedTime) -> bool {
-        now.since(self.changed) >= self.silent_after
+    fn is_suspected(&self, now: ObservedTime) -> bool {
+        now.since(self.changed) >= self.suspected_after
     }
 }
 
@@ -166,8 +166,8 @@ impl Observation {
         if let Some(member) = self.members.get(&id) {
             return if member.is_ended() {
                 Presence::Down
-            } else if member.is_silent(self.observed) {
-                Presence::Silent
+            } else if member.is_suspected(self.observed) {
+                Presence::Suspected
             } else {
                 Presence::Live(Arc::clone(&member.peer))
             };
@@ -183,23 +183,23 @@ impl Observation {
         }
     }
 
-    /// The life that a silent replica has had for all of its silence: the one to be replaced by Down.
-    pub fn silent_life(&self, id: ReplicaId) -> Option<Life> {
+    /// The life that a suspected replica has had for all of its silence: the one to be replaced by Down.
+    pub fn suspected_life(&self, id: ReplicaId) -> Option<Life> {
         let member = self.members.get(&id)?;
-        (!member.is_ended() && member.is_silent(self.observed)).then_some(member.life)
+        (!member.is_ended() && member.is_suspected(self.observed)).then_some(member.life)
     }
 
     /// Those that are to be declared down.
-    pub fn silent(&self) -> impl Iterator<Item = ReplicaId> {
+    pub fn suspected(&self) -> impl Iterator<Item = ReplicaId> {
         let ids = self.members.keys().copied();
-        ids.filter(|id| self.silent_life(*id).is_some())
+        ids.filter(|id| self.suspected_life(*id).is_some())
     }
 
     /// The others that live.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         let members = self.members.values();
         members
-            .filter(|one| !one.is_ended() && !one.is_silent(self.observed))
+            .filter(|one| !one.is_ended() && !one.is_suspected(self.observed))
             .map(|one| Arc::clone(&one.peer))
             .collect()
     }
@@ -216,7 +216,7 @@ impl Observation {
     pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
         let present = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);
-            !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
+            !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL
         });
         let candidates = present.map(|one| &one.candidate);
         let best = ranking::best(key, zone, candidates.chain([&self.local]));
@@ -230,7 +230,7 @@ impl Observation {
     pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
         let live = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);
-            !one.is_ended() && silence < one.silent_after / CHOSEN_PER_TTL
+            !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL
         });
         let best = ranking::best(key, zone, live.map(|one| &one.candidate))?;
         self.members
@@ -242,7 +242,7 @@ impl Observation {
         Member {
             peer: Arc::new(Peer::from(row)),
             candidate: Candidate::new(row.id, &row.name, &row.zone, row.started_at_ms),
-            silent_after: self.replica_ttl.max(ttl_of(row)),
+            suspected_after: self.replica_ttl.max(ttl_of(row)),
             heartbeat: row.heartbeat,
             life: row.life,
             changed: came,

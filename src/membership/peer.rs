@@ -41,7 +41,7 @@ pub enum Presence {
     Live(Arc<Peer>),
     /// No new heartbeat of it was observed for a replica TTL. Nobody declared it down yet, as far as was read: it may come
     /// back, and nothing of it may be taken over.
-    Silent,
+    Suspected,
     /// Its row says that it is down or stopped, or is gone. It never answers again: what it is home to may be taken over.
     Down,
     /// It is not known yet: no row of it was read. Ask again after a read.

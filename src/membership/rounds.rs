@@ -140,7 +140,7 @@ async fn read_all(shared: &Arc<Shared>) -> Option<OwnRow> {
     shared.judge(|surety, _| surety.saw(own));
     shared.observation().saw(read, shared.clock.boot(), &rows);
     shared.reads.send_modify(|reads| *reads += 1);
-    shared.declare_silent();
+    shared.declare_suspected();
     Some(own)
 }
 

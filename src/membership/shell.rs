@@ -191,14 +191,14 @@ impl Membership {
         }
     }
 
-    /// Whether a replica is down by its row, so that what it is home to may be taken over. One that has been silent for
-    /// long enough is declared down first; of one that is unknown the rows are read. `false` of one that lives.
+    /// Whether a replica is down by its row, so that what it is home to may be taken over. One that is suspected
+    /// is declared down first; of one that is unknown the rows are read. `false` of one that lives.
     ///
     /// An error leaves open whether it is down: ask again. Takes 13 s at most, where the store does not answer.
-    pub async fn confirm_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
+    pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         match &self.kind {
             Kind::Alone { .. } => Ok(id != self.id),
-            Kind::Shared(shared) => shared.confirm_down(id).await,
+            Kind::Shared(shared) => shared.declare_down(id).await,
         }
     }
 

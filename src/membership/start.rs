@@ -16,7 +16,7 @@ use crate::lock::ReplicaId;
 use crate::store::{ClusterStore, Life, LifeSwap, ReplicaRow, StoreError};
 
 /// The replica TTL unless configured (H12).
-pub const REPLICA_TTL: Duration = Duration::from_secs(10);
+pub const REPLICA_TTL: Duration = Duration::from_secs(5);
 /// The shortest replica TTL.
 pub const REPLICA_TTL_MIN: Duration = Duration::from_secs(1);
 /// The longest replica TTL.

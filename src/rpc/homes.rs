@@ -11,7 +11,7 @@ use crate::lock::{KeyId, ReplicaId, SessionId};
 /// How many are remembered. Past that all are forgotten: the cost is one more call for each.
 const HOMES_MAX: usize = 16 * 1024;
 
-/// The homes of keys, and the keepers of sessions, that are elsewhere than usual.
+/// The homes of keys, and the keepers of sessions, that are elsewhere than at the replica that ranks first.
 #[derive(Debug, Default)]
 pub struct Homes {
     /// Spares the lock where there are none, as on one replica.
@@ -43,7 +43,7 @@ fn name(target: &Target) -> Name {
 }
 
 impl Homes {
-    /// The replica that had it last; `None` where that is the usual one.
+    /// The replica that had it last; `None` where that is the one that ranks first.
     pub fn of(&self, target: &Target) -> Option<Home> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
@@ -53,19 +53,19 @@ impl Homes {
     }
 
     /// It was served there.
-    pub fn note(&self, target: &Target, usual: &Presence, served: &Presence) {
+    pub fn note(&self, target: &Target, ranked: &Presence, served: &Presence) {
         let home = match served {
             Presence::Local => Home::Local,
             Presence::Live(peer) => Home::Remote(peer.id),
-            Presence::Silent | Presence::Down | Presence::Unsure => return,
+            Presence::Suspected | Presence::Down | Presence::Unsure => return,
         };
-        let is_usual = served == usual;
-        if is_usual && !self.any.load(Ordering::Relaxed) {
+        let is_ranked = served == ranked;
+        if is_ranked && !self.any.load(Ordering::Relaxed) {
             return;
         }
         let name = name(target);
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_usual {
+        if is_ranked {
             homes.remove(&name);
         } else {
             if homes.len() >= HOMES_MAX {

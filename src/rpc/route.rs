@@ -22,8 +22,8 @@ const TRIES_MAX: usize = 10;
 
 /// What routing asks of this replica.
 pub trait Membership: Sync {
-    /// As [`Engine::affinity`].
-    fn affinity(&self, key: &KeyId) -> Presence;
+    /// As [`Engine::ranked`].
+    fn ranked(&self, key: &KeyId) -> Presence;
     /// As [`Engine::presence`].
     fn presence(&self, id: ReplicaId) -> Presence;
     /// As [`Engine::take_over`] and [`Engine::take_session`].
@@ -35,8 +35,8 @@ pub trait Membership: Sync {
 }
 
 impl Membership for Engine {
-    fn affinity(&self, key: &KeyId) -> Presence {
-        Engine::affinity(self, key)
+    fn ranked(&self, key: &KeyId) -> Presence {
+        Engine::ranked(self, key)
     }
 
     fn presence(&self, id: ReplicaId) -> Presence {
@@ -102,8 +102,8 @@ pub async fn route<S: Step>(
     step: &S,
 ) -> Result<S::Answer, Status> {
     let target = step.target();
-    let usual = match target.key_id() {
-        Some(id) => membership.affinity(&id),
+    let ranked = match target.key_id() {
+        Some(id) => membership.ranked(&id),
         None => Presence::Local,
     };
     let mut attempt = RouteAttempt {
@@ -117,13 +117,13 @@ pub async fn route<S: Step>(
     });
     let mut next = match remembered {
         Some(known @ (Presence::Local | Presence::Live(_))) => known,
-        Some(Presence::Silent | Presence::Down | Presence::Unsure) | None => usual.clone(),
+        Some(Presence::Suspected | Presence::Down | Presence::Unsure) | None => ranked.clone(),
     };
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
             let (home, version) = match step.serve_locally().await {
                 Ok(answer) => {
-                    homes.note(target, &usual, &Presence::Local);
+                    homes.note(target, &ranked, &Presence::Local);
                     return Ok(answer);
                 }
                 Err(EngineError::Elsewhere { home, version }) => (home, version),
@@ -139,7 +139,7 @@ pub async fn route<S: Step>(
                 }
                 // Known to this process already, and to this call of it not yet.
                 Presence::Local => Presence::Local,
-                Presence::Live(_) | Presence::Silent | Presence::Down | Presence::Unsure => {
+                Presence::Live(_) | Presence::Suspected | Presence::Down | Presence::Unsure => {
                     match membership.take_over(target, home).await {
                         // Somebody else was quicker: the next try here says who.
                         Ok(()) | Err(EngineError::Elsewhere { .. }) => {}
@@ -152,7 +152,7 @@ pub async fn route<S: Step>(
         };
         next = match step.forward(&peer).await {
             ForwardOutcome::Answered(answer) => {
-                homes.note(target, &usual, &Presence::Live(peer));
+                homes.note(target, &ranked, &Presence::Live(peer));
                 return Ok(answer);
             }
             ForwardOutcome::Refused(refusal) => return Err(refusal),
@@ -162,7 +162,7 @@ pub async fn route<S: Step>(
                     live @ Presence::Live(_) if is_newer && !attempt.lost.contains(&home) => live,
                     Presence::Live(_)
                     | Presence::Local
-                    | Presence::Silent
+                    | Presence::Suspected
                     | Presence::Down
                     | Presence::Unsure => Presence::Local,
                 }

@@ -1,4 +1,4 @@
-//! Where calls go. `A` is the affinity replica of every key; `B` and `C` are others.
+//! Where calls go. `A` ranks first for every key; `B` and `C` are others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ fn refused() -> Said {
 struct World {
     target: Target,
     is_write: bool,
-    affinity: Presence,
+    ranked: Presence,
     down: Vec<ReplicaId>,
     says: Mutex<HashMap<ReplicaId, VecDeque<Said>>>,
     done: Mutex<Vec<String>>,
@@ -68,7 +68,7 @@ impl World {
         World {
             target: Target::LockRef(entry()),
             is_write: false,
-            affinity: live(A),
+            ranked: live(A),
             down: Vec::new(),
             says: Mutex::default(),
             done: Mutex::default(),
@@ -139,8 +139,8 @@ impl World {
 }
 
 impl Membership for World {
-    fn affinity(&self, _key: &KeyId) -> Presence {
-        self.affinity.clone()
+    fn ranked(&self, _key: &KeyId) -> Presence {
+        self.ranked.clone()
     }
 
     fn presence(&self, id: ReplicaId) -> Presence {
@@ -191,13 +191,13 @@ impl Step for World {
 #[tokio::test]
 async fn a_replica_without_others_does_everything_itself() {
     let mut world = World::new().says(HERE, [Ok("done")]);
-    world.affinity = Presence::Local;
+    world.ranked = Presence::Local;
     assert_eq!(world.route().await.unwrap(), "done");
     assert_eq!(world.done(), "here");
 }
 
 #[tokio::test]
-async fn a_call_goes_to_the_affinity_replica_of_its_key() {
+async fn a_call_goes_to_the_replica_that_ranks_first_for_its_key() {
     for world in [World::new(), World::create(), World::write()] {
         let world = world.says(A, [Ok("done")]);
         assert_eq!(world.route().await.unwrap(), "done");
@@ -261,7 +261,7 @@ async fn what_is_not_newer_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_create_is_made_here_where_the_affinity_replica_gives_no_answer() {
+async fn a_create_is_made_here_where_the_one_that_ranks_first_gives_no_answer() {
     for silence in [not_asked(), unknown()] {
         let world = World::create().says(A, [silence]).says(HERE, [Ok("done")]);
         assert_eq!(world.route().await.unwrap(), "done");

@@ -1,17 +1,11 @@
 //! Who is the home of the key that a call was about: told in the metadata of its answer, so that a client with several
 //! endpoints can go there itself next time (H10).
 
+use fermata_proto::{HOME_ADDRESS, HOME_ID, HOME_TERM};
 use tonic::Response;
 use tonic::metadata::MetadataMap;
 
 use crate::engine::KeyHome;
-
-/// The metadata with the id of the home: a UUID.
-pub const HOME_ID: &str = "fermata-home-id";
-/// The metadata with its address for clients, `HOST:PORT`.
-pub const HOME_ADDRESS: &str = "fermata-home-address";
-/// The metadata with the term that it serves the key in, in decimal.
-pub const HOME_TERM: &str = "fermata-home-term";
 
 /// An answer, and who gave it.
 #[derive(Debug)]

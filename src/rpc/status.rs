@@ -129,7 +129,7 @@ pub fn of_engine(error: &EngineError) -> Status {
             StatusBuilder::new(Code::ResourceExhausted, words, "KEY_USED_UP")
                 .quota("fencing_tokens_of_key")
         }
-        EngineError::Unavailable(_) | EngineError::Silent | EngineError::CutOff => {
+        EngineError::Unavailable(_) | EngineError::Silent | EngineError::Fenced => {
             StatusBuilder::new(Code::Unavailable, words, "STORE_UNAVAILABLE")
                 .retry_after(RETRY_STORE)
         }

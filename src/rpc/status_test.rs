@@ -116,7 +116,7 @@ fn every_engine_error_has_its_code_and_reason() {
             Code::Unavailable,
             "OUTCOME_UNKNOWN",
         ),
-        (EngineError::CutOff, Code::Unavailable, "STORE_UNAVAILABLE"),
+        (EngineError::Fenced, Code::Unavailable, "STORE_UNAVAILABLE"),
         (EngineError::Stopping, Code::Unavailable, "STOPPING"),
         (EngineError::ClockOff, Code::Unavailable, "CLOCK_OFF"),
     ];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::observer::Observed;
 
-/// What keeps a session, or a lockRef without one, alive at the replica that keeps it valid.
+/// What keeps a session, or a lockRef without one, alive: at the keeper of the session, or at the home of the key.
 ///
 /// Once ended it stays ended: the replica that found it expired may already have ended what lives by it.
 ///

@@ -26,13 +26,14 @@ impl Observed {
 }
 
 /// Turns the machine's boot time into observed time. A process that was stopped, suspended or starved
-/// could not have heard its clients, so the gap is taken out: nobody is declared expired for the
-/// observer's own sleep.
+/// could not have heard its clients, and one that may answer nobody turns them away, so such time is taken out: nobody is
+/// declared expired for the observer's own sleep or silence.
 #[derive(Clone, Debug)]
 pub struct Observer {
     last: Option<Duration>,
     missed: Duration,
     gap_max: Duration,
+    is_silent: bool,
 }
 
 impl Observer {
@@ -43,14 +44,21 @@ impl Observer {
             last: None,
             missed: Duration::ZERO,
             gap_max,
+            is_silent: false,
         }
+    }
+
+    /// From `boot` on the observer hears nobody, or hears them again.
+    pub fn set_silent(&mut self, is_silent: bool, boot: Duration) {
+        self.observe(boot);
+        self.is_silent = is_silent;
     }
 
     /// Looks at the clock. `boot` is the machine's time since boot, time asleep counted.
     pub fn observe(&mut self, boot: Duration) -> Observed {
         if let Some(last) = self.last {
             let gap = boot.saturating_sub(last);
-            if gap > self.gap_max {
+            if gap > self.gap_max || self.is_silent {
                 self.missed = self.missed.saturating_add(gap);
             }
         }
@@ -83,6 +91,16 @@ mod tests {
         assert_eq!(observer.observe(ms(70_900)).since(start), ms(900));
         assert_eq!(observer.observe(ms(71_000)).since(start), ms(1_000));
         assert_eq!(observer.missed(), ms(60_000));
+    }
+
+    #[test]
+    fn time_in_which_the_observer_hears_nobody_does_not_count() {
+        let mut observer = Observer::new(ms(1_000));
+        let start = observer.observe(ms(10_000));
+        observer.set_silent(true, ms(10_100));
+        assert_eq!(observer.observe(ms(10_900)).since(start), ms(100));
+        observer.set_silent(false, ms(11_800));
+        assert_eq!(observer.observe(ms(12_000)).since(start), ms(300));
     }
 
     #[test]

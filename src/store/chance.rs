@@ -75,7 +75,7 @@ prop_compose! {
         complete_from in any::<u64>(),
         (home, idle_home) in (any_home(), any::<bool>()),
         (seq_ahead, fence_ahead, volatile_end) in (any_ahead(), any_ahead(), any_ahead()),
-        (has_grant, is_kept, holder_left_ms) in any::<(bool, bool, u32)>(),
+        (has_grant, is_kept, first_left_ms) in any::<(bool, bool, u32)>(),
     ) -> KeyState {
         let mut last = below;
         let mut entries = Vec::new();
@@ -111,7 +111,7 @@ prop_compose! {
                 volatile_end: Seq(volatile_end),
             },
             kept: holder.filter(|_| is_kept),
-            holder_left_ms,
+            first_left_ms,
             ended: Ended {
                 entries: ended
                     .into_iter()

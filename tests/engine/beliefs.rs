@@ -47,7 +47,7 @@ async fn a_put_that_a_replica_did_not_live_to_answer_is_not_told_as_one_that_nev
     assert!(
         matches!(
             late,
-            Err(EngineError::Silent | EngineError::CutOff | EngineError::Unavailable(_))
+            Err(EngineError::Silent | EngineError::Fenced | EngineError::Unavailable(_))
         ),
         "{late:?}"
     );
@@ -69,7 +69,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
     let rows = || async { other_way.list_replicas().await.unwrap() };
     until("it begins anew", || async { rows().await.len() == 3 }).await;
     a.stop();
-    a.hand_over().await;
+    a.leave().await;
     until("nobody waits for it", || async {
         let rows = rows().await;
         let mut others = rows.iter().filter(|row| row.id != b.replica());

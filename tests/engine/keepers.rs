@@ -196,7 +196,7 @@ async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there
     let session = session(a, 2_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
     a.stop();
-    a.hand_over().await;
+    a.leave().await;
     down(b, keeper).await;
     let lease = LeaseId::Session(session);
     b.take_session(session, keeper).await.unwrap();
@@ -328,6 +328,24 @@ async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_
         kept.0.is_err() || kept.1.is_err(),
         "both keep it: asked {asked:?}, opened again {again:?}, renewed {kept:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_opened_elsewhere_after_a_failed_try_has_one_keeper() {
+    let (service, a, b) = &Service::two().await;
+    let (id, link) = (some_id(), &service.replicas[0].link);
+    link.hold_back_and_cut();
+    let failed = a.open_session(session_call(id, 20_000)).await;
+    failed.unwrap_err();
+    link.cut(false);
+    let opened = b.open_session(session_call(id, 20_000)).await.unwrap();
+    let lease = LeaseId::Session(opened.0);
+    for _ in 0..20 {
+        b.renew(&lease).await.unwrap();
+        let kept = a.renew(&lease).await;
+        assert!(kept.is_err(), "both keep it: {kept:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,6 +70,8 @@ pub struct StoreLink {
     unheard: Mutex<u32>,
     /// Whether the next swap of a session gets no answer, and waits to take effect.
     late: Mutex<bool>,
+    /// Whether nothing comes through once it waits.
+    cuts_then: Mutex<bool>,
     /// The swap of a session that waits.
     held_back: Mutex<Option<(u32, SessionRow)>>,
     /// The session whose row is never read to the end.
@@ -91,6 +93,7 @@ impl StoreLink {
             deaf: Mutex::default(),
             unheard: Mutex::default(),
             late: Mutex::default(),
+            cuts_then: Mutex::default(),
             held_back: Mutex::default(),
             hung: Mutex::default(),
         })
@@ -217,6 +220,12 @@ impl StoreLink {
         *self.late.lock().unwrap() = true;
     }
 
+    /// The same, and nothing else comes through from then on.
+    pub fn hold_back_and_cut(&self) {
+        self.hold_back();
+        *self.cuts_then.lock().unwrap() = true;
+    }
+
     /// Whether one is held back.
     pub fn holds_back(&self) -> bool {
         self.held_back.lock().unwrap().is_some()
@@ -331,6 +340,9 @@ impl SessionStore for StoreLink {
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
         if std::mem::take(&mut *self.late.lock().unwrap()) {
+            if std::mem::take(&mut *self.cuts_then.lock().unwrap()) {
+                self.cut(true);
+            }
             *self.held_back.lock().unwrap() = Some((expected, row.clone()));
             return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
         }

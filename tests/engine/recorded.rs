@@ -39,7 +39,7 @@ fn refused(error: &EngineError) -> Outcome {
         | EngineError::WriteUnknown(_)
         | EngineError::ReleasingDuringWrite
         | EngineError::Silent
-        | EngineError::CutOff
+        | EngineError::Fenced
         | EngineError::Stopping => Outcome::Unknown(Learned::Nothing),
         EngineError::UnknownTable(_)
         | EngineError::NeverIssued

@@ -4,18 +4,45 @@
 use std::time::Duration;
 
 use fermata::engine::{EngineError, LeaseId, LockStatus, Presence};
+use fermata::lock::LockRef;
 use fermata::store::Life;
 
 use super::keepers::goes_unclaimed;
+use super::link::StoreLink;
+use super::recorded::Engine;
 use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, write};
 use super::shared::{Service, TTL, elsewhere};
-use super::world::{call, call_of, key, session_call, until};
+use super::world::{call, call_of, key, put, session_call, until};
 
-async fn is_silent(engine: &super::recorded::Engine) {
+async fn is_silent(engine: &Engine) {
     until("it is silent", || async {
         engine.ready() == Err(EngineError::Silent)
     })
     .await;
+}
+
+/// A release whose put takes until the replica is silent.
+async fn released_when_silent(a: &Engine, link: &StoreLink, held: &LockRef) {
+    link.slow_writes(Duration::from_millis(2_500));
+    let released = a.release(held, Some(put("last")), 1).await;
+    assert!(released.is_err(), "it answered: {released:?}");
+    link.slow_writes(Duration::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_runs_out_while_a_replica_is_silent() {
+    let service = Service::of(1).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let held = create(a, call("k", 2_500)).await.lock_ref;
+    let session = session(a, 2_500).await;
+    link.cut(true);
+    is_silent(a).await;
+    // Nobody who goes on asking is heard.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    link.cut(false);
+    until("it answers", || async { a.ready().is_ok() }).await;
+    a.renew(&LeaseId::LockRef(held)).await.unwrap();
+    a.renew(&LeaseId::Session(session)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,12 +104,12 @@ async fn a_wait_that_is_open_through_a_silence_gets_its_turn_after_it() {
 async fn a_wait_whose_turn_comes_in_a_silence_is_not_answered_held() {
     let service = Service::of(1).await;
     let (a, link) = (service.engine(0), &service.replicas[0].link);
-    // It ends when the replica is silent.
-    create(a, call("k", 2_500)).await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
     // Only heartbeats do not come through: the queue goes on.
     link.mute(true);
-    let acquired = a.acquire(&waiting, LONG, false).await;
+    let waits = a.acquire(&waiting, LONG, false);
+    let (acquired, _) = tokio::join!(waits, released_when_silent(a, link, &held));
     assert_eq!(acquired.unwrap_err(), EngineError::Silent);
     link.mute(false);
     until("it answers", || async { a.ready().is_ok() }).await;
@@ -106,7 +133,7 @@ async fn a_replica_that_was_declared_down_restarts_under_a_new_id_and_takes_over
     until("it is fenced", || async {
         matches!(
             get(a, &held).await,
-            Err(EngineError::CutOff | EngineError::Unavailable(_))
+            Err(EngineError::Fenced | EngineError::Unavailable(_))
         )
     })
     .await;
@@ -148,7 +175,7 @@ async fn a_replica_that_comes_back_after_its_keys_were_taken_answers_for_none_of
     assert!(
         matches!(
             waited,
-            Err(EngineError::CutOff | EngineError::Silent | EngineError::Stopping)
+            Err(EngineError::Fenced | EngineError::Silent | EngineError::Stopping)
         ),
         "{waited:?}"
     );
@@ -161,12 +188,13 @@ async fn a_holder_that_was_not_told_so_for_a_silence_counts_as_unclaimed() {
     let service = Service::of(1).await;
     let (a, link) = (service.engine(0), &service.replicas[0].link);
     let session = session(a, 4_000).await;
-    create(a, call("k", 2_500)).await;
+    let held = create(a, call("k", 20_000)).await.lock_ref;
     let head = create(a, call_of(session, "k")).await.lock_ref;
     let next = create(a, call("k", 30_000)).await.lock_ref;
     // Only heartbeats do not come through: its turn comes in the silence.
     link.mute(true);
-    let waited = a.acquire(&head, Duration::from_secs(6), false).await;
+    let waits = a.acquire(&head, Duration::from_secs(6), false);
+    let (waited, _) = tokio::join!(waits, released_when_silent(a, link, &held));
     assert_eq!(waited.unwrap_err(), EngineError::Silent);
     link.mute(false);
     until("it answers", || async { a.ready().is_ok() }).await;

@@ -80,7 +80,9 @@ impl World {
             Effect::Detach { session, .. } => {
                 replica.attached.remove(&client_of(session));
             }
-            Effect::Report(Report::Deposed { .. }) => self.truth.breaks(Broken::Deposed),
+            Effect::Report(Report::Deposed { .. } | Report::Contradicted { .. }) => {
+                self.truth.breaks(Broken::Deposed);
+            }
             Effect::Report(_) | Effect::RenewSession(_) | Effect::Notify { .. } => {}
         }
     }

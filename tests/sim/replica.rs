@@ -175,7 +175,7 @@ impl ReplicaHost {
                 _ = &mut work => log.violation("the service between replicas ended"),
             }
             end_streams.now();
-            served.hand_over().await;
+            served.leave().await;
             log.note(&name, "handed over, and ends");
             net.kill(node, true);
             ended.kill();
@@ -204,7 +204,7 @@ impl ReplicaHost {
         running.serving.abort();
         running.engine.stop();
         // Nothing of that gets anywhere; its tasks end.
-        tokio::spawn(async move { running.engine.hand_over().await });
+        tokio::spawn(async move { running.engine.leave().await });
     }
 
     /// One runs, and was not asked to stop.

@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
-use super::keeper;
 use super::table::{Due, Keeper};
+use super::take_over;
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::peers::{PeerError, Presence};
 use crate::engine::replica::Replica;
@@ -95,13 +95,13 @@ pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
     replica.sessions.table.read(&row, boot);
     replica.note_session_ttl(session, row.ttl());
     if row.replica == replica.id {
-        if let Err(error) = keeper::adopt_row(replica, row).await {
+        if let Err(error) = take_over::adopt_row(replica, row).await {
             tracing::debug!(%session, %error, "a session could not be kept yet");
         }
     } else if replica.membership.presence(row.replica) == Presence::Down {
         // Its client may live: it has a whole TTL from here on.
         let from = row.replica;
-        if let Err(error) = keeper::take_over(replica, session, from).await {
+        if let Err(error) = take_over::take_over(replica, session, from).await {
             tracing::debug!(%session, %error, "a session could not be taken over");
         }
     }
@@ -126,18 +126,18 @@ pub(in super::super) async fn renew(
             Presence::Local => {
                 let row = replica.store.sessions.load_session(session).await;
                 let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-                keeper::adopt_row(replica, row.ok_or(EngineError::SessionEnded)?).await?;
+                take_over::adopt_row(replica, row.ok_or(EngineError::SessionEnded)?).await?;
                 continue;
             }
             // Its client lives, and asked for it by name.
             Presence::Down => {
-                match keeper::take_over(replica, session, keeper.replica).await {
+                match take_over::take_over(replica, session, keeper.replica).await {
                     Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
                     Err(error) => return Err(error),
                 }
                 continue;
             }
-            Presence::Silent | Presence::Unsure => {
+            Presence::Suspected | Presence::Unsure => {
                 return Err(unreachable("is silent, and not declared down yet"));
             }
         };
@@ -157,7 +157,7 @@ pub(in super::super) async fn renew(
             // By way of the store, if it lives.
             Err(PeerError::Unreachable(why)) => {
                 tracing::debug!(%session, why, "the keeper of a session cannot be called");
-                match keeper::take_over(replica, session, keeper.replica).await {
+                match take_over::take_over(replica, session, keeper.replica).await {
                     Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
                     Err(error) => return Err(error),
                 }

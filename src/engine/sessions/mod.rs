@@ -1,10 +1,12 @@
 //! Sessions: opened, closed and taken over by compare-and-swap on their rows, kept alive in the memory of one replica,
 //! their keeper.
 //!
-//! Whoever keeps a session judges whether it lives. Another replica becomes its keeper only once that one is down. Homes
+//! Whoever keeps a session judges whether it lives. Another replica becomes its keeper once that one
+//! is down, or when it hands the session over because it was asked for. Homes
 //! of keys whose entries live by a session elsewhere pass renewals on to its keeper, and learn from it, or from the row,
 //! that it ended.
 
+mod close_row;
 mod elsewhere;
 mod ends;
 mod keeper;
@@ -12,9 +14,11 @@ mod open;
 mod registry;
 mod renewals;
 mod table;
+mod take_over;
 
 pub(super) use elsewhere::watch;
-pub(super) use keeper::{adopt_row, close, expired, give, take_over};
+pub(super) use keeper::{close, expired, give};
 pub(super) use open::open;
 pub(super) use registry::{OpenCall, Sessions};
 pub(super) use table::{Attached, NoRoom, Table};
+pub(super) use take_over::{adopt_row, take_over};

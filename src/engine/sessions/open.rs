@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use super::elsewhere;
-use super::keeper::{TRIES_MAX, adopt_row, end, too_many};
+use super::keeper::end;
+use super::take_over::{adopt_row, too_many, was_taken};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
 use crate::store::{SessionRow, SessionSwap};
+
+/// How often a change of a row that meets another one is tried.
+const TRIES_MAX: u32 = 8;
 
 /// Opens a session, or finds the open one with this id. To be run in a task of its own: a row that was written always
 /// gets its lease.
@@ -33,13 +37,12 @@ pub(in super::super) async fn open(
             }
             SessionSwap::Conflict(None) => return Err(EngineError::changing_keeper()),
             SessionSwap::Unknown(error) => {
-                // If nobody asks for it again it expires, and its row is closed then.
-                table.keep(row, replica.time.now());
+                tokio::spawn(async move { keep_if_written(&replica, row).await });
                 return Err(EngineError::of_store(error));
             }
             SessionSwap::NotStarted(error) => {
                 if may_be_written {
-                    table.keep(row, replica.time.now());
+                    tokio::spawn(async move { keep_if_written(&replica, row).await });
                 }
                 return Err(EngineError::of_store(error));
             }
@@ -52,7 +55,7 @@ pub(in super::super) async fn open(
         }
         if found.replica != replica.id {
             // Opened through another replica, which did not get to say so.
-            table.read(&found, replica.clock.boot());
+            table.moved(&found, replica.clock.boot());
             return elsewhere::renew(&replica, found.id).await;
         }
         let session = found.id;
@@ -67,6 +70,15 @@ pub(in super::super) async fn open(
         }
         let renewed = table.renew(session, replica.time.now(), false);
         return renewed.map_err(|_| EngineError::SessionEnded);
+    }
+}
+
+/// Looks up whether a session of unknown outcome was opened, however long the store takes. Then it is kept: if nobody asks
+/// for it again it expires, and its row is closed. Not before the row was read: meanwhile it may be another replica's. One
+/// that is written later still names this replica, and is found by the sweep.
+async fn keep_if_written(replica: &Arc<Replica>, row: SessionRow) {
+    if let Ok(true) = was_taken(replica, &row).await {
+        replica.sessions.table.keep(row, replica.time.now());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::table::NotRenewed;
-use super::{elsewhere, keeper};
+use super::{elsewhere, take_over};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
 use crate::lock::SessionId;
@@ -35,7 +35,7 @@ impl Replica {
             match self.sessions.table.renew(session, now, on_stream) {
                 Ok(renewed) => return Ok(renewed),
                 Err(NotRenewed::Ended) => return Err(EngineError::SessionEnded),
-                Err(NotRenewed::NotKept) => keeper::find(self, session).await?,
+                Err(NotRenewed::NotKept) => take_over::find(self, session).await?,
             }
         }
         Err(EngineError::changing_keeper())

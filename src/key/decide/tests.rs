@@ -353,16 +353,16 @@ fn a_hand_over_gives_the_holder_a_new_grant_and_one_that_was_not_told_none() {
     assert_eq!(outcomes, [Outcome::HandedOver]);
     assert_eq!(answered.grant, Fence(NOW + 10));
     assert_eq!((answered.kept, answered.unsynced), (Some(Seq(1)), false));
-    assert_eq!(answered.holder_left_ms, 700);
+    assert_eq!(answered.first_left_ms, 700);
     assert_eq!(
         answered.home.map(|h| (h.replica, h.term)),
         Some((replica(2), 2))
     );
     let (unnotified, _) = decided(&state, &[hand(None)]);
     assert_eq!((unnotified.grant, unnotified.kept), (Fence::NONE, None));
-    assert_eq!(unnotified.holder_left_ms, 0);
+    assert_eq!(unnotified.first_left_ms, 700);
     let (taken, _) = decided(&answered, &[take(answered.home, 3)]);
-    assert_eq!(taken.holder_left_ms, 0);
+    assert_eq!(taken.first_left_ms, 0);
     let open = WritesOfHolder {
         synced: false,
         open: true,

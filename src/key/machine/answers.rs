@@ -1,15 +1,13 @@
-//! Who waits, who is gone, and what time brings: waits that have lasted long enough, claims, expired leases, sessions
-//! that ended.
+//! Who waits and who is gone: waits that have lasted long enough, callers that left, answers that nobody heard.
 
 use std::time::Duration;
 
 use super::calls::fail;
 use super::event::{Answer, CallId, Context, Effect, EntryRef};
 use super::holder::Claim;
-use super::intent::{Intent, Wish};
 use super::serving::Serving;
 use super::{Machine, Role};
-use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
+use crate::lock::{Fence, Liveness, Seq, SessionId};
 
 impl Machine {
     /// A wait has lasted as long as it may.
@@ -90,32 +88,6 @@ impl Machine {
         }
     }
 
-    /// The moment of the next alarm has come: who expired ends, wherever it stands in the queue (I8).
-    pub(super) fn due_now(&mut self, cx: &Context<'_>) {
-        let Some(serving) = self.serving_mut() else {
-            return;
-        };
-        let mut ends: Vec<(EntryRef, EndReason, Option<Fence>)> = Vec::new();
-        for seq in serving.leases.expire(cx.now) {
-            ends.extend(serving.begin_eviction(seq, EndReason::Expired, None));
-        }
-        if let Some(holder) = &serving.holder
-            && let Claim::Until(at) = holder.claim
-            && at <= cx.now
-            && !holder.is_closing()
-        {
-            let (seq, grant) = (holder.seq, holder.grant);
-            if serving.waits_of(seq) > 0 || serving.watchers.iter().any(|w| w.seq == seq) {
-                // Somebody is there, and waits for the sync, or for the value.
-                serving.wait_for_claim_anew(cx, seq);
-            } else {
-                ends.extend(serving.begin_eviction(seq, EndReason::Unclaimed, Some(grant)));
-            }
-        }
-        serving.grant_again.take_if(|at| *at <= cx.now);
-        self.evict(ends);
-    }
-
     /// What the TTL of a session is, which a first entry of it may wait for already.
     pub(super) fn session_ttl(&mut self, cx: &Context<'_>, session: SessionId, ttl: Duration) {
         let Some(serving) = self.serving_mut() else {
@@ -132,45 +104,6 @@ impl Machine {
         }
     }
 
-    /// A session ended: what lives by it here ends.
-    pub(super) fn session_ended(&mut self, session: SessionId) {
-        let Some(serving) = self.serving_mut() else {
-            return;
-        };
-        let by_it = |liveness: Liveness| liveness == Liveness::Session(session);
-        let seqs: Vec<Seq> = serving
-            .state
-            .entries
-            .iter()
-            .filter(|entry| by_it(entry.liveness))
-            .map(|entry| entry.seq)
-            .collect();
-        let ends = seqs.into_iter();
-        let ends =
-            ends.filter_map(|seq| serving.begin_eviction(seq, EndReason::SessionClosed, None));
-        let ends = ends.collect();
-        self.evict(ends);
-    }
-
-    fn evict(&mut self, ends: Vec<(EntryRef, EndReason, Option<Fence>)>) {
-        for (entry, reason, only_under) in ends {
-            // One that an operator waits for may be dropped.
-            let is_wanted = |i: &Intent| {
-                let same = matches!(&i.what, Wish::Evict { entry: e, .. } if e.seq == entry.seq);
-                same && i.call.is_none()
-            };
-            if self.pending.iter().any(is_wanted) {
-                continue;
-            }
-            let wish = Wish::Evict {
-                entry,
-                reason,
-                only_under,
-            };
-            self.pending.push_back(Intent::new(None, wish));
-        }
-    }
-
     /// Whether somebody is answered, or news are told, only while this machine stays as it is.
     pub fn has_listeners(&self) -> bool {
         match &self.role {
@@ -183,27 +116,12 @@ impl Machine {
 }
 
 impl Serving {
-    /// Nobody is answered HELD for this entry any more, if it is the holder. What is to be evicted.
-    fn begin_eviction(
-        &mut self,
-        seq: Seq,
-        reason: EndReason,
-        only_under: Option<Fence>,
-    ) -> Option<(EntryRef, EndReason, Option<Fence>)> {
-        let tag = self.state.entry(seq)?.tag();
-        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == seq) {
-            holder.begin_eviction(reason.clone());
-        }
-        let grant = None;
-        Some((EntryRef { seq, tag, grant }, reason, only_under))
-    }
-
     /// The client of an entry was there, and could not be answered HELD: its claim is waited for from now on (I5).
     pub fn wait_for_claim_anew(&mut self, cx: &Context<'_>, seq: Seq) {
         let Some(entry) = self.state.holder().filter(|entry| entry.seq == seq) else {
             return;
         };
-        let until = cx.now.plus(self.claim_ttl(cx, entry));
+        let until = self.claim_until(cx, entry);
         if let Some(holder) = &mut self.holder
             && matches!(holder.claim, Claim::Until(_))
         {

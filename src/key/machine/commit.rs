@@ -147,7 +147,8 @@ impl Machine {
     }
 
     /// The row shows something else than what this home committed last: an earlier try of its own that was in doubt; or
-    /// another home, then this one is deposed.
+    /// another home, then this one is deposed; or what nobody can have written after it, as a table that was restored shows,
+    /// then all that was known is dropped, and the next call takes the key over from this replica itself.
     pub(super) fn reread(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
         if self.was_handed_over(&state) {
             return self.handed_over(&state, out);
@@ -158,11 +159,16 @@ impl Machine {
         if !state.is_home(serving.home) {
             return self.depose(&state, out);
         }
-        // An open proposal may still apply while the version is the same: that settles nothing, and what is wished is
-        // decided and sent again.
         if state.version > serving.state.version {
             self.hand_over_missed();
-            self.adopt(cx, state, out);
+            return self.adopt(cx, state, out);
+        }
+        // An open proposal may still apply while the row is the same: that settles nothing, and what is wished is decided
+        // and sent again.
+        if *state != *serving.state {
+            let (known, found) = (serving.state.version, state.version);
+            out.push(Effect::Report(Report::Contradicted { known, found }));
+            self.leave(&KeyError::ChangingHome, out);
         }
     }
 

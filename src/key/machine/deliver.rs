@@ -29,6 +29,14 @@ impl Machine {
         outcome: Outcome,
         out: &mut Vec<Effect>,
     ) {
+        if let Outcome::Refused(refusal) = &outcome
+            && let Wish::Create { .. } | Wish::Release { .. } | Wish::Evict { .. } = intent.what
+        {
+            if let Some(call) = intent.call {
+                fail(call, intent.failed(refused(refusal)), out);
+            }
+            return;
+        }
         let Intent {
             call,
             in_doubt,
@@ -90,11 +98,6 @@ impl Machine {
                 return self.extend_refused(cx, fence, &refused(&refusal), out);
             }
             (Wish::Grant | Wish::Extend { .. }, _) => return,
-            (Wish::Release { has_written, .. }, Outcome::Refused(refusal)) => Err(CallError {
-                why: refused(&refusal),
-                may_have_written: has_written,
-            }),
-            (_, Outcome::Refused(refusal)) => Err(refused(&refusal).into()),
             (_, _) => Err(KeyError::ChangingHome.into()),
         };
         if let Some(call) = call {

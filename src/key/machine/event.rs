@@ -558,6 +558,13 @@ pub enum Report {
         /// By whom.
         by: Option<Home>,
     },
+    /// The row is not what this home committed last, and nobody can have written it after that.
+    Contradicted {
+        /// The version that was committed last.
+        known: u64,
+        /// That of the row.
+        found: u64,
+    },
     /// What became of a commit is not known; it is resolved.
     InDoubt {
         /// Why.

@@ -80,9 +80,7 @@ impl Machine {
         let command = Command::HandOver {
             to: hand_over.to,
             holder: answered.map(|holder| holder.writes_of_holder()),
-            left_ms: answered
-                .filter(|holder| serving.inherited == Some(holder.seq))
-                .map_or(0, |holder| serving.left_ms(holder.seq, cx.now)),
+            left_ms: serving.first_left_ms(cx.now),
         };
         let decision = decide(&state, &[command], cx.decider());
         if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {

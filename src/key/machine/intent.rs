@@ -63,8 +63,19 @@ impl Intent {
         }
     }
 
-    /// Why it failed: a put that came with it is durable all the same.
+    /// Why it failed: a put that came with it is durable all the same, and what may be done already was not refused.
     pub fn failed(&self, why: KeyError) -> CallError {
+        let why = match why {
+            KeyError::Exhausted { .. }
+            | KeyError::SeqUsedUp
+            | KeyError::Fence(_)
+            | KeyError::ClockIsWrong
+                if self.in_doubt =>
+            {
+                KeyError::StoreUnavailable("an earlier try of it may have been done".into())
+            }
+            other => other,
+        };
         let may_have_written = match &self.what {
             Wish::Release { has_written, .. } => *has_written,
             Wish::Create { .. } | Wish::Evict { .. } | Wish::Grant | Wish::Extend { .. } => false,

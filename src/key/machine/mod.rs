@@ -10,8 +10,9 @@
 //! ```
 //!
 //! At most one operation on the row is in flight ([`Turn`]); what comes in meanwhile is collected and decided together
-//! (group commit). Reads and writes of the value go on beside it. An outcome that is not known is resolved before
-//! anybody is answered by it (I6): the row is read, and the same commands are decided again on what it shows.
+//! (group commit). Reads and writes of the value go on beside it. Where an outcome is not known, nothing
+//! is answered as done or as not done (I6): the row is read, and the same commands are decided again on what it shows. While
+//! it cannot be read, callers hear that the store is unavailable.
 //!
 //! A key is served by one machine in one term, and nobody else writes under the fences of that term (I10).
 //!
@@ -24,6 +25,7 @@ mod commit;
 mod critical;
 mod deliver;
 mod event;
+mod expiry;
 mod hand_over;
 mod holder;
 mod intent;
@@ -198,6 +200,29 @@ impl Machine {
                 Some((lease.ttl(), lease.left(now)))
             }
             Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// What the store answered to a load.
+    fn loaded(&mut self, cx: &Context<'_>, loaded: Result<Loaded, Reason>, out: &mut Vec<Effect>) {
+        if self.turn != Turn::Reading {
+            return;
+        }
+        self.turn = Turn::Free;
+        match loaded {
+            Ok(loaded) => {
+                self.tries = 0;
+                match &self.role {
+                    Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
+                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
+                }
+            }
+            Err(why) => {
+                self.fail_callers(cx, &why, out);
+                // Only what is in doubt is read while this replica takes itself for the home.
+                let in_doubt = !matches!(self.role, Role::Unread);
+                self.pause(in_doubt, out);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a home knows of its key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +76,10 @@ pub(super) struct Serving {
     pub holder: Option<Holder>,
     /// Who held the key when this replica became its home, until a call names it here.
     pub inherited: Option<Seq>,
+    /// The entries that were in the queue then, and that no call named here.
+    pub unheard: BTreeSet<Seq>,
+    /// Until when the first of them may go unheard, where the home before did not hear of it either.
+    pub first_until: Option<(Seq, Observed)>,
     pub leases: Leases,
     /// The TTLs of the sessions that live entries live by, as far as they are known.
     pub session_ttls: BTreeMap<SessionId, Duration>,
@@ -88,8 +92,8 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// A home that begins with this state: every lease begins with a full TTL, but that of a holder which was handed over
-    /// without having been heard of: with what is left of it. A holder that the home before may have
+    /// A home that begins with this state: every lease begins with a full TTL, but that of a first entry which was handed
+    /// over without having been heard of: with what is left of it. A holder that the home before may have
     /// answered HELD counts as claimed.
     pub fn begin(
         cx: &Context<'_>,
@@ -98,11 +102,15 @@ impl Serving {
         claimed: Option<Seq>,
         out: &mut Vec<Effect>,
     ) -> Self {
+        let left = Duration::from_millis(state.first_left_ms.into());
+        let first = state.first().filter(|_| !left.is_zero());
         let mut serving = Serving {
             home,
             state: Arc::new(KeyState::default()),
             holder: None,
             inherited: claimed,
+            unheard: state.entries.iter().map(|entry| entry.seq).collect(),
+            first_until: first.map(|first| (first.seq, cx.now.plus(left))),
             leases: Leases::default(),
             session_ttls: BTreeMap::new(),
             asks: Vec::new(),
@@ -139,9 +147,8 @@ impl Serving {
             match entry.liveness {
                 Liveness::Own { .. } => {
                     let ttl = own_ttl(entry.liveness).unwrap_or_default();
-                    let left = Duration::from_millis(new.holder_left_ms.into());
-                    let is_handed_over = new.holder_left_ms > 0 && new.kept == Some(entry.seq);
-                    let left = if is_handed_over { left } else { ttl };
+                    let until = self.first_until.filter(|(seq, _)| *seq == entry.seq);
+                    let left = until.map_or(ttl, |(_, until)| until.since(cx.now));
                     self.leases.add(entry.seq, ttl, left, cx.now);
                 }
                 Liveness::Session(session) => out.push(Effect::Attach {
@@ -168,7 +175,7 @@ impl Serving {
             return holder.extended(&new);
         }
         self.end_holder(out);
-        let until = cx.now.plus(self.claim_ttl(cx, entry));
+        let until = self.claim_until(cx, entry);
         let mut holder = Holder::new(entry, &new, Claim::Until(until));
         if let KnownValue::Known(Some(datum)) = &self.value {
             // It may be of somebody else, above this fence (I2).
@@ -208,12 +215,29 @@ impl Serving {
         .unwrap_or(cx.limits.session_claim_ttl)
     }
 
-    /// What is left of the lease of an entry, in milliseconds, rounded up, one at least; 0 of one that lives by a session.
-    pub fn left_ms(&self, seq: Seq, now: Observed) -> u32 {
-        let left = self
-            .leases
-            .get(seq)
-            .map(|lease| lease.left(now).as_micros().div_ceil(1_000));
+    /// By when a holder has to claim its lock.
+    pub fn claim_until(&self, cx: &Context<'_>, entry: &Entry) -> Observed {
+        let until = cx.now.plus(self.claim_ttl(cx, entry));
+        let unheard = self.first_until.filter(|(seq, _)| *seq == entry.seq);
+        unheard.map_or(until, |(_, unheard)| unheard.min(until))
+    }
+
+    /// For how long the first entry may go unheard at the next home, in milliseconds, rounded up, one at least: what is left
+    /// of its lease, or of the time in which it has to claim its lock. 0, a whole TTL, of one that was heard of here.
+    pub fn first_left_ms(&self, now: Observed) -> u32 {
+        let first = self.state.first().map(|first| first.seq);
+        let Some(seq) = first.filter(|seq| self.unheard.contains(seq)) else {
+            return 0;
+        };
+        let left = match (self.leases.get(seq), &self.holder) {
+            (Some(lease), _) => Some(lease.left(now)),
+            (None, Some(holder)) => match holder.claim {
+                Claim::Until(at) => Some(at.since(now)),
+                Claim::Claimed | Claim::Answered(_) => None,
+            },
+            (None, None) => self.first_until.map(|(_, until)| until.since(now)),
+        };
+        let left = left.map(|left| left.as_micros().div_ceil(1_000));
         left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX).max(1))
     }
 
@@ -224,6 +248,8 @@ impl Serving {
     }
 
     fn forget(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
+        self.unheard.remove(&entry.seq);
+        self.first_until.take_if(|(of, _)| *of == entry.seq);
         match entry.liveness {
             Liveness::Own { .. } => self.leases.remove(entry.seq),
             Liveness::Session(session) => {
@@ -293,11 +319,18 @@ impl Serving {
             }
         }
         let lease = self.renew(cx, entry.seq, out)?;
-        if self.inherited == Some(entry.seq) {
-            // Its client came along.
-            self.inherited = None;
+        if self.unheard.remove(&entry.seq) {
+            self.came_along(cx, entry.seq);
         }
         Ok((position, lease))
+    }
+
+    /// The client of an entry that was in the queue when this replica became the home is here.
+    fn came_along(&mut self, cx: &Context<'_>, seq: Seq) {
+        self.inherited.take_if(|of| *of == seq);
+        if self.first_until.take_if(|(of, _)| *of == seq).is_some() {
+            self.wait_for_claim_anew(cx, seq);
+        }
     }
 
     /// Renews what a live entry lives by.

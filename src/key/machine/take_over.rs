@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::calls::fail;
-use super::event::{Call, Context, Effect, KeyError, Loaded, Reason, Report, SwapOutcome};
+use super::event::{Call, Context, Effect, KeyError, Loaded, Report, SwapOutcome};
 use super::intent::{Intent, Swapping, Wish};
 use super::serving::Serving;
 use super::{Machine, Role, Turn};
@@ -21,36 +21,8 @@ pub(super) struct Taking {
 }
 
 impl Machine {
-    /// What the store answered to a load.
-    pub(super) fn loaded(
-        &mut self,
-        cx: &Context<'_>,
-        loaded: Result<Loaded, Reason>,
-        out: &mut Vec<Effect>,
-    ) {
-        if self.turn != Turn::Reading {
-            return;
-        }
-        self.turn = Turn::Free;
-        match loaded {
-            Ok(loaded) => {
-                self.tries = 0;
-                match &self.role {
-                    Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
-                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
-                }
-            }
-            Err(why) => {
-                self.fail_callers(cx, &why, out);
-                // Only what is in doubt is read while this replica takes itself for the home.
-                let in_doubt = !matches!(self.role, Role::Unread);
-                self.pause(in_doubt, out);
-            }
-        }
-    }
-
     /// What a row means to a replica that is not the home, as far as it knows.
-    fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
+    pub(super) fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
         let Loaded { state, past } = loaded;
         if let Some(home) = state.home
             && home.replica == cx.replica
@@ -99,7 +71,8 @@ impl Machine {
         self.backlog.iter().any(|queued| given(&queued.call))
     }
 
-    /// Whether the home of this row, if it has one, is gone, and somebody wants this replica to be the next.
+    /// Whether the home of this row, if it has one, is gone, and somebody wants this replica to be the next. Where there is
+    /// none, whoever is asked takes the key; that calls come where names rank is advice (H8).
     fn may_take_over(&self, cx: &Context<'_>, state: &KeyState) -> bool {
         let creates = |intent: &Intent| matches!(intent.what, Wish::Create { .. });
         let calls = || self.backlog.iter().map(|queued| &queued.call);

@@ -54,14 +54,14 @@ fn is_live(all: &mut Observation, number: u128) -> bool {
 }
 
 #[test]
-fn one_without_a_heartbeat_for_the_ttl_is_silent_and_not_before() {
+fn one_without_a_heartbeat_for_the_ttl_is_suspected_and_not_before() {
     let mut all = observer();
     reads(&mut all, 0, 10, |_| row(2, 5));
     assert!(is_live(&mut all, 2));
-    assert_eq!(all.silent_life(id(2)), None);
+    assert_eq!(all.suspected_life(id(2)), None);
     reads(&mut all, 10, 1, |_| row(2, 5));
-    assert_eq!(all.presence(id(2)), Presence::Silent);
-    assert_eq!(all.silent_life(id(2)), Some(Life::Up(1)));
+    assert_eq!(all.presence(id(2)), Presence::Suspected);
+    assert_eq!(all.suspected_life(id(2)), Some(Life::Up(1)));
     reads(&mut all, 11, 1, |_| row(2, 6));
     assert!(is_live(&mut all, 2), "it sends heartbeats again");
 }
@@ -73,7 +73,7 @@ fn a_new_life_begins_the_count_anew() {
     reads(&mut all, 9, 10, |_| with_life(Life::Up(2), row(2, 5)));
     assert!(is_live(&mut all, 2));
     reads(&mut all, 19, 1, |_| with_life(Life::Up(2), row(2, 5)));
-    assert_eq!(all.silent_life(id(2)), Some(Life::Up(2)));
+    assert_eq!(all.suspected_life(id(2)), Some(Life::Up(2)));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn one_with_another_ttl_is_waited_for_by_the_longer_one() {
         reads(&mut all, 0, 30, |_| with_ttl(announced, row(2, 5)));
         assert!(is_live(&mut all, 2), "{own} {announced}");
         reads(&mut all, 30, 1, |_| with_ttl(announced, row(2, 5)));
-        assert_eq!(all.presence(id(2)), Presence::Silent);
+        assert_eq!(all.presence(id(2)), Presence::Suspected);
     }
 }
 
@@ -96,11 +96,11 @@ fn time_in_which_nothing_could_be_read_counts_as_one_interval_at_most() {
     reads(&mut all, 60, 6, |_| row(2, 5));
     assert!(is_live(&mut all, 2));
     reads(&mut all, 66, 1, |_| row(2, 5));
-    assert_eq!(all.presence(id(2)), Presence::Silent);
+    assert_eq!(all.presence(id(2)), Presence::Suspected);
 }
 
 #[test]
-fn a_store_that_was_away_for_longer_than_a_short_ttl_makes_nobody_silent() {
+fn a_store_that_was_away_for_longer_than_a_short_ttl_makes_nobody_suspected() {
     let short = |row| ReplicaRow {
         ttl_ms: 1_000,
         ..row
@@ -114,12 +114,12 @@ fn a_store_that_was_away_for_longer_than_a_short_ttl_makes_nobody_silent() {
 }
 
 #[test]
-fn a_replica_is_silent_in_bounded_time_however_many_reads_fail_between_two_good_ones() {
+fn a_replica_is_suspected_in_bounded_time_however_many_reads_fail_between_two_good_ones() {
     let mut all = observer();
     for n in 0..5 {
         read(&mut all, n * 5_000, &[row(2, 5)]);
     }
-    assert_eq!(all.presence(id(2)), Presence::Silent);
+    assert_eq!(all.presence(id(2)), Presence::Suspected);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn silence_is_counted_from_the_answer_of_a_read_to_the_begin_of_another() {
     all.saw(last, ms(12_000), &[row(2, 5)]);
     assert!(is_live(&mut all, 2));
     read(&mut all, 11_000, &[row(2, 5)]);
-    assert_eq!(all.presence(id(2)), Presence::Silent);
+    assert_eq!(all.presence(id(2)), Presence::Suspected);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn one_whose_row_says_so_or_is_gone_is_down() {
         let mut all = observer();
         read(&mut all, 0, &[with_life(life, row(2, 5))]);
         assert_eq!(all.presence(id(2)), Presence::Down);
-        assert_eq!(all.silent_life(id(2)), None);
+        assert_eq!(all.suspected_life(id(2)), None);
     }
     let mut all = observer();
     read(&mut all, 0, &[row(2, 5)]);
@@ -177,12 +177,12 @@ fn silence_alone_permits_nothing_until_it_was_declared() {
         (LifeSwap::Conflict(Some(Life::Down)), Presence::Down),
         (LifeSwap::Conflict(Some(Life::Stopped)), Presence::Down),
         (LifeSwap::Conflict(None), Presence::Down),
-        (LifeSwap::Unknown(unavailable()), Presence::Silent),
-        (LifeSwap::NotStarted(unavailable()), Presence::Silent),
+        (LifeSwap::Unknown(unavailable()), Presence::Suspected),
+        (LifeSwap::NotStarted(unavailable()), Presence::Suspected),
     ] {
         let mut all = observer();
         reads(&mut all, 0, 11, |_| row(2, 5));
-        assert_eq!(all.presence(id(2)), Presence::Silent);
+        assert_eq!(all.presence(id(2)), Presence::Suspected);
         all.declared(id(2), &came, ms(10_000));
         assert_eq!(all.presence(id(2)), presence, "{came:?}");
     }
@@ -268,7 +268,7 @@ fn what_is_kept_of_ids_without_a_row_is_bounded() {
 proptest! {
     /// Reads take as long as they like, overlap and fail; heartbeats are written at any time.
     #[test]
-    fn nobody_is_silent_who_wrote_a_heartbeat_less_than_a_ttl_before_the_last_read(
+    fn nobody_is_suspected_who_wrote_a_heartbeat_less_than_a_ttl_before_the_last_read(
         steps in prop::collection::vec((0_u64..4_000, 0_u64..3_000, any::<bool>(), any::<bool>()), 1..100),
     ) {
         let mut all = observer();
@@ -295,7 +295,7 @@ proptest! {
                 }
                 *at > now
             });
-            if all.silent_life(id(2)).is_some() {
+            if all.suspected_life(id(2)).is_some() {
                 prop_assert!(silent_before >= ms(10_000));
             }
         }

@@ -108,7 +108,7 @@ async fn a_paused_replica_is_declared_down_and_finds_out_before_it_is_sure() {
     wait(600).await;
     for other in [b, c] {
         assert_eq!(other.membership.presence(a.id()), Presence::Down);
-        assert!(other.membership.confirm_down(a.id()).await.unwrap());
+        assert!(other.membership.declare_down(a.id()).await.unwrap());
     }
     a.machine.resume();
     let mut fenced = a.membership.fenced();
@@ -138,7 +138,7 @@ async fn a_machine_whose_clock_stood_still_is_fenced_by_its_next_round() {
     let [a, b] = &all[..] else { panic!() };
     a.machine.freeze();
     wait(60_000).await;
-    assert!(b.membership.confirm_down(a.id()).await.unwrap());
+    assert!(b.membership.declare_down(a.id()).await.unwrap());
     a.machine.resume();
     assert!(a.is_sure(), "it cannot know");
     within(600, "it is fenced", || a.is_fenced()).await;
@@ -162,8 +162,8 @@ async fn of_two_observers_that_race_one_declares_and_both_know() {
     })
     .await;
     let (one, other) = tokio::join!(
-        b.membership.confirm_down(a.id()),
-        c.membership.confirm_down(a.id())
+        b.membership.declare_down(a.id()),
+        c.membership.declare_down(a.id())
     );
     assert!(one.unwrap() && other.unwrap());
     assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
@@ -179,24 +179,24 @@ async fn many_that_ask_for_the_same_replica_declare_it_once() {
     });
     a.machine.pause();
     wait(7_000).await;
-    assert_eq!(b.membership.presence(a.id()), Presence::Silent);
+    assert_eq!(b.membership.presence(a.id()), Presence::Suspected);
     assert!(
-        b.membership.confirm_down(a.id()).await.is_err(),
+        b.membership.declare_down(a.id()).await.is_err(),
         "not by its row"
     );
     b.machine.set(NONE);
-    let asked = (0..100).map(|_| b.membership.confirm_down(a.id()));
+    let asked = (0..100).map(|_| b.membership.declare_down(a.id()));
     let asked = futures_util::future::join_all(asked).await;
     assert!(asked.into_iter().any(|down| down.is_ok_and(|down| down)));
-    assert!(b.membership.confirm_down(a.id()).await.unwrap());
+    assert!(b.membership.declare_down(a.id()).await.unwrap());
     assert_eq!(a.machine.tables().lives, [(a.id(), Life::Down)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_lives_is_not_declared_down() {
     let all = start(2).await;
-    assert!(!all[0].membership.confirm_down(all[1].id()).await.unwrap());
-    assert!(!all[0].membership.confirm_down(all[0].id()).await.unwrap());
+    assert!(!all[0].membership.declare_down(all[1].id()).await.unwrap());
+    assert!(!all[0].membership.declare_down(all[0].id()).await.unwrap());
     assert!(all[0].machine.tables().lives.is_empty());
 }
 

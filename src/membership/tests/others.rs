@@ -58,7 +58,7 @@ async fn an_unknown_replica_stays_unsure_where_the_store_does_not_answer() {
     let asked = all[0].membership.presence_after_read(unknown);
     let asked = tokio::time::timeout(ms(2_100), asked).await.unwrap();
     assert_eq!(asked, Presence::Unsure);
-    assert!(all[0].membership.confirm_down(unknown).await.is_err());
+    assert!(all[0].membership.declare_down(unknown).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn a_replica_that_is_down_is_forgotten_after_ten_minutes() {
     wait(60_000).await;
     assert!(!is_there());
     assert_eq!(all[0].membership.presence(gone), Presence::Down);
-    assert!(all[0].membership.confirm_down(gone).await.unwrap());
+    assert!(all[0].membership.declare_down(gone).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

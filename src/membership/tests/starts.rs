@@ -124,8 +124,8 @@ async fn a_replica_that_has_its_store_alone_is_sure_until_it_stops() {
     assert_eq!(alone.ranked(&key, "east"), Ranked::Local);
     assert_eq!(alone.presence(id(1)), Presence::Local);
     assert_eq!(alone.presence_after_read(id(2)).await, Presence::Down);
-    assert!(alone.confirm_down(id(2)).await.unwrap());
-    assert!(!alone.confirm_down(id(1)).await.unwrap());
+    assert!(alone.declare_down(id(2)).await.unwrap());
+    assert!(!alone.declare_down(id(1)).await.unwrap());
     assert!(alone.peers().is_empty() && !alone.clock_off());
     alone.stop().await.unwrap();
     assert_eq!(alone.is_sure(), Err(NotSure::Stopped));

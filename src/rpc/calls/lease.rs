@@ -213,7 +213,7 @@ fn how_ended(error: &EngineError) -> Option<EndReason> {
         | EngineError::ClockOff
         | EngineError::WriteUnknown(_)
         | EngineError::Silent
-        | EngineError::CutOff
+        | EngineError::Fenced
         | EngineError::Elsewhere { .. }
         | EngineError::Stopping => None,
     }

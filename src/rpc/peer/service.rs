@@ -169,7 +169,7 @@ fn not_here(error: &EngineError) -> Option<NotHere> {
             home: id_bytes(home.0),
             version: *version,
         })),
-        EngineError::Stopping | EngineError::Silent | EngineError::CutOff => {
+        EngineError::Stopping | EngineError::Silent | EngineError::Fenced => {
             Some(NotHere::Unable(Unable {
                 nothing_done: false,
                 why: error.to_string(),

@@ -69,7 +69,7 @@ pub(super) fn shared(state: &KeyState) -> Result<Vec<Value>, StoreError> {
         Value::BigInt(bigint(state.reserved.fence_end)?),
         Value::BigInt(bigint(state.reserved.volatile_end.0)?),
         Value::BigInt(kept),
-        Value::Int(state.holder_left_ms.cast_signed()),
+        Value::Int(state.first_left_ms.cast_signed()),
         Value::BigInt(digest::of(state).cast_signed()),
     ])
 }
@@ -172,7 +172,7 @@ impl First {
             NOT_KEPT => None,
             seq => Some(Seq(number(seq)?)),
         };
-        let holder_left_ms = present(row.int("holder_left")?, "holder_left")?.cast_unsigned();
+        let first_left_ms = present(row.int("first_left")?, "first_left")?.cast_unsigned();
         let home = match (row.uuid("home")?, row.bigint("term")?) {
             (Some(replica), Some(term)) => Some(Home {
                 replica: ReplicaId(replica),
@@ -207,7 +207,7 @@ impl First {
                 unsynced,
                 reserved,
                 kept,
-                holder_left_ms,
+                first_left_ms,
                 entries: VecDeque::new(),
                 ended,
             },

@@ -99,7 +99,7 @@ pub(super) fn of(state: &KeyState) -> u64 {
         unsynced,
         reserved,
         kept,
-        holder_left_ms,
+        first_left_ms,
         entries,
         ended,
     } = state;
@@ -133,7 +133,7 @@ pub(super) fn of(state: &KeyState) -> u64 {
             fields.u64(seq.0);
         }
     }
-    fields.u32(*holder_left_ms);
+    fields.u32(*first_left_ms);
     fields.count(entries.len());
     for entry in entries {
         fields.entry(entry);
@@ -199,7 +199,7 @@ mod tests {
                 volatile_end: Seq(7),
             },
             kept: Some(Seq(6)),
-            holder_left_ms: 800,
+            first_left_ms: 800,
             entries: [
                 entry(6, Liveness::Own { ttl_ms: 5_000 }),
                 entry(8, Liveness::Session(SessionId(Uuid::from_u128(13)))),
@@ -236,7 +236,7 @@ mod tests {
             |s| s.reserved.fence_end += 1,
             |s| s.reserved.volatile_end.0 += 1,
             |s| s.kept = None,
-            |s| s.holder_left_ms += 1,
+            |s| s.first_left_ms += 1,
             |s| Arc::make_mut(&mut s.entries[0]).liveness = Liveness::Own { ttl_ms: 1 },
             |s| drop(s.ended.entries.pop_front()),
             |s| s.ended.complete_from.0 += 1,

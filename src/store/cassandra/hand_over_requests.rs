@@ -53,7 +53,7 @@ impl CassandraStore {
         let mut requests = Vec::new();
         let mut next = None;
         loop {
-            let page = self.driver.page(&statement, &values, page_rows, next);
+            let page = self.cluster.page(&statement, &values, page_rows, next);
             let (rows, more) = page.await?;
             for row in rows {
                 if requests.len() == HAND_OVER_REQUESTS_MAX {

@@ -28,6 +28,7 @@ mod statements;
 mod tables;
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fermata_cassandra::{
@@ -107,6 +108,8 @@ impl From<ConnectFault> for OpenError {
 #[derive(Debug)]
 pub struct CassandraStore {
     driver: Driver,
+    /// What replicas share has connections of its own: no heartbeat waits behind values (H2).
+    cluster: Driver,
     keyspace: Keyspace,
     page_rows: u16,
     in_doubt: InDoubtSwaps,
@@ -117,10 +120,16 @@ pub struct CassandraStore {
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
-        let driver = Driver::connect_soon(&options).await?;
+        let few = CassandraOptions {
+            connections_per_node: NonZeroUsize::MIN,
+            ..options.clone()
+        };
+        let (driver, cluster) =
+            tokio::try_join!(Driver::connect_soon(&options), Driver::connect_soon(&few))?;
         let keyspace = options.keyspace.clone();
         let store = CassandraStore {
             driver,
+            cluster,
             keyspace: options.keyspace,
             page_rows: options.page_rows,
             in_doubt: InDoubtSwaps::default(),
@@ -170,6 +179,14 @@ impl CassandraStore {
         health::look(&self.driver, options, schema, apply).await
     }
 
+    /// Whose connections take it.
+    fn driver_of(&self, ask: &Ask) -> &Driver {
+        match ask.is_of_cluster() {
+            true => &self.cluster,
+            false => &self.driver,
+        }
+    }
+
     /// The prepared statement of what is asked.
     async fn statement(&self, ask: Ask) -> Result<Statement, Fault> {
         let known = {
@@ -181,7 +198,7 @@ impl CassandraStore {
             return Ok(known);
         }
         let text = ask.text(&self.keyspace);
-        let statement = self.driver.prepare(ask.usage(), &text).await?;
+        let statement = self.driver_of(&ask).prepare(ask.usage(), &text).await?;
         let mut statements = self
             .statements
             .lock()
@@ -192,8 +209,9 @@ impl CassandraStore {
 
     /// Asks what has one page for an answer.
     async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+        let driver = self.driver_of(&ask);
         let statement = self.statement(ask).await?;
-        self.driver.execute(&statement, values).await
+        driver.execute(&statement, values).await
     }
 
     /// Asks for a lightweight transaction; whether its condition held.
@@ -226,8 +244,9 @@ impl Asks for CassandraStore {
         page_rows: i32,
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
+        let driver = self.driver_of(&ask);
         let statement = self.statement(ask).await?;
-        self.driver.page(&statement, values, page_rows, from).await
+        driver.page(&statement, values, page_rows, from).await
     }
 }
 
@@ -240,11 +259,11 @@ impl StoreHealth for CassandraStore {
     }
 
     fn counts(&self) -> StoreCounts {
-        let sent = self.driver.counts();
+        let (sent, cluster) = (self.driver.counts(), self.cluster.counts());
         StoreCounts {
-            reads: sent.reads,
-            writes: sent.writes,
-            transactions: sent.transactions,
+            reads: sent.reads + cluster.reads,
+            writes: sent.writes + cluster.writes,
+            transactions: sent.transactions + cluster.transactions,
         }
     }
 }

@@ -158,7 +158,7 @@ impl CassandraStore {
         let page_rows = i32::from(self.page_rows);
         let mut next = None;
         loop {
-            let page = self.driver.page(&statement, &values, page_rows, next);
+            let page = self.cluster.page(&statement, &values, page_rows, next);
             let (rows, more) = page.await?;
             for row in rows {
                 visit(decode(row)?)?;

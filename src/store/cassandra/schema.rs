@@ -81,7 +81,7 @@ impl Schema {
                  \"term\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \
                  \"grant\" bigint static,\n  \"fence\" bigint static,\n  \"width\" int static,\n  \
                  \"unsynced\" boolean static,\n  \"seq_end\" bigint static,\n  \"fence_end\" bigint static,\n  \
-                 \"volatile_end\" bigint static,\n  \"kept\" bigint static,\n  \"holder_left\" int static,\n  \
+                 \"volatile_end\" bigint static,\n  \"kept\" bigint static,\n  \"first_left\" int static,\n  \
                  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
                  (\"seq\" ASC) AND {}",
                 lock_table(keyspace, table),

@@ -38,7 +38,7 @@ pub(super) const SHARED_COLUMNS: [&str; 16] = [
     "fence_end",
     "volatile_end",
     "kept",
-    "holder_left",
+    "first_left",
     "digest",
 ];
 
@@ -210,6 +210,37 @@ impl Ask {
             | Ask::Heartbeat
             | Ask::RequestHandOver
             | Ask::ForgetHandOverRequest => Use::Write,
+        }
+    }
+
+    /// Whether it is about what replicas share: each other, hand-over requests, a clock.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        match self {
+            Ask::Announce
+            | Ask::Heartbeat
+            | Ask::SwapLife
+            | Ask::ForgetReplica
+            | Ask::ForgetHalfReplica
+            | Ask::Replicas
+            | Ask::RequestHandOver
+            | Ask::HandOverRequests
+            | Ask::ForgetHandOverRequest
+            | Ask::Clock => true,
+            Ask::Swap(..)
+            | Ask::First(_)
+            | Ask::FirstSettled(_)
+            | Ask::EntryRows(_)
+            | Ask::Keys(_)
+            | Ask::ReadData(_)
+            | Ask::WriteData(_)
+            | Ask::LoadSession
+            | Ask::OpenSession
+            | Ask::SwapSession
+            | Ask::ForgetSession
+            | Ask::Sessions
+            | Ask::SchemaVersion
+            | Ask::Columns
+            | Ask::NoteSchemaVersion => false,
         }
     }
 

@@ -24,6 +24,7 @@ const LOSSES: Faults = Faults {
     delay_requests: 0.0,
     delay_max: Duration::ZERO,
     lose_queries: false,
+    stuck_above: 0,
 };
 
 struct Lossy {
@@ -42,8 +43,8 @@ impl Lossy {
 
     fn options(&self) -> CassandraOptions {
         CassandraOptions {
-            // Less than nodes take to give up: what was lost is not waited for.
-            request_timeout: Duration::from_millis(1_500),
+            // Less than nodes take to give up, and more than a change takes: what was lost is not waited for.
+            request_timeout: Duration::from_millis(500),
             ..CassandraOptions::new(self.proxy.contact_points(), self.world.keyspace.clone())
         }
     }
@@ -233,7 +234,7 @@ async fn changes_are_exact_where_requests_arrive_after_they_were_given_up_and_co
         }
     };
     tokio::select! {
-        () = make_changes(&lossy, 200) => {}
+        () = make_changes(&lossy, changes()) => {}
         () = breaking => {}
     }
     assert!(lossy.proxy.counts().delayed_requests > 10);
@@ -313,4 +314,35 @@ async fn a_life_changes_once_for_each_time_that_it_is_changed_whatever_is_lost()
     }
     println!("{all_unknown} of 80 unknown; {:?}", lossy.proxy.counts());
     assert!(all_unknown > 0, "nothing was put to the test");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_go_on_while_connections_are_stuck_behind_a_value() {
+    let Some(lossy) = Lossy::make("heartbeats_go_on").await else {
+        return;
+    };
+    let store = lossy.store().await;
+    store.announce_replica(&replica_row(3)).await.unwrap();
+    store.heartbeat(replica(3), 1).await.unwrap();
+    lossy.proxy.set(Faults {
+        stuck_above: 100_000,
+        ..Faults::default()
+    });
+    // By way of each node.
+    let large = Bytes::from(vec![0; 200_000]);
+    let writes = (0..30).map(|number| {
+        let cell = Cell {
+            value: Some(large.clone()),
+            timestamp: 1,
+        };
+        let (store, key) = (&store, id(&format!("k{number}")));
+        async move { store.write_data(&key, cell).await }
+    });
+    for written in futures_util::future::join_all(writes).await {
+        assert!(matches!(written, Written::Unknown(_)), "{written:?}");
+    }
+    store.read_data(&id("k0")).await.unwrap_err();
+    store.heartbeat(replica(3), 2).await.unwrap();
+    let listed = store.list_replicas().await.unwrap();
+    assert_eq!(listed.first().map(|row| row.heartbeat), Some(2));
 }

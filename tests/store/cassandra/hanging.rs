@@ -14,7 +14,7 @@ use super::{World, support};
 use crate::world::{Random, apply, id, with_entry};
 
 /// How long a node hangs: for longer than it is avoided before it is asked whether it answers.
-const HANGS: Duration = Duration::from_secs(20);
+const HANGS: Duration = Duration::from_secs(13);
 
 /// One who changes a key, and which node is asked first for that.
 struct Changes {

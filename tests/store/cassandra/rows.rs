@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fermata::key::{Command, KeyState, WritesOfHolder};
 use fermata::store::cassandra::CassandraStore;
 use fermata::store::{
-    ClusterStore, HAND_OVER_REQUEST_KEPT, HandOverRequest, HandOverSubject, KeyStore,
+    ClusterStore, DataStore, HAND_OVER_REQUEST_KEPT, HandOverRequest, HandOverSubject, KeyStore,
 };
 
 use super::World;
@@ -179,4 +179,15 @@ async fn a_hand_over_request_expires() {
         assert!(Instant::now() < deadline, "it is kept for ever");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+}
+
+/// A value that somebody else wrote with a timestamp far ahead must not take the fences of its key there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_may_run_ahead_of_the_clock_by_two_days() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let two_days = Duration::from_secs(2 * 24 * 60 * 60);
+    let ahead = world.store().await.ahead_us_max();
+    assert_eq!(ahead.map(Duration::from_micros), Some(two_days));
 }

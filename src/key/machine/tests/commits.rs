@@ -35,6 +35,24 @@ fn nobody_is_answered_by_an_unknown_outcome_until_it_is_resolved() {
 }
 
 #[test]
+fn a_row_that_contradicts_what_was_committed_is_not_served_on() {
+    for version in [0, 1] {
+        let mut world = World::serving(&[new_entry(1)]);
+        let (call, effects) = world.call(create(new_entry(2)));
+        let (old, _) = swap(&effects);
+        let other = KeyState {
+            version: old.version - version,
+            next: Seq(old.next.0 + 7),
+            ..KeyState::clone(&old)
+        };
+        let effects = world.on(Event::Swapped(SwapOutcome::Conflict(Arc::new(other))));
+        let failed = KeyError::ChangingHome;
+        assert_eq!(answers(&effects), [(call, Err(failed.into()))]);
+        assert!(world.machine.state().is_none());
+    }
+}
+
+#[test]
 fn a_create_in_doubt_is_decided_to_its_end_though_nobody_waits() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(create(new_entry(2)));
@@ -44,6 +62,24 @@ fn a_create_in_doubt_is_decided_to_its_end_though_nobody_waits() {
     world.on(Event::Resume(PauseOf::Row));
     let effects = world.on(loaded(&old));
     assert_eq!(swap(&effects).1.entries.len(), 2);
+}
+
+#[test]
+fn a_create_in_doubt_that_is_refused_later_is_not_answered_as_if_nothing_was_done() {
+    let mut world = World::serving(&[new_entry(1)]);
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    let (call, effects) = world.call(create(new_entry(2)));
+    let (old, _) = swap(&effects);
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.clock_is_wrong = true;
+    let mut effects = world.on(Event::Resume(PauseOf::Row));
+    effects.extend(world.on(loaded(&old)));
+    let [(of, Err(why))] = &answers(&effects)[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(*of, call);
+    assert!(matches!(why.why, KeyError::StoreUnavailable(_)), "{why:?}");
 }
 
 #[test]

@@ -131,5 +131,45 @@ fn a_holder_that_is_not_heard_of_has_what_was_left_of_its_lease_at_the_home_afte
     last.calls(Call::Renew { entry: entry(1) });
     assert_eq!(left(&mut last), TTL);
     let (_, row) = swap(&last.calls(hand_over()));
-    assert_eq!(row.holder_left_ms, 0);
+    assert_eq!(row.first_left_ms, 0);
+}
+
+/// A key that two replicas take from each other again and again, with a first entry whose client is gone.
+#[test]
+fn a_first_entry_that_nobody_hears_of_ends_however_often_its_key_is_handed_over() {
+    for liveness in [new_entry(1), of_session(1)] {
+        let is_own = matches!(liveness.liveness, Liveness::Own { .. });
+        let mut world = World::serving(&[liveness, new_entry(2)]);
+        let grant = Fence(NOW_US);
+        world.on(Event::AnswerLost { grant });
+        let mut spent = Duration::ZERO;
+        let mut homes = [2, 1].into_iter().cycle();
+        loop {
+            assert!(spent <= TTL * 3, "it goes on for ever");
+            let (to, step) = (homes.next().unwrap(), TTL / 5);
+            let (_, row) = swap(&world.calls(Call::HandOver { to: replica(to) }));
+            world = World::new();
+            world.replica = replica(to);
+            world.pass(TTL * 2);
+            world.calls(Call::Adopt { term: row.term() });
+            let mut effects = world.on(loaded(&row));
+            // It is granted the key again, and does not come.
+            while effects.iter().any(is_swap) {
+                effects = world.on(Event::Swapped(SwapOutcome::Applied));
+            }
+            if !is_own {
+                let (session, ttl) = (SessionId(Uuid::from_u128(1)), TTL);
+                world.on(Event::SessionTtl { session, ttl });
+            }
+            world.pass(step);
+            spent += step;
+            let evicted = |state: &KeyState| state.position(Seq(1)).is_none();
+            if world.on(Event::Due).iter().any(|effect| match effect {
+                Effect::Swap { new, .. } => evicted(new),
+                _ => false,
+            }) {
+                break;
+            }
+        }
+    }
 }

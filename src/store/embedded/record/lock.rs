@@ -44,7 +44,7 @@ struct Counters {
     #[prost(uint64, optional, tag = "15")]
     kept: Option<u64>,
     #[prost(uint32, tag = "16")]
-    holder_left_ms: u32,
+    first_left_ms: u32,
 }
 
 /// The part of [`Counters`] that a compare-and-swap looks at.
@@ -118,7 +118,7 @@ impl LockRow {
                     volatile_end: Seq(row.volatile_end),
                 },
                 kept: row.kept.map(Seq),
-                holder_left_ms: row.holder_left_ms,
+                first_left_ms: row.first_left_ms,
                 entries: VecDeque::new(),
                 ended: Ended {
                     entries,
@@ -175,7 +175,7 @@ pub(in crate::store::embedded) fn encode_lock(state: &KeyState) -> Vec<u8> {
         fence_end: state.reserved.fence_end,
         volatile_end: state.reserved.volatile_end.0,
         kept: state.kept.map(|seq| seq.0),
-        holder_left_ms: state.holder_left_ms,
+        first_left_ms: state.first_left_ms,
     })
 }
 
@@ -281,7 +281,7 @@ mod tests {
                 volatile_end: Seq(7),
             },
             kept: Some(Seq(6)),
-            holder_left_ms: 800,
+            first_left_ms: 800,
             entries: VecDeque::from([
                 entry(6, Liveness::Own { ttl_ms: 0 }),
                 entry(8, Liveness::Session(SessionId(Uuid::from_u128(3)))),

@@ -85,7 +85,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
         Presence::Live(_) => {}
         // Another one may ask for it, too.
         Presence::Local | Presence::Down => return forget(open).await,
-        Presence::Silent | Presence::Unsure => return,
+        Presence::Suspected | Presence::Unsure => return,
     }
     match replica.asked(&id, Call::HandOver { to: request.to }).await {
         Ok(_) => {

@@ -1,0 +1,476 @@
+//! The calls of clients, replicas and operators, each given to the machine of its key or to the sessions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::api::*;
+use super::current::Shared;
+use super::replica::Replica;
+use super::sessions::{self, NoRoom};
+use super::watch::Watch;
+use crate::key::NewEntry;
+use crate::key::machine::{Answer, Call, EntryRef, LeaseStatus};
+use crate::limits::Limits;
+use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
+use crate::store::SessionRow;
+
+/// The engine of one replica. Cheap to clone.
+///
+/// A replica that others declared down is fenced for good (H2); then this goes on as a new replica, under a new id.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What may be told of the lease of an entry.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
+    ttl: Duration,
+    valid_for: Duration,
+}
+
+impl Engine {
+    /// The replica that this is now.
+    pub(super) fn current(&self) -> Result<Arc<Replica>, EngineError> {
+        self.shared.current()
+    }
+
+    /// This replica; the nil id before it has started.
+    pub fn replica(&self) -> ReplicaId {
+        self.current()
+            .map_or(ReplicaId(Uuid::nil()), |replica| replica.id)
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// The tables, by name.
+    pub fn tables(&self) -> Vec<TableName> {
+        self.shared.tables.iter().cloned().collect()
+    }
+
+    /// What it has, which is nothing unless it serves, and what it counted, also after it was stopped.
+    pub fn counts(&self) -> Counts {
+        use std::sync::atomic::Ordering::Relaxed;
+        let replica = self.current().ok();
+        let replica = replica.as_ref();
+        let counters = &self.shared.counters;
+        Counts {
+            active_keys: replica.map_or(0, |replica| replica.keys.count()),
+            sessions: replica.map_or(0, |replica| replica.sessions.table.count()),
+            swaps: counters.swaps.load(Relaxed),
+            conflicts: counters.conflicts.load(Relaxed),
+            unknown: counters.unknown.load(Relaxed),
+        }
+    }
+
+    /// `Ok` while calls can be served. Drives the readiness of the health service.
+    pub fn ready(&self) -> Result<(), EngineError> {
+        let replica = self.current()?;
+        replica.sure()?;
+        if replica.membership.clock_off() {
+            return Err(EngineError::ClockOff);
+        }
+        let ready = replica.store.health.ready();
+        ready.map_err(EngineError::of_store)
+    }
+
+    /// Who serves a key, where that is this replica.
+    pub fn home_here(&self, id: &KeyId) -> Option<KeyHome> {
+        let replica = self.current().ok()?;
+        let term = replica.keys.find(id)?.slot().machine.state()?.term();
+        Some(KeyHome {
+            id: replica.id,
+            address: replica.row.address.clone(),
+            term,
+        })
+    }
+
+    pub(super) fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {
+        if self.shared.tables.contains(&id.table) {
+            Ok(Arc::new(id))
+        } else {
+            Err(EngineError::UnknownTable(id.table.to_string()))
+        }
+    }
+
+    pub(super) fn id_of_ref(&self, lock_ref: &LockRef) -> Result<Arc<KeyId>, EngineError> {
+        self.id_of(KeyId {
+            table: lock_ref.table.clone(),
+            key: lock_ref.key.clone(),
+        })
+    }
+
+    /// What may be told of a lease, asked where it is kept.
+    async fn validity(replica: &Arc<Replica>, lease: LeaseStatus) -> Result<Validity, EngineError> {
+        match lease {
+            LeaseStatus::Own { ttl, valid_for } => Ok(Validity { ttl, valid_for }),
+            LeaseStatus::Session(session) => {
+                let renewed = replica.session_validity(session).await?;
+                replica.sure()?;
+                Ok(Validity {
+                    ttl: renewed.ttl,
+                    valid_for: renewed.valid_for,
+                })
+            }
+        }
+    }
+
+    /// As [`Engine::validity`], of what was done already: that is reported even where the lease's validity is unknown.
+    async fn done<T>(
+        replica: &Arc<Replica>,
+        value: T,
+        lease: LeaseStatus,
+    ) -> Result<Done<T>, EngineError> {
+        let validity = Self::validity(replica, lease).await;
+        replica.sure()?;
+        Ok(Done {
+            value,
+            valid_for: validity.map_or(Duration::ZERO, |validity| validity.valid_for),
+        })
+    }
+
+    /// Adds an entry to the queue of a key.
+    pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(call.id)?;
+        let (liveness, _room) = match call.live_by {
+            LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
+            LiveBy::Session(session) => {
+                replica.session_validity(session).await?;
+                let room = match replica.sessions.room(session) {
+                    Ok(room) => Some(room),
+                    Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
+                    // A repeated call needs no room: it makes no new entry (I5).
+                    Err(NoRoom::Full) if replica.has_made(&id, call.request_id) => None,
+                    Err(NoRoom::Full) => {
+                        return Err(EngineError::Exhausted {
+                            what: "lock_refs_per_session_max",
+                            limit: replica.limits.lock_refs_per_session_max as u64,
+                        });
+                    }
+                };
+                (Liveness::Session(session), room)
+            }
+        };
+        let entry = Box::new(NewEntry {
+            request_id: call.request_id,
+            mode: call.mode,
+            liveness,
+            identity: call.identity.into(),
+            owner: call.owner.into(),
+            created_at_ms: wall_ms(&replica),
+        });
+        let read_value = call.read_value;
+        let answer = replica
+            .asked(&id, Call::Create { entry, read_value })
+            .await?;
+        let held = replica.held_answer(&id, &answer);
+        let (entry, status, existed, lease) = match answer {
+            Answer::Held {
+                entry,
+                value,
+                existed,
+                lease,
+            } => (entry, held_status(entry, value), existed, lease),
+            Answer::Waiting {
+                entry,
+                position,
+                existed,
+                lease,
+            } => (entry, LockStatus::Waiting { position }, existed, lease),
+            other => return Err(unexpected(&other)),
+        };
+        let validity = Self::validity(&replica, lease).await?;
+        if let Some(held) = held {
+            held.heard();
+        }
+        let lock_ref = lock_ref(&id, entry);
+        Ok(CreatedLockRef {
+            lease: match lease {
+                LeaseStatus::Session(session) => LeaseId::Session(session),
+                LeaseStatus::Own { .. } => LeaseId::LockRef(lock_ref.without_grant()),
+            },
+            lock_ref,
+            status,
+            ttl: validity.ttl,
+            valid_for: validity.valid_for,
+            existed,
+        })
+    }
+
+    /// Asks for the lock, waiting for it at most `wait` (zero: one try). Times out with `Waiting`.
+    pub async fn acquire(
+        &self,
+        lock_ref: &LockRef,
+        wait: Duration,
+        read_value: bool,
+    ) -> Result<Acquired, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let entry = EntryRef::from(lock_ref);
+        let wait = wait.min(replica.limits.wait_max());
+        let call = Call::Acquire {
+            entry,
+            wait: !wait.is_zero(),
+            read_value,
+        };
+        let answer = match wait.is_zero() {
+            true => replica.asked(&id, call).await?,
+            false => replica.asked_to_wait(&id, call, entry.seq, wait).await?,
+        };
+        let held = replica.held_answer(&id, &answer);
+        let (entry, status, lease) = match answer {
+            Answer::Held {
+                entry,
+                value,
+                lease,
+                ..
+            } => (entry, held_status(entry, value), lease),
+            Answer::Waiting {
+                entry,
+                position,
+                lease,
+                ..
+            } => (entry, LockStatus::Waiting { position }, lease),
+            other => return Err(unexpected(&other)),
+        };
+        let validity = Self::validity(&replica, lease).await?;
+        if let Some(held) = held {
+            held.heard();
+        }
+        Ok(Acquired {
+            lock_ref: self::lock_ref(&id, entry),
+            status,
+            valid_for: validity.valid_for,
+        })
+    }
+
+    /// Gives an entry back, after writing `put`. True if it had been given back before.
+    pub async fn release(
+        &self,
+        lock_ref: &LockRef,
+        put: Option<Mutation>,
+        call_no: u64,
+    ) -> Result<bool, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let writes = put.is_some();
+        let call = Call::Release {
+            entry: EntryRef::from(lock_ref),
+            call_no,
+            put: put.map(Mutation::into_value),
+        };
+        let answer = match writes {
+            true => replica.asked_to_write(&id, call).await,
+            false => replica.asked(&id, call).await,
+        };
+        match answer? {
+            Answer::Released { already } => Ok(already),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Reads as the holder.
+    pub async fn critical_get(
+        &self,
+        lock_ref: &LockRef,
+        call_no: u64,
+    ) -> Result<Done<Value>, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let entry = EntryRef::from(lock_ref);
+        match replica.asked(&id, Call::Get { entry, call_no }).await? {
+            Answer::Value { value, lease } => {
+                Self::done(&replica, Value { bytes: value }, lease).await
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Writes as the holder.
+    pub async fn critical_write(
+        &self,
+        lock_ref: &LockRef,
+        mutation: Mutation,
+        call_no: u64,
+    ) -> Result<Done<()>, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let call = Call::Put {
+            entry: EntryRef::from(lock_ref),
+            call_no,
+            value: mutation.into_value(),
+        };
+        match replica.asked_to_write(&id, call).await? {
+            Answer::Written { lease } => {
+                let done = Self::done(&replica, (), lease).await;
+                done.map_err(EngineError::with_write)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Watches a lockRef.
+    pub async fn watch(&self, lock_ref: &LockRef) -> Result<Watch, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of_ref(lock_ref)?;
+        let entry = EntryRef::from(lock_ref);
+        let (watching, answer) = replica.asked_to_watch(&id, entry).await?;
+        match answer {
+            Answer::Watching { lease } => Ok(Watch::new(watching, id, entry, lease)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Opens a session whose id is its `request_id`; finds it if it is open already.
+    pub async fn open_session(
+        &self,
+        call: SessionCall,
+    ) -> Result<(SessionId, Renewed), EngineError> {
+        let replica = self.current()?;
+        let id = SessionId(call.request_id);
+        let row = SessionRow {
+            id,
+            ttl_ms: call.ttl_ms,
+            disconnect_grace_ms: call.disconnect_grace_ms,
+            replica: replica.id,
+            epoch: 1,
+            open: true,
+            identity: call.identity,
+            owner: call.owner,
+            created_at_ms: wall_ms(&replica),
+        };
+        let renewed = tokio::spawn(sessions::open(Arc::clone(&replica), row));
+        let renewed = renewed.await.map_err(|_| lost_task())??;
+        replica.sure()?;
+        Ok((id, renewed))
+    }
+
+    /// A renewal. `Elsewhere` of a session that another replica keeps.
+    pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
+        let replica = self.current()?;
+        let renewed = match lease {
+            LeaseId::Session(session) => replica.renew_kept(*session, false).await?,
+            LeaseId::LockRef(lock_ref) => {
+                let id = self.id_of_ref(lock_ref)?;
+                let entry = EntryRef::from(lock_ref);
+                match replica.asked(&id, Call::Renew { entry }).await? {
+                    Answer::Renewed { lease } => {
+                        let validity = Self::validity(&replica, lease).await?;
+                        Renewed {
+                            ttl: validity.ttl,
+                            disconnect_grace: None,
+                            valid_for: validity.valid_for,
+                        }
+                    }
+                    other => return Err(unexpected(&other)),
+                }
+            }
+        };
+        replica.sure()?;
+        Ok(renewed)
+    }
+
+    /// As [`Engine::renew`], by a message on a stream: its client is connected.
+    pub async fn renew_on_stream(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
+        let LeaseId::Session(session) = lease else {
+            return self.renew(lease).await;
+        };
+        let replica = self.current()?;
+        let renewed = replica.renew_kept(*session, true).await;
+        replica.sure()?;
+        renewed
+    }
+
+    /// A renewal of a session that this replica keeps, passed on by another one.
+    pub async fn renew_kept(&self, session: SessionId) -> Result<Renewed, EngineError> {
+        let replica = self.current()?;
+        let renewed = replica.renew_kept(session, false).await;
+        replica.sure()?;
+        renewed
+    }
+
+    /// A stream ended, here or at another replica, that the client of a session sent renewals on. To be
+    /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
+    pub fn disconnected(&self, session: SessionId) {
+        if let Ok(replica) = self.current() {
+            let now = replica.time.now();
+            replica.sessions.table.disconnected(session, now);
+        }
+    }
+
+    /// Another replica says that a session has ended: its row is read.
+    pub fn session_ended_elsewhere(&self, session: SessionId) {
+        if let Ok(replica) = self.current()
+            && replica.sessions.table.entries_of(session) > 0
+        {
+            replica.look_up_session(session);
+        }
+    }
+
+    /// Closes a session and ends what lives by it. True if it had ended before.
+    pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
+        let replica = self.current()?;
+        let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
+        let closed = closed.await.map_err(|_| lost_task())?;
+        replica.sure()?;
+        closed
+    }
+
+    /// Reads without a lock.
+    pub async fn read(&self, id: &KeyId) -> Result<Value, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(id.clone())?;
+        match replica.store.data.read_data(&id).await {
+            Ok(cell) => Ok(Value {
+                bytes: cell.and_then(|cell| cell.value),
+            }),
+            Err(error) => Err(EngineError::of_store(error)),
+        }
+    }
+
+    /// Ends all waits and watches and takes no more calls: they fail with `Stopping`. What was handed to
+    /// the store is finished by the store.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+}
+
+fn held_status(entry: EntryRef, value: Option<Option<bytes::Bytes>>) -> LockStatus {
+    LockStatus::Held {
+        grant: entry.grant.unwrap_or(crate::lock::Fence::NONE),
+        value: value.map(|bytes| Value { bytes }),
+    }
+}
+
+fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
+    LockRef {
+        table: id.table.clone(),
+        key: id.key.clone(),
+        seq: entry.seq,
+        tag: entry.tag,
+        grant: entry.grant,
+    }
+}
+
+/// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
+pub(super) fn unexpected(answer: &Answer) -> EngineError {
+    tracing::error!(
+        ?answer,
+        "a key answered a call with what does not belong to it"
+    );
+    EngineError::Unavailable("the answer does not belong to the call".to_owned())
+}
+
+fn lost_task() -> EngineError {
+    EngineError::Unavailable("what worked at the call was lost; its outcome is unknown".to_owned())
+}
+
+fn wall_ms(replica: &Replica) -> i64 {
+    i64::try_from(replica.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
+}

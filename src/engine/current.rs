@@ -1,0 +1,99 @@
+//! Which replica this process is now: a replica that was fenced is followed by another one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::activity::Activity;
+use super::api::EngineError;
+use super::replica::{Counters, Replica};
+use crate::limits::Limits;
+use crate::lock::TableName;
+use crate::membership::Starter;
+
+/// What stays the same for as long as the process runs, and the replica that it is now.
+pub(super) struct Shared {
+    pub limits: Limits,
+    pub tables: BTreeSet<TableName>,
+    pub counters: Arc<Counters>,
+    pub activity: Arc<Activity>,
+    current: RwLock<Current>,
+    /// Starts replicas; never held while calls are served.
+    pub starter: tokio::sync::Mutex<Option<Starter>>,
+}
+
+pub(super) enum Current {
+    /// No replica yet, or no longer; why not.
+    Waiting {
+        why: String,
+        last: Option<Arc<Replica>>,
+    },
+    Serving(Arc<Replica>),
+    Stopped(Option<Arc<Replica>>),
+}
+
+impl Shared {
+    /// No replica yet; why not.
+    pub fn waiting(tables: BTreeSet<TableName>, limits: Limits, why: &str) -> Shared {
+        Shared {
+            limits,
+            tables,
+            counters: Arc::default(),
+            activity: Arc::default(),
+            current: RwLock::new(Current::Waiting {
+                why: why.to_owned(),
+                last: None,
+            }),
+            starter: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// False if the engine was stopped: whoever stops it stops all that it may become.
+    pub fn set(&self, next: Current) -> bool {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = !matches!(*current, Current::Stopped(_));
+        if goes_on {
+            *current = next;
+        }
+        goes_on
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        matches!(*current, Current::Stopped(_))
+    }
+
+    pub fn stop(&self) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let last = match &*current {
+            Current::Waiting { last, .. } => last.clone(),
+            Current::Serving(replica) => Some(Arc::clone(replica)),
+            Current::Stopped(_) => return,
+        };
+        if let Some(replica) = &last {
+            replica.stopping.send_replace(true);
+        }
+        *current = Current::Stopped(last);
+    }
+
+    /// The replica that this is now.
+    pub fn current(&self) -> Result<Arc<Replica>, EngineError> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
+            Current::Serving(replica) => {
+                replica.sure()?;
+                Ok(Arc::clone(replica))
+            }
+            Current::Stopped(_) => Err(EngineError::Stopping),
+        }
+    }
+
+    /// The replica that was served last, once this is stopped.
+    pub fn stopped(&self) -> Option<Arc<Replica>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Current::Stopped(last) => last.clone(),
+            Current::Waiting { .. } | Current::Serving(_) => None,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Keys and sessions that come to this replica: taken over from replicas that are gone (H3), asked for where their home
+//! cannot be called, and handed over by others (H4).
+
+use std::sync::Arc;
+
+use super::api::EngineError;
+use super::calls::Engine;
+use super::peers::{Presence, Ranked};
+use super::replica::Replica;
+use super::{request_sent, sessions};
+use crate::key::machine::Call;
+use crate::lock::{KeyId, ReplicaId, SessionId};
+
+impl Engine {
+    /// What is known of a replica.
+    pub fn presence(&self, id: ReplicaId) -> Presence {
+        self.current()
+            .map_or(Presence::Unsure, |replica| replica.membership.presence(id))
+    }
+
+    /// The replica that a key is looked for at first, and that should be the home of one without (H8).
+    pub fn ranked(&self, id: &KeyId) -> Presence {
+        let ranked = |replica: Arc<Replica>| replica.membership.ranked(id, &replica.zone);
+        match self.current().map(ranked) {
+            Ok(Ranked::Remote(peer)) => Presence::Live(peer),
+            Ok(Ranked::Local) | Err(_) => Presence::Local,
+        }
+    }
+
+    /// Makes this replica the home of a key whose home is down or has stopped; asks for it through the store where the
+    /// home is live and could not be called.
+    pub async fn take_over(&self, id: &KeyId, from: ReplicaId) -> Result<(), EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(id.clone())?;
+        if from == replica.id || replica.declare_down(from).await? {
+            return replica.asked(&id, Call::TakeOver { from }).await.map(drop);
+        }
+        request_sent::request(&replica, &id, from).await
+    }
+
+    /// Makes this replica the keeper of a session whose keeper is down; asks a live one for it through the store.
+    pub async fn take_session(
+        &self,
+        session: SessionId,
+        from: ReplicaId,
+    ) -> Result<(), EngineError> {
+        let replica = self.current()?;
+        sessions::take_over(&replica, session, from).await
+    }
+
+    /// Another replica says that it handed a key to this one.
+    pub fn handed_over(&self, id: KeyId, term: u64) -> Result<(), EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(id)?;
+        tokio::spawn(async move {
+            if let Err(error) = replica.asked(&id, Call::Adopt { term }).await {
+                tracing::debug!(key = %id, %error, "a key that was handed over is not served yet");
+            }
+        });
+        Ok(())
+    }
+}
