@@ -13,7 +13,7 @@ use crate::membership::{NotSure, OpenHandOver};
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
 
-/// Gives keys and sessions the alarms that are due, until this replica stops.
+/// Gives keys and sessions the alarms that are due, and forgets sessions that are done, until this replica stops.
 pub(super) async fn alarms(replica: Arc<Replica>) {
     let mut stopping = replica.stopping.subscribe();
     loop {
@@ -31,6 +31,9 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
         }
         for session in replica.sessions.table.expire(now, FIRED_MAX) {
             sessions::expired(&replica, session);
+        }
+        for session in replica.sessions.table.take_done() {
+            replica.forget_session_if_done(session);
         }
     }
     if replica.store.cluster.is_some() {

@@ -119,6 +119,19 @@ impl Known {
             Role::Elsewhere { ended, .. } => *ended,
         }
     }
+
+    fn is_unused(&self) -> bool {
+        self.entries.is_empty() && self.creating == 0 && self.open_calls == 0
+    }
+
+    /// It has ended, here and in its row, and nothing uses it.
+    fn is_done(&self) -> bool {
+        let is_closed = match &self.role {
+            Role::Kept { closed, .. } => *closed,
+            Role::Elsewhere { .. } => true,
+        };
+        self.is_unused() && is_closed && self.has_ended()
+    }
 }
 
 #[derive(Default)]
@@ -126,6 +139,8 @@ struct Inner {
     sessions: HashMap<SessionId, Known>,
     alarms: BTreeMap<(Observed, SessionId), ()>,
     kept: usize,
+    /// Those whose last user was a call: each of them is known, so there are no more than sessions.
+    done: BTreeSet<SessionId>,
 }
 
 /// The sessions that matter to a replica.
@@ -210,9 +225,11 @@ impl Table {
 
     /// The entry was made, or was not.
     pub fn end_create(&self, session: SessionId) {
-        if let Some(known) = self.inner().sessions.get_mut(&session) {
+        let mut inner = self.inner();
+        if let Some(known) = inner.sessions.get_mut(&session) {
             known.creating = known.creating.saturating_sub(1);
         }
+        inner.note_if_done(session);
     }
 
     /// A call that keeps a session alive opens.
@@ -239,6 +256,12 @@ impl Table {
         }
         // Its client may be disconnected, which did not matter meanwhile.
         inner.fire_sooner(session, now);
+        inner.note_if_done(session);
+    }
+
+    /// Those that ended before the last call that used them did: they are to be forgotten.
+    pub fn take_done(&self) -> BTreeSet<SessionId> {
+        std::mem::take(&mut self.inner().done)
     }
 
     /// The keys with entries that live by a session.
@@ -276,10 +299,17 @@ impl Table {
 }
 
 impl Inner {
+    fn note_if_done(&mut self, session: SessionId) {
+        if self.sessions.get(&session).is_some_and(Known::is_done) {
+            self.done.insert(session);
+        }
+    }
+
     fn forget(&mut self, session: SessionId) {
         let Some(known) = self.sessions.remove(&session) else {
             return;
         };
+        self.done.remove(&session);
         if let Role::Kept { alarm, .. } = known.role {
             self.alarms.remove(&(alarm, session));
             self.kept -= 1;

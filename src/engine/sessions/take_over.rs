@@ -15,6 +15,7 @@ use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 pub(super) fn too_many(replica: &Replica) -> EngineError {
     EngineError::Exhausted {
         what: "sessions_max",

@@ -141,6 +141,7 @@ impl Table {
                 sessions,
                 alarms,
                 kept,
+                ..
             } = &mut *inner;
             if let Some(known) = sessions.get_mut(&row.id)
                 && let Role::Kept { alarm, .. } = &known.role
@@ -174,10 +175,8 @@ impl Table {
             .sessions
             .iter()
             .filter(|(_, known)| {
-                let is_unused =
-                    known.entries.is_empty() && known.creating == 0 && known.open_calls == 0;
                 let is_elsewhere = matches!(known.role, Role::Elsewhere { .. });
-                is_unused && is_elsewhere && known.wanted_until <= boot
+                known.is_unused() && is_elsewhere && known.wanted_until <= boot
             })
             .map(|(id, _)| *id)
             .collect();

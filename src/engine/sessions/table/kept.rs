@@ -24,6 +24,7 @@ impl Table {
             sessions,
             alarms,
             kept,
+            ..
         } = &mut *inner;
         let known = sessions
             .entry(id)
@@ -151,14 +152,10 @@ impl Table {
         let Some(known) = inner.sessions.get(&session) else {
             return false;
         };
-        let is_unused = known.entries.is_empty() && known.creating == 0 && known.open_calls == 0;
-        let (is_done, was_kept) = match &known.role {
-            Role::Kept { lease, closed, .. } => (lease.has_ended() && *closed, true),
-            Role::Elsewhere { ended, .. } => (*ended, false),
-        };
-        if !is_unused || !is_done {
+        if !known.is_done() {
             return false;
         }
+        let was_kept = matches!(known.role, Role::Kept { .. });
         inner.forget(session);
         was_kept
     }

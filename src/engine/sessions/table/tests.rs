@@ -175,3 +175,26 @@ fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
         Err(NotRenewed::NotKept)
     );
 }
+
+#[test]
+fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
+    for is_create in [true, false] {
+        let table = table();
+        table.keep(row(1, 1), at(0));
+        match is_create {
+            true => table.begin_create(session(), s(0)).unwrap(),
+            false => table.open_call(session(), at(0), s(0)),
+        }
+        table.end(session());
+        table.note_closed(session());
+        assert!(!table.forget_if_done(session()));
+        assert_eq!(table.take_done(), BTreeSet::new());
+        match is_create {
+            true => table.end_create(session()),
+            false => table.close_call(session(), at(0)),
+        }
+        assert_eq!(table.take_done(), BTreeSet::from([session()]));
+        assert!(table.forget_if_done(session()));
+        assert_eq!(table.count(), 0);
+    }
+}
