@@ -37,6 +37,16 @@ pub struct Waited {
     pub wait: Duration,
 }
 
+/// A round.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    pub begun: Duration,
+    /// When its last fault ended.
+    pub healed: Duration,
+    /// Each client makes each call at the next replica; otherwise it stays with one for as long as that serves it.
+    pub by_turns: bool,
+}
+
 /// A replica that was fenced, and began anew under another id.
 pub struct Death {
     /// When its log said so; up to a sample late.
@@ -59,8 +69,8 @@ pub struct Report {
     pub faults: Vec<Span>,
     pub samples: Vec<Sample>,
     pub deaths: Vec<Death>,
-    /// From the begin of each round whose turns are known to the end of its last fault.
-    pub rounds: Vec<(Duration, Duration)>,
+    /// Those whose turns are known.
+    pub rounds: Vec<Round>,
     pub operations: usize,
     pub sections: usize,
     pub unknown: usize,
@@ -160,7 +170,7 @@ impl Report {
     /// The longest spans of any round in which no turn came, the longest first.
     pub fn standstills(&self) -> Vec<Standstill> {
         let mut spans: Vec<(Duration, Duration)> = Vec::new();
-        for (begun, healed) in self.rounds.iter().copied() {
+        for Round { begun, healed, .. } in self.rounds.iter().copied() {
             let held = self.waited.iter().map(|waited| waited.held);
             let held = held.filter(move |held| (begun..healed).contains(held));
             let ends = held.clone().chain([healed]);
@@ -171,15 +181,24 @@ impl Report {
         longest.map(|(from, to)| self.span(from, to)).collect()
     }
 
+    /// The kinds of faults that were active in it.
+    fn kinds_in(&self, waited: &Waited) -> BTreeSet<Kind> {
+        let asked = waited.held.saturating_sub(waited.wait);
+        let active = |span: &&Span| asked <= span.to && waited.held >= span.from;
+        let active = self.faults.iter().filter(active);
+        active.map(|span| span.kind).collect()
+    }
+
+    fn is_by_turns(&self, waited: &Waited) -> bool {
+        let rounds = self.rounds.iter();
+        let of = rounds.rfind(|round| round.begun <= waited.held);
+        of.is_some_and(|round| round.by_turns)
+    }
+
     /// Whether anything of it was while a majority of the nodes was away.
     fn is_without_majority(&self, waited: &Waited) -> bool {
-        let asked = waited.held.saturating_sub(waited.wait);
-        let lost = |span: &&Span| {
-            matches!(span.kind, Kind::MajorityKilled | Kind::MajorityPaused)
-                && asked <= span.to
-                && waited.held >= span.from
-        };
-        self.faults.iter().any(|span| lost(&span))
+        let kinds = self.kinds_in(waited);
+        kinds.contains(&Kind::MajorityKilled) || kinds.contains(&Kind::MajorityPaused)
     }
 
     /// The waits that no loss of majority was a part of.
@@ -188,30 +207,30 @@ impl Report {
         all.filter(|waited| !self.is_without_majority(waited))
     }
 
-    fn too_long(&self) -> impl Iterator<Item = &Waited> {
-        self.waits_with_majority()
-            .filter(|waited| waited.wait > WAIT_MAX)
+    /// Those of them that docs/guarantees.md bounds: not of clients that call, by turns, replicas that cannot call each
+    /// other.
+    fn bounded_waits(&self) -> impl Iterator<Item = &Waited> {
+        self.waits_with_majority().filter(|waited| {
+            !self.is_by_turns(waited) || !self.kinds_in(waited).contains(&Kind::ReplicasApart)
+        })
     }
 
-    /// The waits of more than 5 s outside a loss of majority by what was active in them, the most frequent first. A client
-    /// makes each call at the next replica in rounds of an odd number, and stays with one in the others.
+    fn too_long(&self) -> impl Iterator<Item = &Waited> {
+        self.bounded_waits().filter(|waited| waited.wait > WAIT_MAX)
+    }
+
+    /// The waits of more than 5 s outside a loss of majority by what was active in them, the most frequent first.
     pub fn causes(&self) -> Vec<Cause> {
         let mut causes: BTreeMap<String, Cause> = BTreeMap::new();
         for waited in self
             .waits_with_majority()
             .filter(|waited| waited.wait > LONG)
         {
-            let asked = waited.held.saturating_sub(waited.wait);
-            let during = self
-                .faults
-                .iter()
-                .filter(|s| s.from < waited.held && s.to > asked);
-            let kinds: BTreeSet<Kind> = during.map(|span| span.kind).collect();
-            let kinds: Vec<&str> = kinds.into_iter().map(Kind::words).collect();
-            let of = |(from, _): &&(Duration, Duration)| *from <= waited.held;
-            let clients = match self.rounds.iter().filter(of).count() % 2 {
-                0 => "staying",
-                _ => "by turns",
+            let kinds = self.kinds_in(waited).into_iter().map(Kind::words);
+            let kinds: Vec<&str> = kinds.collect();
+            let clients = match self.is_by_turns(waited) {
+                true => "by turns",
+                false => "staying",
             };
             let words = format!("{clients}: {}", kinds.join(", "));
             let cause = causes.entry(words.clone()).or_insert(Cause {
@@ -307,7 +326,8 @@ impl Report {
             ("grants", self.sections.to_string()),
             ("entries lost", self.lost.to_string()),
             ("waits for a turn", all),
-            ("but without majority", with_majority),
+            ("with a majority", with_majority),
+            ("and bounded", quantiles(self.bounded_waits())),
             ("too long of these", self.too_long().count().to_string()),
             (
                 "longest after faults",
@@ -349,7 +369,8 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\n{:<34}{:>6}{:>13}{:>16}",
+            "\nBounded: not of clients that call, by turns, replicas that cannot call each other (docs/guarantees.md).\n\n\
+             {:<34}{:>6}{:>13}{:>16}",
             "FAULT", "TIMES", "LONGEST", "LONGEST WAIT"
         );
         for of_kind in self.kinds() {

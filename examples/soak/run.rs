@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 use super::faults::{Faults, PATIENCE};
-use super::report::{Death, Report, Waited};
+use super::report::{Death, Report, Round, Waited};
 use super::shared::cassandra::{Cluster, ClusterError};
 use super::shared::counters::Counters;
 use super::shared::history::Recorder;
@@ -75,9 +75,10 @@ async fn round(
     let name = format!("round-{number}");
     let clients = world.clients(&history).patient(PATIENCE);
     // By turns: each call at the next replica, and each client at one for as long as that serves it.
-    let clients = match number % 2 {
-        0 => clients.staying(),
-        _ => clients,
+    let by_turns = !number.is_multiple_of(2);
+    let clients = match by_turns {
+        true => clients,
+        false => clients.staying(),
     };
     let begun = timeline.elapsed();
     let counters = Counters::start_named(&name, clients.clone());
@@ -127,7 +128,11 @@ async fn round(
                 wait,
             });
             report.waited.extend(waits);
-            report.rounds.push((begun, timeline.at(healed)));
+            report.rounds.push(Round {
+                begun,
+                healed: timeline.at(healed),
+                by_turns,
+            });
             report.lost += counted.lost;
             report.repeats += counted.repeats;
             let longest = counted.longest_wait_after(healed);

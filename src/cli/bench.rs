@@ -96,7 +96,7 @@ async fn start(config: Config) -> Result<InProcess, Failure> {
     Ok(InProcess::new(replica.service(), async move {
         engine.stop();
         // Lets the other replicas have at once what it had.
-        if timeout(grace, engine.leave()).await.is_err() {
+        if timeout(grace, engine.leave(grace)).await.is_err() {
             eprintln!(
                 "fermata: the other replicas were not told that the one in this process is gone"
             );

@@ -35,7 +35,7 @@ use signals::{Signals, end_at_once};
 /// is in force.
 ///
 /// The first signal ends it in an orderly way: open calls have --shutdown-grace, and handing its keys over to other
-/// replicas as much again, at most. A second one ends it at once.
+/// replicas, and telling them, as much again at most. A second one ends it at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \
@@ -155,7 +155,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let ending = async {
         let stopped = serving.await?;
         // Last of all: from then on others may have what this replica had.
-        if timeout(grace, started.engine.leave()).await.is_err() {
+        if timeout(grace, started.engine.leave(grace)).await.is_err() {
             tracing::warn!("the other replicas were not notified that this one stopped");
         }
         if let Some(store) = started.embedded {

@@ -13,11 +13,12 @@ use crate::lock::KeyId;
 
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
-/// How long that may take in all: what is left is taken over by the others, at once as well.
+/// How long that may take in all, whatever the time to stop: what is left is taken over by the others.
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 
-/// Hands the keys with live entries over to the replicas that are ranked next, before this one stops.
-pub(super) async fn hand_over_all(replica: &Arc<Replica>) {
+/// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as `within`
+/// allows.
+pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
     let keys: Vec<Arc<KeyId>> = replica
         .keys
         .all()
@@ -33,7 +34,7 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>) {
     tokio::select! {
         biased;
         () = all => {}
-        () = replica.clock.sleep(HAND_OVERS_MAX) => {
+        () = replica.clock.sleep(within.min(HAND_OVERS_MAX)) => {
             tracing::warn!("not all keys were handed over in time; the other replicas take them over");
         }
     }

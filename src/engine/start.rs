@@ -100,13 +100,14 @@ impl Engine {
     }
 
     /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone. To
-    /// be called last, when all calls were answered: from here on nothing is.
-    pub async fn leave(&self) {
+    /// be called last, when all calls were answered: from here on nothing is. Keys have half of `within`, so that the word to
+    /// the others has the rest; more is not waited for here.
+    pub async fn leave(&self, within: Duration) {
         let last = self.shared.stopped();
         let Some(last) = last.filter(|replica| replica.store.cluster.is_some()) else {
             return;
         };
-        hand_over_all(&last).await;
+        hand_over_all(&last, within / 2).await;
         end(&last).await;
     }
 }

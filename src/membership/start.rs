@@ -44,8 +44,8 @@ pub struct Options {
     /// For how long it may send no heartbeat before others declare it down; it answers for 90 % of that. Others are waited
     /// for so long at least.
     pub replica_ttl: Duration,
-    /// Whether the process moved since this was asked last, every tenth of the replica TTL (50 ms at the least): a replica
-    /// that hangs must not send heartbeats, or nobody would take over from it.
+    /// Whether the process moved within the last second: a replica that hangs must not send heartbeats, or nobody would take
+    /// over from it.
     pub moved: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Takes the hand-over requests to this replica. What finds no room is read again with the next round.
     pub hand_overs: mpsc::Sender<OpenHandOver>,

@@ -6,7 +6,7 @@ use fermata::engine::{EngineError, LeaseId, Presence};
 use fermata::store::{ClusterStore as _, Life};
 
 use super::keepers::{goes_unclaimed, keep_renewed};
-use super::replicas::{NO_WAIT, create, down, get, session, write};
+use super::replicas::{LONG, NO_WAIT, create, down, get, session, write};
 use super::shared::{Service, TTL};
 use super::world::{World, call, call_of, until};
 
@@ -69,7 +69,7 @@ async fn a_replica_that_is_stopped_while_it_starts_anew_says_so_under_both_ids()
     let rows = || async { other_way.list_replicas().await.unwrap() };
     until("it begins anew", || async { rows().await.len() == 3 }).await;
     a.stop();
-    a.leave().await;
+    a.leave(LONG).await;
     until("nobody waits for it", || async {
         let rows = rows().await;
         let mut others = rows.iter().filter(|row| row.id != b.replica());

@@ -196,7 +196,7 @@ async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there
     let session = session(a, 2_000).await;
     let held = create(b, call_of(session, "k")).await.lock_ref;
     a.stop();
-    a.leave().await;
+    a.leave(LONG).await;
     down(b, keeper).await;
     let lease = LeaseId::Session(session);
     b.take_session(session, keeper).await.unwrap();

@@ -6,6 +6,7 @@ use fermata::engine::{Engine, Presence};
 use fermata::limits::Limits;
 use fermata::store::{ClusterStore as _, Life, ReplicaRow};
 
+use super::replicas::LONG;
 use super::shared::{Service, TTL};
 use super::world::until;
 
@@ -39,7 +40,7 @@ async fn tries_to_start_that_fail_add_one_row_and_the_replica_starts_under_that_
     assert!(tried.iter().any(|row| row.id == id));
     assert_eq!(rows(&service).await.len(), 2);
     engine.stop();
-    engine.leave().await;
+    engine.leave(LONG).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +69,7 @@ async fn an_id_that_others_may_take_for_down_is_given_up_and_another_one_starts(
     assert_eq!(link.life(tried), Some(Life::Down));
     assert_eq!(link.life(id), Some(Life::Up(1)));
     engine.stop();
-    engine.leave().await;
+    engine.leave(LONG).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -195,7 +195,7 @@ async fn a_stop_hands_keys_over_at_once_with_holder_and_queue() {
     a.release(&idle, None, 0).await.unwrap();
     let begun = Instant::now();
     a.stop();
-    a.leave().await;
+    a.leave(LONG).await;
     assert_eq!(service.replicas[1].link.life(home), Some(Life::Stopped));
     // Nobody asked for it: it was given.
     let state = service.replicas[1].link.state(&key("k")).await;
@@ -220,7 +220,7 @@ async fn a_replica_says_that_it_stopped_only_once_its_keys_were_given_away() {
     create(a, call("k", 20_000)).await;
     link.stick(key("k"));
     a.stop();
-    let given = tokio::time::timeout(TTL / 4, a.leave()).await;
+    let given = tokio::time::timeout(TTL / 4, a.leave(LONG)).await;
     assert!(given.is_err(), "it cannot be given away");
     assert_eq!(link.life(home), Some(Life::Up(1)));
 }
@@ -232,7 +232,7 @@ async fn a_key_that_was_handed_over_unheard_is_served_by_whom_it_was_given_to() 
     // The other one is not told.
     service.wires.cut("replica-1");
     a.stop();
-    a.leave().await;
+    a.leave(LONG).await;
     let again = acquire(b, &held).await;
     write(b, &again, "of b").await.unwrap();
 }
@@ -280,7 +280,7 @@ async fn a_hand_over_of_unknown_outcome_is_resolved() {
     let waiting = create(a, call("k", 20_000)).await.lock_ref;
     service.replicas[0].link.unheard(1);
     a.stop();
-    a.leave().await;
+    a.leave(LONG).await;
     let held = acquire(b, &held).await;
     b.release(&held, None, 0).await.unwrap();
     acquire(b, &waiting).await;
@@ -347,7 +347,7 @@ async fn many_sections_of_one_key_through_replicas_that_come_and_go_count_exactl
     let clients: Vec<_> = (0..6).map(|n| tokio::spawn(section(n))).collect();
     tokio::time::sleep(Duration::from_millis(300)).await;
     service.engine(0).stop();
-    service.engine(0).leave().await;
+    service.engine(0).leave(LONG).await;
     for client in clients {
         client.await.unwrap();
     }

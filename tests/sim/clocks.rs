@@ -59,6 +59,8 @@ pub struct HostClock {
     booted: Duration,
     wall_off_us: AtomicI64,
     wall_off_at_first_us: i64,
+    /// For how long it stood still, and since when it does, in the time of the simulation.
+    stood_still: Mutex<(Duration, Option<Duration>)>,
     /// Closed while the host is stopped.
     pub awake: Gate,
 }
@@ -82,6 +84,7 @@ impl HostClock {
             booted,
             wall_off_us: AtomicI64::new(wall_off_us),
             wall_off_at_first_us: wall_off_us,
+            stood_still: Mutex::default(),
             awake: Gate::default(),
         })
     }
@@ -106,7 +109,20 @@ impl HostClock {
         scaled(self.log.now(), MILLION + self.off_ppm, MILLION)
     }
 
-    /// A moment of this host in the time of the simulation, rounded down.
+    /// It stands still, as that of a virtual machine which is moved to another host; the wall clock is set right after that.
+    pub fn freeze(&self) {
+        self.stood_still.lock().unwrap().1 = Some(self.log.now());
+    }
+
+    /// It goes on.
+    pub fn thaw(&self) {
+        let (stood_still, since) = &mut *self.stood_still.lock().unwrap();
+        if let Some(since) = since.take() {
+            *stood_still += self.log.now() - since;
+        }
+    }
+
+    /// A moment of this host, which never stood still, in the time of the simulation, rounded down.
     pub fn in_global_time(&self, moment: Moment) -> Duration {
         let shown = Moment::from_zero(self.booted).until(moment);
         scaled(shown, MILLION, MILLION + self.off_ppm)
@@ -115,7 +131,9 @@ impl HostClock {
 
 impl Clock for HostClock {
     fn boot(&self) -> Duration {
-        self.booted + self.elapsed()
+        let (stood_still, since) = *self.stood_still.lock().unwrap();
+        let shown = since.unwrap_or_else(|| self.log.now()) - stood_still;
+        self.booted + scaled(shown, MILLION + self.off_ppm, MILLION)
     }
 
     fn wall_us(&self) -> u64 {

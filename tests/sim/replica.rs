@@ -35,6 +35,8 @@ pub struct ReplicaHost {
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
     lives: Mutex<u32>,
+    /// When its machine was moved last.
+    moved_at: Mutex<Option<Duration>>,
 }
 
 struct Running {
@@ -87,6 +89,7 @@ impl ReplicaHost {
             rng: Mutex::new(rng),
             running: Mutex::new(None),
             lives: Mutex::new(0),
+            moved_at: Mutex::default(),
         }
     }
 
@@ -98,6 +101,16 @@ impl ReplicaHost {
     pub fn link(&self) -> Option<Arc<StoreLink>> {
         let running = self.running.lock().unwrap();
         running.as_ref().map(|running| Arc::clone(&running.link))
+    }
+
+    /// Its virtual machine is to be moved; for how long it stands still then. Not twice within two replica TTLs.
+    pub fn move_guest(&self, now: Duration) -> Option<Duration> {
+        let mut moved_at = self.moved_at.lock().unwrap();
+        if moved_at.is_some_and(|at| now - at < 2 * self.replica_ttl) {
+            return None;
+        }
+        *moved_at = Some(now);
+        Some(self.replica_ttl / 20)
     }
 
     /// Starts a new one, unless one runs.
@@ -151,9 +164,10 @@ impl ReplicaHost {
         };
         let (clients, others) = (ends(&for_clients), ends(&for_peers));
         let (stop, stopped) = oneshot::channel::<()>();
+        let grace = rng.ms(500, 8_000);
         let server = Server::new(engine.clone(), Arc::clone(&ids))
             .with_peers(Arc::clone(&peers), Vec::new())
-            .with_grace(rng.ms(500, 8_000));
+            .with_grace(grace);
         let (end_streams, stopping) = Stopping::pair();
         let service = PeerRpc::new(engine.clone(), stopping.clone(), ids).guarded(&peers);
         let between = http2_of_peers(&Limits::default())
@@ -175,7 +189,7 @@ impl ReplicaHost {
                 _ = &mut work => log.violation("the service between replicas ended"),
             }
             end_streams.now();
-            served.leave().await;
+            served.leave(grace).await;
             log.note(&name, "handed over, and ends");
             net.kill(node, true);
             ended.kill();
@@ -204,7 +218,7 @@ impl ReplicaHost {
         running.serving.abort();
         running.engine.stop();
         // Nothing of that gets anywhere; its tasks end.
-        tokio::spawn(async move { running.engine.leave().await });
+        tokio::spawn(async move { running.engine.leave(Duration::from_secs(10)).await });
     }
 
     /// One runs, and was not asked to stop.

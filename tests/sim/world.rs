@@ -130,7 +130,7 @@ impl World {
         let log = Arc::new(Log::new());
         let net = Net::new(&log, rng.fork());
         let beliefs = Arc::new(Beliefs::default());
-        let cluster = Cluster::new(&log, &beliefs);
+        let cluster = Cluster::new(&log, &beliefs, rng.fork());
         let replicas = 2 + rng.below(2) as usize;
         let clients = 3 + rng.below(4) as usize;
         let clock = |rng: &mut Rng, host: usize| {

@@ -12,4 +12,7 @@ mod cassandra;
 mod certificates;
 mod contract;
 mod embedded;
+#[path = "../support/nodes/mod.rs"]
+mod nodes;
+mod rows;
 mod world;

@@ -74,11 +74,18 @@ pub(in super::super) async fn open(
 }
 
 /// Looks up whether a session of unknown outcome was opened, however long the store takes. Then it is kept: if nobody asks
-/// for it again it expires, and its row is closed. Not before the row was read: meanwhile it may be another replica's. One
+/// for it again it expires, and its row is closed. By a change of the row, for meanwhile it may be another replica's. One
 /// that is written later still names this replica, and is found by the sweep.
 async fn keep_if_written(replica: &Arc<Replica>, row: SessionRow) {
-    if let Ok(true) = was_taken(replica, &row).await {
-        replica.sessions.table.keep(row, replica.time.now());
+    let session = row.id;
+    let mut tries = 0;
+    while let Ok(true) = was_taken(replica, &row).await {
+        match adopt_row(replica, row.clone()).await {
+            Ok(()) => return,
+            Err(error) => tracing::debug!(%session, %error, "a session could not be kept yet"),
+        }
+        replica.clock.sleep(replica.backoff(tries)).await;
+        tries += 1;
     }
 }
 

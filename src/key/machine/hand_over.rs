@@ -179,7 +179,7 @@ impl HandOver {
 }
 
 impl Serving {
-    /// Whether no read and no write of the value is in flight whose caller waits.
+    /// Whether no read and no write of the value is in flight, those of a sync included.
     fn is_drained(&self) -> bool {
         self.ios.is_empty()
     }

@@ -17,7 +17,7 @@ const ROWS_MAX: usize = 4_096;
 
 /// A compare-and-swap, as values.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Change {
+pub struct Change {
     shared: Vec<Value>,
     /// The version it depends on; `None` for a new key.
     version: Option<i64>,
@@ -27,7 +27,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    pub(super) fn between(old: &KeyState, new: &KeyState) -> Result<Change, StoreError> {
+    /// What makes the second state of the first. An error where it is more than one request may write.
+    pub fn between(old: &KeyState, new: &KeyState) -> Result<Change, StoreError> {
         let is_new = old.version == 0;
         let diff = Diff::between(old, new);
         let runs = (long_runs(old), long_runs(new));
@@ -74,13 +75,14 @@ impl Change {
         })
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    /// The batch that holds it.
+    pub fn shape(&self) -> Shape {
         Shape::holding(self.version.is_none(), self.rows.len(), self.ranges.len())
     }
 
     /// The values of the batch of this shape; what is left of it is filled with repetitions, which change
     /// nothing.
-    pub(super) fn values(&self, key: &str, shape: Shape) -> Vec<Value> {
+    pub fn values(&self, key: &str, shape: Shape) -> Vec<Value> {
         let mut values = self.shared.clone();
         values.push(Value::text(key));
         values.extend(self.version.map(Value::BigInt));

@@ -19,7 +19,7 @@ struct KnownKey {
 
 /// Heads, and swaps of unknown outcome.
 #[derive(Debug, Default)]
-pub(super) struct InDoubtSwaps {
+pub struct InDoubtSwaps {
     keys: Mutex<HashMap<KeyId, KnownKey>>,
 }
 

@@ -27,6 +27,15 @@ mod skip;
 mod statements;
 mod tables;
 
+/// How states become statements, and what the answers mean: for tests in which modelled nodes answer.
+#[doc(hidden)]
+pub mod modelled {
+    pub use super::change::Change;
+    pub use super::in_doubt::InDoubtSwaps;
+    pub use super::rows::{Asks, Rows};
+    pub use super::statements::Ask;
+}
+
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};

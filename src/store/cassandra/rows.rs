@@ -35,7 +35,7 @@ enum Read {
 }
 
 /// Whoever answers statements: the cluster, or a model of one.
-pub(super) trait Asks: Sync {
+pub trait Asks: Sync {
     /// Where a read of several pages goes on.
     type More: Send;
 
@@ -57,23 +57,27 @@ pub(super) trait Asks: Sync {
 }
 
 /// The rows of one key.
-pub(super) struct Rows<'a, A> {
-    pub(super) asks: &'a A,
-    pub(super) in_doubt: &'a InDoubtSwaps,
-    pub(super) page_rows: u16,
-    pub(super) id: &'a KeyId,
+pub struct Rows<'a, A> {
+    /// Who answers.
+    pub asks: &'a A,
+    /// What this process remembers.
+    pub in_doubt: &'a InDoubtSwaps,
+    /// How many rows a page has.
+    pub page_rows: u16,
+    /// Which key.
+    pub id: &'a KeyId,
 }
 
 impl<A: Asks> Rows<'_, A> {
     /// The committed state of a key (I4). Where an open proposal may still apply, that is settled first (I6); and so it
     /// is where what was read is not of one state: after that it is.
-    pub(super) async fn state(&self) -> Result<Option<KeyState>, StoreError> {
+    pub async fn state(&self) -> Result<Option<KeyState>, StoreError> {
         self.state_after(self.in_doubt.before(self.id).in_doubt)
             .await
     }
 
     /// The same, after what is in flight was settled.
-    pub(super) async fn settled(&self) -> Result<Option<KeyState>, StoreError> {
+    pub async fn settled(&self) -> Result<Option<KeyState>, StoreError> {
         self.state_after(true).await
     }
 
@@ -139,7 +143,7 @@ impl<A: Asks> Rows<'_, A> {
     }
 
     /// Replaces a state, if it is still the one in the store.
-    pub(super) async fn swap(&self, old: &KeyState, new: &KeyState) -> Swap {
+    pub async fn swap(&self, old: &KeyState, new: &KeyState) -> Swap {
         let open = self.in_doubt.open(self.id, old.version);
         match self.ask_swap(old, new).await {
             Ok(true) => {
@@ -245,6 +249,3 @@ fn naming(id: &KeyId, error: StoreError) -> StoreError {
         other @ (StoreError::Closed(_) | StoreError::Unavailable(_)) => other,
     }
 }
-
-#[cfg(test)]
-mod tests;

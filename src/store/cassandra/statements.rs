@@ -86,13 +86,13 @@ pub(super) const HAND_OVER_REQUEST_TTL_S: u64 = HAND_OVER_REQUEST_KEPT.as_secs()
 /// The size of a conditional batch. Only powers of two (and 0), so that few statements are prepared; what is
 /// left is filled with repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub struct Shape {
     /// The key is new.
-    pub(super) new: bool,
+    pub new: bool,
     /// Rows written.
-    pub(super) rows: usize,
+    pub rows: usize,
     /// Ranges deleted.
-    pub(super) ranges: usize,
+    pub ranges: usize,
 }
 
 impl Shape {
@@ -112,7 +112,7 @@ impl Shape {
 
 /// What is asked of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Ask {
+pub enum Ask {
     /// Compare-and-swap of a state.
     Swap(TableName, Shape),
     /// The row at seq 0 of a key, and what its rows share, as a majority has it.
@@ -127,13 +127,19 @@ pub(super) enum Ask {
     ReadData(TableName),
     /// Write of a value with its timestamp.
     WriteData(TableName),
+    /// The row of a session, after what is in flight was settled.
     LoadSession,
+    /// The row of a new session.
     OpenSession,
+    /// Compare-and-swap of the row of a session.
     SwapSession,
+    /// Delete the row of a session that is closed.
     ForgetSession,
+    /// Every session in a range of tokens.
     Sessions,
     /// The row of a new replica, but for its heartbeats; where there is none with a life.
     Announce,
+    /// Write of a heartbeat, with its number for a timestamp.
     Heartbeat,
     /// Compare-and-swap of the life of a replica.
     SwapLife,
@@ -141,15 +147,21 @@ pub(super) enum Ask {
     ForgetReplica,
     /// Delete what heartbeats left of a row that has no life.
     ForgetHalfReplica,
+    /// The rows of all replicas.
     Replicas,
+    /// Write of a hand-over request.
     RequestHandOver,
+    /// The hand-over requests to a replica.
     HandOverRequests,
+    /// Delete a hand-over request.
     ForgetHandOverRequest,
     /// The time by the clock of the node that answers.
     Clock,
+    /// The version of the schema.
     SchemaVersion,
     /// The names of a table's columns.
     Columns,
+    /// The same, written.
     NoteSchemaVersion,
 }
 
@@ -245,7 +257,7 @@ impl Ask {
     }
 
     /// Its text.
-    pub(super) fn text(&self, keyspace: &Keyspace) -> String {
+    pub fn text(&self, keyspace: &Keyspace) -> String {
         let sessions = single_table(keyspace, "sessions");
         let replicas = single_table(keyspace, REPLICA_TABLE);
         let hand_over_requests = single_table(keyspace, HAND_OVER_REQUEST_TABLE);

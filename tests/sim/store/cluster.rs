@@ -6,14 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use fermata::engine::Engine;
 use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
+use fermata::store::cassandra::modelled::Ask;
 use fermata::store::{
-    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, Listed, ReplicaRow, SessionRow,
-    SessionSwap, Swap,
+    Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, ReplicaRow, SessionRow,
+    SessionSwap,
 };
+use fermata_cassandra::Value;
 use tokio::time::Instant;
 
 use super::super::beliefs::Beliefs;
 use super::super::log::Log;
+use super::super::nodes::{Nodes, Query, ReadRepair};
+use super::super::rng::Rng;
+use super::keys::KeySwap;
 
 /// How many copies of a value there are.
 pub const COPIES: usize = 3;
@@ -21,13 +26,16 @@ pub const COPIES: usize = 3;
 pub struct Cluster {
     pub log: Arc<Log>,
     pub beliefs: Arc<Beliefs>,
+    rng: Mutex<Rng>,
     rows: Mutex<Rows>,
     engines: Mutex<Vec<Engine>>,
 }
 
 #[derive(Default)]
 pub struct Rows {
+    /// As they were committed last.
     states: BTreeMap<KeyId, KeyState>,
+    nodes: BTreeMap<KeyId, Nodes<KeySwap>>,
     data: BTreeMap<KeyId, [Option<Cell>; COPIES]>,
     sessions: BTreeMap<SessionId, SessionRow>,
     replicas: BTreeMap<ReplicaId, ReplicaRow>,
@@ -72,10 +80,11 @@ fn shown(state: &KeyState) -> String {
 }
 
 impl Cluster {
-    pub fn new(log: &Arc<Log>, beliefs: &Arc<Beliefs>) -> Arc<Cluster> {
+    pub fn new(log: &Arc<Log>, beliefs: &Arc<Beliefs>, rng: Rng) -> Arc<Cluster> {
         Arc::new(Cluster {
             log: Arc::clone(log),
             beliefs: Arc::clone(beliefs),
+            rng: Mutex::new(rng),
             rows: Mutex::default(),
             engines: Mutex::default(),
         })
@@ -90,29 +99,63 @@ impl Cluster {
         self.engines.lock().unwrap().push(engine.clone());
     }
 
-    /// Replaces a state. `by`: the replicas that whoever swaps was.
-    pub fn swap(
-        &self,
-        by: &BTreeSet<ReplicaId>,
-        id: &KeyId,
-        old: &KeyState,
-        new: &KeyState,
-    ) -> (Swap, String) {
+    /// One of `0..n`.
+    pub fn below(&self, n: usize) -> usize {
+        self.rng.lock().unwrap().below(n as u64) as usize
+    }
+
+    /// The nodes that keep a key. Now and then one of them learns of the latest change, or somebody lists locks, which reads
+    /// a part of it, and repairs that part.
+    pub fn with_nodes<T>(&self, id: &KeyId, ask: impl FnOnce(&mut Nodes<KeySwap>) -> T) -> T {
         let mut rows = self.rows();
-        let present = rows.states.get(id).cloned();
-        if present.as_ref().map_or(0, |state| state.version) != old.version {
-            let words = format!(
-                "conflict: {}",
-                present.as_ref().map(shown).unwrap_or_default()
-            );
-            return (Swap::Conflict(present), words);
+        let head = rows.states.get(id).map_or(1, |state| state.head().0);
+        let nodes = rows.nodes.entry(id.clone());
+        let nodes = nodes.or_insert_with(|| Nodes::new(ReadRepair::Blocking));
+        match self.below(10) {
+            0 => nodes.deliver(&mut |n| self.below(n)),
+            1 | 2 => {
+                let (key, head) = (Value::text(id.key.as_str()), head.cast_signed());
+                let (ask, values) = match self.below(3) {
+                    0 => (Ask::Keys(id.table.clone()), Vec::new()),
+                    1 => (Ask::First(id.table.clone()), vec![key, Value::BigInt(0)]),
+                    _ => (
+                        Ask::EntryRows(id.table.clone()),
+                        vec![key, Value::BigInt(head)],
+                    ),
+                };
+                let query = Query {
+                    ask: &ask,
+                    values: &values,
+                    limit: 2,
+                    below: None,
+                    fails: false,
+                };
+                let _ = nodes.read(&query, &mut |n| self.below(n));
+            }
+            _ => {}
         }
+        ask(nodes)
+    }
+
+    /// Takes in what was decided of a key, which may be a change of which its sender never heard.
+    pub fn note_decided(&self, id: &KeyId) {
+        let decided = self.with_nodes(id, Nodes::take_decided);
+        for KeySwap { by, old, new } in decided {
+            self.log
+                .note("store", format_args!("{id} is committed: {}", shown(&new)));
+            self.decided(&by, id, &old, &new);
+        }
+    }
+
+    /// A state is replaced. `by`: the replicas that whoever swaps was.
+    fn decided(&self, by: &BTreeSet<ReplicaId>, id: &KeyId, old: &KeyState, new: &KeyState) {
+        let mut rows = self.rows();
         let violation = |what: &dyn std::fmt::Display| {
             self.log
                 .violation(format_args!("a swap of {id} to {}: {what}", shown(new)));
         };
-        if present.as_ref().is_some_and(|present| present != old) {
-            violation(&"what it names has the version of the state in the store, and is another");
+        if rows.states.get(id).cloned().unwrap_or_default() != *old {
+            violation(&"what it names is not the state that was committed last");
         }
         if new.version != old.version + 1 {
             violation(&"it does not raise the version by one");
@@ -127,7 +170,6 @@ impl Cluster {
         drop(rows);
         self.check_surety();
         self.beliefs.swapped(&self.log, id.key.as_str(), new);
-        (Swap::Applied, format!("applied: {}", shown(new)))
     }
 
     /// No replica answers that is not up (H2), at whatever moment this is asked.
@@ -231,10 +273,6 @@ impl Rows {
         }
     }
 
-    pub fn state(&self, id: &KeyId) -> Option<KeyState> {
-        self.states.get(id).cloned()
-    }
-
     pub fn copy(&self, id: &KeyId, copy: usize) -> Option<Cell> {
         self.data.get(id).and_then(|copies| copies[copy].clone())
     }
@@ -244,19 +282,15 @@ impl Rows {
         copies[copy] = winner(copies[copy].take(), Some(cell.clone()));
     }
 
-    pub fn live(&self, table: &TableName, after: Option<&Key>, limit: usize) -> Vec<Listed> {
+    /// Keys with live entries.
+    pub fn live(&self, table: &TableName, after: Option<&Key>, limit: usize) -> Vec<Key> {
         let live = self.states.iter().filter(|(id, state)| {
             id.table == *table
                 && !state.entries.is_empty()
                 && after.is_none_or(|after| id.key.as_str() > after.as_str())
         });
-        let mut live: Vec<Listed> = live
-            .map(|(id, state)| Listed {
-                key: id.key.clone(),
-                state: state.clone(),
-            })
-            .collect();
-        live.sort_by(|a, b| a.key.as_str().cmp(b.key.as_str()));
+        let mut live: Vec<Key> = live.map(|(id, _)| id.key.clone()).collect();
+        live.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         live.truncate(limit);
         live
     }

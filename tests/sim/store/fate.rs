@@ -9,6 +9,8 @@ use super::super::rng::Rng;
 pub struct Weather {
     /// So many of a hundred operations go wrong.
     pub percent: u64,
+    /// So many of a hundred changes of keys have an outcome that nobody is told.
+    pub percent_of_swaps: u64,
     /// Nothing gets there, or back.
     pub is_cut: bool,
     /// Heartbeats do not get there; all else does.
@@ -54,6 +56,11 @@ impl Fate {
             6 => Fate::SlowThere(rng.ms(10, 3_000)),
             _ => Fate::SlowBack(rng.ms(10, 3_000)),
         }
+    }
+
+    /// Whether whoever asked hears of it.
+    pub fn is_answered(self) -> bool {
+        matches!(self, Fate::Good | Fate::SlowThere(_) | Fate::SlowBack(_))
     }
 
     /// How long an operation of this fate takes to get there.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fermata::lock::ReplicaId;
+use fermata::store::cassandra::modelled::InDoubtSwaps;
 use fermata::store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -24,6 +25,9 @@ pub struct StoreLink {
     pub(super) weather: Mutex<Weather>,
     /// The replicas that the process was: it begins under a new id where it was declared down.
     pub(super) was: Mutex<BTreeSet<ReplicaId>>,
+    /// What the process remembers of its swaps.
+    pub(super) in_doubt: InDoubtSwaps,
+    pub(super) page_rows: u16,
     ambush: Mutex<Option<(Ambush, oneshot::Sender<()>)>>,
     is_fenced: AtomicBool,
 }
@@ -58,12 +62,14 @@ impl StoreLink {
         cluster: &Arc<Cluster>,
         name: String,
         clock: &Arc<HostClock>,
-        rng: Rng,
+        mut rng: Rng,
     ) -> Arc<StoreLink> {
         Arc::new(StoreLink {
             cluster: Arc::clone(cluster),
             name,
             clock: Arc::clone(clock),
+            in_doubt: InDoubtSwaps::default(),
+            page_rows: [2, 5, 100][rng.below(3) as usize],
             rng: Mutex::new(rng),
             weather: Mutex::default(),
             was: Mutex::default(),
@@ -126,10 +132,13 @@ impl StoreLink {
     /// Where it is the operation that was waited for, it is half done, or not at all, and nobody learns of it.
     pub(super) fn draw_or_ambushed(&self, kind: Ambush) -> (Fate, Duration, Duration) {
         let drawn @ (_, _, back) = self.draw();
-        if !self.is_ambushed(kind) {
+        let percent = self.weather.lock().unwrap().percent_of_swaps;
+        let is_ambushed = self.is_ambushed(kind);
+        let mut rng = self.rng.lock().unwrap();
+        let is_lost = kind != Ambush::Life && rng.below(100) < percent;
+        if !is_ambushed && !is_lost {
             return drawn;
         }
-        let mut rng = self.rng.lock().unwrap();
         let met = match rng.below(4) {
             0 => Fate::UnknownLost,
             1 => Fate::UnknownLate(rng.ms(10, 6_000)),
@@ -174,7 +183,7 @@ impl StoreLink {
         let is_cut = self.weather.lock().unwrap().is_cut;
         match fate {
             Fate::NotStarted => Err(Failed::NotStarted),
-            Fate::Good | Fate::SlowThere(_) | Fate::SlowBack(_) if !is_cut => Ok(answer),
+            fate if fate.is_answered() && !is_cut => Ok(answer),
             _ => Err(Failed::Unknown),
         }
     }
@@ -210,7 +219,7 @@ impl StoreLink {
             });
         }
         let answer = match fate {
-            Fate::Good | Fate::SlowThere(_) | Fate::SlowBack(_) => answer.await.ok(),
+            fate if fate.is_answered() => answer.await.ok(),
             _ => None,
         };
         match self.back(fate, back, answer).await? {

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::super::clocks::EPOCH_US;
 use super::cluster::{COPIES, Cluster, Rows, winner};
 use super::fate::{Fate, copies};
+use super::keys::KeySwap;
 use super::link::{Ambush, Failed, StoreLink};
 
 impl StoreHealth for StoreLink {
@@ -34,32 +35,21 @@ impl StoreHealth for StoreLink {
 #[async_trait]
 impl KeyStore for StoreLink {
     async fn load(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
-        let id = id.clone();
-        let what = format!("load {id}");
-        self.rows(what, move |rows| rows.state(&id)).await
+        self.rows_of(&self.statements(id, None)).state().await
     }
 
-    /// What is late here stays late: no swap may rest on the store's having dropped it.
     async fn load_settled(&self, id: &KeyId) -> Result<Option<KeyState>, StoreError> {
-        self.load(id).await
+        self.rows_of(&self.statements(id, None)).settled().await
     }
 
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
-        let what = format!("swap {id} v{}", old.version);
-        let (id, old, new) = (id.clone(), old.clone(), new.clone());
-        self.alive().await;
-        let kind = match old.home == new.home {
-            true => Ambush::Swap,
-            false => Ambush::Home,
+        let swap = KeySwap {
+            by: self.was.lock().unwrap().clone(),
+            old: old.clone(),
+            new: new.clone(),
         };
-        let (fate, there, back) = self.draw_or_ambushed(kind);
-        let by = self.was.lock().unwrap().clone();
-        let swap = move |cluster: &Cluster| cluster.swap(&by, &id, &old, &new);
-        match self.of_fate(what, (fate, there, back), swap).await {
-            Ok(swap) => swap,
-            Err(Failed::NotStarted) => Swap::NotStarted(Failed::NotStarted.into()),
-            Err(Failed::Unknown) => Swap::Unknown(Failed::Unknown.into()),
-        }
+        let statements = self.statements(id, Some(swap));
+        self.rows_of(&statements).swap(old, new).await
     }
 
     async fn list_live(
@@ -68,9 +58,19 @@ impl KeyStore for StoreLink {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        let (table, after) = (table.clone(), after.cloned());
-        let list = move |rows: &mut Rows| rows.live(&table, after.as_ref(), limit);
-        self.list("list locks", list).await
+        let (of, after) = (table.clone(), after.cloned());
+        let list = move |rows: &mut Rows| rows.live(&of, after.as_ref(), limit);
+        let mut live = Vec::new();
+        for key in self.list("list locks", list).await? {
+            let id = KeyId {
+                table: table.clone(),
+                key: key.clone(),
+            };
+            let state = self.load(&id).await?;
+            let state = state.filter(|state| !state.entries.is_empty());
+            live.extend(state.map(|state| Listed { key, state }));
+        }
+        Ok(live)
     }
 
     async fn each_live(
@@ -160,8 +160,7 @@ impl DataStore for StoreLink {
         }
         drop(sender);
         let mut copies = 0;
-        let is_told = matches!(fate, Fate::Good | Fate::SlowThere(_) | Fate::SlowBack(_));
-        while is_told && copies < 2 && acknowledged.recv().await.is_some() {
+        while fate.is_answered() && copies < 2 && acknowledged.recv().await.is_some() {
             copies += 1;
         }
         match self.back(fate, back, copies).await {

@@ -2,19 +2,17 @@
 
 mod chance;
 mod cluster;
-mod cql;
-mod partition;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fermata::key::KeyState;
+use fermata::lock::{Key, KeyId, TableName};
+use fermata::store::cassandra::modelled::{InDoubtSwaps, Rows};
+use fermata::store::{StoreError, Swap};
 use futures_util::FutureExt;
 
-use self::cluster::{Cluster, ReadRepair};
-use super::Rows;
-use crate::key::KeyState;
-use crate::lock::{Key, KeyId, TableName};
-use crate::store::cassandra::in_doubt::InDoubtSwaps;
-use crate::store::{StoreError, Swap};
+use super::nodes::ReadRepair;
+use cluster::Cluster;
 
 /// How many runs a test makes of it, and of how many steps each.
 const RUNS: u64 = 300;

@@ -2,11 +2,12 @@
 
 use std::sync::LazyLock;
 
-use fermata_cassandra::{Keyspace, Value};
+use fermata::lock::TableName;
+use fermata::store::cassandra::Keyspace;
+use fermata::store::cassandra::schema::Schema;
+use fermata_cassandra::Value;
 
 use super::partition::{Partition, Slice};
-use crate::lock::TableName;
-use crate::store::cassandra::schema::Schema;
 
 /// The names in quotes between two words of a text, in order.
 fn names(text: &str, after: &str, before: &str) -> Vec<String> {

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
+use fermata::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId};
 use uuid::Uuid;
-
-use crate::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
-use crate::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId};
 
 /// Random numbers that a seed repeats (splitmix64).
 pub struct Chance(pub u64);
