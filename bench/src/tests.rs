@@ -55,7 +55,7 @@ fn in_process(engine: Engine) -> InProcess {
     let replica = Server::new(engine.clone(), Arc::new(SystemIds)).in_process();
     InProcess::new(replica.service(), async move {
         engine.stop();
-        engine.leave().await;
+        engine.leave(Duration::from_secs(10)).await;
         drop(replica);
     })
 }

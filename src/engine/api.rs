@@ -380,6 +380,14 @@ impl EngineError {
         EngineError::Unavailable("the session is changing its keeper".to_owned())
     }
 
+    /// What is said of a session that has ended at its keeper, before its row says so.
+    pub(super) fn ending() -> EngineError {
+        EngineError::Unavailable(
+            "the session has expired or was closed, and the store did not take that down yet"
+                .to_owned(),
+        )
+    }
+
     /// What a key answered instead of doing what was asked.
     pub(super) fn of_key(error: KeyError) -> EngineError {
         match error {

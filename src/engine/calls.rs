@@ -145,6 +145,7 @@ impl Engine {
                 let room = match replica.sessions.room(session) {
                     Ok(room) => Some(room),
                     Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
+                    Err(NoRoom::Ending) => return Err(EngineError::ending()),
                     // A repeated call needs no room: it makes no new entry (I5).
                     Err(NoRoom::Full) if replica.has_made(&id, call.request_id) => None,
                     Err(NoRoom::Full) => {
@@ -407,7 +408,7 @@ impl Engine {
     /// Another replica says that a session has ended: its row is read.
     pub fn session_ended_elsewhere(&self, session: SessionId) {
         if let Ok(replica) = self.current()
-            && replica.sessions.table.entries_of(session) > 0
+            && replica.sessions.table.is_used(session)
         {
             replica.look_up_session(session);
         }

@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::sessions::OpenCall;
 use super::time::AlarmAt;
-use crate::key::machine::{Answer, CallError, CallId, EntryStatus, Machine};
+use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Machine};
 use crate::lock::{KeyId, Seq, SessionId};
 
 const SHARDS: usize = 64;
@@ -131,10 +131,10 @@ impl Slot {
     }
 
     /// Notes that a call of this entry came in, or was answered.
-    pub fn note_served(&mut self, seq: Seq, now: Duration) {
+    pub fn note_served(&mut self, entry: EntryRef, now: Duration) {
         let holder = self.machine.state().and_then(|state| state.holder());
-        if holder.is_some_and(|holder| holder.seq == seq) {
-            self.served = Some((seq, now));
+        if holder.is_some_and(|holder| holder.seq == entry.seq && holder.tag() == entry.tag) {
+            self.served = Some((entry.seq, now));
         }
     }
 

@@ -73,7 +73,10 @@ async fn take_session(
 ) -> Result<Option<SessionRow>, EngineError> {
     let row = swapped(replica, row, true).await?;
     let session = row.id;
-    if replica.sessions.table.keep(row.clone(), replica.time.now()) {
+    let table = &replica.sessions.table;
+    if let Some(place) = table.place()
+        && table.keep(row.clone(), replica.time.now(), place)
+    {
         return Ok(None);
     }
     // Over the limit only if that was lowered since: then the session ends, as if it had expired.

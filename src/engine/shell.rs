@@ -97,9 +97,9 @@ impl Replica {
         slot.calls.insert(id, open);
         let of = call.of_entry();
         self.run(cell, &mut slot, Event::Call { id, call });
-        if let Some(seq) = of {
+        if let Some(entry) = of {
             let now = slot.used;
-            slot.note_served(seq, now);
+            slot.note_served(entry, now);
         }
         self.leave(cell, slot);
         Ok(id)
@@ -343,7 +343,7 @@ impl Replica {
         if is_lost {
             return held.grant.map(|grant| Event::AnswerLost { grant });
         }
-        slot.note_served(held.seq, self.clock.boot());
+        slot.note_served(held, self.clock.boot());
         None
     }
 

@@ -43,7 +43,9 @@ pub(in super::super) async fn watch(replica: Arc<Replica>) {
             () = replica.clock.sleep(EVERY.saturating_sub(since)) => {}
         }
         last = replica.clock.boot();
-        for due in replica.sessions.table.due(last) {
+        let mut down = replica.sessions.table.keepers();
+        down.retain(|keeper| replica.membership.presence(*keeper) == Presence::Down);
+        for due in replica.sessions.table.due(last, &down) {
             let session = due.session;
             if at_work.insert(session) {
                 let (replica, room) = (&replica, &room);
@@ -66,10 +68,7 @@ async fn look_after(replica: &Arc<Replica>, due: Due) {
     if due.ended {
         return replica.end_entries(session);
     }
-    let is_down = due
-        .keeper
-        .is_some_and(|keeper| replica.membership.presence(keeper.replica) == Presence::Down);
-    if due.read || is_down {
+    if due.read {
         read(replica, session).await;
     }
     if due.renew

@@ -1,6 +1,7 @@
 //! What a replica does about the sessions that it keeps: it ends them, and hands over those that are asked for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::close_row::{Closed, write_closed};
 use super::table::NotRenewed;
@@ -10,6 +11,9 @@ use crate::engine::peers::Presence;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
+
+/// How often who waits for another call to close a session looks whether it did.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Closes a session for its client. True if it had ended before.
 pub(in super::super) async fn close(
@@ -50,13 +54,25 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
     if !replica.sessions.table.end(session) {
         return Closed::Done;
     }
-    match write_closed(replica, session).await {
-        Closed::Done => {}
-        other @ (Closed::Moved | Closed::Stopped) => return other,
+    let table = &replica.sessions.table;
+    while table.is_ending(session) {
+        if !table.begin_close(session) {
+            // Another call, or its expiry, does so.
+            if *replica.stopping.borrow() {
+                return Closed::Stopped;
+            }
+            replica.clock.sleep(LOOK_EVERY).await;
+            continue;
+        }
+        let closed = write_closed(replica, session).await;
+        if closed != Closed::Done {
+            table.end_close(session);
+            return closed;
+        }
+        replica.tell_session_ended(session);
+        // Not before: a row that is still open is not forgotten, and nobody would come back for it.
+        table.note_closed(session);
     }
-    replica.tell_session_ended(session);
-    // Not before: a row that is still open is not forgotten, and nobody would come back for it.
-    replica.sessions.table.note_closed(session);
     replica.end_entries(session);
     replica.session_emptied(session).await;
     // A call may have been open when the last entry ended.
@@ -83,6 +99,10 @@ pub(in super::super) async fn give(
     };
     if !matches!(replica.membership.presence(to), Presence::Live(_)) {
         // It asked, and is gone or silent since.
+        return Ok(());
+    }
+    if replica.sessions.table.is_ending(session) {
+        // Nobody else gives it a new TTL.
         return Ok(());
     }
     let given = SessionRow {

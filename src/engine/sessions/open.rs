@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::elsewhere;
-use super::keeper::end;
+use super::table::NotRenewed;
 use super::take_over::{adopt_row, too_many, was_taken};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
@@ -22,9 +22,10 @@ pub(in super::super) async fn open(
     let mut may_be_written = false;
     loop {
         let table = &replica.sessions.table;
-        if !table.is_kept(row.id) && table.is_full() {
-            return Err(too_many(&replica));
-        }
+        let place = match table.is_kept(row.id) {
+            true => table.place_of_own(),
+            false => table.place().ok_or_else(|| too_many(&replica))?,
+        };
         let (found, is_new) = match replica.store.sessions.swap_session(0, &row).await {
             SessionSwap::Applied => (row.clone(), true),
             SessionSwap::Conflict(Some(found)) => (found, false),
@@ -37,12 +38,12 @@ pub(in super::super) async fn open(
             }
             SessionSwap::Conflict(None) => return Err(EngineError::changing_keeper()),
             SessionSwap::Unknown(error) => {
-                tokio::spawn(async move { keep_if_written(&replica, row).await });
+                look_up(&replica, row.clone());
                 return Err(EngineError::of_store(error));
             }
             SessionSwap::NotStarted(error) => {
                 if may_be_written {
-                    tokio::spawn(async move { keep_if_written(&replica, row).await });
+                    look_up(&replica, row.clone());
                 }
                 return Err(EngineError::of_store(error));
             }
@@ -60,17 +61,30 @@ pub(in super::super) async fn open(
         }
         let session = found.id;
         if is_new {
-            if !table.keep(found, replica.time.now()) {
-                end(&replica, session).await;
-                return Err(too_many(&replica));
+            if !table.keep(found, replica.time.now(), place) {
+                return Err(EngineError::changing_keeper());
             }
         } else {
             // By a change of the row where it is not kept here: it may be on its way to another replica.
+            drop(place);
             adopt_row(&replica, found).await?;
         }
         let renewed = table.renew(session, replica.time.now(), false);
-        return renewed.map_err(|_| EngineError::SessionEnded);
+        return renewed.map_err(NotRenewed::error);
     }
+}
+
+/// One task a session, however often its client tries.
+fn look_up(replica: &Arc<Replica>, row: SessionRow) {
+    let session = row.id;
+    if !replica.sessions.table.begin_look_up(session) {
+        return;
+    }
+    let replica = Arc::clone(replica);
+    tokio::spawn(async move {
+        keep_if_written(&replica, row).await;
+        replica.sessions.table.end_look_up(session);
+    });
 }
 
 /// Looks up whether a session of unknown outcome was opened, however long the store takes. Then it is kept: if nobody asks

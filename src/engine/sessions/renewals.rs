@@ -16,11 +16,11 @@ impl Replica {
     ) -> Result<Renewed, EngineError> {
         match self.sessions.table.renew(session, self.time.now(), false) {
             Ok(renewed) => Ok(renewed),
-            Err(NotRenewed::Ended) => Err(EngineError::SessionEnded),
             Err(NotRenewed::NotKept) => match self.store.cluster {
                 Some(_) => elsewhere::renew(self, session).await,
                 None => Err(EngineError::SessionEnded),
             },
+            Err(ended @ (NotRenewed::Ended | NotRenewed::Ending)) => Err(ended.error()),
         }
     }
 
@@ -34,8 +34,8 @@ impl Replica {
             let now = self.time.now();
             match self.sessions.table.renew(session, now, on_stream) {
                 Ok(renewed) => return Ok(renewed),
-                Err(NotRenewed::Ended) => return Err(EngineError::SessionEnded),
                 Err(NotRenewed::NotKept) => take_over::find(self, session).await?,
+                Err(ended @ (NotRenewed::Ended | NotRenewed::Ending)) => return Err(ended.error()),
             }
         }
         Err(EngineError::changing_keeper())

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::engine::api::Renewed;
+use crate::engine::api::{EngineError, Renewed};
 use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
 use crate::session::{Lease, Observed};
 use crate::store::SessionRow;
@@ -22,16 +22,32 @@ use crate::store::SessionRow;
 /// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
+/// Of how many sessions at once it is looked up whether they were opened. More are found by the sweep.
+const LOOKED_UP_MAX: usize = 1_000;
+
 /// Why a session cannot be renewed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotRenewed {
-    /// It has ended.
+    /// It has ended, for all: its row says so.
     Ended,
+    /// It has ended here, and its row does not say so yet: another replica may become its keeper with a whole TTL.
+    Ending,
     /// This replica does not keep it.
     NotKept,
 }
 
 pub use elsewhere::Due;
+
+impl NotRenewed {
+    /// What its client hears.
+    pub fn error(self) -> EngineError {
+        match self {
+            NotRenewed::Ended => EngineError::SessionEnded,
+            NotRenewed::Ending => EngineError::ending(),
+            NotRenewed::NotKept => EngineError::changing_keeper(),
+        }
+    }
+}
 
 /// What came of noting that an entry lives by a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +63,10 @@ pub enum Attached {
 /// Why nothing more can live by a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRoom {
-    /// It has ended.
+    /// It has ended, for all.
     Ended,
+    /// It has ended here, and its row does not say so yet.
+    Ending,
     /// As many entries live by it as may.
     Full,
 }
@@ -71,6 +89,8 @@ enum Role {
         alarm: Observed,
         /// That it has ended stands in its row.
         closed: bool,
+        /// Somebody writes that into it.
+        closing: bool,
     },
     Elsewhere {
         keeper: Option<Keeper>,
@@ -113,10 +133,19 @@ impl Known {
         }
     }
 
+    /// It has ended, for all.
     fn has_ended(&self) -> bool {
         match &self.role {
-            Role::Kept { lease, .. } => lease.has_ended(),
+            Role::Kept { lease, closed, .. } => lease.has_ended() && *closed,
             Role::Elsewhere { ended, .. } => *ended,
+        }
+    }
+
+    /// It has ended here, and its row does not say so yet.
+    fn is_ending(&self) -> bool {
+        match &self.role {
+            Role::Kept { lease, closed, .. } => lease.has_ended() && !closed,
+            Role::Elsewhere { .. } => false,
         }
     }
 
@@ -124,13 +153,9 @@ impl Known {
         self.entries.is_empty() && self.creating == 0 && self.open_calls == 0
     }
 
-    /// It has ended, here and in its row, and nothing uses it.
+    /// It has ended, and nothing uses it.
     fn is_done(&self) -> bool {
-        let is_closed = match &self.role {
-            Role::Kept { closed, .. } => *closed,
-            Role::Elsewhere { .. } => true,
-        };
-        self.is_unused() && is_closed && self.has_ended()
+        self.is_unused() && self.has_ended()
     }
 }
 
@@ -139,6 +164,10 @@ struct Inner {
     sessions: HashMap<SessionId, Known>,
     alarms: BTreeMap<(Observed, SessionId), ()>,
     kept: usize,
+    /// Those that may be kept here soon.
+    reserved: usize,
+    /// Those of which it is being looked up whether they were opened.
+    looked_up: BTreeSet<SessionId>,
     /// Those whose last user was a call: each of them is known, so there are no more than sessions.
     done: BTreeSet<SessionId>,
 }
@@ -164,9 +193,32 @@ impl Table {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no further session can be kept here.
-    pub fn is_full(&self) -> bool {
-        self.inner().kept >= self.sessions_max
+    /// Keeps a place for one more session; `None` if there is none.
+    pub fn place(&self) -> Option<Place<'_>> {
+        let mut inner = self.inner();
+        if inner.kept.saturating_add(inner.reserved) >= self.sessions_max {
+            return None;
+        }
+        inner.reserved += 1;
+        drop(inner);
+        Some(Place(self))
+    }
+
+    /// The same, for one that is this replica's by its row: above the limit, if need be, for nobody else can keep it.
+    pub fn place_of_own(&self) -> Place<'_> {
+        self.inner().reserved += 1;
+        Place(self)
+    }
+
+    /// Somebody looks up whether a session was opened; false where somebody does already, or too many are looked up.
+    pub fn begin_look_up(&self, session: SessionId) -> bool {
+        let mut inner = self.inner();
+        inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session)
+    }
+
+    /// Nobody does any more.
+    pub fn end_look_up(&self, session: SessionId) {
+        self.inner().looked_up.remove(&session);
     }
 
     /// How many are kept here.
@@ -215,6 +267,9 @@ impl Table {
             .or_insert_with(|| Known::elsewhere(boot));
         if known.has_ended() {
             return Err(NoRoom::Ended);
+        }
+        if known.is_ending() {
+            return Err(NoRoom::Ending);
         }
         if known.entries.len().saturating_add(known.creating) >= self.entries_max {
             return Err(NoRoom::Full);
@@ -289,12 +344,29 @@ impl Table {
         known.map_or(0, |known| known.entries.len())
     }
 
+    /// Whether entries live by a session here, or are being made, or a call is open that keeps it alive.
+    pub fn is_used(&self, session: SessionId) -> bool {
+        let inner = self.inner();
+        let known = inner.sessions.get(&session);
+        known.is_some_and(|known| !known.is_unused())
+    }
+
     /// The TTL of a session, as far as it is known here.
     pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
         match &self.inner().sessions.get(&session)?.role {
             Role::Kept { lease, .. } => Some(lease.ttl()),
             Role::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.ttl),
         }
+    }
+}
+
+/// A place for one more session.
+pub struct Place<'a>(&'a Table);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner();
+        inner.reserved = inner.reserved.saturating_sub(1);
     }
 }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::close_row::write_closed;
 use crate::engine::api::EngineError;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
@@ -43,16 +42,18 @@ pub(super) async fn find(replica: &Arc<Replica>, session: SessionId) -> Result<(
     })
 }
 
-/// Makes this replica the keeper of a session, from the row that was read, with a full TTL. False if that changed.
+/// Makes this replica the keeper of a session, from the row that was read, with a full TTL. False if that changed, or the
+/// session has gone on to another keeper since.
 pub(in super::super) async fn take_row(
     replica: &Arc<Replica>,
     row: SessionRow,
 ) -> Result<bool, EngineError> {
     let table = &replica.sessions.table;
-    // Another replica may have room for it.
-    if row.replica != replica.id && table.is_full() {
-        return Err(too_many(replica));
-    }
+    let place = match row.replica == replica.id {
+        true => table.place_of_own(),
+        // Another replica may have room for it.
+        false => table.place().ok_or_else(|| too_many(replica))?,
+    };
     let expected = row.epoch;
     let row = SessionRow {
         replica: replica.id,
@@ -71,13 +72,7 @@ pub(in super::super) async fn take_row(
         }
         SessionSwap::NotStarted(error) => return Err(EngineError::of_store(error)),
     }
-    match table.keep(row, replica.time.now()) {
-        true => Ok(true),
-        false => {
-            write_closed(replica, session).await;
-            Err(too_many(replica))
-        }
-    }
+    Ok(table.keep(row, replica.time.now(), place))
 }
 
 /// Resolves a swap of unknown outcome, however long the store takes (I6): one that took effect and that nobody here

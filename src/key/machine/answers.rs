@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::calls::fail;
 use super::event::{Answer, CallId, Context, Effect, EntryRef};
-use super::holder::Claim;
+use super::holder::{Claim, Critical};
 use super::serving::Serving;
 use super::{Machine, Role};
 use crate::lock::{Fence, Liveness, Seq, SessionId};
@@ -70,7 +70,13 @@ impl Machine {
             serving.close_call(cx, seq);
         }
         if let Some(holder) = &mut serving.holder {
-            holder.queued.retain(|critical| critical.call != call);
+            let of = |critical: &Critical| critical.call == call;
+            let releases = holder.queued.iter().any(|c| of(c) && c.is_release());
+            holder.queued.retain(|critical| !of(critical));
+            if releases {
+                // Its put never began: the same call may come again (I11).
+                holder.end_last_put(false);
+            }
         }
     }
 

@@ -12,6 +12,13 @@ use crate::lock::{EndReason, EndedAs};
 
 impl Machine {
     pub(super) fn call(&mut self, cx: &Context<'_>, id: CallId, call: Call, out: &mut Vec<Effect>) {
+        // Who waits for the end of a hand-over is not ended for it (I8).
+        if let Role::HandingOver(serving, _) = &mut self.role
+            && let Some(entry) = call.of_entry()
+        {
+            // Whether it lives is told once the key is served again.
+            let _ = serving.live(cx, entry, out);
+        }
         match self.role {
             Role::Serving(_) => self.call_home(cx, id, call, out),
             // Until this replica knows that it is the home, and while it is giving the key away, nothing is answered.

@@ -71,7 +71,7 @@ impl Machine {
                 return self.pending.push_back(Intent::new(None, wish));
             };
             holder.writes.begin(timestamp);
-            if matches!(critical.kind, CriticalKind::Release(_)) {
+            if critical.is_release() {
                 holder.phase = Phase::LastPut { synced };
             }
             let (CriticalKind::Put(value) | CriticalKind::Release(value)) = &critical.kind else {
@@ -212,7 +212,7 @@ impl Machine {
             return fail(call, error, out);
         };
         let timestamp = datum.timestamp;
-        let releases = matches!(critical.kind, CriticalKind::Release(_));
+        let releases = critical.is_release();
         if releases {
             holder.end_last_put(matches!(outcome, WriteOutcome::Done));
         }

@@ -3,7 +3,7 @@
 use super::Machine;
 use super::calls::fail;
 use super::event::{Answer, CallError, Context, Effect, EntryRef, KeyError, Report};
-use super::holder::{Phase, Resume};
+use super::holder::{Critical, Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::take_over::refused;
 use crate::key::Outcome;
@@ -139,6 +139,10 @@ impl Machine {
         match resume {
             Resume::Held { .. } => {
                 holder.resume(resume);
+                if holder.queued.iter().any(Critical::is_release) {
+                    // Its put never began: the same call may come again (I11).
+                    holder.end_last_put(false);
+                }
                 for critical in holder.queued.drain(..) {
                     fail(critical.call, why.clone(), out);
                 }

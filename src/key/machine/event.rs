@@ -169,14 +169,14 @@ pub enum Call {
 
 impl Call {
     /// The entry whose client makes it.
-    pub fn of_entry(&self) -> Option<Seq> {
+    pub fn of_entry(&self) -> Option<EntryRef> {
         match self {
             Call::Acquire { entry, .. }
             | Call::Get { entry, .. }
             | Call::Put { entry, .. }
             | Call::Release { entry, .. }
             | Call::Watch { entry }
-            | Call::Renew { entry } => Some(entry.seq),
+            | Call::Renew { entry } => Some(*entry),
             Call::Create { .. }
             | Call::Force { .. }
             | Call::TakeOver { .. }

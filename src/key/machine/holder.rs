@@ -126,6 +126,13 @@ pub(super) struct Critical {
     pub kind: CriticalKind,
 }
 
+impl Critical {
+    /// Whether it is the put of a release.
+    pub fn is_release(&self) -> bool {
+        matches!(self.kind, CriticalKind::Release(_))
+    }
+}
+
 /// The writes of a fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Writes {
@@ -229,7 +236,6 @@ impl Holder {
 
     /// Whether no further critical call is taken.
     pub fn is_closing(&self) -> bool {
-        let releases = |c: &Critical| matches!(c.kind, CriticalKind::Release(_));
         match self.phase {
             Phase::LastPut { .. } | Phase::Releasing { .. } | Phase::Evicting { .. } => true,
             Phase::Unsynced
@@ -237,7 +243,7 @@ impl Holder {
             | Phase::SyncWrite { .. }
             | Phase::SyncPaused { .. }
             | Phase::Extending(_)
-            | Phase::Held { .. } => self.queued.iter().any(releases),
+            | Phase::Held { .. } => self.queued.iter().any(Critical::is_release),
         }
     }
 

@@ -333,7 +333,7 @@ impl Serving {
         }
     }
 
-    /// Renews what a live entry lives by.
+    /// Renews what a live entry lives by (I8).
     pub fn renew(
         &mut self,
         cx: &Context<'_>,

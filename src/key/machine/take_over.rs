@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Answers all that ask here with where to ask.
+    /// Answers all that ask here with where to ask (H1).
     fn turn_away(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
         let why = match state.home {
             Some(home) => KeyError::Elsewhere(home),
@@ -219,7 +219,9 @@ impl Machine {
         out: &mut Vec<Effect>,
     ) {
         let (from, kept) = match &self.role {
-            Role::Taking(taking) => (taking.state.home, taking.state.kept),
+            Role::Taking(taking) if self.has_taken(home) => (taking.state.home, taking.state.kept),
+            // It was given the key while it was about to take it from somebody before: the row says who holds it.
+            Role::Taking(taking) => (taking.state.home, state.kept),
             Role::Unread | Role::Serving(_) | Role::HandingOver(..) => (None, state.kept),
         };
         out.push(Effect::Report(Report::TookOver { from }));

@@ -1,24 +1,24 @@
 //! The sessions that another replica keeps: who does, and what that said of them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Inner, Keeper, Known, Role, Table};
 use crate::engine::api::Renewed;
-use crate::lock::SessionId;
+use crate::lock::{ReplicaId, SessionId};
 use crate::store::SessionRow;
 
-/// After this the row of a session that another replica keeps is read again: its keeper tells of an end at once, so this
-/// is for what it could not tell.
-const READ_AGAIN: Duration = Duration::from_secs(5);
+/// After its TTL, and not sooner than the first nor later than the second, the row of a session that another replica keeps is
+/// read again: its keeper tells of an end at once, so this is for what it could not tell.
+const READ_AGAIN_MIN: Duration = Duration::from_secs(5);
+const READ_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// What is to be done about a session that another replica keeps.
 #[derive(Clone, Debug)]
 pub struct Due {
     /// Which.
     pub session: SessionId,
-    /// Who keeps it, as far as it is known.
-    pub keeper: Option<Keeper>,
-    /// Its row is to be read.
+    /// Its row is to be read, for it may have ended, or its keeper is down.
     pub read: bool,
     /// A call that is open here keeps it alive: that is to be passed on.
     pub renew: bool,
@@ -168,8 +168,22 @@ impl Table {
         }
     }
 
-    /// What is to be done about sessions that other replicas keep. Those that nobody cares for are forgotten.
-    pub fn due(&self, boot: Duration) -> Vec<Due> {
+    /// The replicas that keep sessions which matter here.
+    pub fn keepers(&self) -> BTreeSet<ReplicaId> {
+        let inner = self.inner();
+        let keepers = inner
+            .sessions
+            .values()
+            .filter_map(|known| match &known.role {
+                Role::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.replica),
+                Role::Kept { .. } => None,
+            });
+        keepers.collect()
+    }
+
+    /// What is to be done about sessions that other replicas keep, of which these are down. Those that nobody cares for are
+    /// forgotten.
+    pub fn due(&self, boot: Duration, down: &BTreeSet<ReplicaId>) -> Vec<Due> {
         let mut inner = self.inner();
         let unwanted: Vec<SessionId> = inner
             .sessions
@@ -196,19 +210,20 @@ impl Table {
                 return None;
             };
             let is_used = !known.entries.is_empty() || known.open_calls > 0;
-            let ttl = keeper.map_or(READ_AGAIN, |keeper| keeper.ttl);
+            let ttl = keeper.map_or(READ_AGAIN_MIN, |keeper| keeper.ttl);
+            let read_again = ttl.clamp(READ_AGAIN_MIN, READ_AGAIN_MAX);
+            let is_down = keeper.is_some_and(|keeper| down.contains(&keeper.replica));
             let due = |at: &Option<Duration>, pause: Duration| {
                 at.is_none_or(|at| boot.saturating_sub(at) >= pause)
             };
             Some(Due {
                 session: *session,
-                keeper: *keeper,
-                read: is_used && !ended && due(read_at, READ_AGAIN.max(ttl)),
+                read: !ended && (is_down || (is_used && due(read_at, read_again))),
                 renew: known.open_calls > 0 && !ended && due(renewed_at, ttl / 3),
                 ended: *ended && !known.entries.is_empty(),
             })
         });
-        due.filter(|due| due.read || due.renew || due.ended || due.keeper.is_some())
+        due.filter(|due| due.read || due.renew || due.ended)
             .collect()
     }
 }

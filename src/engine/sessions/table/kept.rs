@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-use super::{Inner, Known, NotRenewed, Role, Table};
+use super::{Inner, Known, NotRenewed, Place, Role, Table};
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
 use crate::session::{Lease, Observed};
 use crate::store::SessionRow;
 
 impl Table {
-    /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it is full.
-    pub fn keep(&self, row: SessionRow, now: Observed) -> bool {
+    /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
+    /// keeper since that row was written, or has ended.
+    pub fn keep(&self, row: SessionRow, now: Observed, place: Place<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
-        let is_kept = matches!(
-            inner.sessions.get(&id).map(|known| &known.role),
-            Some(Role::Kept { .. })
-        );
-        if !is_kept && inner.kept >= self.sessions_max {
+        if let Some(known) = inner.sessions.get(&id)
+            && let Role::Elsewhere { keeper, ended, .. } = &known.role
+            && (*ended || keeper.is_some_and(|keeper| keeper.epoch > row.epoch))
+        {
+            drop(inner);
+            drop(place);
             return false;
         }
         let Inner {
@@ -38,6 +40,8 @@ impl Table {
             if !lease.has_ended() {
                 *present = row;
             }
+            drop(inner);
+            drop(place);
             return true;
         }
         let lease = Lease::with_open_calls(row.ttl(), now, known.open_calls)
@@ -50,7 +54,10 @@ impl Table {
             lease,
             alarm,
             closed: false,
+            closing: false,
         };
+        drop(inner);
+        drop(place);
         true
     }
 
@@ -66,12 +73,15 @@ impl Table {
             return Err(NotRenewed::NotKept);
         };
         match &mut known.role {
-            Role::Kept { lease, .. } => {
+            Role::Kept { lease, closed, .. } => {
                 let renewed = match on_stream {
                     true => lease.renew_on_stream(now),
                     false => lease.renew(now),
                 };
-                let valid_for = renewed.ok_or(NotRenewed::Ended)?;
+                let valid_for = renewed.ok_or(match closed {
+                    true => NotRenewed::Ended,
+                    false => NotRenewed::Ending,
+                })?;
                 Ok(Renewed {
                     ttl: lease.ttl(),
                     disconnect_grace: lease.disconnect_grace(),
@@ -134,6 +144,38 @@ impl Table {
             }
             Role::Elsewhere { .. } => false,
         }
+    }
+
+    /// Somebody is about to write into its row that it has ended; false where that is done, or somebody else does it.
+    pub fn begin_close(&self, session: SessionId) -> bool {
+        let mut inner = self.inner();
+        match inner
+            .sessions
+            .get_mut(&session)
+            .map(|known| &mut known.role)
+        {
+            Some(Role::Kept {
+                closed: false,
+                closing,
+                ..
+            }) => !std::mem::replace(closing, true),
+            _ => false,
+        }
+    }
+
+    /// Nobody does so any more.
+    pub fn end_close(&self, session: SessionId) {
+        if let Some(known) = self.inner().sessions.get_mut(&session)
+            && let Role::Kept { closing, .. } = &mut known.role
+        {
+            *closing = false;
+        }
+    }
+
+    /// Whether it has ended here, and its row does not say so yet.
+    pub fn is_ending(&self, session: SessionId) -> bool {
+        let inner = self.inner();
+        inner.sessions.get(&session).is_some_and(Known::is_ending)
     }
 
     /// Its row says that it has ended.

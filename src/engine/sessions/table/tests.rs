@@ -46,6 +46,11 @@ fn table() -> Table {
     Table::new(2, 2)
 }
 
+fn keep(table: &Table, row: SessionRow, now: Observed) -> bool {
+    let place = table.place();
+    place.is_some_and(|place| table.keep(row, now, place))
+}
+
 fn renewed(valid_for: Duration) -> Renewed {
     Renewed {
         ttl: TTL,
@@ -57,25 +62,79 @@ fn renewed(valid_for: Duration) -> Renewed {
 #[test]
 fn a_kept_session_expires_once_nothing_renewed_it_for_its_ttl() {
     let table = table();
-    assert!(table.keep(row(1, 1), at(0)));
+    assert!(keep(&table, row(1, 1), at(0)));
     assert_eq!(table.expire(at(9), 9), []);
     table.renew(session(), at(9), false).unwrap();
     assert_eq!(table.expire(at(10), 9), []);
     assert_eq!(table.expire(at(19), 9), [session()]);
     let ended = table.renew(session(), at(19), false);
-    assert_eq!(ended, Err(NotRenewed::Ended));
+    assert_eq!(ended, Err(NotRenewed::Ending));
     // Kept again by a late swap it stays ended.
-    assert!(table.keep(row(1, 2), at(19)));
+    assert!(keep(&table, row(1, 2), at(19)));
+    table.note_closed(session());
+    let ended = table.renew(session(), at(19), false);
+    assert_eq!(ended, Err(NotRenewed::Ended));
     assert_eq!(
         table.attach(session(), &key(), Seq(1), s(19)),
         Attached::Ended
     );
 }
 
+/// Its row is open still, so another replica may become its keeper, with a whole TTL.
+#[test]
+fn nobody_is_told_that_a_session_ended_before_its_row_says_so() {
+    let table = table();
+    keep(&table, row(1, 1), at(0));
+    assert_eq!(table.expire(at(10), 9), [session()]);
+    assert_eq!(
+        table.renew(session(), at(10), false),
+        Err(NotRenewed::Ending)
+    );
+    assert_eq!(table.begin_create(session(), s(10)), Err(NoRoom::Ending));
+    assert_eq!(table.attach(session(), &key(), Seq(1), s(10)), Attached::Ok);
+    assert!(table.begin_close(session()));
+    assert!(!table.begin_close(session()), "one at a time");
+    table.end_close(session());
+    assert!(table.begin_close(session()));
+    table.note_closed(session());
+    assert!(!table.begin_close(session()));
+    assert_eq!(
+        table.renew(session(), at(10), false),
+        Err(NotRenewed::Ended)
+    );
+}
+
+/// The answer to the swap of that row came late.
+#[test]
+fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
+    let table = table();
+    table.moved(&row(2, 7), s(0));
+    assert!(!keep(&table, row(1, 6), at(0)));
+    assert_eq!(table.keeper(session()).unwrap().epoch, 7);
+    assert!(keep(&table, row(1, 8), at(0)));
+}
+
+#[test]
+fn a_place_is_one_sessions_until_it_is_kept_or_given_up() {
+    let table = Table::new(1, 1);
+    let place = table.place().unwrap();
+    assert!(table.place().is_none());
+    drop(place);
+    assert!(keep(&table, row(1, 1), at(0)));
+    assert!(table.place().is_none());
+    // One that nobody else can keep.
+    let own = SessionRow {
+        id: SessionId(Uuid::from_u128(8)),
+        ..row(1, 1)
+    };
+    assert!(table.keep(own, at(0), table.place_of_own()));
+    assert_eq!(table.count(), 2);
+}
+
 #[test]
 fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
     let table = table();
-    table.keep(row(1, 1), at(0));
+    keep(&table, row(1, 1), at(0));
     table.renew(session(), at(1), true).unwrap();
     table.open_call(session(), at(1), s(1));
     table.disconnected(session(), at(2));
@@ -87,12 +146,12 @@ fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
 #[test]
 fn no_more_sessions_are_kept_and_no_more_entries_live_by_one_than_may() {
     let table = Table::new(1, 1);
-    assert!(table.keep(row(1, 1), at(0)));
+    assert!(keep(&table, row(1, 1), at(0)));
     let other = SessionRow {
         id: SessionId(Uuid::from_u128(8)),
         ..row(1, 1)
     };
-    assert!(!table.keep(other, at(0)) && table.is_full());
+    assert!(!keep(&table, other, at(0)));
     table.begin_create(session(), s(0)).unwrap();
     assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Full));
     table.end_create(session());
@@ -100,6 +159,7 @@ fn no_more_sessions_are_kept_and_no_more_entries_live_by_one_than_may() {
     assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Full));
     table.detach(session(), &key(), Seq(1));
     table.end(session());
+    table.note_closed(session());
     assert_eq!(table.begin_create(session(), s(0)), Err(NoRoom::Ended));
 }
 
@@ -133,8 +193,10 @@ fn a_renewal_is_passed_on_every_third_of_the_ttl_and_read_again_where_it_is_used
     assert!(table.is_due(session(), s(0)));
     assert!(!table.is_due(session(), s(3)));
     assert!(table.is_due(session(), s(4)));
-    let due = |boot| table.due(boot).pop().unwrap();
-    assert!(!due(s(5)).renew && !due(s(5)).read);
+    let down = |replica| BTreeSet::from([row(replica, 1).replica]);
+    let due = |boot| table.due(boot, &down(9)).pop().unwrap();
+    assert!(table.due(s(5), &down(9)).is_empty());
+    assert!(table.due(s(5), &down(2)).pop().unwrap().read);
     assert!(due(s(8)).renew && !due(s(8)).read);
     assert!(due(s(10)).read);
     table.ended_elsewhere(session(), s(10));
@@ -148,7 +210,7 @@ fn a_session_that_is_taken_over_keeps_what_lives_by_it_and_its_open_calls() {
     table.attach(session(), &key(), Seq(1), s(0));
     table.open_call(session(), at(0), s(0));
     table.read(&row(2, 1), s(0));
-    assert!(table.keep(row(1, 2), at(5)));
+    assert!(keep(&table, row(1, 2), at(5)));
     assert_eq!(table.keys_of(session()), [key()]);
     assert_eq!(table.expire(at(99), 9), []);
     table.close_call(session(), at(99));
@@ -162,7 +224,7 @@ fn a_session_that_is_taken_over_keeps_what_lives_by_it_and_its_open_calls() {
 #[test]
 fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
     let table = table();
-    table.keep(row(1, 1), at(0));
+    keep(&table, row(1, 1), at(0));
     table.attach(session(), &key(), Seq(1), s(0));
     assert!(table.end(session()));
     table.note_closed(session());
@@ -180,7 +242,7 @@ fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
 fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
     for is_create in [true, false] {
         let table = table();
-        table.keep(row(1, 1), at(0));
+        keep(&table, row(1, 1), at(0));
         match is_create {
             true => table.begin_create(session(), s(0)).unwrap(),
             false => table.open_call(session(), at(0), s(0)),

@@ -250,3 +250,37 @@ fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
     };
     assert_eq!(errors(&effects), [error]);
 }
+
+#[test]
+fn a_release_whose_put_never_began_may_be_repeated_with_its_number() {
+    for is_refused in [false, true] {
+        let mut world = World::serving(&[new_entry(1)]);
+        for text in ["a", "b", "c"] {
+            let (io, _) = write(&world.calls(put(held(1, NOW_US), text)));
+            let outcome = WriteOutcome::Done;
+            world.on(Event::DataWritten { io, outcome });
+        }
+        let with_put = || Call::Release {
+            entry: held(1, NOW_US),
+            call_no: 9,
+            put: Some(value("x")),
+        };
+        // It waits for timestamps.
+        world.clock_is_wrong = is_refused;
+        let (release, effects) = world.call(with_put());
+        if is_refused {
+            assert_eq!(errors(&effects), [KeyError::ClockIsWrong.into()]);
+            world.clock_is_wrong = false;
+        } else {
+            swap(&effects);
+            world.on(Event::CallGone(release));
+            world.on(Event::Swapped(SwapOutcome::Applied));
+        }
+        let mut effects = world.calls(with_put());
+        if is_refused {
+            swap(&effects);
+            effects = world.on(Event::Swapped(SwapOutcome::Applied));
+        }
+        assert_eq!(write(&effects).1, datum("x", NOW_US + 5));
+    }
+}

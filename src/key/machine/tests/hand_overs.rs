@@ -173,3 +173,20 @@ fn a_first_entry_that_nobody_hears_of_ends_however_often_its_key_is_handed_over(
         }
     }
 }
+
+#[test]
+fn who_asks_while_the_key_is_given_away_does_not_expire() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    let (io, _) = write(&world.calls(put(held(1, NOW_US), "x")));
+    world.calls(hand_over());
+    for _ in 0..3 {
+        world.pass(TTL / 10 * 9);
+        for n in [1, 2] {
+            assert_eq!(world.calls(Call::Renew { entry: entry(n) }), []);
+        }
+        assert_eq!(world.on(Event::Due), []);
+    }
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert_eq!(swap(&effects).1.entries.len(), 2);
+}

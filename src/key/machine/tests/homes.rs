@@ -230,3 +230,52 @@ fn a_watcher_of_a_key_whose_row_is_lost_learns_that_its_entry_ended() {
     let status = EntryStatus::Ended(EndedAs::NoLongerKept);
     assert!(effects.contains(&Effect::Notify { call, status }));
 }
+
+/// Replica 1 is about to take a key from replica 3 when replica 2 does so, grants it to the next one, and gives it away.
+#[test]
+fn a_holder_that_came_with_the_key_is_not_judged_by_a_row_before() {
+    let row = row_of(3, &[new_entry(1), new_entry(2)]);
+    let mut world = World::new();
+    world.calls(Call::TakeOver { from: replica(3) });
+    swap(&world.on(loaded(&row)));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    let writes = WritesOfHolder {
+        synced: true,
+        open: false,
+    };
+    let released = Command::Release {
+        seq: Seq(1),
+        tag: entry(1).tag,
+        writes,
+    };
+    let given = Command::HandOver {
+        to: replica(1),
+        holder: Some(writes),
+        left_ms: 0,
+    };
+    let taken = Command::TakeOver {
+        from: row.home,
+        to: replica(2),
+        past: None,
+    };
+    let limits = CoreLimits::default();
+    let by = Decider {
+        replica: replica(2),
+        now_us: Some(NOW_US),
+        limits: &limits,
+    };
+    let mut row = row;
+    for command in [taken, released, given] {
+        row = Arc::new(decide(&row, &[command], by).state);
+    }
+    assert_eq!((row.home, row.kept), (Some(home(1, 3)), Some(Seq(2))));
+    world.calls(Call::Adopt { term: 3 });
+    world.on(Event::Resume(PauseOf::Row));
+    let effects = world.on(loaded(&row));
+    assert!(!effects.iter().any(is_swap), "it serves");
+    for _ in 0..3 {
+        world.pass(TTL / 10 * 9);
+        world.calls(Call::Renew { entry: entry(2) });
+        assert_eq!(world.on(Event::Due), []);
+    }
+}

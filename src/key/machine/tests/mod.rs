@@ -15,7 +15,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::*;
-use crate::key::{Command, Decider, Home, KeyState, NewEntry, decide};
+use crate::key::{Command, Decider, Home, KeyState, NewEntry, WritesOfHolder, decide};
 use crate::lock::{CoreLimits, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use crate::session::Observer;
 
