@@ -190,7 +190,7 @@ impl Report {
     }
 
     fn is_by_turns(&self, waited: &Waited) -> bool {
-        let rounds = self.rounds.iter();
+        let mut rounds = self.rounds.iter();
         let of = rounds.rfind(|round| round.begun <= waited.held);
         of.is_some_and(|round| round.by_turns)
     }
