@@ -7,7 +7,7 @@ use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 use super::api::EngineError;
-use super::keys::{CallResult, Cell, Listener};
+use super::keys::{CallResult, KeyCell, Listener};
 use super::replica::Replica;
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
 use crate::lock::{Fence, KeyId, Seq};
@@ -15,7 +15,7 @@ use crate::lock::{Fence, KeyId, Seq};
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
     replica: Arc<Replica>,
-    cell: Arc<Cell>,
+    cell: Arc<KeyCell>,
     call: CallId,
     answer: oneshot::Receiver<CallResult>,
     is_answered: bool,
@@ -66,7 +66,7 @@ impl Asking {
 /// HELD that was answered by a machine, until somebody hears it.
 pub(super) struct HeldAnswer {
     replica: Arc<Replica>,
-    cell: Arc<Cell>,
+    cell: Arc<KeyCell>,
     grant: Option<Fence>,
 }
 
@@ -88,7 +88,7 @@ impl Drop for HeldAnswer {
 /// A watch that has begun.
 pub(super) struct Watching {
     pub replica: Arc<Replica>,
-    pub cell: Arc<Cell>,
+    pub cell: Arc<KeyCell>,
     call: CallId,
     pub news: watch::Receiver<Option<EntryStatus>>,
 }
@@ -100,7 +100,7 @@ impl Drop for Watching {
 }
 
 impl Replica {
-    fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<Cell>, EngineError> {
+    fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
         self.keys.cell(id).ok_or(EngineError::Exhausted {
             what: "active_keys_max",
             limit: self.limits.active_keys_max as u64,
@@ -131,7 +131,7 @@ impl Replica {
         call: Call,
         mut listener: Listener,
         waits_for: Option<Seq>,
-    ) -> Result<(Arc<Cell>, CallId), EngineError> {
+    ) -> Result<(Arc<KeyCell>, CallId), EngineError> {
         loop {
             let cell = self.cell(id)?;
             match self.call(&cell, call.clone(), listener, waits_for) {

@@ -1,6 +1,6 @@
 //! The keys that this replica has a machine for, and who waits for answers of them.
 //!
-//! A [`Cell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
+//! A [`KeyCell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
 //! given to the machine in place (shell.rs); there is no task a key.
 
 use std::collections::{BTreeMap, HashMap};
@@ -68,14 +68,14 @@ pub(super) struct Slot {
 }
 
 /// One key.
-pub(super) struct Cell {
+pub(super) struct KeyCell {
     pub id: Arc<KeyId>,
     slot: Mutex<Slot>,
 }
 
-impl Cell {
+impl KeyCell {
     fn new(id: Arc<KeyId>) -> Self {
-        Cell {
+        KeyCell {
             id,
             slot: Mutex::new(Slot {
                 machine: Machine::new(),
@@ -149,7 +149,7 @@ impl Slot {
     }
 }
 
-type Shard = HashMap<Arc<KeyId>, Arc<Cell>>;
+type Shard = HashMap<Arc<KeyId>, Arc<KeyCell>>;
 
 /// The cells of a replica.
 pub(super) struct Keys {
@@ -185,12 +185,12 @@ impl Keys {
         self.count.load(Ordering::Relaxed)
     }
 
-    pub fn find(&self, id: &KeyId) -> Option<Arc<Cell>> {
+    pub fn find(&self, id: &KeyId) -> Option<Arc<KeyCell>> {
         self.shard(id).get(id).cloned()
     }
 
     /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
-    pub fn cell(&self, id: &Arc<KeyId>) -> Option<Arc<Cell>> {
+    pub fn cell(&self, id: &Arc<KeyId>) -> Option<Arc<KeyCell>> {
         let mut shard = self.shard(id);
         if let Some(cell) = shard.get(id) {
             return Some(Arc::clone(cell));
@@ -206,7 +206,7 @@ impl Keys {
                 return Some(Arc::clone(cell));
             }
         }
-        let cell = Arc::new(Cell::new(Arc::clone(id)));
+        let cell = Arc::new(KeyCell::new(Arc::clone(id)));
         shard.insert(Arc::clone(id), Arc::clone(&cell));
         self.count.fetch_add(1, Ordering::Relaxed);
         Some(cell)
@@ -214,7 +214,7 @@ impl Keys {
 
     /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
     fn forget_one(&self, shard: &mut Shard) -> bool {
-        let idle = |cell: &Arc<Cell>| {
+        let idle = |cell: &Arc<KeyCell>| {
             let slot = cell.slot.try_lock().ok()?;
             slot.is_idle().then_some(slot.used)
         };
@@ -253,7 +253,7 @@ impl Keys {
     }
 
     /// Forgets a key of which nothing is known.
-    pub fn forget(&self, cell: &Cell) {
+    pub fn forget(&self, cell: &KeyCell) {
         let mut shard = self.shard(&cell.id);
         {
             let mut slot = cell.slot();
@@ -267,7 +267,7 @@ impl Keys {
     }
 
     /// All cells, as they are found one shard after the other.
-    pub fn all(&self) -> impl Iterator<Item = Arc<Cell>> + '_ {
+    pub fn all(&self) -> impl Iterator<Item = Arc<KeyCell>> + '_ {
         self.shards.iter().flat_map(|shard| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.values().cloned().collect::<Vec<_>>()

@@ -16,6 +16,7 @@ mod recover;
 mod replica;
 mod request_answered;
 mod request_sent;
+mod requests;
 mod sessions;
 mod shell;
 mod start;

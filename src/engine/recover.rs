@@ -58,7 +58,7 @@ async fn take_sessions(
             .map(|row| take_session(replica, row))
             .buffer_unordered(AT_ONCE);
         while let Some(result) = taken.next().await {
-            closed.extend(result?);
+            result?;
         }
         if last_page {
             return Ok(closed);
@@ -66,39 +66,20 @@ async fn take_sessions(
     }
 }
 
-/// The row, if it had to be closed.
-async fn take_session(
-    replica: &Arc<Replica>,
-    row: SessionRow,
-) -> Result<Option<SessionRow>, EngineError> {
-    let row = swapped(replica, row, true).await?;
-    let session = row.id;
-    let table = &replica.sessions.table;
-    if let Some(place) = table.place()
-        && table.keep(row.clone(), replica.time.now(), place)
-    {
-        return Ok(None);
-    }
-    // Over the limit only if that was lowered since: then the session ends, as if it had expired.
-    tracing::warn!(%session, "more sessions than sessions_max; ending this one");
-    swapped(replica, row, false).await.map(Some)
-}
-
-/// Changes the row of a session, which this replica keeps from then on while it is open.
-async fn swapped(
-    replica: &Arc<Replica>,
-    row: SessionRow,
-    open: bool,
-) -> Result<SessionRow, EngineError> {
+/// Takes an open session over. A limit that was lowered since ends none.
+async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
     let expected = row.epoch;
     let row = SessionRow {
         replica: replica.id,
         epoch: expected.saturating_add(1),
-        open,
         ..row
     };
     match replica.store.sessions.swap_session(expected, &row).await {
-        SessionSwap::Applied => Ok(row),
+        SessionSwap::Applied => {
+            let table = &replica.sessions.table;
+            table.keep(&row, replica.time.now(), table.place_of_own());
+            Ok(())
+        }
         SessionSwap::Conflict(_) => Err(EngineError::Unavailable(
             "another process changes the sessions".to_owned(),
         )),

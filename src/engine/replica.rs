@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::api::EngineError;
 use super::keys::Keys;
 use super::peers::Peers;
-use super::request_sent::Requests;
+use super::requests::Requests;
 use super::sessions::Sessions;
 use super::time::Time;
 use crate::clock::{Clock, Ids};

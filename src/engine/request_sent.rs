@@ -1,10 +1,7 @@
-//! Asking for a key through the store, where its home cannot be called (H4): all calls for one key share one request.
+//! Asking for a key through the store, where its home cannot be called (H4).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use super::api::EngineError;
 use super::peers::Presence;
@@ -17,79 +14,6 @@ use crate::store::{ClusterStore, HandOverRequest, HandOverSubject};
 const REQUESTED_FOR: Duration = Duration::from_secs(7);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many keys may be asked for at once: as many as a home works at.
-const OPEN_MAX: usize = 500;
-
-type Outcome = Option<Result<(), EngineError>>;
-type Open = HashMap<Arc<KeyId>, watch::Receiver<Outcome>>;
-
-/// The requests that are open.
-#[derive(Debug, Default)]
-pub(super) struct Requests(Arc<Mutex<Open>>);
-
-/// A request that this call is to make.
-pub(super) struct OpenRequest {
-    open: Arc<Mutex<Open>>,
-    id: Arc<KeyId>,
-    outcome: watch::Sender<Outcome>,
-}
-
-/// What becomes of a request, whoever made it.
-pub(super) struct Awaited(watch::Receiver<Outcome>);
-
-fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Requests {
-    /// Joins the request for a key; where there is none, the caller has to make it. `None`: too many are open.
-    pub fn join(&self, id: &Arc<KeyId>) -> Option<(Awaited, Option<OpenRequest>)> {
-        let mut open = locked(&self.0);
-        if let Some(outcome) = open.get(id) {
-            return Some((Awaited(outcome.clone()), None));
-        }
-        if open.len() >= OPEN_MAX {
-            return None;
-        }
-        let (sender, outcome) = watch::channel(None);
-        open.insert(Arc::clone(id), outcome.clone());
-        let asked = OpenRequest {
-            open: Arc::clone(&self.0),
-            id: Arc::clone(id),
-            outcome: sender,
-        };
-        Some((Awaited(outcome), Some(asked)))
-    }
-}
-
-impl OpenRequest {
-    /// Tells all who wait. Who comes after this asks anew.
-    pub fn done(self, outcome: Result<(), EngineError>) {
-        locked(&self.open).remove(&self.id);
-        self.outcome.send_replace(Some(outcome));
-    }
-}
-
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        let mut open = locked(&self.open);
-        // Not that of who came after `done`.
-        if open
-            .get(&self.id)
-            .is_some_and(|of| of.same_channel(&self.outcome.subscribe()))
-        {
-            open.remove(&self.id);
-        }
-    }
-}
-
-impl Awaited {
-    /// `None` where whoever made the request panicked.
-    pub async fn outcome(mut self) -> Outcome {
-        let outcome = self.0.wait_for(Option::is_some).await;
-        outcome.ok().and_then(|outcome| outcome.clone())
-    }
-}
 
 fn no_way() -> EngineError {
     EngineError::Unavailable(
@@ -166,38 +90,4 @@ async fn ask_for(
         }
     }
     Err(no_way())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lock::{Key, TableName};
-
-    fn id() -> Arc<KeyId> {
-        Arc::new(KeyId {
-            table: TableName::default_table(),
-            key: Key::parse("k", 64).unwrap(),
-        })
-    }
-
-    #[tokio::test]
-    async fn calls_for_one_key_share_one_request_until_it_is_done() {
-        let requests = Requests::default();
-        let (first, asked) = requests.join(&id()).unwrap();
-        let (second, none) = requests.join(&id()).unwrap();
-        assert!(none.is_none());
-        asked.unwrap().done(Ok(()));
-        assert_eq!(first.outcome().await, Some(Ok(())));
-        assert_eq!(second.outcome().await, Some(Ok(())));
-        assert!(requests.join(&id()).unwrap().1.is_some());
-    }
-
-    #[tokio::test]
-    async fn who_waits_for_a_request_whose_maker_is_gone_learns_so() {
-        let requests = Requests::default();
-        let (waiting, asked) = requests.join(&id()).unwrap();
-        drop(asked);
-        assert_eq!(waiting.outcome().await, None);
-        assert!(requests.join(&id()).unwrap().1.is_some());
-    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::activity::{Cause, Grant};
 use super::api::EngineError;
-use super::keys::{CallResult, Cell, Listener, Open, Slot};
+use super::keys::{CallResult, KeyCell, Listener, Open, Slot};
 use super::replica::{Counters, Replica};
 use super::sessions::Attached;
 use crate::key::KeyState;
@@ -20,7 +20,7 @@ use crate::key::machine::{
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
-use crate::store::{Cell as Value, StoreError, Swap, Written};
+use crate::store::{Cell, StoreError, Swap, Written};
 
 /// After this a key whose memory was lost is taken over again, if nobody asked for it before.
 const LOST_FOR: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const LOST_FOR: Duration = Duration::from_secs(1);
 /// What was begun for a machine and takes time. Dropped before it came back, its task panicked.
 struct Begun {
     replica: Arc<Replica>,
-    cell: Arc<Cell>,
+    cell: Arc<KeyCell>,
     generation: u64,
     came_back: bool,
 }
@@ -51,14 +51,14 @@ impl Drop for Begun {
 
 impl Replica {
     /// Something happened to a key.
-    pub fn happen(self: &Arc<Self>, cell: &Arc<Cell>, event: Event) {
+    pub fn happen(self: &Arc<Self>, cell: &Arc<KeyCell>, event: Event) {
         let mut slot = cell.slot();
         self.run(cell, &mut slot, event);
         self.leave(cell, slot);
     }
 
     /// As [`Replica::happen`], of what was begun by the machine of this generation.
-    fn came_back(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64, event: Event) {
+    fn came_back(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64, event: Event) {
         let mut slot = cell.slot();
         if slot.generation == generation {
             self.run(cell, &mut slot, event);
@@ -69,7 +69,7 @@ impl Replica {
     /// Hands a call in. `None` where the cell was forgotten meanwhile: look it up anew.
     pub fn call(
         self: &Arc<Self>,
-        cell: &Arc<Cell>,
+        cell: &Arc<KeyCell>,
         call: Call,
         listener: Listener,
         waits_for: Option<Seq>,
@@ -106,7 +106,7 @@ impl Replica {
     }
 
     /// Nobody waits for a call any longer.
-    pub fn call_gone(self: &Arc<Self>, cell: &Arc<Cell>, call: CallId) {
+    pub fn call_gone(self: &Arc<Self>, cell: &Arc<KeyCell>, call: CallId) {
         let mut slot = cell.slot();
         if slot.calls.remove(&call).is_some() {
             self.run(cell, &mut slot, Event::CallGone(call));
@@ -115,7 +115,7 @@ impl Replica {
     }
 
     /// Sets the alarm, and forgets a key of which nothing is known.
-    fn leave(self: &Arc<Self>, cell: &Arc<Cell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
+    fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
         self.set_alarm(cell, &mut slot);
         self.note_waiters(cell, &mut slot);
         let is_forgettable = slot.is_forgettable();
@@ -127,7 +127,7 @@ impl Replica {
     }
 
     /// An alarm that is early is set again when it fires, so a later moment moves nothing.
-    fn set_alarm(&self, cell: &Cell, slot: &mut Slot) {
+    fn set_alarm(&self, cell: &KeyCell, slot: &mut Slot) {
         let due = slot.machine.due();
         let is_set = |at: Observed| slot.alarm.is_some_and(|(set, _)| set <= at);
         match due {
@@ -147,7 +147,7 @@ impl Replica {
     }
 
     /// For operators: how many wait behind the holder.
-    fn note_waiters(&self, cell: &Cell, slot: &mut Slot) {
+    fn note_waiters(&self, cell: &KeyCell, slot: &mut Slot) {
         let waiters = slot.machine.state().map_or(0, |state| {
             let holders = usize::from(state.holder().is_some());
             state.entries.len().saturating_sub(holders)
@@ -169,7 +169,7 @@ impl Replica {
     }
 
     /// A panic in here costs what is known of this key, and neither its caller nor other keys anything.
-    fn run(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
+    fn run(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot, event: Event) {
         let run = AssertUnwindSafe(|| self.run_all(cell, slot, event));
         if catch_unwind(run).is_err() {
             self.lose(cell, slot);
@@ -177,7 +177,7 @@ impl Replica {
         slot.note_home(self.clock.boot());
     }
 
-    fn run_all(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot, event: Event) {
+    fn run_all(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot, event: Event) {
         self.detach_lost(cell, slot);
         let mut events = VecDeque::from([event]);
         let mut effects = Vec::new();
@@ -200,7 +200,7 @@ impl Replica {
     /// Does what a machine wants done, or begins it. What happens by that at once, if anything.
     fn perform(
         self: &Arc<Self>,
-        cell: &Arc<Cell>,
+        cell: &Arc<KeyCell>,
         slot: &mut Slot,
         effect: Effect,
     ) -> Option<Event> {
@@ -218,7 +218,7 @@ impl Replica {
             }),
             Effect::WriteData { io, datum } => {
                 self.begin(cell, slot, move |replica, id| async move {
-                    let value = Value {
+                    let value = Cell {
                         value: datum.value,
                         timestamp: datum.timestamp,
                     };
@@ -246,7 +246,7 @@ impl Replica {
     }
 
     /// Does what takes time in a task of its own.
-    fn begin<W, F>(self: &Arc<Self>, cell: &Arc<Cell>, slot: &Slot, work: W)
+    fn begin<W, F>(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, work: W)
     where
         W: FnOnce(Arc<Replica>, Arc<KeyId>) -> F,
         F: Future<Output = Event> + Send + 'static,
@@ -266,7 +266,7 @@ impl Replica {
 
     /// What was begun never comes back: its task panicked. The machine that waits for it goes, and the next call, or this
     /// replica after a moment, takes the key over from itself (H11).
-    fn lost(self: &Arc<Self>, cell: &Arc<Cell>, generation: u64) {
+    fn lost(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64) {
         let mut slot = cell.slot();
         if slot.generation == generation {
             self.lose(cell, &mut slot);
@@ -274,7 +274,7 @@ impl Replica {
         self.leave(cell, slot);
     }
 
-    fn lose(self: &Arc<Self>, cell: &Arc<Cell>, slot: &mut Slot) {
+    fn lose(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot) {
         // One that panics again and again is not taken over again and again.
         let is_first = !slot.is_lost;
         slot.start_over();
@@ -297,14 +297,14 @@ impl Replica {
     }
 
     /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
-    fn detach_lost(self: &Arc<Self>, cell: &Cell, slot: &mut Slot) {
+    fn detach_lost(self: &Arc<Self>, cell: &KeyCell, slot: &mut Slot) {
         for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
             self.sessions.detach(session, &cell.id, seq);
             self.forget_session_if_done(session);
         }
     }
 
-    fn pause(self: &Arc<Self>, cell: &Arc<Cell>, slot: &Slot, of: PauseOf, tries: u32) {
+    fn pause(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, of: PauseOf, tries: u32) {
         let pause = self.clock.sleep(self.backoff(tries));
         self.begin(cell, slot, move |_, _| async move {
             pause.await;
@@ -349,7 +349,7 @@ impl Replica {
 
     fn attach(
         self: &Arc<Self>,
-        cell: &Arc<Cell>,
+        cell: &Arc<KeyCell>,
         slot: &mut Slot,
         session: SessionId,
         seq: Seq,
@@ -411,7 +411,7 @@ impl Replica {
         }
     }
 
-    fn report(&self, cell: &Cell, slot: &Slot, report: &Report) {
+    fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
         match report {
             Report::Granted { seq, at_once } => self.granted(cell, slot, *seq, *at_once),
             Report::Evicted {
@@ -453,7 +453,7 @@ impl Replica {
         }
     }
 
-    fn granted(&self, cell: &Cell, slot: &Slot, seq: Seq, at_once: bool) {
+    fn granted(&self, cell: &KeyCell, slot: &Slot, seq: Seq, at_once: bool) {
         let Some(state) = slot.machine.state() else {
             return;
         };
@@ -489,7 +489,7 @@ fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
     }
 }
 
-fn datum(cell: Value) -> Datum {
+fn datum(cell: Cell) -> Datum {
     Datum {
         value: cell.value,
         timestamp: cell.timestamp,

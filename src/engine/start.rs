@@ -14,7 +14,7 @@ use super::hand_over::hand_over_all;
 use super::keys::Keys;
 use super::peers::Peers;
 use super::replica::{LogThrottles, Replica};
-use super::request_sent::Requests;
+use super::requests::Requests;
 use super::sessions::{self, Sessions, Table};
 use super::time::Time;
 use super::{recover, sweep, tasks};

@@ -100,8 +100,13 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
     let found: Mutex<Vec<SessionRow>> = Mutex::default();
     let swept = store
         .each_session(&|row| {
+            let table = &replica.sessions.table;
+            if row.replica != replica.id && table.is_kept(row.id) {
+                // Whatever came between: its row says who keeps it.
+                table.moved(&row, replica.clock.boot());
+            }
             let is_mine = match replica.membership.presence(row.replica) {
-                Presence::Local => row.open && !replica.sessions.table.is_kept(row.id),
+                Presence::Local => row.open && !table.is_kept(row.id),
                 Presence::Down => falls_here(replica, &row),
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };

@@ -10,7 +10,7 @@ use crate::store::{Life, LifeSwap, StoreError};
 
 /// How often a swap of a life for good is tried.
 const TRIES: u32 = 4;
-/// Between the tries; each later pause is twice the one before.
+/// The first pause between two tries; each later one is twice the one before.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How many are declared down at once by those who only observe them.
 pub(super) const DECLARED_AT_ONCE: usize = 16;
@@ -141,6 +141,8 @@ impl Shared {
     }
 }
 
+/// Before each try where the one before failed: nothing before the first.
 pub(super) fn pauses() -> impl Iterator<Item = Duration> {
-    (0..TRIES).map(|n| PAUSE * (1 << n))
+    let between = (1..TRIES).map(|n| PAUSE * (1 << (n - 1)));
+    std::iter::once(Duration::ZERO).chain(between)
 }

@@ -16,12 +16,12 @@ const HOMES_MAX: usize = 16 * 1024;
 pub struct Homes {
     /// Spares the lock where there are none, as on one replica.
     any: AtomicBool,
-    homes: Mutex<HashMap<Name, Home>>,
+    homes: Mutex<HashMap<Name, KnownHome>>,
 }
 
-/// Where something is served.
+/// Where a key or a session is served, as far as this replica knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Home {
+pub enum KnownHome {
     /// By this replica.
     Local,
     /// By another one.
@@ -44,7 +44,7 @@ fn name(target: &Target) -> Name {
 
 impl Homes {
     /// The replica that had it last; `None` where that is the one that ranks first.
-    pub fn of(&self, target: &Target) -> Option<Home> {
+    pub fn of(&self, target: &Target) -> Option<KnownHome> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
@@ -55,8 +55,8 @@ impl Homes {
     /// It was served there.
     pub fn note(&self, target: &Target, ranked: &Presence, served: &Presence) {
         let home = match served {
-            Presence::Local => Home::Local,
-            Presence::Live(peer) => Home::Remote(peer.id),
+            Presence::Local => KnownHome::Local,
+            Presence::Live(peer) => KnownHome::Remote(peer.id),
             Presence::Suspected | Presence::Down | Presence::Unsure => return,
         };
         let is_ranked = served == ranked;

@@ -10,7 +10,7 @@ use std::future::Future;
 use tonic::Status;
 
 use super::calls::Target;
-use super::homes::{Home, Homes};
+use super::homes::{Homes, KnownHome};
 use super::status;
 use crate::engine::{Engine, EngineError, Peer, Presence};
 use crate::lock::{KeyId, ReplicaId};
@@ -21,7 +21,7 @@ const HOPS_MAX: usize = 3;
 const TRIES_MAX: usize = 10;
 
 /// What routing asks of this replica.
-pub trait Membership: Sync {
+pub trait RouteView: Sync {
     /// As [`Engine::ranked`].
     fn ranked(&self, key: &KeyId) -> Presence;
     /// As [`Engine::presence`].
@@ -34,7 +34,7 @@ pub trait Membership: Sync {
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 }
 
-impl Membership for Engine {
+impl RouteView for Engine {
     fn ranked(&self, key: &KeyId) -> Presence {
         Engine::ranked(self, key)
     }
@@ -97,7 +97,7 @@ pub trait Step: Sync {
 
 /// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
 pub async fn route<S: Step>(
-    membership: &impl Membership,
+    membership: &impl RouteView,
     homes: &Homes,
     step: &S,
 ) -> Result<S::Answer, Status> {
@@ -112,8 +112,8 @@ pub async fn route<S: Step>(
         lost: Vec::new(),
     };
     let remembered = homes.of(target).map(|home| match home {
-        Home::Local => Presence::Local,
-        Home::Remote(id) => membership.presence(id),
+        KnownHome::Local => Presence::Local,
+        KnownHome::Remote(id) => membership.presence(id),
     });
     let mut next = match remembered {
         Some(known @ (Presence::Local | Presence::Live(_))) => known,

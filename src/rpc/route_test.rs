@@ -138,7 +138,7 @@ impl World {
     }
 }
 
-impl Membership for World {
+impl RouteView for World {
     fn ranked(&self, _key: &KeyId) -> Presence {
         self.ranked.clone()
     }

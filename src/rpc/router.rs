@@ -10,7 +10,7 @@ use tracing::Span;
 
 use super::calls::{Call, CallContext, Target};
 use super::deadline::{Deadline, by, by_or};
-use super::homes::{Home, Homes};
+use super::homes::{Homes, KnownHome};
 use super::peer::PeerClient;
 use super::peer::proto::ForwardWatchResponse;
 use super::route::{ForwardOutcome, Step, route};
@@ -96,7 +96,7 @@ impl Router {
 
     /// A stream ended that the client of a session sent renewals on: tells whoever keeps that session.
     pub fn disconnected(&self, session: SessionId) {
-        let Some(Home::Remote(keeper)) = self.homes.of(&Target::Session(session)) else {
+        let Some(KnownHome::Remote(keeper)) = self.homes.of(&Target::Session(session)) else {
             return self.engine.disconnected(session);
         };
         if let (Some(peers), Presence::Live(peer)) = (&self.peers, self.engine.presence(keeper)) {

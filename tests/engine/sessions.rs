@@ -513,7 +513,7 @@ async fn a_session_that_is_closed_while_a_lock_ref_of_it_is_watched_is_forgotten
 }
 
 #[tokio::test]
-async fn sessions_above_a_limit_that_was_lowered_end_with_what_lives_by_them() {
+async fn sessions_above_a_limit_that_was_lowered_go_on_and_no_more_are_opened() {
     let world = World::new().await;
     for name in ["a", "b"] {
         let session = world.open_session(60_000).await;
@@ -524,12 +524,16 @@ async fn sessions_above_a_limit_that_was_lowered_end_with_what_lives_by_them() {
         ..Limits::default()
     };
     let world = world.restart_with(limits).await;
-    until("one of them is free", || async {
-        let (a, b) = (world.state("a").await, world.state("b").await);
-        a.entries.len() + b.entries.len() == 1
-    })
-    .await;
-    let store = world.store.real().unwrap();
-    let open = store.list_sessions(None, 100).await.unwrap();
-    assert_eq!(open.iter().filter(|row| row.open).count(), 1);
+    assert_eq!(world.engine.counts().sessions, 2);
+    for name in ["a", "b"] {
+        assert_eq!(world.state(name).await.entries.len(), 1);
+    }
+    let opened = world
+        .engine
+        .open_session(session_call(Uuid::new_v4(), 9_000));
+    let full = EngineError::Exhausted {
+        what: "sessions_max",
+        limit: 1,
+    };
+    assert_eq!(opened.await.unwrap_err(), full);
 }

@@ -8,6 +8,7 @@ use super::figures;
 use super::progress::Progress;
 use super::setup::Setup;
 use super::step::Action;
+use super::truth::Broken;
 use super::world::World;
 
 const PROMISES: &str = "what clients are told is kept";
@@ -47,8 +48,21 @@ impl Model for Search {
     }
 }
 
-/// How many states it went through, and whether those are all.
+/// How many states it went through, and whether those are all. Panics where something is found.
 fn search(setup: Setup) -> (usize, bool) {
+    match try_search(setup) {
+        Ok(done) => done,
+        Err(found) => panic!("{}", found.how),
+    }
+}
+
+/// What a search found.
+struct Found {
+    broken: Option<Broken>,
+    how: String,
+}
+
+fn try_search(setup: Setup) -> Result<(usize, bool), Found> {
     let began = Instant::now();
     let name = setup.name;
     let steps_max = setup.steps_max;
@@ -81,14 +95,16 @@ fn search(setup: Setup) -> (usize, bool) {
         for (_, action) in &steps {
             lines.push(format!("{action:?}"));
         }
-        let last = steps.last().map(|(world, _)| format!("{world:#?}"));
-        panic!(
-            "{name}: not \"{promise}\"\n  {}\n{}",
-            lines.join("\n  "),
-            last.unwrap_or_default()
-        );
+        let last = steps.last().map(|(world, _)| world);
+        return Err(Found {
+            broken: last.and_then(|world| world.truth.broken),
+            how: format!(
+                "{name}: not \"{promise}\"\n  {}\n{last:#?}",
+                lines.join("\n  ")
+            ),
+        });
     }
-    (states, closed)
+    Ok((states, closed))
 }
 
 fn searches() -> Vec<Setup> {
@@ -190,4 +206,31 @@ fn a_home_that_takes_events_in_keeps_its_promises() {
     let closed = done.iter().filter(|(_, closed)| *closed).count();
     figures::note("model", &format!("{states} {} {closed}", done.len()));
     assert!(states >= STATES_MIN, "{states} states");
+}
+
+/// That a replica which others take for gone answers nothing (H2) is what all the others rest on.
+#[test]
+fn a_home_that_answers_though_its_key_was_taken_breaks_what_clients_are_told() {
+    if std::env::var_os("FERMATA_MODEL_ONE").is_some() {
+        return;
+    }
+    let setup = Setup::new("H2 is switched off").false_deaths();
+    let Err(found) = try_search(setup) else {
+        panic!("nothing was found");
+    };
+    println!(
+        "{}",
+        found.how.lines().take(40).collect::<Vec<_>>().join("\n")
+    );
+    let seen = [
+        Broken::TwoHolders,
+        Broken::AnsweredAfterItsEnd,
+        Broken::AcknowledgedTooLate,
+        Broken::OldValue,
+    ];
+    assert!(
+        found.broken.is_some_and(|broken| seen.contains(&broken)),
+        "{}",
+        found.how
+    );
 }

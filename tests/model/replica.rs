@@ -80,7 +80,10 @@ impl World {
             Effect::Detach { session, .. } => {
                 replica.attached.remove(&client_of(session));
             }
-            Effect::Report(Report::Deposed { .. } | Report::Contradicted { .. }) => {
+            // Where H2 is switched off it is what clients see that counts.
+            Effect::Report(Report::Deposed { .. } | Report::Contradicted { .. })
+                if !setup.false_deaths =>
+            {
                 self.truth.breaks(Broken::Deposed);
             }
             Effect::Report(_) | Effect::RenewSession(_) | Effect::Notify { .. } => {}

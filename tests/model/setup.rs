@@ -45,6 +45,8 @@ pub struct Setup {
     pub carry: u8,
     pub faults: Faults,
     pub limits: KeyLimits,
+    /// H2 is switched off: the key is taken from a home that goes on answering.
+    pub false_deaths: bool,
     /// It ends after so many steps; `None`: once all was seen.
     pub steps_max: Option<usize>,
 }
@@ -72,6 +74,7 @@ impl Setup {
                 known_value_bytes_max: 8,
                 session_claim_ttl: Duration::from_secs(1),
             },
+            false_deaths: false,
             steps_max: None,
         }
     }
@@ -108,6 +111,13 @@ impl Setup {
         let mut setup = self;
         change(&mut setup.faults);
         setup
+    }
+
+    pub fn false_deaths(self) -> Setup {
+        Setup {
+            false_deaths: true,
+            ..self
+        }
     }
 
     pub fn bounded(self, steps_max: usize) -> Setup {

@@ -158,7 +158,8 @@ impl World {
                 out.push(Action::SessionHeard(r, *c));
             }
         }
-        if self.home_is_gone() && !replica.takes {
+        let is_taken_for_gone = setup.false_deaths && self.home().is_some_and(|home| home != r);
+        if (self.home_is_gone() || is_taken_for_gone) && !replica.takes {
             out.push(Action::TakeOver(r));
         }
         if replica.given.is_some() {

@@ -1,10 +1,10 @@
 //! Imports point one way: rpc -> engine -> key -> lock, session; engine -> membership -> store (the traits) -> key, lock.
 //! `cli` and `server` put the parts together. Which crate may use which is said in their manifests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::files;
-use super::source::{code_only, named};
+use super::source::{code_only, named, named_to};
 
 /// A room, and what it may name of others. `store::*` is a part of a room; the deepest line counts. `fermata_*` is
 /// another crate of ours.
@@ -228,4 +228,67 @@ fn every_select_of_the_engine_and_of_membership_has_an_order() {
         random.is_empty(),
         "without `biased;` the order is random, and a simulation cannot be repeated: {random:?}"
     );
+}
+
+/// The files of a folder, its folders as one each, and which of the others each names.
+fn uses(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let depth = folder.split('/').count();
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let within = |path: &&String| path.starts_with(&format!("{folder}/")) && !is_test(path);
+    for path in files::ending(".rs").iter().filter(within) {
+        let module = module_of(path);
+        // What only declares and hands on its parts is none of them.
+        let Some(part) = module.get(depth - 1) else {
+            continue;
+        };
+        let names = named_to(depth, &code_only(&files::text(path)), &module);
+        let room = module[..depth - 1].join("::");
+        let others = names.iter().filter_map(|name| {
+            let other = name.strip_prefix(&format!("{room}::"))?;
+            (other != *part).then(|| other.to_owned())
+        });
+        uses.entry((*part).to_owned()).or_default().extend(others);
+    }
+    uses
+}
+
+/// Files that use each other, whatever lies between them.
+fn circle(uses: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    let mut left = uses.clone();
+    loop {
+        let known: BTreeSet<String> = left.keys().cloned().collect();
+        let is_leaf = |others: &BTreeSet<String>| others.is_disjoint(&known);
+        let leaves: Vec<String> = left
+            .iter()
+            .filter(|(_, others)| is_leaf(others))
+            .map(|(part, _)| part.clone())
+            .collect();
+        if leaves.is_empty() {
+            return (!left.is_empty()).then(|| known.into_iter().collect());
+        }
+        for leaf in leaves {
+            left.remove(&leaf);
+        }
+    }
+}
+
+#[test]
+fn no_files_of_the_heart_use_each_other_in_a_circle() {
+    for folder in [
+        "src/engine",
+        "src/engine/sessions",
+        "src/key/machine",
+        "src/lock",
+        "src/membership",
+        "src/session",
+    ] {
+        let uses = uses(folder);
+        assert!(!uses.is_empty(), "{folder}");
+        assert_eq!(circle(&uses), None, "{folder}: {uses:#?}");
+    }
+    let of = |a: &str, b: &str| (a.to_owned(), BTreeSet::from([b.to_owned()]));
+    let chain = BTreeMap::from([of("a", "b"), of("b", "c")]);
+    assert_eq!(circle(&chain), None);
+    let around = BTreeMap::from([of("a", "b"), of("b", "c"), of("c", "a"), of("d", "a")]);
+    assert_eq!(circle(&around).unwrap().len(), 4);
 }

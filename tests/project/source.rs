@@ -104,6 +104,11 @@ fn block(text: &str) -> usize {
 /// The paths inside this crate that the code names, as `room` or `room::part`, however they are
 /// written, and the other crates of ours. `module` is where the code stands: `["rpc", "status"]`.
 pub fn named(code: &str, module: &[&str]) -> BTreeSet<String> {
+    named_to(2, code, module)
+}
+
+/// The same, so many names deep.
+pub fn named_to(depth: usize, code: &str, module: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let tokens = tokens(code);
     let mut at = 0;
@@ -121,15 +126,16 @@ pub fn named(code: &str, module: &[&str]) -> BTreeSet<String> {
             _ => None,
         };
         at = match base {
-            Some(base) => follow(&tokens, at + 1, base, &mut found),
+            Some(base) => follow(depth, &tokens, at + 1, base, &mut found),
             None => at + 1,
         };
     }
     found
 }
 
-/// Adds the paths that go on at `at`, two names deep, and says where they end.
+/// Adds the paths that go on at `at`, so many names deep, and says where they end.
 fn follow(
+    depth: usize,
     tokens: &[String],
     mut at: usize,
     mut path: Vec<String>,
@@ -146,7 +152,7 @@ fn follow(
                         continue;
                     }
                     let inner = entered(&path, &tokens[at]);
-                    at = follow(tokens, at + 1, inner, found);
+                    at = follow(depth, tokens, at + 1, inner, found);
                     // `as name`
                     while tokens.get(at).is_some_and(|t| t != "," && t != "}") {
                         at += 1;
@@ -161,7 +167,7 @@ fn follow(
             _ => break,
         }
     }
-    path.truncate(2);
+    path.truncate(depth);
     if !path.is_empty() {
         found.insert(path.join("::"));
     }

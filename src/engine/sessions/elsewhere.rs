@@ -123,9 +123,11 @@ pub(in super::super) async fn renew(
         let peer = match replica.membership.presence_after_read(keeper.replica).await {
             Presence::Live(peer) => peer,
             Presence::Local => {
-                let row = replica.store.sessions.load_session(session).await;
-                let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-                take_over::adopt_row(replica, row.ok_or(EngineError::SessionEnded)?).await?;
+                match take_over::find(replica, session).await {
+                    Ok(()) => {}
+                    Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
+                    Err(error) => return Err(error),
+                }
                 continue;
             }
             // Its client lives, and asked for it by name.

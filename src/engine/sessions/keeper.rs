@@ -14,6 +14,8 @@ use crate::store::{SessionRow, SessionSwap};
 
 /// How often who waits for another call to close a session looks whether it did.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often, before its own caller is told to come again.
+const LOOKS_MAX: u32 = 100;
 
 /// Closes a session for its client. True if it had ended before.
 pub(in super::super) async fn close(
@@ -36,7 +38,8 @@ pub(in super::super) async fn close(
     }
     match end(&replica, session).await {
         Closed::Done => Ok(renewed.is_err()),
-        Closed::Stopped => Err(EngineError::Stopping),
+        Closed::Stopped if *replica.stopping.borrow() => Err(EngineError::Stopping),
+        Closed::Stopped => Err(EngineError::ending()),
         Closed::Moved => Err(EngineError::changing_keeper()),
     }
 }
@@ -51,27 +54,31 @@ pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId) {
 /// Ends a session: first its lease here, then its row, then what lives by it. Returns when all of that is committed, as
 /// far as it is known here, however long the store takes; or once this replica stops. Safe to run twice.
 pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) -> Closed {
-    if !replica.sessions.table.end(session) {
-        return Closed::Done;
-    }
     let table = &replica.sessions.table;
-    while table.is_ending(session) {
-        if !table.begin_close(session) {
-            // Another call, or its expiry, does so.
-            if *replica.stopping.borrow() {
-                return Closed::Stopped;
+    let mut looks = 0;
+    if table.end(session) {
+        while table.is_ending(session) {
+            let Some(_closing) = table.begin_close(session) else {
+                // Another call, or its expiry, does so.
+                if looks == LOOKS_MAX || *replica.stopping.borrow() {
+                    return Closed::Stopped;
+                }
+                replica.clock.sleep(LOOK_EVERY).await;
+                looks += 1;
+                continue;
+            };
+            match write_closed(replica, session).await {
+                Closed::Done => {}
+                other @ (Closed::Moved | Closed::Stopped) => return other,
             }
-            replica.clock.sleep(LOOK_EVERY).await;
-            continue;
+            replica.tell_session_ended(session);
+            // Not before: a row that is still open is not forgotten, and nobody would come back for it.
+            table.note_closed(session);
         }
-        let closed = write_closed(replica, session).await;
-        if closed != Closed::Done {
-            table.end_close(session);
-            return closed;
-        }
-        replica.tell_session_ended(session);
-        // Not before: a row that is still open is not forgotten, and nobody would come back for it.
-        table.note_closed(session);
+    }
+    if table.is_open(session) {
+        // Another replica keeps it.
+        return Closed::Moved;
     }
     replica.end_entries(session);
     replica.session_emptied(session).await;
@@ -101,24 +108,26 @@ pub(in super::super) async fn give(
         // It asked, and is gone or silent since.
         return Ok(());
     }
-    if replica.sessions.table.is_ending(session) {
-        // Nobody else gives it a new TTL.
-        return Ok(());
-    }
     let given = SessionRow {
         replica: to,
         epoch: epoch.saturating_add(1),
         ..row
     };
-    // Its new keeper begins a whole TTL after this, so what was answered before holds.
-    replica.sessions.table.moved(&given, replica.clock.boot());
+    // Its new keeper begins a whole TTL after this, so what was answered before holds. One that has ended gets no new TTL.
+    let boot = replica.clock.boot();
+    if !replica.sessions.table.begin_give(&given, boot) {
+        return Ok(());
+    }
     match replica.store.sessions.swap_session(epoch, &given).await {
         SessionSwap::Applied => {
             tracing::info!(%session, %to, "handed a session over that was asked for");
             Ok(())
         }
-        SessionSwap::Conflict(_) => Ok(()),
         // Whoever is asked about it next reads the row: it is kept here again where that says so.
+        SessionSwap::Conflict(_) => {
+            replica.sessions.table.forget_keeper(session);
+            Ok(())
+        }
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
             replica.sessions.table.forget_keeper(session);
             Err(EngineError::of_store(error))

@@ -18,36 +18,43 @@ pub(in super::super) async fn open(
     replica: Arc<Replica>,
     row: SessionRow,
 ) -> Result<Renewed, EngineError> {
+    let table = &replica.sessions.table;
+    let session = row.id;
+    let mut place = match table.is_kept(session) {
+        true => None,
+        false => Some(table.place().ok_or_else(|| too_many(&replica))?),
+    };
     let mut tries = 0;
     let mut may_be_written = false;
-    loop {
-        let table = &replica.sessions.table;
-        let place = match table.is_kept(row.id) {
-            true => table.place_of_own(),
-            false => table.place().ok_or_else(|| too_many(&replica))?,
-        };
-        let (found, is_new) = match replica.store.sessions.swap_session(0, &row).await {
-            SessionSwap::Applied => (row.clone(), true),
-            SessionSwap::Conflict(Some(found)) => (found, false),
+    let (found, is_new) = loop {
+        let swap = replica.store.sessions.swap_session(0, &row).await;
+        may_be_written |= matches!(swap, SessionSwap::Unknown(_));
+        let error = match swap {
+            SessionSwap::Applied => break (row.clone(), true),
+            SessionSwap::Conflict(Some(found)) => break (found, false),
             // Its outcome is looked up by trying again: the row is there, or it is not.
-            swap @ (SessionSwap::Conflict(None) | SessionSwap::Unknown(_)) if tries < TRIES_MAX => {
-                may_be_written |= matches!(swap, SessionSwap::Unknown(_));
+            SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < TRIES_MAX => {
                 replica.clock.sleep(replica.backoff(tries)).await;
                 tries += 1;
                 continue;
             }
-            SessionSwap::Conflict(None) => return Err(EngineError::changing_keeper()),
-            SessionSwap::Unknown(error) => {
-                look_up(&replica, row.clone());
-                return Err(EngineError::of_store(error));
-            }
-            SessionSwap::NotStarted(error) => {
-                if may_be_written {
-                    look_up(&replica, row.clone());
-                }
-                return Err(EngineError::of_store(error));
+            SessionSwap::Conflict(None) => EngineError::changing_keeper(),
+            SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
+                EngineError::of_store(error)
             }
         };
+        if may_be_written {
+            look_up(&replica, row.clone());
+        }
+        return Err(error);
+    };
+    if is_new {
+        let place = place.unwrap_or_else(|| table.place_of_own());
+        if !table.keep(&found, replica.time.now(), place) {
+            return Err(EngineError::changing_keeper());
+        }
+    } else {
+        drop(place.take());
         if !found.open {
             return Err(EngineError::SessionEnded);
         }
@@ -57,33 +64,23 @@ pub(in super::super) async fn open(
         if found.replica != replica.id {
             // Opened through another replica, which did not get to say so.
             table.moved(&found, replica.clock.boot());
-            return elsewhere::renew(&replica, found.id).await;
+            return elsewhere::renew(&replica, session).await;
         }
-        let session = found.id;
-        if is_new {
-            if !table.keep(found, replica.time.now(), place) {
-                return Err(EngineError::changing_keeper());
-            }
-        } else {
-            // By a change of the row where it is not kept here: it may be on its way to another replica.
-            drop(place);
-            adopt_row(&replica, found).await?;
-        }
-        let renewed = table.renew(session, replica.time.now(), false);
-        return renewed.map_err(NotRenewed::error);
+        // By a change of the row where it is not kept here: it may be on its way to another replica.
+        adopt_row(&replica, found).await?;
     }
+    let renewed = table.renew(session, replica.time.now(), false);
+    renewed.map_err(NotRenewed::error)
 }
 
 /// One task a session, however often its client tries.
 fn look_up(replica: &Arc<Replica>, row: SessionRow) {
     let session = row.id;
-    if !replica.sessions.table.begin_look_up(session) {
-        return;
-    }
     let replica = Arc::clone(replica);
     tokio::spawn(async move {
-        keep_if_written(&replica, row).await;
-        replica.sessions.table.end_look_up(session);
+        if let Some(_one) = replica.sessions.table.look_up(session) {
+            keep_if_written(&replica, row).await;
+        }
     });
 }
 

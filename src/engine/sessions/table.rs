@@ -17,7 +17,6 @@ use tokio::sync::Notify;
 use crate::engine::api::{EngineError, Renewed};
 use crate::lock::{KeyId, ReplicaId, Seq, SessionId};
 use crate::session::{Lease, Observed};
-use crate::store::SessionRow;
 
 /// How long a session of which nothing is known, and that nothing lives by, is remembered to have been asked for.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -82,9 +81,8 @@ pub struct Keeper {
     pub ttl: Duration,
 }
 
-enum Role {
+enum SessionRole {
     Kept {
-        row: SessionRow,
         lease: Lease,
         alarm: Observed,
         /// That it has ended stands in its row.
@@ -104,7 +102,9 @@ enum Role {
 }
 
 struct Known {
-    role: Role,
+    role: SessionRole,
+    /// The highest epoch that its row was seen with, or may have been given here.
+    epoch: u32,
     entries: BTreeSet<(Arc<KeyId>, Seq)>,
     /// Entries that are being made.
     creating: usize,
@@ -118,13 +118,14 @@ struct Known {
 impl Known {
     fn elsewhere(now: Duration) -> Self {
         Known {
-            role: Role::Elsewhere {
+            role: SessionRole::Elsewhere {
                 keeper: None,
                 read_at: None,
                 renewed_at: None,
                 said: None,
                 ended: false,
             },
+            epoch: 0,
             entries: BTreeSet::new(),
             creating: 0,
             open_calls: 0,
@@ -136,16 +137,16 @@ impl Known {
     /// It has ended, for all.
     fn has_ended(&self) -> bool {
         match &self.role {
-            Role::Kept { lease, closed, .. } => lease.has_ended() && *closed,
-            Role::Elsewhere { ended, .. } => *ended,
+            SessionRole::Kept { lease, closed, .. } => lease.has_ended() && *closed,
+            SessionRole::Elsewhere { ended, .. } => *ended,
         }
     }
 
     /// It has ended here, and its row does not say so yet.
     fn is_ending(&self) -> bool {
         match &self.role {
-            Role::Kept { lease, closed, .. } => lease.has_ended() && !closed,
-            Role::Elsewhere { .. } => false,
+            SessionRole::Kept { lease, closed, .. } => lease.has_ended() && !closed,
+            SessionRole::Elsewhere { .. } => false,
         }
     }
 
@@ -210,15 +211,14 @@ impl Table {
         Place(self)
     }
 
-    /// Somebody looks up whether a session was opened; false where somebody does already, or too many are looked up.
-    pub fn begin_look_up(&self, session: SessionId) -> bool {
+    /// The one that looks up whether a session was opened; `None` where somebody does already, or too many are looked up.
+    pub fn look_up(&self, session: SessionId) -> Option<LookUp<'_>> {
         let mut inner = self.inner();
-        inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session)
-    }
-
-    /// Nobody does any more.
-    pub fn end_look_up(&self, session: SessionId) {
-        self.inner().looked_up.remove(&session);
+        let may = inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session);
+        may.then(|| LookUp {
+            table: self,
+            session,
+        })
     }
 
     /// How many are kept here.
@@ -242,8 +242,8 @@ impl Table {
         known.entries.insert((Arc::clone(id), seq));
         match &known.role {
             _ if known.has_ended() => Attached::Ended,
-            Role::Elsewhere { keeper: None, .. } => Attached::Unknown,
-            Role::Elsewhere { .. } | Role::Kept { .. } => Attached::Ok,
+            SessionRole::Elsewhere { keeper: None, .. } => Attached::Unknown,
+            SessionRole::Elsewhere { .. } | SessionRole::Kept { .. } => Attached::Ok,
         }
     }
 
@@ -295,7 +295,7 @@ impl Table {
             .entry(session)
             .or_insert_with(|| Known::elsewhere(boot));
         known.open_calls = known.open_calls.saturating_add(1);
-        if let Role::Kept { lease, .. } = &mut known.role {
+        if let SessionRole::Kept { lease, .. } = &mut known.role {
             lease.open_call(now);
         }
     }
@@ -305,7 +305,7 @@ impl Table {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session) {
             known.open_calls = known.open_calls.saturating_sub(1);
-            if let Role::Kept { lease, .. } = &mut known.role {
+            if let SessionRole::Kept { lease, .. } = &mut known.role {
                 lease.close_call(now);
             }
         }
@@ -354,8 +354,8 @@ impl Table {
     /// The TTL of a session, as far as it is known here.
     pub fn ttl_of(&self, session: SessionId) -> Option<Duration> {
         match &self.inner().sessions.get(&session)?.role {
-            Role::Kept { lease, .. } => Some(lease.ttl()),
-            Role::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.ttl),
+            SessionRole::Kept { lease, .. } => Some(lease.ttl()),
+            SessionRole::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.ttl),
         }
     }
 }
@@ -367,6 +367,34 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.inner();
         inner.reserved = inner.reserved.saturating_sub(1);
+    }
+}
+
+/// The one that looks up whether a session was opened.
+pub struct LookUp<'a> {
+    table: &'a Table,
+    session: SessionId,
+}
+
+impl Drop for LookUp<'_> {
+    fn drop(&mut self) {
+        self.table.inner().looked_up.remove(&self.session);
+    }
+}
+
+/// The one that writes into the row of a session that it has ended.
+pub struct Closing<'a> {
+    table: &'a Table,
+    session: SessionId,
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        if let Some(known) = self.table.inner().sessions.get_mut(&self.session)
+            && let SessionRole::Kept { closing, .. } = &mut known.role
+        {
+            *closing = false;
+        }
     }
 }
 
@@ -382,7 +410,7 @@ impl Inner {
             return;
         };
         self.done.remove(&session);
-        if let Role::Kept { alarm, .. } = known.role {
+        if let SessionRole::Kept { alarm, .. } = known.role {
             self.alarms.remove(&(alarm, session));
             self.kept -= 1;
         }

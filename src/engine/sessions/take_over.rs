@@ -72,7 +72,7 @@ pub(in super::super) async fn take_row(
         }
         SessionSwap::NotStarted(error) => return Err(EngineError::of_store(error)),
     }
-    Ok(table.keep(row, replica.time.now(), place))
+    Ok(table.keep(&row, replica.time.now(), place))
 }
 
 /// Resolves a swap of unknown outcome, however long the store takes (I6): one that took effect and that nobody here

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::calls::fail;
-use super::event::{Answer, CallId, Context, Effect, EntryRef};
+use super::event::{Answer, CallId, Context, Effect, EntryRef, fail};
 use super::holder::{Claim, Critical};
 use super::serving::Serving;
 use super::{Machine, Role};

@@ -1,8 +1,7 @@
 //! What is asked of the key, checked against what the home knows.
 
-use super::critical::refusal_of;
 use super::event::{
-    Answer, Call, CallError, CallId, Context, Effect, EntryRef, EntryStatus, KeyError,
+    Answer, Call, CallError, CallId, Context, Effect, EntryRef, EntryStatus, KeyError, fail,
 };
 use super::holder::{CriticalKind, Phase};
 use super::intent::{Intent, Wish};
@@ -201,7 +200,7 @@ impl Machine {
             }
             // What was accepted before and is not begun must not land once the release is decided.
             for queued in holder.queued.drain(..) {
-                let refusal = refusal_of(KeyError::Releasing, &queued.kind);
+                let refusal = queued.kind.refusal(KeyError::Releasing);
                 fail(queued.call, refusal, out);
             }
         }
@@ -241,11 +240,6 @@ impl Machine {
             status: EntryStatus::Waiting { position },
         });
     }
-}
-
-pub(super) fn fail(call: CallId, why: impl Into<CallError>, out: &mut Vec<Effect>) {
-    let answer = Err(why.into());
-    out.push(Effect::Answer { call, answer });
 }
 
 fn exhausted_calls(cx: &Context<'_>) -> KeyError {

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use super::calls::fail;
-use super::event::{CallError, Context, Effect, KeyError, Reason, Report, SwapOutcome};
+use super::event::{CallError, Context, Effect, KeyError, Reason, Report, SwapOutcome, fail};
 use super::intent::{BATCH_MAX, Intent, Swapping, Wish};
 use super::serving::Io;
 use super::{Machine, Role, Turn};

@@ -1,9 +1,8 @@
 //! Reads and writes of the holder, each write with the next timestamp of the fence (I3, I11).
 
-use super::calls::fail;
 use super::event::{
     Answer, CallError, CallId, Context, Datum, Effect, EntryRef, IoId, KeyError, Reason,
-    WriteOutcome,
+    WriteOutcome, fail,
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::intent::{Intent, Wish};
@@ -25,7 +24,7 @@ impl Machine {
         };
         let (position, lease) = match serving.live(cx, entry, out) {
             Ok(live) => live,
-            Err(why) => return fail(id, refusal_of(why, &kind), out),
+            Err(why) => return fail(id, kind.refusal(why), out),
         };
         let in_flight = serving.critical_calls();
         let accepted = match (entry.grant, &mut serving.holder) {
@@ -42,7 +41,7 @@ impl Machine {
                 lease,
                 kind,
             }),
-            Err(why) => fail(id, refusal_of(why, &kind), out),
+            Err(why) => fail(id, kind.refusal(why), out),
         }
     }
 
@@ -256,18 +255,6 @@ impl Machine {
                 fail(call, error, out);
             }
         }
-    }
-}
-
-/// A release may be a repeated call, of which an earlier try wrote: of what ended otherwise than by a clean release, or
-/// is being released, that is not known.
-pub(super) fn refusal_of(why: KeyError, kind: &CriticalKind) -> CallError {
-    let may_be_repeated = matches!(kind, CriticalKind::Release(_));
-    let may_have_written =
-        may_be_repeated && matches!(why, KeyError::Ended(_) | KeyError::Releasing);
-    CallError {
-        why,
-        may_have_written,
     }
 }
 

@@ -1,8 +1,7 @@
 //! What became of a batch whose outcomes stand: everybody who asked is answered.
 
 use super::Machine;
-use super::calls::fail;
-use super::event::{Answer, CallError, Context, Effect, EntryRef, KeyError, Report};
+use super::event::{Answer, CallError, Context, Effect, EntryRef, KeyError, Report, fail};
 use super::holder::{Critical, Phase, Resume};
 use super::intent::{Intent, Wish};
 use super::take_over::refused;

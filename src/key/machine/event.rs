@@ -579,3 +579,9 @@ pub(super) fn own_ttl(liveness: Liveness) -> Option<Duration> {
         Liveness::Session(_) => None,
     }
 }
+
+/// A call is answered with an error.
+pub(super) fn fail(call: CallId, why: impl Into<CallError>, out: &mut Vec<Effect>) {
+    let answer = Err(why.into());
+    out.push(Effect::Answer { call, answer });
+}

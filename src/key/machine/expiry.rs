@@ -1,17 +1,24 @@
 //! The entries that end by themselves: those whose lease expired, wherever they stand in the queue, a holder that did not
 //! claim its lock, and those whose session ended (I5, I8).
 
-use super::Machine;
-use super::event::{Context, EntryRef};
+use super::event::{Context, Effect, EntryRef};
 use super::holder::Claim;
 use super::intent::{Intent, Wish};
 use super::serving::Serving;
+use super::{Machine, Role};
 use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 
 impl Machine {
     /// The moment of the next alarm has come: who expired ends, wherever it stands in the queue (I8), and a holder that did not
     /// claim its lock in time (I5).
-    pub(super) fn due_now(&mut self, cx: &Context<'_>) {
+    pub(super) fn due_now(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        self.renew_backlog(cx, out);
+        let waits_here = |seq: Seq| {
+            let mut waiting = self.backlog.iter().filter_map(|q| q.call.of_entry());
+            waiting.any(|entry| entry.seq == seq)
+        };
+        let holder_waits = self.state().and_then(|state| state.first());
+        let holder_waits = holder_waits.is_some_and(|first| waits_here(first.seq));
         let Some(serving) = self.serving_mut() else {
             return;
         };
@@ -25,7 +32,8 @@ impl Machine {
             && !holder.is_closing()
         {
             let (seq, grant) = (holder.seq, holder.grant);
-            if serving.waits_of(seq) > 0 || serving.watchers.iter().any(|w| w.seq == seq) {
+            let is_watched = serving.watchers.iter().any(|w| w.seq == seq);
+            if serving.waits_of(seq) > 0 || is_watched || holder_waits {
                 // Somebody is there, and waits for the sync, or for the value.
                 serving.wait_for_claim_anew(cx, seq);
             } else {
@@ -34,6 +42,20 @@ impl Machine {
         }
         serving.grant_again.take_if(|at| *at <= cx.now);
         self.evict(ends);
+    }
+
+    /// Who waits for the end of a hand-over is not ended for it (I8).
+    fn renew_backlog(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        if let Role::HandingOver(serving, _) = &mut self.role {
+            let waiting = self
+                .backlog
+                .iter()
+                .filter_map(|queued| queued.call.of_entry());
+            for entry in waiting {
+                // Whether it lives is told once the key is served again.
+                let _ = serving.live(cx, entry, out);
+            }
+        }
     }
 
     /// A session ended: what lives by it here ends.

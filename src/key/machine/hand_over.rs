@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use super::calls::fail;
-use super::event::{Answer, CallId, Context, Effect, KeyError, Report, SwapOutcome};
+use super::event::{Answer, CallId, Context, Effect, KeyError, Report, SwapOutcome, fail};
 use super::holder::Claim;
 use super::intent::Swapping;
 use super::serving::Serving;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::event::{CallId, Datum, EntryRef, IoId, LeaseStatus};
+use super::event::{CallError, CallId, Datum, EntryRef, IoId, KeyError, LeaseStatus};
 use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{EndReason, Fence, Seq, Tag};
 use crate::session::Observed;
@@ -115,6 +115,20 @@ pub(super) enum CriticalKind {
     Put(Option<Bytes>),
     /// A write, then the release.
     Release(Option<Bytes>),
+}
+
+impl CriticalKind {
+    /// A release may be a repeated call, of which an earlier try wrote: of what ended otherwise than by a clean release, or
+    /// is being released, that is not known.
+    pub fn refusal(&self, why: KeyError) -> CallError {
+        let may_be_repeated = matches!(self, CriticalKind::Release(_));
+        let may_have_written =
+            may_be_repeated && matches!(why, KeyError::Ended(_) | KeyError::Releasing);
+        CallError {
+            why,
+            may_have_written,
+        }
+    }
 }
 
 /// An accepted critical call.

@@ -137,7 +137,7 @@ impl Machine {
             Event::DataRead { io, cell } => self.data_read(cx, io, cell, out),
             Event::DataWritten { io, outcome } => self.data_written(cx, io, outcome, out),
             Event::Resume(of) => self.resume(of, out),
-            Event::Due => self.due_now(cx),
+            Event::Due => self.due_now(cx, out),
             Event::SessionTtl { session, ttl } => self.session_ttl(cx, session, ttl),
             Event::SessionEnded(session) => self.session_ended(session),
         }

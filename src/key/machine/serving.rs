@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::critical::refusal_of;
 use super::event::{
     CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
     own_ttl,
@@ -201,7 +200,7 @@ impl Serving {
         for critical in gone.queued.drain(..) {
             out.push(Effect::Answer {
                 call: critical.call,
-                answer: Err(refusal_of(why.clone(), &critical.kind)),
+                answer: Err(critical.kind.refusal(why.clone())),
             });
         }
     }

@@ -1,9 +1,9 @@
 //! From a grant to HELD: at once if the key is synced, else after one read and one rewrite of its value (I7).
 
-use super::calls::fail;
 use super::critical::settled;
 use super::event::{
     Answer, Context, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome,
+    fail,
 };
 use super::holder::{Holder, Phase, Resume};
 use super::intent::{Intent, Wish};

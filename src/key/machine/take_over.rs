@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::calls::fail;
-use super::event::{Call, Context, Effect, KeyError, Loaded, Report, SwapOutcome};
+use super::event::{Call, Context, Effect, KeyError, Loaded, Report, SwapOutcome, fail};
 use super::intent::{Intent, Swapping, Wish};
 use super::serving::Serving;
 use super::{Machine, Role, Turn};

@@ -46,8 +46,8 @@ pub struct Nodes<T> {
     read_repair: ReadRepair,
     /// The latest change that was decided. All before it reached a majority.
     latest: Option<Partition>,
-    /// A change that one node accepted, and of which nobody knows what becomes.
-    open: Option<(usize, Proposal<T>)>,
+    /// Changes that one node accepted after what was decided last, in order: whoever asks that node next decides it.
+    open: Vec<(usize, Proposal<T>)>,
     /// What was decided since this was asked for last, in order.
     decided: Vec<T>,
     time: u64,
@@ -83,7 +83,7 @@ impl<T> Nodes<T> {
             nodes: Default::default(),
             read_repair,
             latest: None,
-            open: None,
+            open: Vec::new(),
             decided: Vec::new(),
             time: 0,
         }
@@ -105,15 +105,18 @@ impl<T> Nodes<T> {
     fn decide(&mut self, proposal: Proposal<T>) {
         self.decided.push(proposal.makes);
         self.latest = Some(proposal.change);
+        // What is older than a decision is never decided.
+        self.open.clear();
     }
 
     /// What the first phase of a transaction does: what was accepted before is decided, and two nodes have all of it.
     fn settle(&mut self, pick: Pick<'_>) -> [usize; 2] {
         let two = two(&mut *pick);
-        match self.open.take() {
-            // Where nobody learns of it the next proposal takes its place.
-            Some((node, proposal)) if two.contains(&node) => self.decide(proposal),
-            Some(_) | None => {}
+        // One that nobody learns of now may be decided later.
+        let last = self.open.iter().rposition(|(node, _)| two.contains(node));
+        if let Some(last) = last {
+            let (_, proposal) = self.open.remove(last);
+            self.decide(proposal);
         }
         if let Some(latest) = &self.latest {
             for node in two {
@@ -152,7 +155,7 @@ impl<T> Nodes<T> {
         match reach {
             Reach::Lost => Err(unknown()),
             Reach::Accepted => {
-                self.open = Some((pick(3), proposal));
+                self.open.push((pick(3), proposal));
                 Err(unknown())
             }
             Reach::Decided { nodes } => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Inner, Keeper, Known, Role, Table};
+use super::{Inner, Keeper, Known, REMEMBERED_FOR, SessionRole, Table};
 use crate::engine::api::Renewed;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::SessionRow;
@@ -31,7 +31,7 @@ impl Table {
     pub fn said(&self, session: SessionId, boot: Duration) -> Option<Renewed> {
         let inner = self.inner();
         match &inner.sessions.get(&session)?.role {
-            Role::Elsewhere {
+            SessionRole::Elsewhere {
                 said: Some((renewed, until)),
                 ended: false,
                 ..
@@ -42,7 +42,7 @@ impl Table {
                     ..*renewed
                 })
             }
-            Role::Elsewhere { .. } | Role::Kept { .. } => None,
+            SessionRole::Elsewhere { .. } | SessionRole::Kept { .. } => None,
         }
     }
 
@@ -53,7 +53,7 @@ impl Table {
         let Some(known) = inner.sessions.get_mut(&session) else {
             return false;
         };
-        let Role::Elsewhere {
+        let SessionRole::Elsewhere {
             keeper: Some(keeper),
             renewed_at,
             ended: false,
@@ -73,7 +73,7 @@ impl Table {
     /// What the keeper of a session answered to a renewal that was sent at `sent`.
     pub fn heard(&self, session: SessionId, renewed: Renewed, sent: Duration) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let Role::Elsewhere {
+            && let SessionRole::Elsewhere {
                 said, renewed_at, ..
             } = &mut known.role
         {
@@ -85,79 +85,36 @@ impl Table {
     /// Who keeps a session, as far as it is known here.
     pub fn keeper(&self, session: SessionId) -> Option<Keeper> {
         match &self.inner().sessions.get(&session)?.role {
-            Role::Elsewhere { keeper, .. } => *keeper,
-            Role::Kept { .. } => None,
+            SessionRole::Elsewhere { keeper, .. } => *keeper,
+            SessionRole::Kept { .. } => None,
         }
     }
 
     /// The row of a session that this replica does not keep.
     pub fn read(&self, row: &SessionRow, boot: Duration) {
-        let mut inner = self.inner();
-        let known = inner
-            .sessions
-            .entry(row.id)
-            .or_insert_with(|| Known::elsewhere(boot));
-        if let Role::Elsewhere {
-            keeper,
-            read_at,
-            said,
-            ended,
-            ..
-        } = &mut known.role
-        {
-            let new = Keeper {
-                replica: row.replica,
-                epoch: row.epoch,
-                ttl: row.ttl(),
-            };
-            if keeper.is_some_and(|old| old.epoch > row.epoch) {
-                return;
-            }
-            if keeper.is_none_or(|old| old.replica != new.replica) {
-                *said = None;
-            }
-            *keeper = Some(new);
-            *read_at = Some(boot);
-            *ended |= !row.open;
-        }
+        self.inner().read(row, boot);
     }
 
     /// A session that this replica does not keep has ended.
     pub fn ended_elsewhere(&self, session: SessionId, boot: Duration) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session)
-            && let Role::Elsewhere { ended, read_at, .. } = &mut known.role
+            && let SessionRole::Elsewhere { ended, read_at, .. } = &mut known.role
         {
             *ended = true;
             *read_at = Some(boot);
         }
     }
 
-    /// Another replica keeps a session that this one kept.
+    /// Another replica keeps a session that this one may have kept.
     pub fn moved(&self, row: &SessionRow, boot: Duration) {
-        {
-            let mut inner = self.inner();
-            let Inner {
-                sessions,
-                alarms,
-                kept,
-                ..
-            } = &mut *inner;
-            if let Some(known) = sessions.get_mut(&row.id)
-                && let Role::Kept { alarm, .. } = &known.role
-            {
-                alarms.remove(&(*alarm, row.id));
-                *kept -= 1;
-                known.role = Known::elsewhere(boot).role;
-            }
-        }
-        self.read(row, boot);
+        self.inner().moved(row, boot);
     }
 
     /// Its row is to be read at once.
     pub fn forget_keeper(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let Role::Elsewhere {
+            && let SessionRole::Elsewhere {
                 keeper,
                 read_at,
                 said,
@@ -175,8 +132,8 @@ impl Table {
             .sessions
             .values()
             .filter_map(|known| match &known.role {
-                Role::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.replica),
-                Role::Kept { .. } => None,
+                SessionRole::Elsewhere { keeper, .. } => keeper.map(|keeper| keeper.replica),
+                SessionRole::Kept { .. } => None,
             });
         keepers.collect()
     }
@@ -189,7 +146,7 @@ impl Table {
             .sessions
             .iter()
             .filter(|(_, known)| {
-                let is_elsewhere = matches!(known.role, Role::Elsewhere { .. });
+                let is_elsewhere = matches!(known.role, SessionRole::Elsewhere { .. });
                 known.is_unused() && is_elsewhere && known.wanted_until <= boot
             })
             .map(|(id, _)| *id)
@@ -199,7 +156,7 @@ impl Table {
         }
         let sessions = inner.sessions.iter();
         let due = sessions.filter_map(|(session, known)| {
-            let Role::Elsewhere {
+            let SessionRole::Elsewhere {
                 keeper,
                 read_at,
                 renewed_at,
@@ -225,5 +182,55 @@ impl Table {
         });
         due.filter(|due| due.read || due.renew || due.ended)
             .collect()
+    }
+}
+
+impl Inner {
+    fn read(&mut self, row: &SessionRow, boot: Duration) {
+        let known = self.sessions.entry(row.id);
+        let known = known.or_insert_with(|| Known::elsewhere(boot));
+        let SessionRole::Elsewhere {
+            keeper,
+            read_at,
+            said,
+            ended,
+            ..
+        } = &mut known.role
+        else {
+            return;
+        };
+        if known.epoch > row.epoch {
+            return;
+        }
+        known.epoch = row.epoch;
+        let new = Keeper {
+            replica: row.replica,
+            epoch: row.epoch,
+            ttl: row.ttl(),
+        };
+        if keeper.is_none_or(|old| old.replica != new.replica) {
+            *said = None;
+        }
+        *keeper = Some(new);
+        *read_at = Some(boot);
+        *ended |= !row.open;
+    }
+
+    /// What is known of it is remembered: an older row may come yet, whose swap was answered late.
+    pub(super) fn moved(&mut self, row: &SessionRow, boot: Duration) {
+        if let Some(known) = self.sessions.get_mut(&row.id)
+            && let SessionRole::Kept { alarm, .. } = &known.role
+        {
+            if known.epoch >= row.epoch {
+                return;
+            }
+            self.alarms.remove(&(*alarm, row.id));
+            self.kept -= 1;
+            known.role = Known::elsewhere(boot).role;
+        }
+        self.read(row, boot);
+        if let Some(known) = self.sessions.get_mut(&row.id) {
+            known.wanted_until = known.wanted_until.max(boot.saturating_add(REMEMBERED_FOR));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Inner, Known, NotRenewed, Place, Role, Table};
+use super::{Closing, Inner, Known, NotRenewed, Place, SessionRole, Table};
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
 use crate::session::{Lease, Observed};
@@ -10,18 +10,11 @@ use crate::store::SessionRow;
 
 impl Table {
     /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
-    /// keeper since that row was written, or has ended.
-    pub fn keep(&self, row: SessionRow, now: Observed, place: Place<'_>) -> bool {
+    /// keeper since that row was written, or has ended. The place is given up once it is kept: not before the guard of the
+    /// table, which it takes, is.
+    pub fn keep(&self, row: &SessionRow, now: Observed, _place: Place<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
-        if let Some(known) = inner.sessions.get(&id)
-            && let Role::Elsewhere { keeper, ended, .. } = &known.role
-            && (*ended || keeper.is_some_and(|keeper| keeper.epoch > row.epoch))
-        {
-            drop(inner);
-            drop(place);
-            return false;
-        }
         let Inner {
             sessions,
             alarms,
@@ -31,33 +24,27 @@ impl Table {
         let known = sessions
             .entry(id)
             .or_insert_with(|| Known::elsewhere(Duration::ZERO));
-        if let Role::Kept {
-            row: present,
-            lease,
-            ..
-        } = &mut known.role
-        {
-            if !lease.has_ended() {
-                *present = row;
+        match &known.role {
+            SessionRole::Elsewhere { ended: true, .. } => return false,
+            SessionRole::Elsewhere { .. } if known.epoch > row.epoch => return false,
+            SessionRole::Elsewhere { .. } => {}
+            SessionRole::Kept { .. } => {
+                known.epoch = known.epoch.max(row.epoch);
+                return true;
             }
-            drop(inner);
-            drop(place);
-            return true;
         }
         let lease = Lease::with_open_calls(row.ttl(), now, known.open_calls)
             .with_disconnect_grace(row.disconnect_grace());
         let alarm = lease.expires(now);
         alarms.insert((alarm, id), ());
         *kept += 1;
-        known.role = Role::Kept {
-            row,
+        known.epoch = row.epoch;
+        known.role = SessionRole::Kept {
             lease,
             alarm,
             closed: false,
             closing: false,
         };
-        drop(inner);
-        drop(place);
         true
     }
 
@@ -73,7 +60,7 @@ impl Table {
             return Err(NotRenewed::NotKept);
         };
         match &mut known.role {
-            Role::Kept { lease, closed, .. } => {
+            SessionRole::Kept { lease, closed, .. } => {
                 let renewed = match on_stream {
                     true => lease.renew_on_stream(now),
                     false => lease.renew(now),
@@ -88,8 +75,8 @@ impl Table {
                     valid_for,
                 })
             }
-            Role::Elsewhere { ended: true, .. } => Err(NotRenewed::Ended),
-            Role::Elsewhere { .. } => Err(NotRenewed::NotKept),
+            SessionRole::Elsewhere { ended: true, .. } => Err(NotRenewed::Ended),
+            SessionRole::Elsewhere { .. } => Err(NotRenewed::NotKept),
         }
     }
 
@@ -97,7 +84,7 @@ impl Table {
     pub fn disconnected(&self, session: SessionId, now: Observed) {
         let mut inner = self.inner();
         if let Some(known) = inner.sessions.get_mut(&session)
-            && let Role::Kept { lease, .. } = &mut known.role
+            && let SessionRole::Kept { lease, .. } = &mut known.role
         {
             lease.disconnect(now);
         }
@@ -116,7 +103,7 @@ impl Table {
             let Some(known) = inner.sessions.get_mut(&session) else {
                 continue;
             };
-            let Role::Kept { lease, alarm, .. } = &mut known.role else {
+            let SessionRole::Kept { lease, alarm, .. } = &mut known.role else {
                 continue;
             };
             if lease.expire(now) {
@@ -138,38 +125,51 @@ impl Table {
             return false;
         };
         match &mut known.role {
-            Role::Kept { lease, .. } => {
+            SessionRole::Kept { lease, .. } => {
                 lease.end();
                 true
             }
-            Role::Elsewhere { .. } => false,
+            SessionRole::Elsewhere { .. } => false,
         }
     }
 
-    /// Somebody is about to write into its row that it has ended; false where that is done, or somebody else does it.
-    pub fn begin_close(&self, session: SessionId) -> bool {
+    /// The one that writes into its row that it has ended; `None` where that is done, or somebody else does it.
+    pub fn begin_close(&self, session: SessionId) -> Option<Closing<'_>> {
         let mut inner = self.inner();
         match inner
             .sessions
             .get_mut(&session)
             .map(|known| &mut known.role)
         {
-            Some(Role::Kept {
+            Some(SessionRole::Kept {
                 closed: false,
                 closing,
                 ..
-            }) => !std::mem::replace(closing, true),
-            _ => false,
+            }) if !*closing => *closing = true,
+            _ => return None,
         }
+        Some(Closing {
+            table: self,
+            session,
+        })
     }
 
-    /// Nobody does so any more.
-    pub fn end_close(&self, session: SessionId) {
-        if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let Role::Kept { closing, .. } = &mut known.role
-        {
-            *closing = false;
+    /// Another replica is to keep a session, by this row: nothing renews it here from now on. False where it has ended here.
+    pub fn begin_give(&self, row: &SessionRow, boot: Duration) -> bool {
+        let mut inner = self.inner();
+        let known = inner.sessions.get(&row.id);
+        if known.is_some_and(|known| known.has_ended() || known.is_ending()) {
+            return false;
         }
+        inner.moved(row, boot);
+        true
+    }
+
+    /// Whether it is known, and has not ended.
+    pub fn is_open(&self, session: SessionId) -> bool {
+        let inner = self.inner();
+        let known = inner.sessions.get(&session);
+        known.is_some_and(|known| !known.has_ended())
     }
 
     /// Whether it has ended here, and its row does not say so yet.
@@ -181,7 +181,7 @@ impl Table {
     /// Its row says that it has ended.
     pub fn note_closed(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let Role::Kept { closed, .. } = &mut known.role
+            && let SessionRole::Kept { closed, .. } = &mut known.role
         {
             *closed = true;
         }
@@ -197,7 +197,7 @@ impl Table {
         if !known.is_done() {
             return false;
         }
-        let was_kept = matches!(known.role, Role::Kept { .. });
+        let was_kept = matches!(known.role, SessionRole::Kept { .. });
         inner.forget(session);
         was_kept
     }
@@ -205,8 +205,8 @@ impl Table {
     /// What is left of a session that is kept here.
     pub fn left(&self, session: SessionId, now: Observed) -> Option<(Duration, Duration)> {
         match &self.inner().sessions.get(&session)?.role {
-            Role::Kept { lease, .. } => Some((lease.ttl(), lease.left(now))),
-            Role::Elsewhere { .. } => None,
+            SessionRole::Kept { lease, .. } => Some((lease.ttl(), lease.left(now))),
+            SessionRole::Elsewhere { .. } => None,
         }
     }
 
@@ -214,7 +214,10 @@ impl Table {
     pub fn is_kept(&self, session: SessionId) -> bool {
         let inner = self.inner();
         let known = inner.sessions.get(&session);
-        matches!(known.map(|known| &known.role), Some(Role::Kept { .. }))
+        matches!(
+            known.map(|known| &known.role),
+            Some(SessionRole::Kept { .. })
+        )
     }
 }
 
@@ -224,7 +227,7 @@ impl Inner {
         let Some(known) = self.sessions.get_mut(&session) else {
             return;
         };
-        let Role::Kept { lease, alarm, .. } = &mut known.role else {
+        let SessionRole::Kept { lease, alarm, .. } = &mut known.role else {
             return;
         };
         let expires = lease.expires(now);

@@ -186,6 +186,13 @@ fn who_asks_while_the_key_is_given_away_does_not_expire() {
         }
         assert_eq!(world.on(Event::Due), []);
     }
+    // One that waits need not ask again.
+    assert_eq!(world.calls(acquire(1)), []);
+    assert_eq!(world.calls(acquire(2)), []);
+    for _ in 0..3 {
+        world.pass(TTL / 10 * 9);
+        assert_eq!(world.on(Event::Due), []);
+    }
     let outcome = WriteOutcome::Done;
     let effects = world.on(Event::DataWritten { io, outcome });
     assert_eq!(swap(&effects).1.entries.len(), 2);
