@@ -308,6 +308,8 @@ impl Report {
     pub fn totals(&self) -> Vec<(&'static str, String)> {
         let all = quantiles(self.waited.iter());
         let with_majority = quantiles(self.waits_with_majority());
+        let staying = self.bounded_waits();
+        let staying = staying.filter(|waited| !self.is_by_turns(waited));
         let seconds = self.took.as_secs_f64().max(1.0);
         vec![
             ("violations", self.violations.len().to_string()),
@@ -328,7 +330,8 @@ impl Report {
             ("waits for a turn", all),
             ("with a majority", with_majority),
             ("and bounded", quantiles(self.bounded_waits())),
-            ("too long of these", self.too_long().count().to_string()),
+            ("of staying clients", quantiles(staying)),
+            ("too long of bounded", self.too_long().count().to_string()),
             (
                 "longest after faults",
                 format!("{:.2} s", self.longest_after.as_secs_f64()),

@@ -77,7 +77,7 @@ async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), Eng
     match replica.store.sessions.swap_session(expected, &row).await {
         SessionSwap::Applied => {
             let table = &replica.sessions.table;
-            table.keep(&row, replica.time.now(), table.place_of_own());
+            table.keep(&row, replica.time.now(), table.reserve_own());
             Ok(())
         }
         SessionSwap::Conflict(_) => Err(EngineError::Unavailable(

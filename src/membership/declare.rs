@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::peer::Presence;
-use super::shell::{GIVEN_UP_AFTER, Shared, within};
+use super::shell::Shared;
+use super::within::{GIVEN_UP_AFTER, within};
 use crate::lock::ReplicaId;
 use crate::store::{Life, LifeSwap, StoreError};
 

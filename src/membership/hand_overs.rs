@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::shell::within;
+use super::within::within;
 use crate::clock::Clock;
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
 

@@ -20,6 +20,7 @@ mod surety;
 #[cfg(test)]
 mod tests;
 mod wall_check;
+mod within;
 
 pub use hand_overs::OpenHandOver;
 pub use peer::{Peer, Presence, Ranked};

@@ -52,7 +52,7 @@ impl Published {
         self.sure_until_us.store(until, Ordering::SeqCst);
     }
 
-    /// Whether it may answer at this time of CLOCK_BOOTTIME; until when, if nothing else comes.
+    /// Whether it may answer at this time of CLOCK_BOOTTIME (H2); until when, if nothing else comes.
     pub fn sure_until(&self, now: Duration) -> Result<Duration, NotSure> {
         let until = self.sure_until_us.load(Ordering::SeqCst);
         if micros(now) < until {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::shell::{Shared, within};
+use super::shell::Shared;
 use super::surety::{LifeChange, OwnRow, Round};
 use super::wall_check::WallCheck;
+use super::within::within;
 use crate::clock::Clock;
 use crate::lock::ReplicaId;
 use crate::log_throttle::LogThrottle;
@@ -83,6 +84,7 @@ async fn run_rounds(shared: Arc<Shared>) {
         }
         last = Some(shared.clock.boot());
         is_wanted = false;
+        // One that hangs must look so to the others (H2).
         moved = (shared.moved)();
         if !moved {
             let throttle = &shared.log_throttles.stuck;

@@ -1,7 +1,6 @@
 //! What the rest of the process asks of the membership.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,13 +13,11 @@ use super::peer::{Peer, Presence, Ranked};
 use super::published::{NotSure, Published};
 use super::surety::{Status, Surety};
 use super::wall_check::WallCheck;
+use super::within::GIVEN_UP_AFTER;
 use crate::clock::{Clock, Ids};
 use crate::lock::{KeyId, ReplicaId};
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, StoreError};
-
-/// A request to the store that takes longer is given up; what it asked for may have happened or not.
-pub(super) const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 
 /// One replica among those of its service, from its start until it is fenced or stopped.
 ///
@@ -81,20 +78,6 @@ struct SuretyLogged {
     rules: Surety,
     /// What was published last.
     last: Status,
-}
-
-/// Bounds a request to the store.
-pub(super) async fn within<T>(
-    clock: &dyn Clock,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    tokio::select! {
-        biased;
-        done = work => done,
-        () = clock.sleep(GIVEN_UP_AFTER) => {
-            Err(StoreError::Unavailable("no answer in time".to_owned()))
-        }
-    }
 }
 
 impl Membership {

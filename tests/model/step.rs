@@ -158,7 +158,8 @@ impl World {
                 out.push(Action::SessionHeard(r, *c));
             }
         }
-        let is_taken_for_gone = setup.false_deaths && self.home().is_some_and(|home| home != r);
+        let is_taken_for_gone =
+            setup.false_deaths && self.row.term() < 2 && self.home().is_some_and(|home| home != r);
         if (self.home_is_gone() || is_taken_for_gone) && !replica.takes {
             out.push(Action::TakeOver(r));
         }

@@ -20,9 +20,9 @@ pub(in super::super) async fn open(
 ) -> Result<Renewed, EngineError> {
     let table = &replica.sessions.table;
     let session = row.id;
-    let mut place = match table.is_kept(session) {
+    let mut reserved = match table.is_kept(session) {
         true => None,
-        false => Some(table.place().ok_or_else(|| too_many(&replica))?),
+        false => Some(table.reserve().ok_or_else(|| too_many(&replica))?),
     };
     let mut tries = 0;
     let mut may_be_written = false;
@@ -49,12 +49,12 @@ pub(in super::super) async fn open(
         return Err(error);
     };
     if is_new {
-        let place = place.unwrap_or_else(|| table.place_of_own());
-        if !table.keep(&found, replica.time.now(), place) {
+        let reserved = reserved.unwrap_or_else(|| table.reserve_own());
+        if !table.keep(&found, replica.time.now(), reserved) {
             return Err(EngineError::changing_keeper());
         }
     } else {
-        drop(place.take());
+        drop(reserved.take());
         if !found.open {
             return Err(EngineError::SessionEnded);
         }

@@ -194,21 +194,21 @@ impl Table {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a place for one more session; `None` if there is none.
-    pub fn place(&self) -> Option<Place<'_>> {
+    /// Keeps room for one more session; `None` if there is none.
+    pub fn reserve(&self) -> Option<Reservation<'_>> {
         let mut inner = self.inner();
         if inner.kept.saturating_add(inner.reserved) >= self.sessions_max {
             return None;
         }
         inner.reserved += 1;
         drop(inner);
-        Some(Place(self))
+        Some(Reservation(self))
     }
 
     /// The same, for one that is this replica's by its row: above the limit, if need be, for nobody else can keep it.
-    pub fn place_of_own(&self) -> Place<'_> {
+    pub fn reserve_own(&self) -> Reservation<'_> {
         self.inner().reserved += 1;
-        Place(self)
+        Reservation(self)
     }
 
     /// The one that looks up whether a session was opened; `None` where somebody does already, or too many are looked up.
@@ -360,10 +360,10 @@ impl Table {
     }
 }
 
-/// A place for one more session.
-pub struct Place<'a>(&'a Table);
+/// Room for one more session.
+pub struct Reservation<'a>(&'a Table);
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.inner();
         inner.reserved = inner.reserved.saturating_sub(1);

@@ -49,10 +49,10 @@ pub(in super::super) async fn take_row(
     row: SessionRow,
 ) -> Result<bool, EngineError> {
     let table = &replica.sessions.table;
-    let place = match row.replica == replica.id {
-        true => table.place_of_own(),
+    let reserved = match row.replica == replica.id {
+        true => table.reserve_own(),
         // Another replica may have room for it.
-        false => table.place().ok_or_else(|| too_many(replica))?,
+        false => table.reserve().ok_or_else(|| too_many(replica))?,
     };
     let expected = row.epoch;
     let row = SessionRow {
@@ -72,7 +72,7 @@ pub(in super::super) async fn take_row(
         }
         SessionSwap::NotStarted(error) => return Err(EngineError::of_store(error)),
     }
-    Ok(table.keep(&row, replica.time.now(), place))
+    Ok(table.keep(&row, replica.time.now(), reserved))
 }
 
 /// Resolves a swap of unknown outcome, however long the store takes (I6): one that took effect and that nobody here

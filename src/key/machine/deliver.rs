@@ -1,4 +1,4 @@
-//! What became of a batch whose outcomes stand: everybody who asked is answered.
+//! What became of a batch whose outcomes stand (I6): everybody who asked is answered.
 
 use super::Machine;
 use super::event::{Answer, CallError, Context, Effect, EntryRef, KeyError, Report, fail};

@@ -283,7 +283,28 @@ pub fn signal(number: usize, signal: Signal) -> Result<(), ClusterError> {
         .and_then(Node::pid)
         .ok_or(ClusterError::NoSuchNode(number))?;
     kill(Pid::from_raw(pid), signal)
-        .map_err(|error| ClusterError::io(signal)(std::io::Error::from(error)))
+        .map_err(|error| ClusterError::io(signal)(std::io::Error::from(error)))?;
+    // What a busy thread of it still answers would look as if it had not been stopped.
+    let mut looks = 0;
+    while signal == Signal::SIGSTOP && !is_stopped(pid) && looks < 400 {
+        thread::sleep(Duration::from_millis(5));
+        looks += 1;
+    }
+    Ok(())
+}
+
+/// Whether every thread of a process stands still.
+fn is_stopped(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return true;
+    };
+    threads.flatten().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('T' | 't' | 'Z' | 'X') | None)
+    })
 }
 
 /// Starts a node again that was killed, with its data.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Closing, Inner, Known, NotRenewed, Place, SessionRole, Table};
+use super::{Closing, Inner, Known, NotRenewed, Reservation, SessionRole, Table};
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
 use crate::session::{Lease, Observed};
@@ -10,9 +10,9 @@ use crate::store::SessionRow;
 
 impl Table {
     /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
-    /// keeper since that row was written, or has ended. The place is given up once it is kept: not before the guard of the
+    /// keeper since that row was written, or has ended. What was reserved is given up once it is kept: not before the guard of the
     /// table, which it takes, is.
-    pub fn keep(&self, row: &SessionRow, now: Observed, _place: Place<'_>) -> bool {
+    pub fn keep(&self, row: &SessionRow, now: Observed, _reserved: Reservation<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
         let Inner {

@@ -48,8 +48,8 @@ fn table() -> Table {
 }
 
 fn keep(table: &Table, row: SessionRow, now: Observed) -> bool {
-    let place = table.place();
-    place.is_some_and(|place| table.keep(&row, now, place))
+    let reserved = table.reserve();
+    reserved.is_some_and(|reserved| table.keep(&row, now, reserved))
 }
 
 fn renewed(valid_for: Duration) -> Renewed {
@@ -129,19 +129,19 @@ fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
 }
 
 #[test]
-fn a_place_is_one_sessions_until_it_is_kept_or_given_up() {
+fn room_is_one_sessions_until_it_is_kept_or_given_up() {
     let table = Table::new(1, 1);
-    let place = table.place().unwrap();
-    assert!(table.place().is_none());
-    drop(place);
+    let reserved = table.reserve().unwrap();
+    assert!(table.reserve().is_none());
+    drop(reserved);
     assert!(keep(&table, row(1, 1), at(0)));
-    assert!(table.place().is_none());
+    assert!(table.reserve().is_none());
     // One that nobody else can keep.
     let own = SessionRow {
         id: SessionId(Uuid::from_u128(8)),
         ..row(1, 1)
     };
-    assert!(table.keep(&own, at(0), table.place_of_own()));
+    assert!(table.keep(&own, at(0), table.reserve_own()));
     assert_eq!(table.count(), 2);
 }
 

@@ -1,0 +1,23 @@
+//! How long a request to the store is waited for.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::store::StoreError;
+
+/// A request to the store that takes longer is given up; what it asked for may have happened or not.
+pub(super) const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+
+/// Bounds a request to the store.
+pub(super) async fn within<T>(
+    clock: &dyn Clock,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = clock.sleep(GIVEN_UP_AFTER) => {
+            Err(StoreError::Unavailable("no answer in time".to_owned()))
+        }
+    }
+}
