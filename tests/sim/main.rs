@@ -18,12 +18,12 @@ mod history;
 mod log;
 mod log_tap;
 mod net;
-#[allow(dead_code, reason = "the tests of the store use more of it")]
 #[path = "../support/nodes/mod.rs"]
 mod nodes;
 mod replica;
 #[path = "../support/rng.rs"]
 mod rng;
+mod rows;
 mod seeds;
 mod store;
 mod system;

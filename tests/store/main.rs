@@ -12,7 +12,4 @@ mod cassandra;
 mod certificates;
 mod contract;
 mod embedded;
-#[path = "../support/nodes/mod.rs"]
-mod nodes;
-mod rows;
 mod world;
