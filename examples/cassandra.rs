@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use cassandra::{Cluster, ClusterError, NODES_MAX, Signal};
+use cassandra::{Cluster, ClusterError, NODES_MAX, Purpose, Signal};
 use clap::Parser;
 
 /// The last thing said before it only waits.
@@ -33,6 +33,9 @@ enum Action {
         /// Come back when they are up; `down` ends them
         #[arg(long)]
         detach: bool,
+        /// Start and change tables in less time, and do everything else in more
+        #[arg(long)]
+        for_tests: bool,
     },
     /// End them
     Down,
@@ -69,11 +72,13 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
         Action::Up {
             nodes,
             detach: false,
-        } => hold(nodes)?,
+            for_tests,
+        } => hold(nodes, for_tests)?,
         Action::Up {
             nodes,
             detach: true,
-        } => return detach(nodes),
+            for_tests,
+        } => return detach(nodes, for_tests),
         Action::Down => {
             cassandra::down()?;
             println!("down");
@@ -105,8 +110,12 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
 }
 
 /// Starts, or joins, and stays until the nodes are ended or this process is.
-fn hold(nodes: u8) -> Result<(), ClusterError> {
-    let _cluster = Cluster::up(nodes.into(), &say)?;
+fn hold(nodes: u8, for_tests: bool) -> Result<(), ClusterError> {
+    let purpose = match for_tests {
+        true => Purpose::Tests,
+        false => Purpose::Work,
+    };
+    let _cluster = Cluster::up(nodes.into(), purpose, &say)?;
     say(HELD);
     while cassandra::status()?.iter().any(|node| node.pid.is_some()) {
         thread::sleep(Duration::from_millis(500));
@@ -115,13 +124,14 @@ fn hold(nodes: u8) -> Result<(), ClusterError> {
 }
 
 /// Leaves a process behind that holds the cluster, and passes on what that says until it is up.
-fn detach(nodes: u8) -> Result<ExitCode, ClusterError> {
+fn detach(nodes: u8, for_tests: bool) -> Result<ExitCode, ClusterError> {
     let io = |source| ClusterError::Io {
         what: "the process that stays".to_owned(),
         source,
     };
     let mut holder = Command::new(std::env::current_exe().map_err(io)?);
     holder.args(["up", &nodes.to_string()]);
+    holder.args(for_tests.then_some("--for-tests"));
     holder
         .stdin(Stdio::null())
         .stdout(Stdio::null())

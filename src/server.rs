@@ -68,7 +68,7 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Why a server did not start, or went away unasked.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum ServerError {
     /// The descriptors that reflection serves are damaged: a fault of the build.
     #[error("reflection cannot be served: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -129,7 +129,7 @@ impl Server {
         self,
         listeners: Vec<TcpListener>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Stopped, ServeError> {
+    ) -> Result<Stopped, ServerError> {
         self.serve(listen::connections(listeners), shutdown).await
     }
 
@@ -139,7 +139,7 @@ impl Server {
         mut self,
         incoming: I,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Stopped, ServeError>
+    ) -> Result<Stopped, ServerError>
     where
         I: Stream<Item = Result<IO, E>>,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
@@ -243,7 +243,7 @@ impl Server {
         limits: &Limits,
         stopping: Stopping,
         health: &Health,
-    ) -> Result<Routes, ServeError> {
+    ) -> Result<Routes, ServerError> {
         let lock_admin = LockAdminRpc::new(
             self.engine.clone(),
             Arc::clone(&self.ids),

@@ -38,6 +38,7 @@ async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
+        write_back: std::collections::BTreeSet::new(),
         limits: Limits::default(),
         name: String::new(),
         zone: String::new(),

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use shared::cassandra::{self, Cluster, Tools};
+use shared::cassandra::{self, Cluster, Purpose, Tools};
 use shared::network;
 
 use report::Report;
@@ -119,10 +119,10 @@ fn soak(words: &Words) -> Result<Report, Failure> {
     // Before the first thread: a network is of a thread and of those that it starts.
     let cut = network::enter(&address, cassandra::own_group(CUT_NODE));
     let cluster = match &cut {
-        Ok(()) => Cluster::up_alone(NODES, &say)?,
+        Ok(()) => Cluster::up_alone(NODES, Purpose::Work, &say)?,
         Err(why) => {
             say(&format!("nothing will be cut off: {why}"));
-            Cluster::up(NODES, &say)?
+            Cluster::up(NODES, Purpose::Work, &say)?
         }
     };
     let asked = run::SoakOptions {

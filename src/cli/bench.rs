@@ -13,7 +13,7 @@ use super::cluster::{self, ClusterFlags, SettingsFile};
 use super::replica::Made;
 use super::replica::cassandra::Starting;
 use crate::clock::SystemIds;
-use crate::config::{Config, Table};
+use crate::config::{Config, ConfiguredTable};
 use crate::engine::{Engine, NoPeers};
 use crate::lock::TableName;
 use crate::server::Server;
@@ -44,7 +44,7 @@ impl Program for Flags {
 
     fn replica(&self, table: &str) -> Result<Box<dyn StartReplica>, Failure> {
         let config = self.of_replica(table)?;
-        Ok(Box::new(Replica { config }))
+        Ok(Box::new(UnstartedReplica { config }))
     }
 }
 
@@ -55,7 +55,7 @@ impl Flags {
         if !table.is_empty() {
             let table = TableName::parse(table);
             let table = table.map_err(|error| Failure::usage(format!("--table: {error}")))?;
-            config.tables.entry(Table(table)).or_default();
+            config.tables.entry(ConfiguredTable(table)).or_default();
         }
         Ok(config)
     }
@@ -63,11 +63,11 @@ impl Flags {
 
 /// A replica, not started yet.
 #[derive(Debug)]
-struct Replica {
+struct UnstartedReplica {
     config: Config,
 }
 
-impl StartReplica for Replica {
+impl StartReplica for UnstartedReplica {
     fn start(self: Box<Self>) -> BoxFuture<'static, Result<InProcess, Failure>> {
         Box::pin(start(self.config))
     }

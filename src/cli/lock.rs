@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::child::{Running, status_of};
 use super::signals::Signals;
-use super::waiting::Taking;
+use super::waiting::LockFlags;
 
 /// The environment variable that hands the lockRef to the command.
 pub const LOCK_REF_VARIABLE: &str = "FERMATA_LOCK_REF";
@@ -45,7 +45,7 @@ pub struct Args {
     grace: Span,
 
     #[command(flatten)]
-    taking: Taking,
+    taking: LockFlags,
 
     #[command(flatten)]
     pub remote: Remote,
@@ -180,14 +180,14 @@ async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
 }
 
 /// How the command ended.
-struct Ended {
+struct CommandEnd {
     status: u8,
     /// It was stopped because the lock was, or was about to be, lost.
     stopped: bool,
 }
 
 /// A command that is being stopped.
-struct Stopping {
+struct CommandStop {
     kill_at: Moment,
     killed: bool,
 }
@@ -204,8 +204,8 @@ struct LockedCommand {
 
 impl LockedCommand {
     /// Waits for the end of the command; stops it when the lock is lost.
-    async fn until_ended(&mut self) -> Result<Ended, Failure> {
-        let mut stopping: Option<Stopping> = None;
+    async fn until_ended(&mut self) -> Result<CommandEnd, Failure> {
+        let mut stopping: Option<CommandStop> = None;
         // Fine enough for what is taken off the validity.
         let mut tick = interval(TICK.min(self.valid_for_most() / 20));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -216,9 +216,9 @@ impl LockedCommand {
                     let status = status_of(ended?);
                     if let Some(stopping) = stopping {
                         self.finish(stopping).await;
-                        return Ok(Ended { status, stopped: true });
+                        return Ok(CommandEnd { status, stopped: true });
                     }
-                    return Ok(Ended { status, stopped: false });
+                    return Ok(CommandEnd { status, stopped: false });
                 }
                 signal = self.signals.next() => self.pass(signal),
                 lost = self.guard.lost(), if stopping.is_none() => {
@@ -254,7 +254,7 @@ impl LockedCommand {
     }
 
     /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
-    fn stop_lost(&mut self, lost: &Lost) -> Stopping {
+    fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
         let grace = Span::from_duration(self.grace);
         eprintln!(
             "fermata: lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
@@ -263,7 +263,7 @@ impl LockedCommand {
             lost.reason.as_str(),
         );
         self.running.stop();
-        Stopping {
+        CommandStop {
             kill_at: self.client.clock().now().after(self.grace),
             killed: false,
         }
@@ -271,7 +271,7 @@ impl LockedCommand {
 
     /// Stops the command where the validity ends within the grace, so that nothing of it runs when
     /// somebody else can have the lock.
-    fn stop_early(&mut self) -> Option<Stopping> {
+    fn stop_early(&mut self) -> Option<CommandStop> {
         let GuardState::Held { valid_until, .. } = self.guard.state() else {
             // Then `lost` says so, with the reason.
             return None;
@@ -289,14 +289,14 @@ impl LockedCommand {
             now.until(valid_until).as_millis(),
         );
         self.running.stop();
-        Some(Stopping {
+        Some(CommandStop {
             kill_at: valid_until,
             killed: false,
         })
     }
 
     /// The command itself has ended; sees to what it started.
-    async fn finish(&mut self, stopping: Stopping) {
+    async fn finish(&mut self, stopping: CommandStop) {
         let left = self.client.clock().now().until(stopping.kill_at);
         if timeout(left, self.running.all_gone()).await.is_err() {
             self.running.kill();
@@ -305,7 +305,7 @@ impl LockedCommand {
         }
     }
 
-    async fn end(self, ended: Ended) -> Result<u8, Failure> {
+    async fn end(self, ended: CommandEnd) -> Result<u8, Failure> {
         if !ended.stopped {
             release(self.guard, &self.key).await?;
             return Ok(ended.status);

@@ -40,14 +40,14 @@ Every command has its own --help, with examples and exit statuses.";
 #[command(name = "fermata", version, after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: FermataCommand,
 
     #[command(flatten)]
     remote: Remote,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum FermataCommand {
     Serve(serve::Args),
     Check(check::Args),
     Schema(schema::Args),
@@ -78,37 +78,37 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let before = cli.remote;
     let ended = match cli.command {
-        Command::Serve(args) if before.is_empty() => {
+        FermataCommand::Serve(args) if before.is_empty() => {
             return serve::run(args).await.unwrap_or_else(|error| {
                 eprintln!("fermata: {error}");
                 error.exit_code()
             });
         }
-        Command::Check(args) if before.is_empty() => {
+        FermataCommand::Check(args) if before.is_empty() => {
             return check::run(args).await.unwrap_or_else(|error| {
                 eprintln!("fermata: {error}");
                 ExitCode::FAILURE
             });
         }
-        Command::Schema(args) if before.is_empty() => schema::run(args).await,
-        Command::Completions { shell } if before.is_empty() => completions(shell),
-        Command::Serve(_)
-        | Command::Check(_)
-        | Command::Schema(_)
-        | Command::Completions { .. } => Err(Failure::usage(
+        FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
+        FermataCommand::Completions { shell } if before.is_empty() => completions(shell),
+        FermataCommand::Serve(_)
+        | FermataCommand::Check(_)
+        | FermataCommand::Schema(_)
+        | FermataCommand::Completions { .. } => Err(Failure::usage(
             "options before the command are for client commands; give those of this one after it",
         )),
-        Command::Bench(args) => fermata_bench::run(args, &before).await,
-        Command::Lock(mut args) => {
+        FermataCommand::Bench(args) => fermata_bench::run(args, &before).await,
+        FermataCommand::Lock(mut args) => {
             args.remote = args.remote.or(&before);
             lock::run(args).await
         }
-        Command::Locks(args) => locks::run(args, &before).await,
-        Command::Get(mut args) => {
+        FermataCommand::Locks(args) => locks::run(args, &before).await,
+        FermataCommand::Get(mut args) => {
             args.remote = args.remote.or(&before);
             get::run(args).await
         }
-        Command::Put(mut args) => {
+        FermataCommand::Put(mut args) => {
             args.remote = args.remote.or(&before);
             put::run(args).await
         }
@@ -175,7 +175,7 @@ mod tests {
             "k",
         ];
         let cli = Cli::try_parse_from(words).unwrap();
-        let Command::Get(args) = cli.command else {
+        let FermataCommand::Get(args) = cli.command else {
             panic!("it is a get");
         };
         let remote = args.remote.or(&cli.remote);

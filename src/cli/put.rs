@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::signals::Signals;
 use super::value;
-use super::waiting::Taking;
+use super::waiting::LockFlags;
 
 const HELP: &str = "\
 Without --lock-ref this is a whole section of its own: it takes the lock on the
@@ -50,7 +50,7 @@ pub struct Args {
     lock_ref: Option<Option<String>>,
 
     #[command(flatten)]
-    taking: Taking,
+    taking: LockFlags,
 
     #[command(flatten)]
     pub remote: Remote,

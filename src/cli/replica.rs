@@ -41,6 +41,7 @@ impl Made {
             ids: Arc::new(SystemIds),
             peers: Arc::clone(&self.peers),
             tables: self.config.table_names(),
+            write_back: self.config.write_back(),
             limits: self.config.limits.clone(),
             name: self.name(),
             zone: self.config.peers.zone.clone(),

@@ -13,11 +13,11 @@ use crate::store::cassandra::schema::{self, Replication, Schema, SchemaError};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: SchemaCommand,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Command {
+enum SchemaCommand {
     Print(PrintArgs),
     Apply(ApplyArgs),
     Check(CheckArgs),
@@ -144,7 +144,7 @@ impl From<SchemaError> for Failure {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<u8, Failure> {
     match args.command {
-        Command::Print(args) => {
+        SchemaCommand::Print(args) => {
             let cluster = ClusterFlags::of_keyspace(args.keyspace);
             let config = cluster.load_names(args.names.file)?;
             let schema = schema_of(&config, args.names.tables, args.replication);
@@ -153,7 +153,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             print_text(&text)?;
             Ok(0)
         }
-        Command::Apply(args) => {
+        SchemaCommand::Apply(args) => {
             let config = args.cluster.load(args.names.file)?;
             let schema = schema_of(&config, args.names.tables, args.replication);
             let options = cluster::options(&config.store.cassandra)?;
@@ -161,7 +161,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             eprintln!("every node knows schema version {}", schema::VERSION);
             Ok(0)
         }
-        Command::Check(args) => {
+        SchemaCommand::Check(args) => {
             let config = args.cluster.load(args.names.file)?;
             let schema = schema_of(&config, args.names.tables, None);
             let options = cluster::options(&config.store.cassandra)?;

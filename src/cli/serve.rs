@@ -21,10 +21,10 @@ use crate::clock::SystemIds;
 use crate::config::{NoDataDir, Problems};
 use crate::engine::EngineError;
 use crate::server::{self, ListenError, PeerTlsError, SecretError, Server, Stopped};
-use crate::store::embedded::OpenError;
+use crate::store::embedded::EmbeddedOpenError;
 use crate::telemetry::{self, TelemetryError};
 use parts::{Net, Prepared};
-use signals::{Signals, end_at_once};
+use signals::{EndSignals, end_at_once};
 
 /// Run the lock service
 ///
@@ -81,7 +81,7 @@ pub enum ServeError {
     },
     /// An operator must look at the data directory.
     #[error(transparent)]
-    Store(#[from] OpenError),
+    Store(#[from] EmbeddedOpenError),
     /// The store was opened, and then could not be used.
     #[error("the store cannot be used: {0}")]
     Engine(#[from] EngineError),
@@ -90,7 +90,7 @@ pub enum ServeError {
     Opening(#[from] JoinError),
     /// The server went away unasked.
     #[error(transparent)]
-    Server(#[from] server::ServeError),
+    Server(#[from] server::ServerError),
 }
 
 impl ServeError {
@@ -116,7 +116,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
     let config = args.settings.load()?;
     let prepared = Prepared::new(&config)?;
     telemetry::init(&config.log)?;
-    let mut signals = Signals::new().map_err(|source| ServeError::System {
+    let mut signals = EndSignals::new().map_err(|source| ServeError::System {
         what: "hear signals",
         source,
     })?;

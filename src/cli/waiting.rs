@@ -24,7 +24,7 @@ const LINE_EVERY: Duration = Duration::from_secs(30);
 /// How to take the lock.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Taking the lock")]
-pub struct Taking {
+pub struct LockFlags {
     /// Do not wait: exit with 75 if others hold the lock
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
@@ -48,7 +48,7 @@ pub struct Taking {
     pub owner: Option<String>,
 }
 
-impl Taking {
+impl LockFlags {
     /// What to ask the server for.
     pub fn request(&self, table: &str, key: &str) -> LockRequest {
         let request = LockRequest::new(key).table(table).owner(self.owner());

@@ -13,7 +13,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -56,8 +56,10 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub log: LogConfig,
+    /// When what is decided about a key is committed, where its table does not say.
+    pub commit: Commit,
     /// The tables; `default` exists whether it is named or not.
-    pub tables: BTreeMap<Table, TableConfig>,
+    pub tables: BTreeMap<ConfiguredTable, TableConfig>,
 }
 
 impl Default for Config {
@@ -71,7 +73,11 @@ impl Default for Config {
             peers: PeersConfig::default(),
             limits: Limits::default(),
             log: LogConfig::default(),
-            tables: BTreeMap::from([(Table(TableName::default_table()), TableConfig::default())]),
+            commit: Commit::default(),
+            tables: BTreeMap::from([(
+                ConfiguredTable(TableName::default_table()),
+                TableConfig::default(),
+            )]),
         }
     }
 }
@@ -118,26 +124,54 @@ impl TryFrom<String> for LogFormat {
     }
 }
 
-/// The settings of one table: none yet, its name is all.
+/// The settings of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TableConfig {}
+pub struct TableConfig {
+    /// When what is decided about its keys is committed; as for all tables where absent.
+    pub commit: Option<Commit>,
+}
+
+/// When what is decided about a key is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", rename_all = "kebab-case")]
+pub enum Commit {
+    /// Before it is answered.
+    #[default]
+    WriteThrough,
+    /// Later: it is answered from memory.
+    WriteBack,
+}
+
+impl TryFrom<String> for Commit {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "write-through" => Ok(Commit::WriteThrough),
+            "write-back" => Ok(Commit::WriteBack),
+            _ => Err(format!(
+                "{text:?} is no way to commit; write write-through or write-back"
+            )),
+        }
+    }
+}
 
 /// The name of a configured table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Table(pub TableName);
+pub struct ConfiguredTable(pub TableName);
 
-impl TryFrom<String> for Table {
+impl TryFrom<String> for ConfiguredTable {
     type Error = TableNameError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        TableName::parse(&text).map(Table)
+        TableName::parse(&text).map(ConfiguredTable)
     }
 }
 
-impl From<Table> for String {
-    fn from(table: Table) -> Self {
+impl From<ConfiguredTable> for String {
+    fn from(table: ConfiguredTable) -> Self {
         table.0.as_str().to_owned()
     }
 }
@@ -241,6 +275,17 @@ impl Config {
         names
     }
 
+    /// The tables whose keys are answered from memory.
+    pub fn write_back(&self) -> BTreeSet<TableName> {
+        let names = self.table_names().into_iter();
+        let is_write_back = |name: &TableName| {
+            let table = self.tables.get(&ConfiguredTable(name.clone()));
+            let commit = table.and_then(|table| table.commit);
+            commit.unwrap_or(self.commit) == Commit::WriteBack
+        };
+        names.filter(is_write_back).collect()
+    }
+
     /// Whether the settings agree with each other and with this machine: everything that is wrong, at
     /// once, in words that name the settings.
     pub fn check(&self) -> Result<(), Vec<String>> {
@@ -253,6 +298,11 @@ impl Config {
         self.store.check(&mut wrong);
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());
+        }
+        if self.store.kind == StoreKind::Embedded {
+            wrong.extend(self.write_back().into_iter().map(|table| {
+                format!("commit (of table {table}): write-back needs store.kind = \"cassandra\"")
+            }));
         }
         self.peers.check(self.store.kind, self.insecure, &mut wrong);
         if self.shutdown_grace > Span::from_secs(3600) {

@@ -63,7 +63,8 @@ impl PeersTlsConfig {
 }
 
 impl PeersConfig {
-    /// The shortest replica TTL.
+    /// The shortest replica TTL that may be set: a request to the store is given up after so long. (What the replicas
+    /// themselves take is no shorter than 1 s, `REPLICA_TTL_MIN`.)
     const TTL_MIN: Span = Span::from_secs(2);
     /// The longest replica TTL.
     const TTL_MAX: Span = Span::from_secs(600);

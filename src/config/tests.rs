@@ -107,7 +107,7 @@ fn unknown_settings_are_named_at_every_level_with_where_they_came_from() {
             format!("store.embedded.cache: there is no such setting (file {path})"),
             "store.remote: there is no such setting (environment variable FERMATA_CFG_STORE__REMOTE)"
                 .to_owned(),
-            format!("tables.a: unknown field `b`, there are no fields (file {path})"),
+            format!("tables.a: unknown field `b`, expected `commit` (file {path})"),
         ]
     );
 }

@@ -79,7 +79,7 @@ pub struct ReplicaActivity {
 
 /// A grant.
 #[derive(Clone, Debug)]
-pub(super) struct Grant {
+pub(super) struct GrantNoted {
     pub cause: Cause,
     /// The label of the holder.
     pub owner: Box<str>,
@@ -114,7 +114,7 @@ impl Activity {
     }
 
     /// An entry came to hold its key, at `now`, CLOCK_BOOTTIME.
-    pub fn granted(&self, id: &Arc<KeyId>, now: Duration, grant: Grant) {
+    pub fn granted(&self, id: &Arc<KeyId>, now: Duration, grant: GrantNoted) {
         let mut lately = self.lately();
         lately.grants.add(grant.cause);
         lately.all.turn(now, grant.waited);
@@ -198,8 +198,8 @@ mod tests {
         })
     }
 
-    fn grant(cause: Cause) -> Grant {
-        Grant {
+    fn grant(cause: Cause) -> GrantNoted {
+        GrantNoted {
             cause,
             owner: "o".into(),
             waited: s(1),

@@ -13,7 +13,7 @@ use crate::store::{SessionRow, StoreError};
 /// What the engine has at the moment, and what it counted since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys that this replica knows: that it is the home of, or that are being looked up.
+    /// Keys that this replica knows, idle ones included.
     pub active_keys: usize,
     /// Sessions that this replica keeps.
     pub sessions: usize,
@@ -108,6 +108,8 @@ pub struct CreatedLockRef {
     pub ttl: Duration,
     /// How long it is safe from expiry, from when the call came in.
     pub valid_for: Duration,
+    /// It survives a crash of the replica that serves its key.
+    pub durable: bool,
     /// An earlier call with this request_id had made it.
     pub existed: bool,
 }
@@ -121,6 +123,8 @@ pub struct Acquired {
     pub status: LockStatus,
     /// How long it is safe from expiry, from when the call came in or, after a wait, from the answer.
     pub valid_for: Duration,
+    /// It survives a crash of the replica that serves its key.
+    pub durable: bool,
 }
 
 /// What a write leaves: a value, or none.
@@ -159,6 +163,8 @@ pub struct Done<T> {
     pub value: T,
     /// How long the lockRef is safe from expiry, from when the call came in.
     pub valid_for: Duration,
+    /// It survives a crash of the replica that serves its key.
+    pub durable: bool,
 }
 
 /// What a watcher of a lockRef is told.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::api::*;
-use super::current::Shared;
+use super::current::EngineShared;
 use super::replica::Replica;
 use super::sessions::{self, NoRoom};
 use super::watch::Watch;
 use crate::key::NewEntry;
-use crate::key::machine::{Answer, Call, EntryRef, LeaseStatus};
+use crate::key::machine::{Answer, Call, EntryRef, LeaseSource, LeaseStatus};
 use crate::limits::Limits;
 use crate::lock::{KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
 use crate::store::SessionRow;
@@ -21,7 +21,7 @@ use crate::store::SessionRow;
 /// A replica that others declared down is fenced for good (H2); then this goes on as a new replica, under a new id.
 #[derive(Clone)]
 pub struct Engine {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<EngineShared>,
 }
 
 /// What may be told of the lease of an entry.
@@ -29,6 +29,7 @@ pub struct Engine {
 struct Validity {
     ttl: Duration,
     valid_for: Duration,
+    durable: bool,
 }
 
 impl Engine {
@@ -107,17 +108,20 @@ impl Engine {
 
     /// What may be told of a lease, asked where it is kept.
     async fn validity(replica: &Arc<Replica>, lease: LeaseStatus) -> Result<Validity, EngineError> {
-        match lease {
-            LeaseStatus::Own { ttl, valid_for } => Ok(Validity { ttl, valid_for }),
-            LeaseStatus::Session(session) => {
+        let (ttl, valid_for) = match lease.source {
+            LeaseSource::Own { ttl, valid_for } => (ttl, valid_for),
+            LeaseSource::Session(session) => {
                 let renewed = replica.session_validity(session).await?;
                 replica.sure()?;
-                Ok(Validity {
-                    ttl: renewed.ttl,
-                    valid_for: renewed.valid_for,
-                })
+                (renewed.ttl, renewed.valid_for)
             }
-        }
+        };
+        let durable = lease.durable;
+        Ok(Validity {
+            ttl,
+            valid_for: replica.promise(valid_for, durable),
+            durable,
+        })
     }
 
     /// As [`Engine::validity`], of what was done already: that is reported even where the lease's validity is unknown.
@@ -131,6 +135,7 @@ impl Engine {
         Ok(Done {
             value,
             valid_for: validity.map_or(Duration::ZERO, |validity| validity.valid_for),
+            durable: lease.durable,
         })
     }
 
@@ -192,14 +197,15 @@ impl Engine {
         }
         let lock_ref = lock_ref(&id, entry);
         Ok(CreatedLockRef {
-            lease: match lease {
-                LeaseStatus::Session(session) => LeaseId::Session(session),
-                LeaseStatus::Own { .. } => LeaseId::LockRef(lock_ref.without_grant()),
+            lease: match lease.source {
+                LeaseSource::Session(session) => LeaseId::Session(session),
+                LeaseSource::Own { .. } => LeaseId::LockRef(lock_ref.without_grant()),
             },
             lock_ref,
             status,
             ttl: validity.ttl,
             valid_for: validity.valid_for,
+            durable: validity.durable,
             existed,
         })
     }
@@ -248,6 +254,7 @@ impl Engine {
             lock_ref: self::lock_ref(&id, entry),
             status,
             valid_for: validity.valid_for,
+            durable: validity.durable,
         })
     }
 
@@ -461,10 +468,7 @@ fn lock_ref(id: &KeyId, entry: EntryRef) -> LockRef {
 
 /// A machine answers each call with what belongs to it, so this is a fault of ours: the call may have been done.
 pub(super) fn unexpected(answer: &Answer) -> EngineError {
-    tracing::error!(
-        ?answer,
-        "a key answered a call with what does not belong to it"
-    );
+    tracing::error!(?answer, "a key's machine gave an answer of the wrong kind");
     EngineError::Unavailable("the answer does not belong to the call".to_owned())
 }
 

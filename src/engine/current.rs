@@ -11,7 +11,7 @@ use crate::lock::TableName;
 use crate::membership::Starter;
 
 /// What stays the same for as long as the process runs, and the replica that it is now.
-pub(super) struct Shared {
+pub(super) struct EngineShared {
     pub limits: Limits,
     pub tables: BTreeSet<TableName>,
     pub counters: Arc<Counters>,
@@ -31,10 +31,10 @@ pub(super) enum Current {
     Stopped(Option<Arc<Replica>>),
 }
 
-impl Shared {
+impl EngineShared {
     /// No replica yet; why not.
-    pub fn waiting(tables: BTreeSet<TableName>, limits: Limits, why: &str) -> Shared {
-        Shared {
+    pub fn waiting(tables: BTreeSet<TableName>, limits: Limits, why: &str) -> EngineShared {
+        EngineShared {
             limits,
             tables,
             counters: Arc::default(),

@@ -22,11 +22,7 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
     let keys: Vec<Arc<KeyId>> = replica
         .keys
         .all()
-        .filter(|cell| {
-            let slot = cell.slot();
-            let state = slot.machine.state();
-            state.is_some_and(|state| !state.entries.is_empty())
-        })
+        .filter(|cell| cell.slot().machine.is_to_hand_over())
         .map(|cell| Arc::clone(&cell.id))
         .collect();
     let all = futures_util::stream::iter(keys)
@@ -38,6 +34,15 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
             tracing::warn!("not all keys were handed over in time; the other replicas take them over");
         }
     }
+}
+
+/// Whether a lock is held here by memory alone: one that the next home would end at once.
+pub(super) fn keeps_volatile(replica: &Replica) -> bool {
+    replica.keys.all().any(|cell| {
+        let slot = cell.slot();
+        let holder = slot.machine.state().and_then(|state| state.holder());
+        holder.is_some_and(|holder| !slot.machine.is_durable(holder.seq))
+    })
 }
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {

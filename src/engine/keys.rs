@@ -33,7 +33,7 @@ pub(super) enum Listener {
 }
 
 /// A call that was handed to the machine.
-pub(super) struct Open {
+pub(super) struct PendingCall {
     pub listener: Listener,
     /// The entry that it waits for, which it keeps alive.
     pub waits_for: Option<Seq>,
@@ -47,7 +47,7 @@ pub(super) struct Slot {
     /// Raised when the machine is replaced: what an older one began is not told to this one.
     pub generation: u64,
     pub next_call: u64,
-    pub calls: HashMap<CallId, Open>,
+    pub calls: HashMap<CallId, PendingCall>,
     /// The live entries here that live by sessions.
     pub sessions: BTreeMap<Seq, SessionId>,
     /// Those of a machine that is gone, which are attached still.
@@ -63,6 +63,9 @@ pub(super) struct Slot {
     pub served: Option<(Seq, Duration)>,
     /// A panic lost what was known, and the key was not taken over since.
     pub is_lost: bool,
+    /// Nothing is answered before, by CLOCK_BOOTTIME: what a machine that is lost promised by its memory alone is past by
+    /// then (H11).
+    pub silent_until: Option<Duration>,
     /// It is no longer in the registry: look it up anew.
     pub removed: bool,
 }
@@ -90,6 +93,7 @@ impl KeyCell {
                 home_since: None,
                 served: None,
                 is_lost: false,
+                silent_until: None,
                 removed: false,
             }),
         }
@@ -119,6 +123,12 @@ impl Slot {
         self.is_lost = true;
         self.calls.clear();
         self.lost_sessions.append(&mut self.sessions);
+    }
+
+    /// Whether what was promised by memory alone may still count.
+    pub fn is_silent(&mut self, now: Duration) -> bool {
+        self.silent_until.take_if(|until| *until <= now);
+        self.silent_until.is_some()
     }
 
     /// Notes whether this replica is the home.

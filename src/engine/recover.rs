@@ -114,7 +114,7 @@ async fn take_keys(
                     match replica.asked(&id, Call::TakeOver { from }).await {
                         // Of a limit that was lowered since: it is taken over by its next call.
                         Err(error @ EngineError::Exhausted { .. }) => {
-                            tracing::warn!(key = %id, %error, "a key is left to its next call");
+                            tracing::warn!(key = %id, %error, "could not recover a key; its next call retries");
                             Ok(())
                         }
                         taken => taken.map(drop),

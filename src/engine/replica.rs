@@ -15,7 +15,8 @@ use super::requests::Requests;
 use super::sessions::Sessions;
 use super::time::Time;
 use crate::clock::{Clock, Ids};
-use crate::key::machine::KeyLimits;
+use crate::key::machine::{CommitRules, KeyLimits};
+use crate::key::{CommitMode, Reserve};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId, TableName};
 use crate::log_throttle::LogThrottle;
@@ -30,6 +31,8 @@ pub(super) struct Replica {
     /// Where it runs.
     pub zone: String,
     pub tables: BTreeSet<TableName>,
+    /// Those whose keys are answered from memory, and committed later (H5).
+    pub write_back: BTreeSet<TableName>,
     pub limits: Limits,
     pub key_limits: KeyLimits,
     pub store: Store,
@@ -52,12 +55,12 @@ pub(super) struct Replica {
     /// When the alarms were looked at last, in milliseconds of CLOCK_BOOTTIME: the process moves.
     pub moved: Arc<AtomicU64>,
     /// What the store does to all keys alike must not fill the log.
-    pub log_throttles: LogThrottles,
+    pub log_throttles: EngineLogThrottles,
 }
 
 /// Faults that are met again and again for as long as a store is in trouble.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottles {
+pub(super) struct EngineLogThrottles {
     /// Of changes of keys.
     pub unknown_outcome: LogThrottle,
     /// Of sessions that are to be closed.
@@ -73,15 +76,55 @@ pub(super) struct Counters {
     pub conflicts: AtomicU64,
     /// Compare-and-swaps of unknown outcome.
     pub unknown: AtomicU64,
+    /// What one that took effect takes lately, in microseconds.
+    pub commit_us: AtomicU64,
 }
 
 impl Counters {
     pub fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
+
+    /// A compare-and-swap that took effect took so long; the last eight or so count.
+    pub fn note_commit(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let before = self.commit_us.load(Ordering::Relaxed);
+        let lately = (before / 8 * 7).saturating_add(took / 8);
+        self.commit_us.store(lately, Ordering::Relaxed);
+    }
 }
 
+/// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer.
+const KEEP_AFTER: Duration = Duration::from_millis(100);
+
 impl Replica {
+    /// How the keys of this table are committed.
+    pub fn commit_rules(&self, table: &TableName) -> CommitRules {
+        let commit = Duration::from_micros(self.counters.commit_us.load(Ordering::Relaxed));
+        CommitRules {
+            mode: match self.write_back.contains(table) && self.store.cluster.is_some() {
+                true => CommitMode::WriteBack(Reserve::default()),
+                false => CommitMode::WriteThrough,
+            },
+            keep_after: KEEP_AFTER.max(commit * 4),
+        }
+    }
+
+    /// For how long this replica may answer if no other heartbeat comes through: until then nobody takes its keys over.
+    pub fn sure_for(&self) -> Duration {
+        let until = self.membership.sure_until().unwrap_or_default();
+        until.saturating_sub(self.clock.boot())
+    }
+
+    /// For how long a lock may be promised that is safe from expiry for so long: one that a crash of this replica would end,
+    /// no longer than nobody takes its keys over (H7).
+    pub fn promise(&self, valid_for: Duration, durable: bool) -> Duration {
+        match durable {
+            true => valid_for,
+            false => valid_for.min(self.sure_for()),
+        }
+    }
+
     /// Whether this replica may answer now (H2). Asked after the store's acknowledgement, and before anybody hears of it.
     pub fn sure(&self) -> Result<(), EngineError> {
         self.membership

@@ -50,7 +50,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
     loop {
         let now = replica.clock.boot();
         let cell = replica.keys.find(&id);
-        let seen = cell.and_then(|cell| Seen::of(&cell.slot()));
+        let seen = cell.and_then(|cell| KeyUse::of(&cell.slot()));
         let asked_for = now.saturating_sub(asked_at);
         match seen {
             // The key was given, or taken over, since.
@@ -98,7 +98,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
 
 /// What a request meets.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct KeyUse {
     term: u64,
     holder: Option<Seq>,
     /// When the holder was served here last, by CLOCK_BOOTTIME.
@@ -109,13 +109,13 @@ struct Seen {
     is_inherited: bool,
 }
 
-impl Seen {
+impl KeyUse {
     /// `None` where this replica does not serve the key.
-    fn of(slot: &Slot) -> Option<Seen> {
+    fn of(slot: &Slot) -> Option<KeyUse> {
         let state = slot.machine.state()?;
         let holder = state.holder().map(|holder| holder.seq);
         let served = slot.served.filter(|(seq, _)| Some(*seq) == holder);
-        Some(Seen {
+        Some(KeyUse {
             term: state.term(),
             holder,
             served_at: served.map(|(_, at)| at),
@@ -154,8 +154,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn seen(served_at: Option<Duration>) -> Seen {
-        Seen {
+    fn seen(served_at: Option<Duration>) -> KeyUse {
+        KeyUse {
             term: 3,
             holder: Some(Seq(7)),
             served_at,
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_key_that_nobody_holds_is_given_at_once() {
-        let free = Seen {
+        let free = KeyUse {
             holder: None,
             ..seen(None)
         };
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_came_with_its_key_has_a_second_to_come() {
-        let inherited = |home_since| Seen {
+        let inherited = |home_since| KeyUse {
             is_inherited: true,
             home_since,
             ..seen(None)

@@ -11,24 +11,24 @@ use crate::lock::KeyId;
 /// How many keys may be asked for at once: as many as a home works at.
 const OPEN_MAX: usize = 500;
 
-type Outcome = Option<Result<(), EngineError>>;
-type Open = HashMap<Arc<KeyId>, watch::Receiver<Outcome>>;
+type RequestOutcome = Option<Result<(), EngineError>>;
+type OpenRequests = HashMap<Arc<KeyId>, watch::Receiver<RequestOutcome>>;
 
 /// The requests that are open.
 #[derive(Debug, Default)]
-pub(super) struct Requests(Arc<Mutex<Open>>);
+pub(super) struct Requests(Arc<Mutex<OpenRequests>>);
 
 /// A request that this call is to make.
 pub(super) struct OpenRequest {
-    open: Arc<Mutex<Open>>,
+    open: Arc<Mutex<OpenRequests>>,
     id: Arc<KeyId>,
-    outcome: watch::Sender<Outcome>,
+    outcome: watch::Sender<RequestOutcome>,
 }
 
 /// What becomes of a request, whoever made it.
-pub(super) struct Awaited(watch::Receiver<Outcome>);
+pub(super) struct Awaited(watch::Receiver<RequestOutcome>);
 
-fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+fn locked(open: &Mutex<OpenRequests>) -> MutexGuard<'_, OpenRequests> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,7 +76,7 @@ impl Drop for OpenRequest {
 
 impl Awaited {
     /// `None` where whoever made the request panicked.
-    pub async fn outcome(mut self) -> Outcome {
+    pub async fn outcome(mut self) -> RequestOutcome {
         let outcome = self.0.wait_for(Option::is_some).await;
         outcome.ok().and_then(|outcome| outcome.clone())
     }

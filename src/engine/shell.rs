@@ -8,16 +8,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::activity::{Cause, Grant};
+use super::activity::{Cause, GrantNoted};
 use super::api::EngineError;
-use super::keys::{CallResult, KeyCell, Listener, Open, Slot};
+use super::keys::{CallResult, KeyCell, Listener, PendingCall, Slot};
 use super::replica::{Counters, Replica};
 use super::sessions::Attached;
-use crate::key::KeyState;
 use crate::key::machine::{
-    Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, Loaded, PauseOf, Report,
-    SwapOutcome, WriteOutcome,
+    Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, KeyError, Loaded, PauseOf,
+    Report, SwapOutcome, WriteOutcome,
 };
+use crate::key::{CommitMode, KeyState};
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
 use crate::store::{Cell, StoreError, Swap, Written};
@@ -78,6 +78,12 @@ impl Replica {
         if slot.removed {
             return Err(listener);
         }
+        if slot.is_silent(self.clock.boot()) {
+            let why =
+                "what this replica knew of the key was lost, and what it promised is not past";
+            refuse(listener, why);
+            return Ok(CallId(u64::MAX));
+        }
         // What was given out in the term that it names is forgotten: that takes another term.
         let call = match call {
             Call::Adopt { .. } if slot.is_lost => Call::TakeOver { from: self.id },
@@ -89,7 +95,7 @@ impl Replica {
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())
             .map(|session| self.sessions.open_call(session));
-        let open = Open {
+        let open = PendingCall {
             listener,
             waits_for,
             keeps,
@@ -128,7 +134,7 @@ impl Replica {
 
     /// An alarm that is early is set again when it fires, so a later moment moves nothing.
     fn set_alarm(&self, cell: &KeyCell, slot: &mut Slot) {
-        let due = slot.machine.due();
+        let due = slot.machine.due(self.commit_rules(&cell.id.table));
         let is_set = |at: Observed| slot.alarm.is_some_and(|(set, _)| set <= at);
         match due {
             Some(at) if !is_set(at) => {
@@ -182,12 +188,14 @@ impl Replica {
         let mut events = VecDeque::from([event]);
         let mut effects = Vec::new();
         let limits = &self.key_limits;
+        let commit = self.commit_rules(&cell.id.table);
         while let Some(event) = events.pop_front() {
             let cx = Context {
                 replica: self.id,
                 now: self.time.now(),
                 now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
                 is_alone: self.store.cluster.is_none(),
+                commit,
                 limits,
             };
             slot.machine.on(&cx, event, &mut effects);
@@ -240,7 +248,12 @@ impl Replica {
                 self.sessions.detach(session, &cell.id, seq);
                 self.forget_session_if_done(session);
             }
-            Effect::Report(report) => self.report(cell, slot, &report),
+            Effect::Report(report) => {
+                if let Report::Contradicted { .. } = report {
+                    self.keep_silent(cell, slot);
+                }
+                self.report(cell, slot, &report);
+            }
         }
         None
     }
@@ -278,6 +291,7 @@ impl Replica {
         // One that panics again and again is not taken over again and again.
         let is_first = !slot.is_lost;
         slot.start_over();
+        let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
         self.detach_lost(cell, slot);
         if !is_first {
             return;
@@ -285,7 +299,7 @@ impl Replica {
         tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
         let (replica, cell) = (Arc::clone(self), Arc::clone(cell));
         tokio::spawn(async move {
-            replica.clock.sleep(LOST_FOR).await;
+            replica.clock.sleep(lost_for).await;
             let call = Call::TakeOver { from: replica.id };
             if let Err(error) = replica.asked(&cell.id, call).await {
                 tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
@@ -294,6 +308,19 @@ impl Replica {
                 }
             }
         });
+    }
+
+    /// What was known of a key is lost: nothing is answered until all that was promised by memory alone is past (H11). For
+    /// how long that is.
+    fn keep_silent(&self, cell: &KeyCell, slot: &mut Slot) -> Duration {
+        match self.commit_rules(&cell.id.table).mode {
+            CommitMode::WriteThrough => Duration::ZERO,
+            CommitMode::WriteBack(_) => {
+                let promised = self.sure_for();
+                slot.silent_until = Some(self.clock.boot().saturating_add(promised));
+                promised
+            }
+        }
     }
 
     /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
@@ -394,8 +421,10 @@ impl Replica {
 
     async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
         let counters = &self.counters;
+        let sent = self.clock.boot();
         match self.store.keys.compare_and_swap(id, old, new).await {
             Swap::Applied => {
+                counters.note_commit(self.clock.boot().saturating_sub(sent));
                 Counters::add(&counters.swaps, 1);
                 SwapOutcome::Applied
             }
@@ -462,7 +491,7 @@ impl Replica {
         };
         let wall_ms = i64::try_from(self.clock.wall_us() / 1_000).unwrap_or(i64::MAX);
         let waited = wall_ms.saturating_sub(entry.created_at_ms).max(0);
-        let grant = Grant {
+        let grant = GrantNoted {
             cause: match at_once {
                 true => Cause::AtOnce,
                 false => Cause::Change,
@@ -477,7 +506,7 @@ impl Replica {
 
 fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
     let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
-    if let Some(Open {
+    if let Some(PendingCall {
         listener: Listener::Watch { news, .. },
         ..
     }) = slot.calls.get(&call)
@@ -494,6 +523,20 @@ fn datum(cell: Cell) -> Datum {
         value: cell.value,
         timestamp: cell.timestamp,
     }
+}
+
+/// Answers a call that is not handed in.
+fn refuse(listener: Listener, why: &str) {
+    let (Listener::Answer(reply)
+    | Listener::Watch {
+        begun: Some(reply), ..
+    }) = listener
+    else {
+        return;
+    };
+    let why = KeyError::StoreUnavailable(why.into());
+    // Whoever asked may be gone.
+    let _ = reply.send(Err(why.into()));
 }
 
 fn reason(error: StoreError) -> Arc<str> {

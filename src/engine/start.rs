@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 
 use super::api::EngineError;
 use super::calls::Engine;
-use super::current::{Current, Shared};
-use super::hand_over::hand_over_all;
+use super::current::{Current, EngineShared};
+use super::hand_over::{hand_over_all, keeps_volatile};
 use super::keys::Keys;
 use super::peers::Peers;
-use super::replica::{LogThrottles, Replica};
+use super::replica::{EngineLogThrottles, Replica};
 use super::requests::Requests;
-use super::sessions::{self, Sessions, Table};
+use super::sessions::{self, SessionTable, Sessions};
 use super::time::Time;
 use super::{recover, sweep, tasks};
 use crate::clock::{Clock, Ids};
@@ -38,6 +38,8 @@ pub struct EngineOptions {
     pub peers: Arc<dyn Peers>,
     /// The tables besides `default`.
     pub tables: Vec<TableName>,
+    /// Those whose keys are answered from memory, and committed later (H5); only of a store that replicas share.
+    pub write_back: BTreeSet<TableName>,
     /// The limits in force.
     pub limits: Limits,
     /// Its configured name, which stays over restarts; empty: its id.
@@ -66,7 +68,7 @@ impl Engine {
         let mut tables: BTreeSet<TableName> = tables.into_iter().collect();
         tables.insert(TableName::default_table());
         Engine {
-            shared: Arc::new(Shared::waiting(tables, limits, why)),
+            shared: Arc::new(EngineShared::waiting(tables, limits, why)),
         }
     }
 
@@ -108,6 +110,13 @@ impl Engine {
             return;
         };
         hand_over_all(&last, within / 2).await;
+        if keeps_volatile(&last) {
+            // The others may take them over only once that what was promised for them is past.
+            tracing::warn!("some locks could not be handed over; others wait for the replica TTL");
+            last.stopping.send_replace(true);
+            last.ended.send_replace(true);
+            return;
+        }
         end(&last).await;
     }
 }
@@ -117,12 +126,12 @@ async fn end(replica: &Arc<Replica>) {
     replica.stopping.send_replace(true);
     replica.ended.send_replace(true);
     if let Err(error) = replica.membership.stop().await {
-        tracing::warn!(%error, "that this replica stopped could not be written: others wait for its replica TTL");
+        tracing::warn!(%error, "could not mark this replica as stopped; others wait for its replica TTL");
     }
 }
 
 /// Each time that a replica is fenced, becomes a new one (H2).
-async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Replica>) {
+async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
         let mut fenced = last.membership.fenced();
@@ -166,7 +175,7 @@ async fn start_over(shared: Weak<Shared>, options: EngineOptions, first: Arc<Rep
     }
 }
 
-impl Shared {
+impl EngineShared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
         let moved = Arc::new(AtomicU64::new(u64::MAX));
@@ -247,7 +256,7 @@ impl Shared {
     ) -> Replica {
         let limits = self.limits.clone();
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
-        let table = Table::new(limits.sessions_max, limits.lock_refs_per_session_max);
+        let table = SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max);
         Replica {
             id: membership.id(),
             row: ReplicaRow {
@@ -265,6 +274,7 @@ impl Shared {
             zone: options.zone.clone(),
             moved,
             tables: self.tables.clone(),
+            write_back: options.write_back.clone(),
             key_limits: KeyLimits {
                 core: CoreLimits {
                     ahead_us_max: options.store.data.ahead_us_max(),
@@ -290,7 +300,7 @@ impl Shared {
             ended: tokio::sync::watch::Sender::new(false),
             counters: Arc::clone(&self.counters),
             activity: Arc::clone(&self.activity),
-            log_throttles: LogThrottles::default(),
+            log_throttles: EngineLogThrottles::default(),
         }
     }
 }

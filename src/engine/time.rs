@@ -18,10 +18,10 @@ pub(super) type AlarmAt = (Observed, u64);
 /// What this replica observes of time.
 pub(super) struct Time {
     clock: Arc<dyn Clock>,
-    inner: Mutex<Inner>,
+    inner: Mutex<TimeState>,
 }
 
-struct Inner {
+struct TimeState {
     observer: Observer,
     alarms: BTreeMap<AlarmAt, Arc<KeyId>>,
     next: u64,
@@ -31,7 +31,7 @@ impl Time {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Time {
             clock,
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(TimeState {
                 observer: Observer::new(GAP_MAX),
                 alarms: BTreeMap::new(),
                 next: 0,
@@ -39,7 +39,7 @@ impl Time {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, TimeState> {
         // Nothing below panics between two dependent changes, so a poisoned one is still whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::api::WatchEvent;
 use super::ask::Watching;
-use crate::key::machine::{EntryRef, EntryStatus, LeaseStatus};
+use crate::key::machine::{EntryRef, EntryStatus, LeaseSource, LeaseStatus};
 use crate::lock::KeyId;
 
 /// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
@@ -17,6 +17,7 @@ pub struct Watch {
     seen: Option<WatchEvent>,
     /// How long it is safe, as it was asked when it came to hold the key.
     valid_for: Duration,
+    durable: bool,
 }
 
 impl Watch {
@@ -33,6 +34,7 @@ impl Watch {
             lease,
             seen: None,
             valid_for: Duration::ZERO,
+            durable: false,
         }
     }
 
@@ -98,15 +100,23 @@ impl Watch {
         self.valid_for
     }
 
+    /// Whether it survives a crash of the replica that serves its key.
+    pub fn durable(&self) -> bool {
+        self.durable
+    }
+
     async fn ask_validity(&mut self) {
         let replica = &self.watching.replica;
-        self.valid_for = match self.lease {
-            LeaseStatus::Own { valid_for, .. } => valid_for,
-            LeaseStatus::Session(session) => {
+        let valid_for = match self.lease.source {
+            LeaseSource::Own { valid_for, .. } => valid_for,
+            LeaseSource::Session(session) => {
                 let renewed = replica.session_validity(session).await;
                 renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
             }
         };
+        let cell = &self.watching.cell;
+        self.durable = cell.slot().machine.is_durable(self.entry.seq);
+        self.valid_for = replica.promise(valid_for, self.durable);
         tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
     }
 }

@@ -8,13 +8,13 @@ use crate::lock::{
     CoreLimits, EndReason, EndedEntry, Fence, Lookup, ReplicaId, Seq, Tag, next_fence,
 };
 
-/// What a batch of commands makes of a state.
+/// What commands make of a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// The state after all of them, one version up if any of them changed it.
+    /// The state after all of them, as a write-through home commits it: one version up if any of them changed it.
     pub state: KeyState,
-    /// One outcome a command, in their order. Each tells of the state at its turn: a later command of the batch may
-    /// have ended the same entry again, so what holds now is asked of `state`.
+    /// One outcome a command, in their order. Each tells of the state at its turn: a later command may have ended the
+    /// same entry again, so what holds now is asked of `state`.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -30,44 +30,62 @@ pub struct Decider<'a> {
     pub limits: &'a CoreLimits,
 }
 
-/// Decides commands one after the other on a state: one batch, one new state, one compare-and-swap (write-through).
-///
-/// A batch gives what its commands give one by one, but for an entry that is granted and released within it: nobody
-/// was told so, and it leaves like a waiter.
+/// Decides commands one after the other on a state, as one change of the row of a write-through home.
 pub fn decide(state: &KeyState, commands: &[Command], by: Decider<'_>) -> Decision {
-    let mut batch = Batch {
-        holder_before: state.holder().map(|e| e.seq),
-        state: state.clone(),
-        first_left_ms: 0,
-        changed: false,
-        by,
-    };
-    let outcomes = commands
-        .iter()
-        .map(|command| batch.one(command).unwrap_or_else(Outcome::Refused))
-        .collect();
-    if batch.changed {
-        batch.state.reserve_nothing();
-        batch.state.first_left_ms = batch.first_left_ms;
+    let mut next = state.clone();
+    let mut changed = false;
+    let mut outcomes = Vec::with_capacity(commands.len());
+    for command in commands {
+        let applied = apply(&mut next, command, by);
+        changed |= applied.changed;
+        outcomes.push(applied.outcome);
+    }
+    if changed {
         // 2^64 changes of one key cannot be reached: at 60,000 a second it takes ten million years.
-        batch.state.version = batch.state.version.saturating_add(1);
+        next.version = state.version.saturating_add(1);
     }
     Decision {
-        state: batch.state,
+        state: next,
         outcomes,
     }
 }
 
-struct Batch<'a> {
-    /// The holder when the batch began.
-    holder_before: Option<Seq>,
-    state: KeyState,
+/// What came of one command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// What it came to.
+    pub outcome: Outcome,
+    /// The state is another one.
+    pub changed: bool,
+}
+
+/// Decides one command. A command that is refused changes nothing, and none changes the version.
+///
+/// What is reserved ahead of the row is not looked at: whoever tells of an outcome asks first whether the row allows it.
+pub fn apply(state: &mut KeyState, command: &Command, by: Decider<'_>) -> Applied {
+    let mut deciding = Deciding {
+        state,
+        first_left_ms: 0,
+        changed: false,
+        by,
+    };
+    let outcome = deciding.one(command).unwrap_or_else(Outcome::Refused);
+    if deciding.changed {
+        deciding.state.first_left_ms = deciding.first_left_ms;
+        deciding.state.reserve_nothing();
+    }
+    let changed = deciding.changed;
+    Applied { outcome, changed }
+}
+
+struct Deciding<'a> {
+    state: &'a mut KeyState,
     first_left_ms: u32,
     changed: bool,
     by: Decider<'a>,
 }
 
-impl Batch<'_> {
+impl Deciding<'_> {
     fn one(&mut self, command: &Command) -> Result<Outcome, Refusal> {
         if let Command::TakeOver { from, to, past } = command {
             return self.take_over(*from, *to, *past);
@@ -222,11 +240,10 @@ impl Batch<'_> {
             Ok(at) => at,
             Err(gone) => return Ok(gone),
         };
-        let held = self.holder_before == Some(seq) && self.state.grant != Fence::NONE;
-        self.end(at);
-        if held {
+        if at == 0 && self.state.grant != Fence::NONE {
             self.note_writes(writes);
         }
+        self.end(at);
         Ok(Outcome::Released)
     }
 

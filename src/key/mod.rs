@@ -7,8 +7,10 @@
 mod command;
 mod decide;
 pub mod machine;
+mod next_row;
 mod state;
 
 pub use command::{Command, NewEntry, Outcome, Refusal, WritesOfHolder};
-pub use decide::{Decider, Decision, decide};
+pub use decide::{Applied, Decider, Decision, apply, decide};
+pub use next_row::{CommitMode, NextRow, Reserve, Survivors, changes};
 pub use state::{Entry, Home, KeyState, Reserved};

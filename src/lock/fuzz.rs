@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{Fence, Key, KeyError, LockRef, Seq, TableName, Tag};
+use super::{Fence, InvalidKey, Key, LockRef, Seq, TableName, Tag};
 
 /// The longest error about a text, in bytes: it tells what is wrong, and does not repeat the text.
 const ERROR_BYTES_MAX: usize = 250;
@@ -43,11 +43,11 @@ fn key(text: &str, bytes_max: usize) {
             assert_eq!(key.as_str(), text);
             has_a_lock_ref(key);
         }
-        Err(KeyError::Empty { .. }) => assert_eq!(text, ""),
-        Err(KeyError::TooLong { bytes, max }) => {
+        Err(InvalidKey::Empty { .. }) => assert_eq!(text, ""),
+        Err(InvalidKey::TooLong { bytes, max }) => {
             assert!(!fits && bytes == text.len() && bytes > max);
         }
-        Err(KeyError::Control { at, .. }) => assert!(text[at..].starts_with(char::is_control)),
+        Err(InvalidKey::Control { at, .. }) => assert!(text[at..].starts_with(char::is_control)),
     }
 }
 

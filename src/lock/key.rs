@@ -58,7 +58,7 @@ pub struct Key(Arc<str>);
 
 /// Why a text is no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub enum InvalidKey {
     /// The key has no bytes.
     #[error("the key is empty; it takes 1 to {max} bytes")]
     Empty {
@@ -88,19 +88,19 @@ impl Key {
     pub const BYTES_MAX: usize = 1024;
 
     /// Checks a text against the limit in force (at most [`Key::BYTES_MAX`]).
-    pub fn parse(text: &str, bytes_max: usize) -> Result<Self, KeyError> {
+    pub fn parse(text: &str, bytes_max: usize) -> Result<Self, InvalidKey> {
         let max = bytes_max.min(Self::BYTES_MAX);
         if text.is_empty() {
-            return Err(KeyError::Empty { max });
+            return Err(InvalidKey::Empty { max });
         }
         if text.len() > max {
-            return Err(KeyError::TooLong {
+            return Err(InvalidKey::TooLong {
                 bytes: text.len(),
                 max,
             });
         }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
-            return Err(KeyError::Control {
+            return Err(InvalidKey::Control {
                 code: u32::from(c),
                 at,
             });
@@ -147,18 +147,18 @@ mod tests {
 
     #[test]
     fn a_key_names_its_fault_and_the_limit() {
-        assert_eq!(Key::parse("", 1024), Err(KeyError::Empty { max: 1024 }));
+        assert_eq!(Key::parse("", 1024), Err(InvalidKey::Empty { max: 1024 }));
         let long = "x".repeat(1025);
         assert_eq!(
             Key::parse(&long, 4096),
-            Err(KeyError::TooLong {
+            Err(InvalidKey::TooLong {
                 bytes: 1025,
                 max: 1024
             })
         );
         assert_eq!(
             Key::parse("a\u{7}b", 1024),
-            Err(KeyError::Control { code: 7, at: 1 })
+            Err(InvalidKey::Control { code: 7, at: 1 })
         );
         assert_eq!(
             Key::parse("grüße/日本", 1024).map(|k| k.to_string()),

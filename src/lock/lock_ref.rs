@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use uuid::Uuid;
 
 use super::fence::Fence;
-use super::key::{Key, KeyError, KeyId, TableName};
+use super::key::{InvalidKey, Key, KeyId, TableName};
 use super::state::Seq;
 
 /// What of a key is written as `%XX`: all but letters, digits and these.
@@ -110,11 +110,11 @@ pub struct LockRef {
 #[error(
     "not a lockRef: {0} (it looks like default/orders-42#17.k3vt9p2q, as CreateLockRef gave it)"
 )]
-pub struct LockRefError(Fault);
+pub struct LockRefError(LockRefFault);
 
 /// What is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Fault {
+enum LockRefFault {
     #[error("{0}")]
     Malformed(&'static str),
     #[error(
@@ -127,7 +127,7 @@ enum Fault {
 }
 
 fn malformed(what: &'static str) -> LockRefError {
-    LockRefError(Fault::Malformed(what))
+    LockRefError(LockRefFault::Malformed(what))
 }
 
 impl LockRef {
@@ -192,7 +192,7 @@ impl FromStr for LockRef {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.len() > Self::TEXT_BYTES_MAX {
-            return Err(LockRefError(Fault::TooLong { bytes: text.len() }));
+            return Err(LockRefError(LockRefFault::TooLong { bytes: text.len() }));
         }
         let (table, rest) = text
             .split_once('/')
@@ -206,8 +206,10 @@ impl FromStr for LockRef {
             .decode_utf8()
             .map_err(|_| malformed("its key is not UTF-8"))?;
         let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| match error {
-            KeyError::TooLong { bytes, .. } => LockRefError(Fault::KeyTooLong { bytes }),
-            KeyError::Empty { .. } | KeyError::Control { .. } => malformed("its key is malformed"),
+            InvalidKey::TooLong { bytes, .. } => LockRefError(LockRefFault::KeyTooLong { bytes }),
+            InvalidKey::Empty { .. } | InvalidKey::Control { .. } => {
+                malformed("its key is malformed")
+            }
         })?;
         if utf8_percent_encode(key.as_str(), ENCODED).to_string() != key_text {
             return Err(malformed("its key is not in the canonical spelling"));

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::lock_ref::Tag;
 
-/// The number of an entry in the queue of a key: dense, assigned by the committed order of Creates (I1), never
-/// reused. Starts at 1.
+/// The number of an entry in the queue of a key: assigned by the home of the key in the order of Creates (I1), rising,
+/// never reused. Starts at 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::peer::Presence;
-use super::shell::Shared;
+use super::shell::MembershipShared;
 use super::within::{GIVEN_UP_AFTER, within};
 use crate::lock::ReplicaId;
 use crate::store::{Life, LifeSwap, StoreError};
@@ -18,12 +18,12 @@ pub(super) const DECLARED_AT_ONCE: usize = 16;
 
 /// The one that declares a replica down. Others that want the same wait for it.
 struct Declaring<'a> {
-    shared: &'a Shared,
+    shared: &'a MembershipShared,
     id: ReplicaId,
 }
 
 impl<'a> Declaring<'a> {
-    fn begin(shared: &'a Shared, id: ReplicaId) -> Option<Self> {
+    fn begin(shared: &'a MembershipShared, id: ReplicaId) -> Option<Self> {
         let mut is_first = false;
         shared.declaring.send_if_modified(|open| {
             is_first = open.insert(id);
@@ -42,7 +42,7 @@ impl Drop for Declaring<'_> {
     }
 }
 
-impl Shared {
+impl MembershipShared {
     /// Swaps the life of a replica, within the bound of all requests.
     pub async fn swap_life(&self, id: ReplicaId, expected: Life, next: Life) -> LifeSwap {
         tokio::select! {

@@ -13,9 +13,9 @@ use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, StoreError};
 /// How many hand-over requests are worked at, at once.
 const OPEN_MAX: usize = 500;
 
-type Open = Arc<Mutex<BTreeSet<HandOverSubject>>>;
+type OpenSubjects = Arc<Mutex<BTreeSet<HandOverSubject>>>;
 
-fn locked(open: &Open) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
+fn locked(open: &OpenSubjects) -> MutexGuard<'_, BTreeSet<HandOverSubject>> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -26,7 +26,7 @@ pub struct OpenHandOver {
     pub request: HandOverRequest,
     store: Arc<dyn ClusterStore>,
     clock: Arc<dyn Clock>,
-    open: Open,
+    open: OpenSubjects,
 }
 
 impl OpenHandOver {
@@ -54,7 +54,7 @@ impl Drop for OpenHandOver {
 pub(super) struct HandOvers {
     store: Arc<dyn ClusterStore>,
     clock: Arc<dyn Clock>,
-    open: Open,
+    open: OpenSubjects,
     sender: mpsc::Sender<OpenHandOver>,
 }
 
@@ -67,7 +67,7 @@ impl HandOvers {
         HandOvers {
             store,
             clock,
-            open: Open::default(),
+            open: OpenSubjects::default(),
             sender,
         }
     }

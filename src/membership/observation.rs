@@ -39,7 +39,7 @@ impl ObservedTime {
 
 /// A read of the rows that was begun.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read {
+pub(super) struct BegunRead {
     number: u64,
     begun: Duration,
 }
@@ -109,16 +109,16 @@ impl Observation {
     }
 
     /// A read begins; `now` is CLOCK_BOOTTIME.
-    pub fn begin_read(&mut self, now: Duration) -> Read {
+    pub fn begin_read(&mut self, now: Duration) -> BegunRead {
         self.reads += 1;
-        Read {
+        BegunRead {
             number: self.reads,
             begun: now,
         }
     }
 
     /// All rows, as a read showed them. One that was overtaken by a later one counts for nothing.
-    pub fn saw(&mut self, read: Read, now: Duration, rows: &[ReplicaRow]) {
+    pub fn saw(&mut self, read: BegunRead, now: Duration, rows: &[ReplicaRow]) {
         if read.number <= self.seen {
             return;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::shell::Shared;
+use super::shell::MembershipShared;
 use super::surety::{LifeChange, OwnRow, Round};
 use super::wall_check::WallCheck;
 use super::within::within;
@@ -41,7 +41,7 @@ const CLOCK_EVERY: Duration = Duration::from_secs(30);
 const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 
 /// Begins the tasks of a replica. They end when it is fenced, stopped or dropped.
-pub(super) fn begin(shared: &Arc<Shared>) {
+pub(super) fn begin(shared: &Arc<MembershipShared>) {
     tokio::spawn(run_rounds(Arc::clone(shared)));
     tokio::spawn(look_now_and_then(Arc::clone(shared)));
     tokio::spawn(read_requests(Arc::clone(shared)));
@@ -51,7 +51,7 @@ fn apart(replica_ttl: Duration) -> Duration {
     (replica_ttl / PER_REPLICA_TTL).clamp(APART_MIN, APART_MAX)
 }
 
-async fn run_rounds(shared: Arc<Shared>) {
+async fn run_rounds(shared: Arc<MembershipShared>) {
     let shared = &shared;
     let mut ended = shared.ended.subscribe();
     let mut open = FuturesUnordered::new();
@@ -102,7 +102,7 @@ async fn run_rounds(shared: Arc<Shared>) {
     }
 }
 
-async fn run_round(shared: &Arc<Shared>, round: Round) {
+async fn run_round(shared: &Arc<MembershipShared>, round: Round) {
     let heartbeat = async {
         let Some(number) = round.heartbeat else {
             return false;
@@ -122,7 +122,7 @@ async fn run_round(shared: &Arc<Shared>, round: Round) {
 }
 
 /// Reads all rows; what it shows of this replica's own one.
-async fn read_all(shared: &Arc<Shared>) -> Option<OwnRow> {
+async fn read_all(shared: &Arc<MembershipShared>) -> Option<OwnRow> {
     let read = shared.observation().begin_read(shared.clock.boot());
     let rows = match within(&*shared.clock, shared.store.list_replicas()).await {
         Ok(rows) => rows,
@@ -156,7 +156,7 @@ fn own_row(rows: &[ReplicaRow], me: ReplicaId) -> OwnRow {
 
 /// Beside the rounds: hand-over requests are in a partition of their own, and whether this replica is sure must not wait
 /// for that.
-async fn read_requests(shared: Arc<Shared>) {
+async fn read_requests(shared: Arc<MembershipShared>) {
     let mut ended = shared.ended.subscribe();
     let reads = async {
         let seldom = apart(shared.replica_ttl);
@@ -181,7 +181,7 @@ async fn read_requests(shared: Arc<Shared>) {
 }
 
 /// Whether there are any.
-async fn read_hand_over_requests(shared: &Shared) -> bool {
+async fn read_hand_over_requests(shared: &MembershipShared) -> bool {
     let requests = shared.store.hand_over_requests(shared.me);
     match within(&*shared.clock, requests).await {
         Ok(requests) => {
@@ -203,7 +203,7 @@ async fn read_hand_over_requests(shared: &Shared) -> bool {
 }
 
 /// Changes the life of this replica, which is silent.
-async fn come_back(shared: &Shared, change: LifeChange) {
+async fn come_back(shared: &MembershipShared, change: LifeChange) {
     let (expected, next) = (Life::Up(change.expected), Life::Up(change.next));
     let came = shared.swap_life(shared.me, expected, next).await;
     shared.judge(|surety, now| surety.swapped(change, &came, now));
@@ -219,7 +219,7 @@ async fn come_back(shared: &Shared, change: LifeChange) {
 }
 
 /// The clock of the store, and rows that nobody asks for any more.
-async fn look_now_and_then(shared: Arc<Shared>) {
+async fn look_now_and_then(shared: Arc<MembershipShared>) {
     let mut ended = shared.ended.subscribe();
     loop {
         let is_off = shared
@@ -283,13 +283,13 @@ pub(super) async fn check_clock(
     Ok(())
 }
 
-fn warn(shared: &Shared, throttle: &LogThrottle, what: &str) {
+fn warn(shared: &MembershipShared, throttle: &LogThrottle, what: &str) {
     if let Some(times) = throttle.met(shared.clock.boot(), what) {
         tracing::warn!(times, "{what}");
     }
 }
 
-fn warn_of(shared: &Shared, throttle: &LogThrottle, what: &str, error: &StoreError) {
+fn warn_of(shared: &MembershipShared, throttle: &LogThrottle, what: &str, error: &StoreError) {
     if let Some(times) = throttle.met(shared.clock.boot(), &error.to_string()) {
         tracing::warn!(%error, times, "{what}");
     }

@@ -24,20 +24,20 @@ use crate::store::{ClusterStore, StoreError};
 /// To drop it without [`Membership::stop`] is to crash: its heartbeats end, and others declare it down in time.
 pub struct Membership {
     id: ReplicaId,
-    kind: Kind,
+    kind: MembershipKind,
 }
 
-enum Kind {
+enum MembershipKind {
     /// The process has its store alone.
     Alone {
         stopped: AtomicBool,
         fenced: watch::Sender<bool>,
     },
-    Shared(Arc<Shared>),
+    Shared(Arc<MembershipShared>),
 }
 
 /// What the tasks of one replica share.
-pub(super) struct Shared {
+pub(super) struct MembershipShared {
     pub me: ReplicaId,
     pub store: Arc<dyn ClusterStore>,
     pub clock: Arc<dyn Clock>,
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     pub replica_ttl: Duration,
     pub wall: Arc<WallCheck>,
     pub hand_overs: HandOvers,
-    pub log_throttles: LogThrottles,
+    pub log_throttles: MembershipLogThrottles,
     /// Wakes the rounds: a read is wanted now.
     pub sooner: Notify,
     /// Changes with every read of the rows.
@@ -63,7 +63,7 @@ pub(super) struct Shared {
 
 /// Faults that may go on.
 #[derive(Default)]
-pub(super) struct LogThrottles {
+pub(super) struct MembershipLogThrottles {
     pub heartbeat: LogThrottle,
     pub read: LogThrottle,
     pub stuck: LogThrottle,
@@ -85,17 +85,17 @@ impl Membership {
     pub fn alone(id: ReplicaId) -> Arc<Membership> {
         Arc::new(Membership {
             id,
-            kind: Kind::Alone {
+            kind: MembershipKind::Alone {
                 stopped: AtomicBool::new(false),
                 fenced: watch::Sender::new(false),
             },
         })
     }
 
-    pub(super) fn of(shared: Arc<Shared>) -> Arc<Membership> {
+    pub(super) fn of(shared: Arc<MembershipShared>) -> Arc<Membership> {
         Arc::new(Membership {
             id: shared.me,
-            kind: Kind::Shared(shared),
+            kind: MembershipKind::Shared(shared),
         })
     }
 
@@ -114,11 +114,11 @@ impl Membership {
     /// has its store alone.
     pub fn sure_until(&self) -> Result<Duration, NotSure> {
         match &self.kind {
-            Kind::Alone { stopped, .. } => match stopped.load(Ordering::SeqCst) {
+            MembershipKind::Alone { stopped, .. } => match stopped.load(Ordering::SeqCst) {
                 true => Err(NotSure::Stopped),
                 false => Ok(Duration::MAX),
             },
-            Kind::Shared(shared) => shared.sure_until(),
+            MembershipKind::Shared(shared) => shared.sure_until(),
         }
     }
 
@@ -126,8 +126,8 @@ impl Membership {
     /// another one.
     pub fn fenced(&self) -> watch::Receiver<bool> {
         match &self.kind {
-            Kind::Alone { fenced, .. } => fenced.subscribe(),
-            Kind::Shared(shared) => shared.fenced.subscribe(),
+            MembershipKind::Alone { fenced, .. } => fenced.subscribe(),
+            MembershipKind::Shared(shared) => shared.fenced.subscribe(),
         }
     }
 
@@ -135,8 +135,8 @@ impl Membership {
     pub fn presence(&self, id: ReplicaId) -> Presence {
         match &self.kind {
             _ if id == self.id => Presence::Local,
-            Kind::Alone { .. } => Presence::Down,
-            Kind::Shared(shared) => shared.observation().presence(id),
+            MembershipKind::Alone { .. } => Presence::Down,
+            MembershipKind::Shared(shared) => shared.observation().presence(id),
         }
     }
 
@@ -144,16 +144,16 @@ impl Membership {
     /// `Unsure` where the store does not answer within 2 s.
     pub async fn presence_after_read(&self, id: ReplicaId) -> Presence {
         match &self.kind {
-            Kind::Alone { .. } => self.presence(id),
-            Kind::Shared(shared) => shared.presence_after_read(id).await,
+            MembershipKind::Alone { .. } => self.presence(id),
+            MembershipKind::Shared(shared) => shared.presence_after_read(id).await,
         }
     }
 
     /// The other replicas that live.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         match &self.kind {
-            Kind::Alone { .. } => Vec::new(),
-            Kind::Shared(shared) => shared.observation().peers(),
+            MembershipKind::Alone { .. } => Vec::new(),
+            MembershipKind::Shared(shared) => shared.observation().peers(),
         }
     }
 
@@ -161,16 +161,16 @@ impl Membership {
     /// (H8). Restarts move nothing. An empty zone is none.
     pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
         match &self.kind {
-            Kind::Alone { .. } => Ranked::Local,
-            Kind::Shared(shared) => shared.observation().ranked(key, zone),
+            MembershipKind::Alone { .. } => Ranked::Local,
+            MembershipKind::Shared(shared) => shared.observation().ranked(key, zone),
         }
     }
 
     /// As [`Membership::ranked`] among the others: who should be the home of a key that this replica gives away.
     pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
         match &self.kind {
-            Kind::Alone { .. } => None,
-            Kind::Shared(shared) => shared.observation().next_ranked(key, zone),
+            MembershipKind::Alone { .. } => None,
+            MembershipKind::Shared(shared) => shared.observation().next_ranked(key, zone),
         }
     }
 
@@ -180,8 +180,8 @@ impl Membership {
     /// An error leaves open whether it is down: ask again. Takes 13 s at most, where the store does not answer.
     pub async fn declare_down(&self, id: ReplicaId) -> Result<bool, StoreError> {
         match &self.kind {
-            Kind::Alone { .. } => Ok(id != self.id),
-            Kind::Shared(shared) => shared.declare_down(id).await,
+            MembershipKind::Alone { .. } => Ok(id != self.id),
+            MembershipKind::Shared(shared) => shared.declare_down(id).await,
         }
     }
 
@@ -190,11 +190,11 @@ impl Membership {
     /// an error means that others may have to wait until they declare it down.
     pub async fn stop(&self) -> Result<(), StoreError> {
         match &self.kind {
-            Kind::Alone { stopped, .. } => {
+            MembershipKind::Alone { stopped, .. } => {
                 stopped.store(true, Ordering::SeqCst);
                 Ok(())
             }
-            Kind::Shared(shared) => shared.stop().await,
+            MembershipKind::Shared(shared) => shared.stop().await,
         }
     }
 
@@ -202,8 +202,8 @@ impl Membership {
     /// they were compared: then no fence is to be taken from it (I2).
     pub fn clock_off(&self) -> bool {
         match &self.kind {
-            Kind::Alone { .. } => false,
-            Kind::Shared(shared) => shared
+            MembershipKind::Alone { .. } => false,
+            MembershipKind::Shared(shared) => shared
                 .wall
                 .is_off(shared.clock.wall_us(), shared.clock.boot()),
         }
@@ -212,7 +212,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if let Kind::Shared(shared) = &self.kind {
+        if let MembershipKind::Shared(shared) = &self.kind {
             shared.ended.send_replace(true);
         }
     }
@@ -232,10 +232,10 @@ pub(super) struct Announced {
     pub observation: Observation,
 }
 
-impl Shared {
-    pub fn new(mut announced: Announced) -> Arc<Shared> {
+impl MembershipShared {
+    pub fn new(mut announced: Announced) -> Arc<MembershipShared> {
         let status = announced.surety.status(announced.clock.boot());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MembershipShared {
             me: announced.me,
             store: announced.store,
             clock: announced.clock,
@@ -244,7 +244,7 @@ impl Shared {
             replica_ttl: announced.replica_ttl,
             wall: announced.wall,
             hand_overs: announced.hand_overs,
-            log_throttles: LogThrottles::default(),
+            log_throttles: MembershipLogThrottles::default(),
             sooner: Notify::new(),
             reads: watch::Sender::new(0),
             declaring: watch::Sender::default(),
@@ -290,7 +290,7 @@ impl Shared {
                 tracing::warn!(%replica, "no heartbeat acknowledged in time: this replica answers nothing until it has heard of its store");
             }
             (Status::Silent, Status::SureUntil(_)) => {
-                tracing::info!(%replica, "this replica is sure that it is not taken for down, and answers");
+                tracing::info!(%replica, "heartbeats acknowledged again: answering");
             }
             (Status::SureUntil(_) | Status::Silent, Status::Fenced(by)) => {
                 tracing::error!(%replica, %by, "this replica is fenced for good");

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::hand_overs::{HandOvers, OpenHandOver};
 use super::observation::Observation;
 use super::rounds;
-use super::shell::{Announced, Membership, Shared};
+use super::shell::{Announced, Membership, MembershipShared};
 use super::surety::{Surety, safe_part};
 use super::wall_check::WallCheck;
 use super::within::{GIVEN_UP_AFTER, within};
@@ -18,7 +18,8 @@ use crate::store::{ClusterStore, Life, LifeSwap, ReplicaRow, StoreError};
 
 /// The replica TTL unless configured (H12).
 pub const REPLICA_TTL: Duration = Duration::from_secs(5);
-/// The shortest replica TTL.
+/// The shortest replica TTL, for any caller: a process counts as hung once it did not move for so long. What may be set
+/// (`peers.ttl`) is no shorter than 2 s: config/peers.rs.
 pub const REPLICA_TTL_MIN: Duration = Duration::from_secs(1);
 /// The longest replica TTL.
 pub const REPLICA_TTL_MAX: Duration = Duration::from_secs(600);
@@ -137,7 +138,7 @@ impl Starter {
         }
         // From here on it may serve, and whatever ends it ends its id.
         self.next = None;
-        let shared = Shared::new(Announced {
+        let shared = MembershipShared::new(Announced {
             me: row.id,
             ids: Arc::clone(&self.options.ids),
             moved: Arc::clone(&self.options.moved),

@@ -1,11 +1,11 @@
 //! This replica's life is swapped to Stopped, for good (H2).
 
 use super::declare::pauses;
-use super::shell::Shared;
-use super::surety::Stop;
+use super::shell::MembershipShared;
+use super::surety::StopOutcome;
 use crate::store::{Life, LifeSwap, StoreError};
 
-impl Shared {
+impl MembershipShared {
     pub async fn stop(&self) -> Result<(), StoreError> {
         let Some(mut expected) = self.judge(|surety, _| surety.stop()) else {
             return Ok(());
@@ -19,8 +19,8 @@ impl Shared {
             let came = self.swap_life(self.me, Life::Up(expected), Life::Stopped);
             let came = came.await;
             match self.judge(|surety, _| surety.stopped(&came)) {
-                Stop::Done => return Ok(()),
-                Stop::Again(life) => expected = life,
+                StopOutcome::Done => return Ok(()),
+                StopOutcome::Again(life) => expected = life,
             }
             if let LifeSwap::Unknown(error) | LifeSwap::NotStarted(error) = came {
                 tracing::warn!(%error, "could not mark this replica as stopped");

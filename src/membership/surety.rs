@@ -85,7 +85,7 @@ pub(super) enum Status {
 
 /// What came of the swap that stops this replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stop {
+pub(super) enum StopOutcome {
     /// Its row says so, or says that it is down.
     Done,
     /// To be sent again, if this life is in the row.
@@ -93,7 +93,7 @@ pub(super) enum Stop {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum SuretyPhase {
     /// `sent`: when the last round that counts was sent, or the swap or the announcement that this life began with.
     Sure {
         sent: Duration,
@@ -122,7 +122,7 @@ pub(super) struct Surety {
     life: u32,
     /// The highest life that was ever sent in a swap.
     tried: u32,
-    phase: Phase,
+    phase: SuretyPhase,
 }
 
 impl Surety {
@@ -136,27 +136,27 @@ impl Surety {
             heartbeat,
             life: Self::FIRST_LIFE,
             tried: Self::FIRST_LIFE,
-            phase: Phase::Sure { sent },
+            phase: SuretyPhase::Sure { sent },
         }
     }
 
     /// Whether it may answer at `now`.
     pub fn status(&mut self, now: Duration) -> Status {
-        if let Phase::Sure { sent } = self.phase {
+        if let SuretyPhase::Sure { sent } = self.phase {
             let until = sent.saturating_add(safe_part(self.replica_ttl));
             if now < until {
                 return Status::SureUntil(until);
             }
-            self.phase = Phase::Silent {
+            self.phase = SuretyPhase::Silent {
                 seen: self.life,
                 answered: false,
                 swapping: false,
             };
         }
         match self.phase {
-            Phase::Sure { .. } | Phase::Silent { .. } => Status::Silent,
-            Phase::Fenced(by) => Status::Fenced(by),
-            Phase::Stopped { .. } => Status::Stopped,
+            SuretyPhase::Sure { .. } | SuretyPhase::Silent { .. } => Status::Silent,
+            SuretyPhase::Fenced(by) => Status::Fenced(by),
+            SuretyPhase::Stopped { .. } => Status::Stopped,
         }
     }
 
@@ -210,13 +210,13 @@ impl Surety {
         let life = self.life;
         let mine = |own| matches!(own, OwnRow::Present { life: Life::Up(up), .. } if up == life);
         match &mut self.phase {
-            Phase::Sure { sent } => {
+            SuretyPhase::Sure { sent } => {
                 if acknowledged && own.is_some_and(mine) && round.life == Some(life) {
                     *sent = round.sent.max(*sent);
                 }
             }
-            Phase::Silent { answered, .. } => *answered |= acknowledged || own.is_some(),
-            Phase::Fenced(_) | Phase::Stopped { .. } => {}
+            SuretyPhase::Silent { answered, .. } => *answered |= acknowledged || own.is_some(),
+            SuretyPhase::Fenced(_) | SuretyPhase::Stopped { .. } => {}
         }
     }
 
@@ -224,7 +224,7 @@ impl Surety {
     /// anything since the last one.
     pub fn come_back(&mut self, now: Duration) -> Option<LifeChange> {
         self.status(now);
-        let Phase::Silent {
+        let SuretyPhase::Silent {
             seen,
             answered: answered @ true,
             swapping: swapping @ false,
@@ -246,7 +246,7 @@ impl Surety {
     /// What came of that swap. Nothing but an applied one makes sure: to find its life in the row proves nothing where
     /// another process has the same id.
     pub fn swapped(&mut self, change: LifeChange, came: &LifeSwap, now: Duration) {
-        let Phase::Silent {
+        let SuretyPhase::Silent {
             answered, swapping, ..
         } = &mut self.phase
         else {
@@ -256,7 +256,7 @@ impl Surety {
         match came {
             LifeSwap::Applied => {
                 self.life = change.next;
-                self.phase = Phase::Sure { sent: change.sent };
+                self.phase = SuretyPhase::Sure { sent: change.sent };
                 self.status(now);
             }
             LifeSwap::Conflict(row) => {
@@ -271,28 +271,28 @@ impl Surety {
     /// more: its id may be another's.
     pub fn stop(&mut self) -> Option<u32> {
         let seen = match self.phase {
-            Phase::Sure { .. } => self.life,
-            Phase::Silent { seen, .. } | Phase::Stopped { seen } => seen,
-            Phase::Fenced(_) => return None,
+            SuretyPhase::Sure { .. } => self.life,
+            SuretyPhase::Silent { seen, .. } | SuretyPhase::Stopped { seen } => seen,
+            SuretyPhase::Fenced(_) => return None,
         };
-        self.phase = Phase::Stopped { seen };
+        self.phase = SuretyPhase::Stopped { seen };
         Some(seen)
     }
 
     /// What came of that swap.
-    pub fn stopped(&mut self, came: &LifeSwap) -> Stop {
-        let Phase::Stopped { seen } = &mut self.phase else {
-            return Stop::Done;
+    pub fn stopped(&mut self, came: &LifeSwap) -> StopOutcome {
+        let SuretyPhase::Stopped { seen } = &mut self.phase else {
+            return StopOutcome::Done;
         };
         match came {
-            LifeSwap::Applied => Stop::Done,
+            LifeSwap::Applied => StopOutcome::Done,
             // A swap of its own of unknown outcome was applied.
             LifeSwap::Conflict(Some(Life::Up(up))) if (self.life..=self.tried).contains(up) => {
                 *seen = *up;
-                Stop::Again(*up)
+                StopOutcome::Again(*up)
             }
-            LifeSwap::Conflict(_) => Stop::Done,
-            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => Stop::Again(*seen),
+            LifeSwap::Conflict(_) => StopOutcome::Done,
+            LifeSwap::Unknown(_) | LifeSwap::NotStarted(_) => StopOutcome::Again(*seen),
         }
     }
 
@@ -304,7 +304,7 @@ impl Surety {
                 self.fence(FencedBy::Life(up));
             }
             Some(Life::Up(up)) => {
-                if let Phase::Silent { seen, .. } = &mut self.phase {
+                if let SuretyPhase::Silent { seen, .. } = &mut self.phase {
                     *seen = up;
                 }
             }
@@ -318,7 +318,7 @@ impl Surety {
             (Life::Stopped, _) => self.fence(FencedBy::Stopped),
             (Life::Up(up), _) if up > self.tried => self.fence(FencedBy::Life(up)),
             // A swap of unknown outcome was applied. (While sure, no tried life is above its own.)
-            (Life::Up(up), Phase::Silent { seen, .. }) => *seen = up.max(*seen),
+            (Life::Up(up), SuretyPhase::Silent { seen, .. }) => *seen = up.max(*seen),
             // Of a read that was begun before the last change.
             (Life::Up(_), _) => {}
         }
@@ -326,8 +326,10 @@ impl Surety {
 
     fn fence(&mut self, by: FencedBy) {
         match self.phase {
-            Phase::Sure { .. } | Phase::Silent { .. } => self.phase = Phase::Fenced(by),
-            Phase::Fenced(_) | Phase::Stopped { .. } => {}
+            SuretyPhase::Sure { .. } | SuretyPhase::Silent { .. } => {
+                self.phase = SuretyPhase::Fenced(by)
+            }
+            SuretyPhase::Fenced(_) | SuretyPhase::Stopped { .. } => {}
         }
     }
 }

@@ -9,17 +9,17 @@ const APART_US_MAX: u64 = 60_000_000;
 /// What the last read of the store's clock showed. The wall clock may be set at any time after it, which CLOCK_BOOTTIME
 /// shows.
 #[derive(Debug, Default)]
-pub(super) struct WallCheck(Mutex<Seen>);
+pub(super) struct WallCheck(Mutex<ClockRead>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct ClockRead {
     is_off: bool,
     /// What both clocks of this machine showed when it agreed.
     agreed: Option<(u64, Duration)>,
 }
 
 impl WallCheck {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ClockRead> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

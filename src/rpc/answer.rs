@@ -159,6 +159,7 @@ pub fn created(created: CreatedLockRef) -> proto::CreateLockRefResponse {
         value: fields.value,
         exists: fields.exists,
         already_existed: created.existed,
+        durable: created.durable,
     }
 }
 
@@ -173,6 +174,7 @@ pub fn acquired(acquired: Acquired) -> proto::AcquireLockResponse {
         valid_for: Some(duration(acquired.valid_for)),
         value: fields.value,
         exists: fields.exists,
+        durable: acquired.durable,
     }
 }
 

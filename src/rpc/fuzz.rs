@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::deadline::Deadline;
 use super::page::{self, Listing};
-use super::parse::{self, Invalid, Problem};
+use super::parse::{self, FieldProblem, Invalid};
 use crate::engine::LeaseId;
 use crate::limits::Limits;
 use crate::lock::{Key, LockRef};
@@ -67,7 +67,7 @@ fn read<C>(token: &str, after: Result<Option<C>, Invalid>) -> Option<C> {
         Err(error) => {
             assert_eq!(
                 (error.field, error.problem),
-                ("page_token", Problem::PageToken)
+                ("page_token", FieldProblem::PageToken)
             );
             None
         }

@@ -7,10 +7,9 @@ use fermata_proto::{AcquireLockRequest, AcquireLockResponse, LockState, ReleaseL
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
-use super::calls::{AcquireLock, Call as _, ReleaseLock};
+use super::calls::{AcquireLock, ReleaseLock, UnaryCall as _};
 use super::deadline::{Deadline, later};
-use super::router::Router;
-use super::served::Served;
+use super::route::{Router, Served};
 use super::status;
 use super::stopping::Stopping;
 

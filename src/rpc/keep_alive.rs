@@ -16,9 +16,9 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::calls::{Call as _, CallContext, KeepAlive};
+use super::calls::{CallContext, KeepAlive, UnaryCall as _};
 use super::deadline::later;
-use super::router::Router;
+use super::route::Router;
 use super::status;
 use super::stopping::Stopping;
 use crate::lock::SessionId;
@@ -85,19 +85,19 @@ impl Connected {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<KeepAliveResponse, Status> {
-        let sign = KeepAlive::parse(ask, context)?;
-        if let Some(session) = sign.session() {
+        let renewal = KeepAlive::parse(ask, context)?;
+        if let Some(session) = renewal.session() {
             self.sessions().note(session);
         }
-        let answer = match self.router.make(&sign, context, answer_by).await {
+        let answer = match self.router.make(&renewal, context, answer_by).await {
             Ok(served) => served.answer,
             // It says something of this lease only: the others on the stream go on.
             Err(status) if is_of_one_lease(&status) && !self.is_ending(context) => {
-                return Ok(sign.nothing_safe(EndReason::Unspecified));
+                return Ok(renewal.nothing_safe(EndReason::Unspecified));
             }
             Err(status) => return Err(status),
         };
-        if let Some(session) = sign.session()
+        if let Some(session) = renewal.session()
             && answer.disconnect_grace.is_none()
         {
             self.sessions().forget(&session);

@@ -21,7 +21,7 @@ use super::calls::ForceRelease;
 use super::deadline::{Deadline, by, within};
 use super::page::{self, Filling, Listing};
 use super::peer::PeerClient;
-use super::router::Router;
+use super::route::Router;
 use super::{answer, parse, status};
 use crate::clock::Ids;
 use crate::engine::Engine;

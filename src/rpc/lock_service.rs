@@ -23,9 +23,9 @@ use super::calls::{
 };
 use super::deadline::{Deadline, within};
 use super::peer::PeerClient;
-use super::router::Router;
+use super::route::{Router, watch_relay};
 use super::stopping::Stopping;
-use super::{answer, give_up, keep_alive, parse, status, watch_relay};
+use super::{answer, give_up, keep_alive, parse, status};
 use crate::clock::Ids;
 use crate::engine::Engine;
 

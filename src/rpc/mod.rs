@@ -12,7 +12,6 @@ pub mod deadline;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod give_up;
-pub mod homes;
 mod keep_alive;
 pub mod lock_admin;
 pub mod lock_service;
@@ -20,10 +19,7 @@ pub mod page;
 pub mod parse;
 pub mod peer;
 pub mod route;
-pub mod router;
-pub mod served;
 pub mod status;
 pub mod stopping;
 mod timely_body;
 pub mod watch;
-mod watch_relay;

@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use super::parse::{Invalid, Problem, at};
+use super::parse::{FieldProblem, Invalid, at};
 use crate::engine::Page;
 use crate::limits::Limits;
 use crate::lock::Key;
@@ -38,7 +38,7 @@ pub fn most(
     match usize::try_from(asked) {
         Ok(0) => Ok(default.min(max)),
         Ok(asked) => Ok(asked.min(max)),
-        Err(_) => at(field, Err(Problem::Negative)),
+        Err(_) => at(field, Err(FieldProblem::Negative)),
     }
 }
 
@@ -75,7 +75,7 @@ impl Listing {
         let cursor = cursor(token)
             .and_then(|cursor| cursor.parse().ok())
             .filter(|cursor: &C| self.token(&cursor.to_string()) == token)
-            .ok_or(Problem::PageToken);
+            .ok_or(FieldProblem::PageToken);
         at("page_token", cursor).map(Some)
     }
 
@@ -185,7 +185,7 @@ pub fn key_after(listing: &Listing, token: &str) -> Result<Option<Key>, Invalid>
     match listing.after::<String>(token)? {
         None => Ok(None),
         Some(text) => {
-            let key = Key::parse(&text, Key::BYTES_MAX).map_err(|_| Problem::PageToken);
+            let key = Key::parse(&text, Key::BYTES_MAX).map_err(|_| FieldProblem::PageToken);
             at("page_token", key).map(Some)
         }
     }
@@ -233,7 +233,7 @@ mod tests {
         ] {
             assert_eq!(
                 after(&listing, &bad).map_err(|e| e.problem),
-                Err(Problem::PageToken),
+                Err(FieldProblem::PageToken),
                 "{bad}"
             );
         }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(size(i32::MAX, 100, &limits), Ok(1_000));
         assert_eq!(
             size(-1, 100, &limits).map_err(|e| (e.field, e.problem)),
-            Err(("page_size", Problem::Negative))
+            Err(("page_size", FieldProblem::Negative))
         );
     }
 

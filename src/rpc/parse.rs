@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
 use crate::lock::{
-    Key, KeyError, KeyId, LockRef, LockRefError, Mode, SessionId, TableName, TableNameError,
+    InvalidKey, Key, KeyId, LockRef, LockRefError, Mode, SessionId, TableName, TableNameError,
 };
 
 /// A field of a request that cannot be used.
@@ -20,12 +20,12 @@ pub struct Invalid {
     /// Its path in the request.
     pub field: &'static str,
     /// What is wrong with it.
-    pub problem: Problem,
+    pub problem: FieldProblem,
 }
 
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum FieldProblem {
     /// It is needed.
     #[error("must not be empty")]
     Missing,
@@ -108,7 +108,7 @@ pub enum Problem {
 }
 
 /// Names the field of a problem.
-pub(super) fn at<T>(field: &'static str, parsed: Result<T, Problem>) -> Result<T, Invalid> {
+pub(super) fn at<T>(field: &'static str, parsed: Result<T, FieldProblem>) -> Result<T, Invalid> {
     parsed.map_err(|problem| Invalid { field, problem })
 }
 
@@ -117,7 +117,7 @@ pub fn table(text: &str) -> Result<TableName, Invalid> {
     if text.is_empty() {
         return Ok(TableName::default_table());
     }
-    at("table", TableName::parse(text).map_err(Problem::Table))
+    at("table", TableName::parse(text).map_err(FieldProblem::Table))
 }
 
 /// `key` and `table`.
@@ -128,15 +128,15 @@ pub fn key_id(key: &str, table_name: &str, limits: &Limits) -> Result<KeyId, Inv
 }
 
 /// In the words, and under the names of limits, that all fields share.
-fn key_text(text: &str, limits: &Limits) -> Result<Key, Problem> {
+fn key_text(text: &str, limits: &Limits) -> Result<Key, FieldProblem> {
     Key::parse(text, limits.key_bytes_max).map_err(|error| match error {
-        KeyError::Empty { .. } => Problem::Missing,
-        KeyError::TooLong { bytes, max } => Problem::TooLong {
+        InvalidKey::Empty { .. } => FieldProblem::Missing,
+        InvalidKey::TooLong { bytes, max } => FieldProblem::TooLong {
             bytes,
             max,
             limit: "limits.key_bytes_max",
         },
-        KeyError::Control { at, .. } => Problem::Control { at },
+        InvalidKey::Control { at, .. } => FieldProblem::Control { at },
     })
 }
 
@@ -145,11 +145,11 @@ pub fn lock_ref(text: &str) -> Result<LockRef, Invalid> {
     at("lock_ref", lock_ref_text(text))
 }
 
-fn lock_ref_text(text: &str) -> Result<LockRef, Problem> {
+fn lock_ref_text(text: &str) -> Result<LockRef, FieldProblem> {
     if text.is_empty() {
-        return Err(Problem::Missing);
+        return Err(FieldProblem::Missing);
     }
-    text.parse().map_err(Problem::LockRef)
+    text.parse().map_err(FieldProblem::LockRef)
 }
 
 /// `request_id`: a missing one is made by `make`.
@@ -160,10 +160,10 @@ pub fn request_id(text: &str, make: impl FnOnce() -> Uuid) -> Result<Uuid, Inval
     at("request_id", uuid(text))
 }
 
-fn uuid(text: &str) -> Result<Uuid, Problem> {
-    let id = Uuid::try_parse(text).map_err(|_| Problem::NotUuid)?;
+fn uuid(text: &str) -> Result<Uuid, FieldProblem> {
+    let id = Uuid::try_parse(text).map_err(|_| FieldProblem::NotUuid)?;
     if id.is_nil() || id.is_max() {
-        return Err(Problem::ConstantUuid);
+        return Err(FieldProblem::ConstantUuid);
     }
     Ok(id)
 }
@@ -171,7 +171,7 @@ fn uuid(text: &str) -> Result<Uuid, Problem> {
 /// `session` where only one from OpenSession will do.
 pub fn session(text: &str) -> Result<SessionId, Invalid> {
     let parsed = if text.is_empty() {
-        Err(Problem::Missing)
+        Err(FieldProblem::Missing)
     } else {
         uuid(text).map(SessionId)
     };
@@ -181,13 +181,13 @@ pub fn session(text: &str) -> Result<SessionId, Invalid> {
 /// `session` where a lockRef without a session keeps itself alive. A grant on it does not matter.
 pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
     let parsed = if text.is_empty() {
-        Err(Problem::Missing)
+        Err(FieldProblem::Missing)
     } else if text.contains('/') {
         lock_ref_text(text).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
     } else {
         match uuid(text) {
             Ok(id) => Ok(LeaseId::Session(SessionId(id))),
-            Err(Problem::NotUuid) => Err(Problem::NotASession),
+            Err(FieldProblem::NotUuid) => Err(FieldProblem::NotASession),
             Err(other) => Err(other),
         }
     };
@@ -204,7 +204,7 @@ pub fn live_by(
         return ttl_ms(ttl, limits).map(LiveBy::Ttl);
     }
     if ttl.is_some() {
-        return at("ttl", Err(Problem::TogetherWith("session")));
+        return at("ttl", Err(FieldProblem::TogetherWith("session")));
     }
     session(session_text).map(LiveBy::Session)
 }
@@ -220,9 +220,9 @@ pub fn ttl_ms(ttl: Option<&prost_types::Duration>, limits: &Limits) -> Result<u3
     )
 }
 
-fn ttl_in_range(ttl: Duration, limits: &Limits) -> Result<u32, Problem> {
+fn ttl_in_range(ttl: Duration, limits: &Limits) -> Result<u32, FieldProblem> {
     let (min_ms, max_ms) = (limits.ttl_min_ms, limits.ttl_max_ms);
-    ms_in_range(ttl, min_ms, max_ms).map_err(|given_ms| Problem::TtlOutOfRange {
+    ms_in_range(ttl, min_ms, max_ms).map_err(|given_ms| FieldProblem::TtlOutOfRange {
         given_ms,
         min_ms,
         max_ms,
@@ -240,7 +240,7 @@ pub fn disconnect_grace_ms(
     };
     let min_ms = limits.disconnect_grace_min_ms;
     let parsed = duration(grace).and_then(|grace| {
-        ms_in_range(grace, min_ms, ttl_ms).map_err(|given_ms| Problem::GraceOutOfRange {
+        ms_in_range(grace, min_ms, ttl_ms).map_err(|given_ms| FieldProblem::GraceOutOfRange {
             given_ms,
             min_ms,
             ttl_ms,
@@ -259,16 +259,16 @@ fn ms_in_range(span: Duration, min_ms: u32, max_ms: u32) -> Result<u32, u64> {
 }
 
 /// A span of time that is not negative. (prost's own conversion overflows on the least number.)
-fn duration(given: &prost_types::Duration) -> Result<Duration, Problem> {
+fn duration(given: &prost_types::Duration) -> Result<Duration, FieldProblem> {
     let nanos_fit = (-999_999_999..=999_999_999).contains(&given.nanos);
     let signs_agree =
         given.seconds == 0 || given.nanos == 0 || (given.seconds < 0) == (given.nanos < 0);
     if !nanos_fit || !signs_agree {
-        return Err(Problem::Duration);
+        return Err(FieldProblem::Duration);
     }
     match (u64::try_from(given.seconds), u32::try_from(given.nanos)) {
         (Ok(seconds), Ok(nanos)) => Ok(Duration::new(seconds, nanos)),
-        (Err(_), _) | (_, Err(_)) => Err(Problem::Negative),
+        (Err(_), _) | (_, Err(_)) => Err(FieldProblem::Negative),
     }
 }
 
@@ -284,7 +284,7 @@ pub fn wait(wait: Option<&prost_types::Duration>, limits: &Limits) -> Result<Dur
 pub fn mode(number: i32) -> Result<Mode, Invalid> {
     match proto::LockMode::try_from(number) {
         Ok(proto::LockMode::Unspecified | proto::LockMode::Exclusive) => Ok(Mode::Exclusive),
-        Err(_) => at("mode", Err(Problem::UnknownMode(number))),
+        Err(_) => at("mode", Err(FieldProblem::UnknownMode(number))),
     }
 }
 
@@ -307,7 +307,7 @@ pub fn forced_by(text: String, limits: &Limits) -> Result<String, Invalid> {
 /// `reason` of a ForceRelease.
 pub fn reason(text: String, limits: &Limits) -> Result<String, Invalid> {
     if text.is_empty() {
-        return at("reason", Err(Problem::Missing));
+        return at("reason", Err(FieldProblem::Missing));
     }
     at(
         "reason",
@@ -316,17 +316,17 @@ pub fn reason(text: String, limits: &Limits) -> Result<String, Invalid> {
 }
 
 /// Words that are shown to people: control characters could change what a terminal shows.
-fn label(text: String, max: usize, limit: &'static str) -> Result<String, Problem> {
+fn label(text: String, max: usize, limit: &'static str) -> Result<String, FieldProblem> {
     fits(text.len(), max, limit)?;
     match text.char_indices().find(|(_, c)| c.is_control()) {
-        Some((at, _)) => Err(Problem::Control { at }),
+        Some((at, _)) => Err(FieldProblem::Control { at }),
         None => Ok(text),
     }
 }
 
-fn fits(bytes: usize, max: usize, limit: &'static str) -> Result<(), Problem> {
+fn fits(bytes: usize, max: usize, limit: &'static str) -> Result<(), FieldProblem> {
     if bytes > max {
-        return Err(Problem::TooLong { bytes, max, limit });
+        return Err(FieldProblem::TooLong { bytes, max, limit });
     }
     Ok(())
 }
@@ -345,7 +345,7 @@ pub fn put(value: Bytes, limits: &Limits) -> Result<Mutation, Invalid> {
     at("value", value_fits(&value, limits)).map(|()| Mutation::Put(value))
 }
 
-fn value_fits(value: &Bytes, limits: &Limits) -> Result<(), Problem> {
+fn value_fits(value: &Bytes, limits: &Limits) -> Result<(), FieldProblem> {
     fits(
         value.len(),
         limits.value_bytes_max,
@@ -364,7 +364,7 @@ pub fn mutation(
             at("put.value", value_fits(&put.value, limits)).map(|()| Some(Mutation::Put(put.value)))
         }
         Some(put) if put.value.is_empty() => Ok(Some(Mutation::Delete)),
-        Some(_) => at("put.value", Err(Problem::DeleteWithValue)),
+        Some(_) => at("put.value", Err(FieldProblem::DeleteWithValue)),
     }
 }
 

@@ -17,7 +17,7 @@ fn made() -> Uuid {
 }
 
 /// The field and the problem of what was refused.
-fn refused<T: std::fmt::Debug>(parsed: Result<T, Invalid>) -> (&'static str, Problem) {
+fn refused<T: std::fmt::Debug>(parsed: Result<T, Invalid>) -> (&'static str, FieldProblem) {
     let invalid = parsed.unwrap_err();
     (invalid.field, invalid.problem)
 }
@@ -28,11 +28,11 @@ fn a_key_goes_to_the_default_table_unless_told_otherwise() {
     assert_eq!(key_id("a", "t", &limits()).unwrap().to_string(), "t/a");
     assert_eq!(
         refused(key_id("", "t", &limits())),
-        ("key", Problem::Missing)
+        ("key", FieldProblem::Missing)
     );
     assert_eq!(
         refused(key_id("a\n", "t", &limits())),
-        ("key", Problem::Control { at: 1 })
+        ("key", FieldProblem::Control { at: 1 })
     );
     assert_eq!(refused(key_id("a", "no-table", &limits())).0, "table");
     let long = refused(key_id(&"x".repeat(1025), "", &limits()));
@@ -45,11 +45,11 @@ fn a_missing_request_id_is_made_and_a_constant_one_refused() {
     assert_eq!(request_id(ID, made), Ok(Uuid::try_parse(ID).unwrap()));
     assert_eq!(
         refused(request_id("x", made)),
-        ("request_id", Problem::NotUuid)
+        ("request_id", FieldProblem::NotUuid)
     );
     for constant in [Uuid::nil(), Uuid::max()] {
         let parsed = request_id(&constant.to_string(), made);
-        assert_eq!(refused(parsed), ("request_id", Problem::ConstantUuid));
+        assert_eq!(refused(parsed), ("request_id", FieldProblem::ConstantUuid));
     }
 }
 
@@ -60,16 +60,16 @@ fn a_session_is_a_uuid_or_a_lock_ref_whose_grant_does_not_matter() {
     let own = LeaseId::LockRef("default/a#1.k3vt9p2q".parse().unwrap());
     assert_eq!(lease("default/a#1.k3vt9p2q"), Ok(own.clone()));
     assert_eq!(lease("default/a#1.k3vt9p2q@9"), Ok(own));
-    assert_eq!(refused(lease("")), ("session", Problem::Missing));
-    assert_eq!(refused(lease("x")), ("session", Problem::NotASession));
+    assert_eq!(refused(lease("")), ("session", FieldProblem::Missing));
+    assert_eq!(refused(lease("x")), ("session", FieldProblem::NotASession));
     assert!(matches!(
         refused(lease("t/a#1")),
-        ("session", Problem::LockRef(_))
+        ("session", FieldProblem::LockRef(_))
     ));
     assert_eq!(session(ID), Ok(id));
     assert_eq!(
         refused(session("default/a#1.k3vt9p2q")),
-        ("session", Problem::NotUuid)
+        ("session", FieldProblem::NotUuid)
     );
 }
 
@@ -86,7 +86,10 @@ fn an_entry_lives_by_a_session_or_by_its_own_ttl() {
     );
     assert_eq!(live_by(ID, None, &limits()).map(ttl), Ok(None));
     let both = live_by(ID, Some(&span(2, 0)), &limits());
-    assert_eq!(refused(both), ("ttl", Problem::TogetherWith("session")));
+    assert_eq!(
+        refused(both),
+        ("ttl", FieldProblem::TogetherWith("session"))
+    );
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_ttl_is_rounded_up_to_milliseconds_and_kept_in_range() {
         let (field, problem) = refused(ms(seconds, nanos));
         assert_eq!(field, "ttl");
         assert!(
-            matches!(problem, Problem::TtlOutOfRange { .. }),
+            matches!(problem, FieldProblem::TtlOutOfRange { .. }),
             "{seconds} {nanos}"
         );
         assert!(problem.to_string().contains("1000 to 3600000"), "{problem}");
@@ -128,10 +131,10 @@ fn a_disconnect_grace_is_at_most_the_ttl_of_its_session() {
 fn a_duration_that_is_none_is_refused_whatever_its_numbers() {
     let parsed = |seconds, nanos| refused(wait(Some(&span(seconds, nanos)), &limits()));
     for (seconds, nanos) in [(-1, 0), (0, -1), (-1, -1), (i64::MIN, 0)] {
-        assert_eq!(parsed(seconds, nanos), ("wait", Problem::Negative));
+        assert_eq!(parsed(seconds, nanos), ("wait", FieldProblem::Negative));
     }
     for (seconds, nanos) in [(1, -1), (-1, 1), (0, 1_000_000_000), (i64::MIN, i32::MIN)] {
-        assert_eq!(parsed(seconds, nanos), ("wait", Problem::Duration));
+        assert_eq!(parsed(seconds, nanos), ("wait", FieldProblem::Duration));
     }
 }
 
@@ -154,7 +157,7 @@ fn words_for_people_have_a_length_and_no_control_characters() {
         long,
         (
             "owner",
-            Problem::TooLong {
+            FieldProblem::TooLong {
                 bytes: 129,
                 max: 128,
                 limit
@@ -162,10 +165,10 @@ fn words_for_people_have_a_length_and_no_control_characters() {
         )
     );
     let escape = refused(owner("a\u{1b}[2J".to_owned(), &limits()));
-    assert_eq!(escape, ("owner", Problem::Control { at: 1 }));
+    assert_eq!(escape, ("owner", FieldProblem::Control { at: 1 }));
     assert_eq!(
         refused(reason(String::new(), &limits())),
-        ("reason", Problem::Missing)
+        ("reason", FieldProblem::Missing)
     );
     assert_eq!(refused(reason("x".repeat(257), &limits())).0, "reason");
     assert_eq!(forced_by(String::new(), &limits()), Ok(String::new()));
@@ -205,7 +208,7 @@ fn a_mutation_writes_or_deletes() {
     assert_eq!(given(b"", true), Ok(Some(Mutation::Delete)));
     assert_eq!(
         refused(given(b"v", true)),
-        ("put.value", Problem::DeleteWithValue)
+        ("put.value", FieldProblem::DeleteWithValue)
     );
 }
 
@@ -213,5 +216,5 @@ fn a_mutation_writes_or_deletes() {
 fn a_mode_that_this_server_does_not_know_is_refused() {
     assert_eq!(mode(0), Ok(Mode::Exclusive));
     assert_eq!(mode(1), Ok(Mode::Exclusive));
-    assert_eq!(refused(mode(2)), ("mode", Problem::UnknownMode(2)));
+    assert_eq!(refused(mode(2)), ("mode", FieldProblem::UnknownMode(2)));
 }

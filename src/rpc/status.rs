@@ -14,7 +14,7 @@ use tonic_types::{
     BadRequest, ErrorDetails, FieldViolation, QuotaFailure, QuotaViolation, StatusExt,
 };
 
-use super::parse::{Invalid, Problem};
+use super::parse::{FieldProblem, Invalid};
 use crate::engine::EngineError;
 use crate::lock::{EndReason, EndedAs};
 
@@ -193,27 +193,27 @@ fn end_name(reason: proto::EndReason) -> &'static str {
 pub fn of_invalid(invalid: &Invalid) -> Status {
     let builder = |reason| StatusBuilder::new(Code::InvalidArgument, invalid.to_string(), reason);
     match &invalid.problem {
-        Problem::Missing => builder("MISSING"),
-        Problem::TooLong { limit, max, .. } => {
+        FieldProblem::Missing => builder("MISSING"),
+        FieldProblem::TooLong { limit, max, .. } => {
             builder("TOO_LARGE").with("limit", limit).with("max", max)
         }
-        Problem::Negative => builder("OUT_OF_RANGE"),
-        Problem::TtlOutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
+        FieldProblem::Negative => builder("OUT_OF_RANGE"),
+        FieldProblem::TtlOutOfRange { min_ms, max_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", max_ms),
-        Problem::GraceOutOfRange { min_ms, ttl_ms, .. } => builder("OUT_OF_RANGE")
+        FieldProblem::GraceOutOfRange { min_ms, ttl_ms, .. } => builder("OUT_OF_RANGE")
             .with("min_ms", min_ms)
             .with("max_ms", ttl_ms),
-        Problem::Table(_)
-        | Problem::LockRef(_)
-        | Problem::Control { .. }
-        | Problem::NotUuid
-        | Problem::ConstantUuid
-        | Problem::NotASession
-        | Problem::Duration
-        | Problem::UnknownMode(_)
-        | Problem::PageToken => builder("MALFORMED"),
-        Problem::TogetherWith(_) | Problem::DeleteWithValue => builder("CONFLICTING"),
+        FieldProblem::Table(_)
+        | FieldProblem::LockRef(_)
+        | FieldProblem::Control { .. }
+        | FieldProblem::NotUuid
+        | FieldProblem::ConstantUuid
+        | FieldProblem::NotASession
+        | FieldProblem::Duration
+        | FieldProblem::UnknownMode(_)
+        | FieldProblem::PageToken => builder("MALFORMED"),
+        FieldProblem::TogetherWith(_) | FieldProblem::DeleteWithValue => builder("CONFLICTING"),
     }
     .violation(invalid.field)
     .status()

@@ -216,11 +216,11 @@ fn a_limit_is_named_with_its_number() {
 #[test]
 fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     for (problem, name) in [
-        (Problem::Missing, "MISSING"),
-        (Problem::Control { at: 3 }, "MALFORMED"),
-        (Problem::Table(TableNameError), "MALFORMED"),
-        (Problem::Negative, "OUT_OF_RANGE"),
-        (Problem::TogetherWith("session"), "CONFLICTING"),
+        (FieldProblem::Missing, "MISSING"),
+        (FieldProblem::Control { at: 3 }, "MALFORMED"),
+        (FieldProblem::Table(TableNameError), "MALFORMED"),
+        (FieldProblem::Negative, "OUT_OF_RANGE"),
+        (FieldProblem::TogetherWith("session"), "CONFLICTING"),
     ] {
         let status: Status = Invalid {
             field: "key",
@@ -235,7 +235,7 @@ fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     }
     let status: Status = Invalid {
         field: "value",
-        problem: Problem::TooLong {
+        problem: FieldProblem::TooLong {
             bytes: 11,
             max: 10,
             limit: "limits.value_bytes_max",

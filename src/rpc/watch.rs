@@ -26,6 +26,8 @@ pub trait News: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Option<WatchEvent>> + Send;
     /// As [`Watch::valid_for`].
     fn valid_for(&self) -> Duration;
+    /// As [`Watch::durable`].
+    fn durable(&self) -> bool;
 }
 
 impl News for Watch {
@@ -35,6 +37,10 @@ impl News for Watch {
 
     fn valid_for(&self) -> Duration {
         Watch::valid_for(self)
+    }
+
+    fn durable(&self) -> bool {
+        Watch::durable(self)
     }
 }
 
@@ -48,7 +54,7 @@ fn coming<N: News>(mut news: N) -> Coming<N> {
     })
 }
 
-struct Watching<N> {
+struct WatchStream<N> {
     lock_ref: LockRef,
     coming: Coming<N>,
     /// The latest position that was not told yet.
@@ -76,7 +82,7 @@ pub fn stream<N: News>(
     deadline: Deadline,
     stopping: Stopping,
 ) -> impl Stream<Item = Result<WatchLockResponse, Broken>> + Send {
-    let watching = Watching {
+    let watching = WatchStream {
         lock_ref,
         coming: coming(news),
         position: None,
@@ -90,9 +96,9 @@ pub fn stream<N: News>(
 }
 
 /// What is told, and what goes on after it.
-type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<Watching<N>>)>;
+type NextMessage<N> = Option<(Result<WatchLockResponse, Broken>, Option<WatchStream<N>>)>;
 
-impl<N: News> Watching<N> {
+impl<N: News> WatchStream<N> {
     async fn notify(mut self) -> NextMessage<N> {
         loop {
             let deadline = self.deadline.answer_by();
@@ -113,6 +119,7 @@ impl<N: News> Watching<N> {
                             lock_ref: self.lock_ref.with_grant(grant).to_string(),
                             fencing_token: grant.0,
                             valid_for: Some(answer::duration(news.valid_for())),
+                            durable: news.durable(),
                             ..WatchLockResponse::default()
                         };
                         self.position = None;

@@ -19,6 +19,10 @@ impl News for Sent {
     fn valid_for(&self) -> Duration {
         Duration::from_secs(9)
     }
+
+    fn durable(&self) -> bool {
+        true
+    }
 }
 
 type Messages = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Broken>>>>;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata::clock::SystemIds;
-use fermata::rpc::calls::{Call as _, KeepAlive};
+use fermata::rpc::calls::{KeepAlive, UnaryCall as _};
 use fermata::rpc::deadline::Deadline;
-use fermata::rpc::router::Router;
+use fermata::rpc::route::Router;
 use fermata_proto::{EndReason, KeepAliveRequest};
 
 use super::replicas::create;
@@ -25,9 +25,9 @@ async fn a_lock_ref_that_ends_while_its_key_is_asked_for_is_an_answer() {
     let ask = KeepAliveRequest {
         session: waiting.without_grant().to_string(),
     };
-    let sign = KeepAlive::parse(ask, &context).unwrap();
+    let renewal = KeepAlive::parse(ask, &context).unwrap();
     let answer_by = tokio::time::Instant::now() + Duration::from_secs(10);
-    let renewing = router.make(&sign, &context, answer_by);
+    let renewing = router.make(&renewal, &context, answer_by);
     let ending = async {
         until("it is asked for", || async {
             service.replicas[1].link.is_asked()

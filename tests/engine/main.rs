@@ -38,3 +38,4 @@ mod silence;
 mod stress;
 mod waits;
 mod world;
+mod write_back;

@@ -1,4 +1,4 @@
-//! Rows of replicas: how many there are, what a list that is too long means, and which ids begin (I10).
+//! Rows of replicas: how many there are, what a list that is too long means, and which ids begin (H2).
 
 use std::time::{Duration, Instant};
 

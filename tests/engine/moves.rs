@@ -66,6 +66,7 @@ async fn a_key_that_its_home_forgot_is_given_to_whoever_asks_for_it_through_the_
     let b = service.engine(0);
     let options = service.options(&service.replicas[0].link.beside(), "forgetful");
     let a = fermata::engine::Engine::start(EngineOptions {
+        write_back: std::collections::BTreeSet::new(),
         limits: Limits {
             active_keys_max: 1,
             ..Limits::default()

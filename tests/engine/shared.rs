@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{EngineError, EngineOptions, Peer, PeerError, Peers, Presence, Renewed};
 use fermata::limits::Limits;
-use fermata::lock::{KeyId, ReplicaId, SessionId};
+use fermata::lock::{KeyId, ReplicaId, SessionId, TableName};
 use uuid::Uuid;
 
 use super::history::{CheckedAtEnd, Recorder};
@@ -93,8 +93,24 @@ impl Service {
         Service::at(Arc::new(SystemClock), replica_ttls).await
     }
 
+    /// So many that answer from memory.
+    pub async fn writing_back(count: usize) -> Service {
+        let tables = BTreeSet::from([TableName::default_table()]);
+        let service = Service::with(Arc::new(SystemClock), &vec![TTL; count], &tables).await;
+        service.know_each_other().await;
+        service
+    }
+
     /// The same, all by this clock.
     pub async fn at(clock: Arc<dyn Clock>, replica_ttls: &[Duration]) -> Service {
+        Service::with(clock, replica_ttls, &BTreeSet::new()).await
+    }
+
+    async fn with(
+        clock: Arc<dyn Clock>,
+        replica_ttls: &[Duration],
+        write_back: &BTreeSet<TableName>,
+    ) -> Service {
         let shared = Shared::new();
         let history = Recorder::new();
         let mut service = Service {
@@ -109,6 +125,7 @@ impl Service {
             let engine = fermata::engine::Engine::start(EngineOptions {
                 clock: Arc::clone(&clock),
                 replica_ttl,
+                write_back: write_back.clone(),
                 ..service.options(&link, &address)
             })
             .await
@@ -130,6 +147,7 @@ impl Service {
             ids: Arc::new(SystemIds),
             peers: Arc::new(Wired(Arc::clone(&self.wires))),
             tables: Vec::new(),
+            write_back: BTreeSet::new(),
             limits: Limits::default(),
             name: address.to_owned(),
             zone: String::new(),

@@ -13,7 +13,7 @@ use fermata::engine::{
 use fermata::key::KeyState;
 use fermata::limits::Limits;
 use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName};
-use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
 use fermata::store::{KeyStore as _, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -125,7 +125,9 @@ impl World {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
                 Ok(store) => break FaultyStore::ended(store),
                 // The one before it is still finishing what had reached it.
-                Err(OpenError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Err(EmbeddedOpenError::InUse { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(2)).await
+                }
                 Err(error) => panic!("{error}"),
             }
         };
@@ -254,6 +256,7 @@ pub async fn start(store: Store, limits: Limits, clock: Arc<dyn Clock>) -> ferma
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
+        write_back: std::collections::BTreeSet::new(),
         limits,
         name: "test".to_owned(),
         zone: String::new(),

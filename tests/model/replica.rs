@@ -5,7 +5,7 @@ use std::time::Duration;
 use fermata::key::machine::{
     Answer, CallError, CallId, Context, Effect, Event, KeyError, Machine, Report,
 };
-use fermata::lock::SessionId;
+use fermata::lock::{EndedAs, SessionId};
 use fermata::session::{Observed, Observer};
 
 use super::setup::Setup;
@@ -15,10 +15,11 @@ use super::world::{
     Cell, Client, REPLICAS, Step, Swap, World, Write, replica_id, session_of, value_of,
 };
 
-/// Before and after all that is waited for by time.
-fn moment(event: &Event) -> Observed {
+/// Before and after all that is waited for by time; in between what is waited for at a home only.
+pub fn moment(event: &Event, in_between: bool) -> Observed {
     let mut observer = Observer::new(Duration::MAX);
     let at = match event {
+        Event::Due if in_between => Duration::from_secs(10),
         Event::Due => Duration::from_secs(100),
         _ => Duration::from_secs(1),
     };
@@ -27,12 +28,18 @@ fn moment(event: &Event) -> Observed {
 
 impl World {
     pub fn event(&mut self, setup: &Setup, r: usize, event: Event) {
+        let now = moment(&event, false);
+        self.event_at(setup, r, event, now);
+    }
+
+    pub fn event_at(&mut self, setup: &Setup, r: usize, event: Event, now: Observed) {
         let replica = &mut self.replicas[r];
         let cx = Context {
             replica: replica_id(r),
-            now: moment(&event),
+            now,
             now_us: (!replica.clock_is_wrong).then_some(0),
             is_alone: false,
+            commit: setup.commit,
             limits: &setup.limits,
         };
         let mut effects = Vec::new();
@@ -92,6 +99,7 @@ impl World {
 
     /// A replica ends, or its machine loses its memory: who waits there learns nothing.
     pub fn forget(&mut self, r: usize, stays: bool) {
+        self.volatile_is_lost(r);
         let replica = &mut self.replicas[r];
         replica.is_up = stays;
         replica.machine = Machine::new();
@@ -112,6 +120,17 @@ impl World {
                 client.may_be_written |= client.value > 0;
                 client.calls += 1;
             }
+        }
+    }
+
+    /// Who holds the key by the memory of this replica only is not sure of it any longer than the replica was.
+    fn volatile_is_lost(&mut self, r: usize) {
+        if self.home() != Some(r) {
+            return;
+        }
+        for client in &mut self.clients {
+            let seq = client.entry.map(|entry| entry.seq);
+            client.is_sure &= seq.is_some() && seq == self.row.kept;
         }
     }
 
@@ -213,6 +232,8 @@ impl World {
 
     fn client_fails(&mut self, c: usize, error: CallError) {
         let client = &mut self.clients[c];
+        let has_grant = client.entry.is_some_and(|entry| entry.grant.is_some());
+        let is_waiter = client.step == Step::Acquire && !has_grant && !client.session_ended;
         let was_taken_in = matches!(error.why, KeyError::StoreUnavailable(_));
         // What is refused since an earlier try may be in flight was not taken in.
         let is_refused = matches!(error.why, KeyError::Releasing);
@@ -226,6 +247,11 @@ impl World {
         }
         match error.why {
             KeyError::GrantSuperseded | KeyError::NoGrant => client.step = Step::Acquire,
+            // A waiter whose entry was lost with its home asks for another one.
+            KeyError::Ended(EndedAs::NoLongerKept) if is_waiter => {
+                client.entry = None;
+                client.step = Step::Create;
+            }
             KeyError::Ended(_) | KeyError::NeverIssued => {
                 client.is_sure = false;
                 client.step = Step::Done;

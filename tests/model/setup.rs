@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fermata::key::machine::KeyLimits;
+use fermata::key::machine::{CommitRules, KeyLimits};
+use fermata::key::{CommitMode, Reserve};
 use fermata::lock::CoreLimits;
 
 /// What may go wrong, each so many times.
@@ -45,6 +46,7 @@ pub struct Setup {
     pub carry: u8,
     pub faults: Faults,
     pub limits: KeyLimits,
+    pub commit: CommitRules,
     /// H2 is switched off: the key is taken from a home that goes on answering.
     pub false_deaths: bool,
     /// It ends after so many steps; `None`: once all was seen.
@@ -72,7 +74,11 @@ impl Setup {
                 waits_per_lock_ref_max: 4,
                 critical_calls_max: 4,
                 known_value_bytes_max: 8,
-                session_claim_ttl: Duration::from_secs(1),
+                session_claim_ttl: Duration::from_secs(50),
+            },
+            commit: CommitRules {
+                mode: CommitMode::WriteThrough,
+                keep_after: Duration::from_millis(100),
             },
             false_deaths: false,
             steps_max: None,
@@ -93,6 +99,17 @@ impl Setup {
 
     pub fn carry(self, carry: u8) -> Setup {
         Setup { carry, ..self }
+    }
+
+    /// The home answers from memory, within small reserves.
+    pub fn write_back(mut self) -> Setup {
+        self.commit.mode = CommitMode::WriteBack(Reserve {
+            seqs: 2,
+            fence_us: 8,
+            fence_us_if_far: 8,
+            far_us: 1_000,
+        });
+        self
     }
 
     /// A fence has one timestamp for a put: the next one needs an Extend.

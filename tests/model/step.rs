@@ -1,8 +1,11 @@
 //! What can happen next, and what comes of it.
 
-use fermata::key::NewEntry;
-use fermata::key::machine::{Call, CallId, Event, Loaded, PauseOf, SwapOutcome, WriteOutcome};
-use fermata::lock::{Liveness, Mode};
+use super::replica::moment;
+use fermata::key::machine::{
+    Call, CallId, EntryRef, Event, Loaded, PauseOf, SwapOutcome, WriteOutcome,
+};
+use fermata::key::{KeyState, NewEntry};
+use fermata::lock::{Liveness, Mode, Tag};
 use uuid::Uuid;
 
 use super::setup::Setup;
@@ -14,6 +17,10 @@ pub const FORCE: CallId = CallId(1_000);
 pub const HAND_OVER: CallId = CallId(1_001);
 pub const TAKE_OVER: CallId = CallId(1_002);
 pub const ADOPT: CallId = CallId(1_003);
+
+fn request_of(client: usize, section: u8) -> Uuid {
+    Uuid::from_u128(1 + client as u128 * 16 + u128::from(section))
+}
 
 /// One thing that happens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -58,6 +65,8 @@ pub enum Action {
     SessionHeard(usize, usize),
     /// The holder is found unclaimed.
     Unclaimed(usize),
+    /// So much time passes that a holder becomes durable, and that the row is tidied up.
+    Passes(usize),
     /// The home is told to hand the key over.
     HandOver(usize),
     /// The home is told to end the first entry.
@@ -173,13 +182,17 @@ impl World {
         if left.memory_lost > 0 {
             out.push(Action::MemoryLost(r));
         }
-        if is_home && left.unclaimed > 0 && replica.machine.due().is_some() {
+        let due = replica.machine.due(setup.commit);
+        if is_home && due.is_some() && (left.unclaimed > 0 || self.is_first_nobodys(r)) {
             out.push(Action::Unclaimed(r));
+        }
+        if is_home && due.is_some_and(|at| at <= moment(&Event::Due, true)) {
+            out.push(Action::Passes(r));
         }
         if is_home && left.hand_overs > 0 && ups > 1 {
             out.push(Action::HandOver(r));
         }
-        if is_home && left.forced > 0 && self.row.first().is_some() {
+        if is_home && left.forced > 0 && self.first_at(r).is_some() {
             out.push(Action::Force(r));
         }
         if replica.clock_is_wrong || (left.wrong_clocks > 0 && setup.faults.wrong_clocks > 0) {
@@ -198,10 +211,10 @@ impl World {
             | Action::Ends(_)
             | Action::MemoryLost(_)
             | Action::SessionEnds(_)
-            | Action::Unclaimed(_)
             | Action::HandOver(_)
             | Action::Force(_) => true,
             Action::Clock(r) => !self.replicas[r].clock_is_wrong,
+            Action::Unclaimed(r) => !self.is_first_nobodys(r),
             Action::Ask(_, r) => self.home().is_some_and(|home| home != r),
             Action::TakeOver(_)
             | Action::Adopt(_)
@@ -212,8 +225,33 @@ impl World {
             | Action::Written(_)
             | Action::Read(..)
             | Action::Resume(..)
+            | Action::Passes(_)
             | Action::SessionHeard(..) => false,
         }
+    }
+
+    /// The first entry of the queue, as this replica knows it.
+    fn first_at(&self, r: usize) -> Option<EntryRef> {
+        let first = self.replicas[r].machine.state()?.first()?;
+        Some(EntryRef {
+            seq: first.seq,
+            tag: first.tag(),
+            grant: None,
+        })
+    }
+
+    /// Whether no client goes on with the first entry: it was given back, and came to life again with another home.
+    fn is_first_nobodys(&self, r: usize) -> bool {
+        let Some(first) = self.first_at(r) else {
+            return false;
+        };
+        let clients = self.clients.iter().enumerate();
+        let mut of_it = clients.filter(|(c, client)| {
+            let known = client.entry.is_some_and(|entry| entry.seq == first.seq);
+            let asked = request_of(*c, client.section);
+            client.step != Step::Done && (known || Tag::of(asked) == first.tag)
+        });
+        of_it.next().is_none()
     }
 
     pub fn after(&self, setup: &Setup, action: Action) -> World {
@@ -287,7 +325,8 @@ impl World {
             }
             Action::Applies(i) => {
                 self.swaps[i].is_applied = true;
-                self.row = self.swaps[i].new.clone();
+                let old = std::mem::replace(&mut self.row, self.swaps[i].new.clone());
+                self.check_kept(&old);
             }
             Action::Swapped(i) => {
                 let swap = self.swaps.remove(i);
@@ -339,6 +378,7 @@ impl World {
                 self.event(setup, r, Event::SessionEnded(session_of(c)));
             }
             Action::Unclaimed(r) => self.event(setup, r, Event::Due),
+            Action::Passes(r) => self.event_at(setup, r, Event::Due, moment(&Event::Due, true)),
             Action::HandOver(r) => {
                 let to = replica_id(1 - r);
                 let call = Call::HandOver { to };
@@ -352,13 +392,8 @@ impl World {
                 );
             }
             Action::Force(r) => {
-                let Some(first) = self.row.first() else {
+                let Some(entry) = self.first_at(r) else {
                     return;
-                };
-                let entry = fermata::key::machine::EntryRef {
-                    seq: first.seq,
-                    tag: first.tag(),
-                    grant: None,
                 };
                 self.forced = Some(entry.seq);
                 for client in &mut self.clients {
@@ -372,6 +407,22 @@ impl World {
                 let replica = &mut self.replicas[r];
                 replica.clock_is_wrong = !replica.clock_is_wrong;
             }
+        }
+    }
+
+    /// A durable holder stays in the row until its entry has ended at its home.
+    fn check_kept(&mut self, old: &KeyState) {
+        let Some(kept) = old.kept.filter(|kept| self.row.kept != Some(*kept)) else {
+            return;
+        };
+        let knows = |r: &usize| {
+            let state = self.replicas[*r].machine.state();
+            state.is_some_and(|state| state.position(kept).is_some())
+        };
+        // A hand-over leaves out one that was never answered.
+        let is_listed = self.row.holder().is_some_and(|holder| holder.seq == kept);
+        if is_listed || (old.home == self.row.home && self.home().as_ref().is_some_and(knows)) {
+            self.truth.breaks(Broken::HolderLetGo);
         }
     }
 
@@ -416,7 +467,7 @@ impl World {
         let call = match (client.step, client.entry) {
             (Step::Create, _) => Call::Create {
                 entry: Box::new(NewEntry {
-                    request_id: Uuid::from_u128(1 + c as u128 * 16 + u128::from(client.section)),
+                    request_id: request_of(c, client.section),
                     mode: Mode::Exclusive,
                     liveness: Liveness::Session(session_of(c)),
                     identity: "".into(),

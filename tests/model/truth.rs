@@ -27,6 +27,8 @@ pub enum Broken {
     Row(&'static str),
     /// A write that its caller was told not to have happened shows.
     DeniedShows,
+    /// The row names a durable holder no longer, and its entry lives.
+    HolderLetGo,
 }
 
 /// What is promised so far.

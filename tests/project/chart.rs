@@ -160,7 +160,7 @@ fn the_chart_knows_every_setting() {
     // The volume.
     assert!(exist.remove("data_dir"));
     // The chart is for one replica on the embedded store.
-    for of_several in ["store.kind", "store.cassandra.", "peers."] {
+    for of_several in ["store.kind", "store.cassandra.", "peers.", "commit"] {
         exist.retain(|name| !name.starts_with(of_several));
     }
     let mut known = BTreeSet::new();

@@ -50,14 +50,14 @@ fn the_readme_names_the_command_that_tests_a_change() {
 
 #[test]
 fn each_rule_is_named_in_the_files_that_are_said_to_keep_it() {
-    let page = files::text("docs/architecture.md");
+    let page = files::text("docs/rules.md");
     let invariants = (1..=11).map(|number| format!("I{number}"));
     let of_homes = (1..=12).map(|number| format!("H{number}"));
     for name in invariants.chain(of_homes) {
         let row = page
             .lines()
             .find(|line| line.starts_with(&format!("| {name} |")))
-            .unwrap_or_else(|| panic!("docs/architecture.md has no row for {name}"));
+            .unwrap_or_else(|| panic!("docs/rules.md has no row for {name}"));
         let links = links(row);
         let mut paths = links.iter().filter_map(|link| link.strip_prefix("../"));
         let is_named = |path: &str| {

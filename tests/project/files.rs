@@ -28,6 +28,14 @@ pub fn ending(suffix: &str) -> Vec<String> {
     found
 }
 
+/// Whether a file of `src/` holds tests only.
+pub fn is_test(path: &str) -> bool {
+    ["_test.rs", "_tests.rs", "/tests.rs"]
+        .iter()
+        .any(|ending| path.ends_with(ending))
+        || path.contains("/tests/")
+}
+
 fn collect(directory: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path: PathBuf = entry.unwrap().path();

@@ -148,15 +148,11 @@ fn forbidden(path: &str, source: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn is_test(path: &str) -> bool {
-    path.ends_with("_test.rs") || path.ends_with("/tests.rs") || path.contains("/tests/")
-}
-
 #[test]
 fn imports_point_one_way() {
     let wrong: Vec<String> = files::ending(".rs")
         .iter()
-        .filter(|path| path.starts_with("src/") && !is_test(path))
+        .filter(|path| path.starts_with("src/") && !files::is_test(path))
         .flat_map(|path| forbidden(path, &files::text(path)))
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -252,7 +248,7 @@ fn uses(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let depth = folder.split('/').count();
     let paths: Vec<String> = files::ending(".rs")
         .into_iter()
-        .filter(|path| path.starts_with(&format!("{folder}/")) && !is_test(path))
+        .filter(|path| path.starts_with(&format!("{folder}/")) && !files::is_test(path))
         .collect();
     let is_file = |part: &str| paths.contains(&format!("{folder}/{part}.rs"));
     // One file, or all that a folder hands on.

@@ -2,7 +2,10 @@
 
 mod old;
 
+use std::collections::BTreeMap;
+
 use super::files;
+use super::source::{code_only, types};
 
 /// Names that say nothing about what is in a file.
 const EMPTY_NAMES: &[&str] = &[
@@ -89,4 +92,61 @@ fn rust_files_stay_short_enough_to_read() {
         .map(|(lines, path)| format!("{path}: {lines} lines"))
         .collect();
     assert!(long.is_empty(), "split these by subject: {long:?}");
+}
+
+/// Names that several types of `src/` have, and why.
+const SHARED_NAMES: &[(&str, &str)] = &[(
+    "Args",
+    "the arguments of a command: named with its module everywhere, as in `lock::Args`",
+)];
+
+/// Names that are declared more than once, and the files that do.
+fn declared_twice(sources: &[(String, String)]) -> BTreeMap<String, Vec<&str>> {
+    let mut declared: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (path, source) in sources {
+        for name in types(&code_only(source)) {
+            declared.entry(name).or_default().push(path);
+        }
+    }
+    declared.retain(|name, paths| {
+        paths.len() > 1 && !SHARED_NAMES.iter().any(|(shared, _)| shared == name)
+    });
+    declared
+}
+
+#[test]
+fn no_two_types_have_one_name() {
+    let sources: Vec<(String, String)> = files::ending(".rs")
+        .into_iter()
+        .filter(|path| path.starts_with("src/") && !files::is_test(path))
+        .map(|path| (path.clone(), files::text(&path)))
+        .collect();
+    let twice = declared_twice(&sources);
+    assert!(twice.is_empty(), "name these by what they hold: {twice:#?}");
+}
+
+#[test]
+fn two_types_of_one_name_are_found() {
+    let source = |path: &str, source: &str| (path.to_owned(), source.to_owned());
+    let twice = |second: &str| {
+        let sources = [
+            source("a.rs", "pub(super) struct Open<'a>(&'a str);"),
+            source("b.rs", second),
+        ];
+        !declared_twice(&sources).is_empty()
+    };
+    for second in [
+        "struct Open;",
+        "pub(in super::super) enum Open { A }",
+        "#[derive(Debug)] pub trait Open {}",
+    ] {
+        assert!(twice(second), "{second}");
+    }
+    for second in [
+        "struct OpenCall;",
+        "// struct Open;",
+        "#[cfg(test)] mod tests { struct Open; }",
+    ] {
+        assert!(!twice(second), "{second}");
+    }
 }

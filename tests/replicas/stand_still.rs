@@ -8,11 +8,10 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::seconds;
-use super::kills::home_of_key;
+use super::kills::{home_of_key, rounds};
 use super::replica::PATIENCE;
 use super::world::World;
 
-const ROUNDS: usize = 3;
 /// Between two tries of a client.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How much later than the replica TTL a busy machine may be; half a second where it is not.
@@ -23,7 +22,7 @@ async fn the_keys_of_a_killed_replica_go_on_soon_after_its_replica_ttl_and_not_l
     let Some(mut world) = World::of(3).await else {
         return;
     };
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let home = home_of_key(&world).await;
         let mut client = world.replicas[(home + 1) % 3].client();
         block_in_place(|| world.replicas[home].kill());

@@ -15,7 +15,7 @@ use tonic_health::pb::health_client::HealthClient;
 use uuid::Uuid;
 
 use super::calls::seconds;
-use super::replica::{PATIENCE, Replica, Setup};
+use super::replica::{Client, PATIENCE, Replica, Setup};
 use super::support::{self, Signal};
 use super::world::World;
 
@@ -114,29 +114,38 @@ impl Drop for Hanging {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_starts_while_any_one_node_hangs() {
-    let Some(world) = World::with_nodes_of_its_own(0).await else {
-        return;
-    };
-    for node in 1..=3 {
-        let hanging = Hanging::node(node);
-        let begun = Instant::now();
-        let replica = Replica::start(world.setup());
-        becomes_ready(&replica).await;
-        let took = begun.elapsed();
-        println!("node {node} hangs: ready after {took:.1?}");
-        assert!(
-            took < HELD_UP_MAX,
-            "node {node} hangs: ready after {took:.1?}"
-        );
-        drop(hanging);
-        block_in_place(|| world.wait_for_nodes());
-    }
+/// Starts a replica while a node hangs.
+async fn starts(node: usize, setup: Setup) {
+    let begun = Instant::now();
+    let replica = Replica::start(setup);
+    becomes_ready(&replica).await;
+    let took = begun.elapsed();
+    println!("node {node} hangs: ready after {took:.1?}");
+    assert!(
+        took < HELD_UP_MAX,
+        "node {node} hangs: ready after {took:.1?}"
+    );
 }
 
+/// Renews a session whose replica was just killed, at another one, until that has taken it over.
+async fn goes_on(node: usize, mut client: Client, renew: RenewSessionRequest) {
+    let killed = Instant::now();
+    while let Err(status) = client.renew_session(renew.clone()).await {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!(killed.elapsed() < PATIENCE, "{status:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let took = killed.elapsed();
+    println!("node {node} hangs: taken over after {took:.1?}");
+    assert!(
+        took < REPLICA_TTL + HELD_UP_MAX,
+        "node {node} hangs: taken over after {took:.1?}"
+    );
+}
+
+/// The two at once, since each node hangs for as long as either takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_of_a_killed_replica_goes_on_at_another_one_while_a_node_hangs() {
+async fn while_any_one_node_hangs_a_replica_starts_and_a_session_of_a_killed_one_goes_on() {
     let Some(mut world) = World::with_nodes_of_its_own(2).await else {
         return;
     };
@@ -151,19 +160,9 @@ async fn a_session_of_a_killed_replica_goes_on_at_another_one_while_a_node_hangs
         };
         let hanging = Hanging::node(node);
         block_in_place(|| world.replicas[0].kill());
-        let killed = Instant::now();
-        let mut client = world.replicas[1].client();
-        while let Err(status) = client.renew_session(renew.clone()).await {
-            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-            assert!(killed.elapsed() < PATIENCE, "{status:?}");
-            sleep(Duration::from_millis(100)).await;
-        }
-        let took = killed.elapsed();
-        println!("node {node} hangs: taken over after {took:.1?}");
-        assert!(
-            took < REPLICA_TTL + HELD_UP_MAX,
-            "node {node} hangs: taken over after {took:.1?}"
-        );
+        let goes_on = tokio::spawn(goes_on(node, world.replicas[1].client(), renew));
+        starts(node, world.setup()).await;
+        goes_on.await.unwrap();
         drop(hanging);
         block_in_place(|| {
             world.wait_for_nodes();

@@ -1,5 +1,6 @@
 //! A keyspace of its own on the shared cluster, and replicas on it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -56,6 +57,10 @@ impl World {
     async fn on(room: Room, cluster: fn() -> Option<Arc<Cluster>>) -> Option<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let cluster = tokio::task::spawn_blocking(cluster).await.unwrap()?;
+        // Past libtest, which hides what passing tests print.
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
+        let _ = writeln!(std::io::stderr(), "replicas: {test}");
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("replicas_{}_{number}", std::process::id());
         let mut directory = tempfile::tempdir().unwrap();

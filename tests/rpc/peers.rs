@@ -8,7 +8,7 @@ use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLIC
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::rpc::calls::{
-    AcquireLock, Call, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock,
+    AcquireLock, CallContext, CreateLockRef, KeepAlive, OpenSession, ReleaseLock, UnaryCall,
 };
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
@@ -19,9 +19,8 @@ use fermata::rpc::peer::proto::{
     ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method, Refusal,
     RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
 };
-use fermata::rpc::route::ForwardOutcome;
-use fermata::rpc::served::Served;
-use fermata::server::{Secret, ServeError, Server, Stopped, bind};
+use fermata::rpc::route::{ForwardOutcome, Served};
+use fermata::server::{Secret, Server, ServerError, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{
@@ -76,7 +75,7 @@ pub struct Called {
     clients: String,
     pub peer: Peer,
     stop: Option<oneshot::Sender<()>>,
-    server: JoinHandle<Result<Stopped, ServeError>>,
+    server: JoinHandle<Result<Stopped, ServerError>>,
     _directory: TempDir,
 }
 
@@ -100,6 +99,7 @@ impl Called {
             ids: Arc::new(SystemIds),
             peers: peers.clone(),
             tables: Vec::new(),
+            write_back: std::collections::BTreeSet::new(),
             limits: Limits::default(),
             name: String::new(),
             zone: String::new(),
@@ -130,7 +130,7 @@ impl Called {
         RawClient::connect(address).await.unwrap()
     }
 
-    async fn ask<C: Call>(&self, ask: C::Ask, ms: u64) -> ForwardOutcome<C::Answer> {
+    async fn ask<C: UnaryCall>(&self, ask: C::Ask, ms: u64) -> ForwardOutcome<C::Answer> {
         forward::<C>(&client(), &self.peer, ask, ms).await
     }
 
@@ -144,7 +144,7 @@ impl Called {
     }
 }
 
-pub async fn forward<C: Call>(
+pub async fn forward<C: UnaryCall>(
     client: &PeerClient,
     to: &Peer,
     ask: C::Ask,
@@ -159,7 +159,7 @@ pub async fn forward<C: Call>(
     }
 }
 
-pub async fn forward_served<C: Call>(
+pub async fn forward_served<C: UnaryCall>(
     client: &PeerClient,
     to: &Peer,
     ask: C::Ask,

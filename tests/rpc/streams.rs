@@ -270,7 +270,7 @@ async fn an_open_watch_is_a_renewal_until_it_is_dropped() {
 async fn a_slow_store_holds_the_client_back_and_queues_nothing() {
     let world = World::new().await;
     let mut client = world.client().await;
-    // Nothing is known of this key yet, so its actor asks the store. (It is a long one because of the
+    // Nothing is known of this key yet, so its home reads the row. (It is a long one because of the
     // library's limit on small frames that nobody reads.)
     let slow = alive(&format!("default/{}#1.k3vt9p2q", "x".repeat(1000)));
     world.store.send_replace(Mode::Hangs);

@@ -8,7 +8,7 @@ use fermata::clock::{SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
-use fermata::server::{ServeError, Server, Stopped, bind};
+use fermata::server::{Server, ServerError, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
@@ -37,7 +37,7 @@ pub struct World {
     pub engine: Engine,
     pub store: Arc<watch::Sender<Mode>>,
     stop: Option<oneshot::Sender<()>>,
-    server: Option<JoinHandle<Result<Stopped, ServeError>>>,
+    server: Option<JoinHandle<Result<Stopped, ServerError>>>,
     _directory: TempDir,
 }
 
@@ -73,6 +73,7 @@ impl World {
             ids: Arc::new(SystemIds),
             peers: Arc::new(NoPeers),
             tables,
+            write_back: std::collections::BTreeSet::new(),
             limits,
             name: String::new(),
             zone: String::new(),
@@ -136,7 +137,7 @@ impl World {
     }
 
     /// The server begins to stop; how it ended is for who awaits it.
-    pub fn stop(&mut self) -> JoinHandle<Result<Stopped, ServeError>> {
+    pub fn stop(&mut self) -> JoinHandle<Result<Stopped, ServerError>> {
         self.stop.take().unwrap().send(()).unwrap();
         self.server.take().unwrap()
     }

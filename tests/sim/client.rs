@@ -334,6 +334,8 @@ impl Caller {
         };
         let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
         let Some(held) = self.wait(&mut entry, key, &lock_ref, limit).await else {
+            // One that was lost while it waited was made again.
+            let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
             if self.rng.below(2) == 0 {
                 let mut asked = self.asks(Op::Release(None), key);
                 asked.call.event.names(&lock_ref);
@@ -370,7 +372,9 @@ impl Caller {
         let event = &mut asked.call.event;
         event.names(lock_ref);
         let waited = entry.wait(Some(limit)).await;
+        let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
         let event = &mut asked.call.event;
+        event.names(&lock_ref);
         let outcome = match &waited {
             Ok(guard) => {
                 event.grant = Some(guard.fencing_token());
@@ -389,12 +393,13 @@ impl Caller {
         let held = Held {
             guard,
             key: key.to_owned(),
-            lock_ref: lock_ref.clone(),
+            lock_ref,
         };
         let World { log, cluster, .. } = &*self.world;
-        let first = cluster.holder(key).map(|(seq, _)| seq);
         let who = (&*self.name, key, held.seq());
-        cluster.beliefs.begin(log, who, &held.guard, first);
+        cluster
+            .beliefs
+            .begin(log, who, &held.guard, &cluster.row(key));
         Some(held)
     }
 

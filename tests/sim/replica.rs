@@ -150,6 +150,7 @@ impl ReplicaHost {
             ids: Arc::clone(&ids),
             peers: Arc::clone(&peers) as _,
             tables: Vec::new(),
+            write_back: world.write_back.clone(),
             limits: Limits::default(),
             name: self.name.clone(),
             zone: self.zone.clone(),

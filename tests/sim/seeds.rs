@@ -14,6 +14,8 @@ use super::log::VIOLATION;
 
 /// How many are run unless [`COUNT`] says otherwise.
 const SEEDS: u64 = 50;
+/// After so many it is said how far they are.
+const SAID_EVERY: u64 = 10;
 /// How many seeds, from 0 on.
 const COUNT: &str = "FERMATA_SIM_SEEDS";
 /// The one seed to run.
@@ -124,11 +126,17 @@ impl Ran {
     }
 }
 
+/// Says it past libtest, which hides what passing tests print.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "simulation: {line}");
+}
+
 /// Runs all that are asked for, on all processors.
 pub fn all() {
     let count = std::env::var(COUNT).map_or(SEEDS, |text| text.parse().expect("a number of seeds"));
     let next = AtomicU64::new(0);
     let done: Mutex<(Vec<Ran>, [u64; 3])> = Mutex::default();
+    let ended = AtomicU64::new(0);
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -147,19 +155,21 @@ pub fn all() {
                     if !ran.is_good {
                         done.0.push(ran);
                     }
+                    drop(done);
+                    let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
+                    if ended.is_multiple_of(SAID_EVERY) {
+                        say(&format!("{ended} of {count} seeds"));
+                    }
                 }
             });
         }
     });
     let (mut failed, [operations, faults, violations]) = done.into_inner().unwrap();
     failed.sort_by_key(|ran| ran.seed);
-    // The tests' own output is only shown where one fails.
-    let mut stderr = std::io::stderr();
-    let _ = writeln!(
-        stderr,
-        "simulation: {count} seeds, {operations} operations, {faults} faults, {violations} violations, {} s",
+    say(&format!(
+        "{count} seeds, {operations} operations, {faults} faults, {violations} violations, {} s",
         begun.elapsed().as_secs()
-    );
+    ));
     figures::note(
         "simulation",
         &format!("{count} {operations} {faults} {violations}"),

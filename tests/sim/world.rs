@@ -1,10 +1,12 @@
 //! A whole simulation: hosts, network, store, and what goes on among them, from one seed.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
+use fermata::lock::TableName;
 use fermata_client::Client;
 use tokio::time::sleep;
 
@@ -37,6 +39,8 @@ pub struct World {
     pub history: Recorder,
     pub replicas: Vec<ReplicaHost>,
     pub clients: Vec<ClientHost>,
+    /// The tables whose homes answer from memory: all of half of the seeds.
+    pub write_back: BTreeSet<TableName>,
     keys: usize,
     is_healed: AtomicBool,
     /// Of all ways to the store, and of each one.
@@ -154,7 +158,13 @@ impl World {
             .collect();
         let history = Recorder::at(Arc::new(GlobalClock(Arc::clone(&log))));
         let operators_clock = clock(rng, replicas.len() + clients.len());
+        let write_back: BTreeSet<TableName> = match rng.below(2) {
+            0 => BTreeSet::new(),
+            _ => BTreeSet::from([TableName::default_table()]),
+        };
+        log.note("world", format_args!("write-back: {write_back:?}"));
         let world = Arc::new(World {
+            write_back,
             weather: std::sync::Mutex::new(vec![Weather::default(); replicas.len()]),
             log,
             net,

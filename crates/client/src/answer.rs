@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fermata_proto as proto;
 
 use super::clock::Moment;
-use super::validity::Validity;
+use super::validity::{Promise, Validity};
 
 /// The status of a lockRef.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +73,8 @@ pub struct Created {
     pub ttl: Duration,
     /// Until when the lockRef is safe from expiry.
     pub valid_until: Moment,
+    /// It survives a crash of the replica that serves its key; where this is false, ask again before `valid_until`.
+    pub durable: bool,
     pub(super) validity: Validity,
 }
 
@@ -85,7 +87,18 @@ pub struct Acquired {
     pub status: LockStatus,
     /// Until when the lockRef is safe from expiry.
     pub valid_until: Moment,
+    /// It survives a crash of the replica that serves its key; where this is false, ask again before `valid_until`.
+    pub durable: bool,
     pub(super) validity: Validity,
+}
+
+impl Acquired {
+    pub(super) fn promise(&self) -> Promise {
+        Promise {
+            validity: self.validity,
+            durable: self.durable,
+        }
+    }
 }
 
 /// The answer to OpenSession and RenewSession.

@@ -29,6 +29,10 @@ pub struct QueueEntry {
     pub(super) ttl: Duration,
     pub(super) status: LockStatus,
     pub(super) validity: Validity,
+    /// Whether it survives a crash of the replica that serves its key.
+    pub(super) durable: bool,
+    /// What it was made of, to be made again where such a crash ended it while it waited.
+    made_of: (LockRequest, Uuid),
     /// Whether it is this one's to wait with and to give up.
     pub(super) taken: bool,
 }
@@ -127,6 +131,7 @@ impl QueueEntry {
             Err(CreateError::Unavailable(_) | CreateError::Other(_))
         );
         let created = created?;
+        let made_of = (creating.request.clone(), creating.request_id);
         if let Some(session) = session {
             session.lease().extend(created.validity);
         }
@@ -138,8 +143,28 @@ impl QueueEntry {
             ttl: created.ttl,
             status: created.status,
             validity: created.validity,
+            durable: created.durable,
+            made_of,
             taken: true,
         })
+    }
+
+    /// Takes another entry by the same request, where this one was lost with the replica that served its key while it waited.
+    pub(super) async fn take_again(&mut self) -> Result<(), CreateError> {
+        let (request, request_id) = &self.made_of;
+        let session = self.session.as_ref().map_or("", Session::id);
+        let created = self
+            .client
+            .create_lock_ref(request, session, *request_id)
+            .await?;
+        self.lock_ref = created.lock_ref;
+        self.lease_id = created.session;
+        self.ttl = created.ttl;
+        self.status = created.status;
+        self.validity = created.validity;
+        self.durable = created.durable;
+        self.taken = true;
+        Ok(())
     }
 
     /// Takes an entry and waits as the request says.

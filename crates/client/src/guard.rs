@@ -16,6 +16,7 @@ use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
 use super::sent_write::SentWrite;
 use super::session::Session;
+use super::validity::{Promise, Validity};
 
 /// The reason of a lockRef whose release is in flight (`google.rpc.ErrorInfo`).
 const RELEASING: &str = "RELEASING";
@@ -83,11 +84,11 @@ impl LockGuard {
         client: &Client,
         session: Option<Session>,
         lease: Arc<Lease>,
-        lock_ref: String,
-        fencing_token: u64,
+        grant: (String, u64),
+        promise: Promise,
     ) -> LockGuard {
         let own_lease = session.is_none();
-        let held_lock = HeldLock::new(client, lease, own_lease, lock_ref, fencing_token);
+        let held_lock = HeldLock::new(client, lease, own_lease, grant, promise);
         let held_lock = Arc::new(held_lock);
         let monitor = tokio::spawn(Arc::clone(&held_lock).monitor());
         LockGuard {
@@ -121,16 +122,18 @@ impl LockGuard {
 
     /// The status of the guard now.
     pub fn state(&self) -> GuardState {
-        if let Some(lost) = self.held_lock.lost() {
+        if let Some(lost) = self.held_lock.lost_now() {
             return GuardState::Lost(lost);
         }
         match self.held_lock.lease.state() {
             LeaseState::Ended(lost) => GuardState::Lost(lost),
             LeaseState::Live(validity) => {
                 let grant = self.held_lock.grants.present();
+                let by_memory = self.held_lock.by_memory().map(Validity::until);
+                let until = validity.until();
                 GuardState::Held {
                     fencing_token: grant.fencing_token,
-                    valid_until: validity.until(),
+                    valid_until: by_memory.map_or(until, |by_memory| by_memory.min(until)),
                     take_overs: grant.take_overs,
                 }
             }

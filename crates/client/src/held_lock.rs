@@ -6,14 +6,16 @@ use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
 use super::answer::LockStatus;
+use super::clock::sleep_until;
 use super::connect::Client;
 use super::error::{CriticalError, WaitError};
 use super::fault::{Fault, ServerError};
 use super::grant::Grants;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
+use super::retry::Backoff;
 use super::sent_write::SentWrite;
-use super::validity::Validity;
+use super::validity::{Promise, Validity};
 use super::watch::{Seen, Watcher};
 
 /// A held lock: its grant, its lease, and whether it is lost.
@@ -24,6 +26,9 @@ pub(super) struct HeldLock {
     own_lease: bool,
     pub(super) grants: Grants,
     lost: watch::Sender<Option<Lost>>,
+    /// Until when the lock is safe whatever its lease was promised, while a crash of the replica that serves its key would end
+    /// it; `None` once it is durable.
+    by_memory: watch::Sender<Option<Validity>>,
     /// Calls on one lockRef are made one after the other.
     pub(super) turn: Mutex<()>,
     /// Somebody waits for the loss: watch now.
@@ -35,8 +40,8 @@ impl HeldLock {
         client: &Client,
         lease: Arc<Lease>,
         own_lease: bool,
-        lock_ref: String,
-        fencing_token: u64,
+        (lock_ref, fencing_token): (String, u64),
+        promise: Promise,
     ) -> HeldLock {
         HeldLock {
             client: client.clone(),
@@ -44,6 +49,7 @@ impl HeldLock {
             own_lease,
             grants: Grants::new(lock_ref, fencing_token),
             lost: watch::Sender::new(None),
+            by_memory: watch::Sender::new((!promise.durable).then_some(promise.validity)),
             turn: Mutex::new(()),
             watch_now: Notify::new(),
         }
@@ -65,9 +71,36 @@ impl HeldLock {
             return Some(lost);
         }
         match self.lease.state() {
+            LeaseState::Live(_) if self.memory_has_ended() => {
+                Some(self.lose(Lost::validity_ended()))
+            }
             LeaseState::Live(_) => None,
             LeaseState::Ended(lost) => Some(self.lose(lost)),
         }
+    }
+
+    /// Until when the lock is safe while it is not durable; `None` once it is.
+    pub(super) fn by_memory(&self) -> Option<Validity> {
+        *self.by_memory.borrow()
+    }
+
+    fn memory_has_ended(&self) -> bool {
+        let now = self.client.now();
+        self.by_memory().is_some_and(|until| until.has_ended(now))
+    }
+
+    /// Takes note of what an answer about the lock promised.
+    fn note(&self, promise: Promise) {
+        self.lease.extend(promise.validity);
+        self.by_memory
+            .send_if_modified(|by_memory| match by_memory {
+                // Once durable it stays so until its end.
+                None => false,
+                Some(until) => {
+                    *by_memory = (!promise.durable).then_some(until.or_later(promise.validity));
+                    true
+                }
+            });
     }
 
     /// Loses the lock, once; the first reason stays.
@@ -95,16 +128,61 @@ impl HeldLock {
             tokio::select! {
                 biased;
                 lost = self.lease.ended() => return self.lose(lost),
+                () = self.memory_ends() => {}
                 _ = changes.changed() => {}
             }
         }
+    }
+
+    /// Returns when what was promised by memory alone is past; never once the lock is durable.
+    async fn memory_ends(&self) {
+        let mut changes = self.by_memory.subscribe();
+        loop {
+            let until = *changes.borrow_and_update();
+            let past = async {
+                match until {
+                    Some(until) => sleep_until(self.client.clock(), until.until()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = changes.changed() => {}
+                () = past => return,
+            }
+        }
+    }
+
+    /// Asks again, at half of what was promised, until the lock is durable.
+    async fn confirm(&self) -> Lost {
+        let mut backoff = Backoff::new();
+        while let Some(until) = self.by_memory() {
+            let now = self.client.now();
+            let half = now.after(until.left(now) / 2);
+            sleep_until(self.client.clock(), half).await;
+            let Some(before) = self.by_memory() else {
+                break;
+            };
+            if before != until {
+                continue;
+            }
+            match self.regrant().await {
+                Err(CriticalError::Lost(lost)) => return lost,
+                Err(error) => {
+                    tracing::debug!(%error, "a lock is asked about again");
+                    tokio::time::sleep(backoff.next(None)).await;
+                }
+                Ok(()) => backoff.reset(),
+            }
+        }
+        std::future::pending().await
     }
 
     /// Makes one critical call, for a superseded grant a second time with the new one; but not a write that may have
     /// been done: under the new grant another one may have written.
     pub(super) async fn critical<T, F>(&self, sent: &SentWrite, call: F) -> Result<T, CriticalError>
     where
-        F: AsyncFn(String) -> Result<(T, Validity), Status>,
+        F: AsyncFn(String) -> Result<(T, Promise), Status>,
     {
         let _turn = self.turn.lock().await;
         let mut regranted = false;
@@ -118,8 +196,8 @@ impl HeldLock {
                 lost = self.ended() => return Err(CriticalError::Lost(lost)),
             };
             let fault = match result {
-                Ok((value, validity)) => {
-                    self.lease.extend(validity);
+                Ok((value, promise)) => {
+                    self.note(promise);
                     // An acknowledgement that comes after the end promises nothing.
                     return match self.lost_now() {
                         None => Ok(value),
@@ -148,7 +226,7 @@ impl HeldLock {
         match self.client.acquire_lock(&lock_ref).await {
             Ok(acquired) => match acquired.status {
                 LockStatus::Held { fencing_token } => {
-                    self.lease.extend(acquired.validity);
+                    self.note(acquired.promise());
                     self.grants.renew(&acquired.lock_ref, fencing_token);
                     Ok(())
                 }
@@ -172,7 +250,8 @@ impl HeldLock {
     pub(super) async fn monitor(self: Arc<Self>) {
         let lost = tokio::select! {
             biased;
-            lost = self.lease.ended() => lost,
+            lost = self.ended() => lost,
+            lost = self.confirm() => lost,
             lost = self.follow() => lost,
         };
         let lost = self.lose(lost);

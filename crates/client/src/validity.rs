@@ -49,6 +49,16 @@ impl Validity {
     }
 }
 
+/// What an answer about a lock promised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Promise {
+    /// Until when.
+    pub(super) validity: Validity,
+    /// The lock survives a crash of the replica that serves its key. Where this is false it is safe no longer than the
+    /// promise, whatever its session was promised.
+    pub(super) durable: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

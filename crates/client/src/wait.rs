@@ -18,13 +18,16 @@ use super::lost::{Lost, LostReason};
 use super::progress::{Progress, ProgressReport};
 use super::retry::{Backoff, Verdict, judge};
 use super::session::Session;
-use super::validity::Validity;
+use super::validity::{Promise, Validity};
 use super::watch::{Seen, Watcher};
 
 /// The longest wait that is asked for in one call.
 const WAIT_SLICE_MAX: Duration = Duration::from_secs(30);
 /// The shortest, where connections do not live for longer.
 const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
+
+/// A lock that is not durable, and was promised no more than this, is asked about again before it is believed in.
+const MEMORY_LEFT_MIN: Duration = Duration::from_millis(500);
 
 /// Pauses between two calls, where they fail, that fit into a TTL.
 const PAUSES_PER_TTL: u32 = 8;
@@ -75,6 +78,30 @@ impl QueueEntry {
         end: Option<Moment>,
         on_progress: Option<&mut (dyn FnMut(Progress) + Send)>,
     ) -> Result<LockGuard, WaitError> {
+        let mut report = ProgressReport {
+            on_progress,
+            reported: None,
+            start: self.client.now(),
+            watcher: Watcher::new(&self.client, &self.lock_ref),
+        };
+        loop {
+            match self.wait_in_queue(end, &mut report).await {
+                // It was lost with the replica that served its key, before anybody was given the lock.
+                Err(WaitError::Lost(lost)) if lost.reason == LostReason::NoLongerKept => {
+                    tracing::debug!("an entry that was lost while it waited is made again");
+                    self.take_again().await?;
+                    report.watcher = Watcher::new(&self.client, &self.lock_ref);
+                }
+                waited => return waited,
+            }
+        }
+    }
+
+    async fn wait_in_queue(
+        &mut self,
+        end: Option<Moment>,
+        report: &mut ProgressReport<'_>,
+    ) -> Result<LockGuard, WaitError> {
         if !self.taken {
             return Err(WaitError::Lost(Lost::new(
                 LostReason::Released,
@@ -82,34 +109,31 @@ impl QueueEntry {
             )));
         }
         let client = self.client.clone();
-        let mut report = ProgressReport {
-            on_progress,
-            reported: None,
-            start: client.now(),
-            watcher: Watcher::new(&client, &self.lock_ref),
-        };
         let mut backoff = Backoff::new();
         // The server learned of the entry when it was created, or by the wait before this one.
-        let mut answered_at = report.start;
+        let mut answered_at = client.now();
         // Where a call is cut off by the age of its connection, say, the next one is to be answered before that.
         let mut slice_max = WAIT_SLICE_MAX;
         // After a call that waited in vain the next one asks only: there may be no way for such to come through.
         let mut asks_only = false;
         loop {
             let position = match self.status {
-                LockStatus::Held { fencing_token } => return self.hold(fencing_token).await,
+                LockStatus::Held { .. } => match self.hold().await? {
+                    Some(guard) => return Ok(guard),
+                    None => continue,
+                },
                 LockStatus::Waiting { position } => position,
             };
             report.notify(position, None, client.now());
             let entry = match asks_only {
                 true => Ok(Entry::Asks),
-                false => self.enter(end, &mut report, &mut answered_at).await,
+                false => self.enter(end, report, &mut answered_at).await,
             };
             let asked = client.now();
             let (slice, acquired) = match entry {
                 Ok(Entry::Waits(permit)) => {
                     let slice = self.slice(asked, end).min(slice_max);
-                    let acquired = self.one_slice(slice, permit, &mut report).await;
+                    let acquired = self.one_slice(slice, permit, report).await;
                     asks_only = matches!(acquired, Err(Broken::Call(_)));
                     if asks_only {
                         let lasted = asked.until(client.now());
@@ -257,6 +281,7 @@ impl QueueEntry {
         self.lock_ref = acquired.lock_ref;
         self.status = acquired.status;
         self.validity = acquired.validity;
+        self.durable = acquired.durable;
         if let Some(session) = &self.session {
             session.lease().extend(acquired.validity);
         }
@@ -302,9 +327,13 @@ impl QueueEntry {
         WaitError::Lost(lost)
     }
 
-    /// Makes a guard of an entry that is held.
-    async fn hold(&mut self, fencing_token: u64) -> Result<LockGuard, WaitError> {
-        let validity = self.fresh_validity().await?;
+    /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
+    async fn hold(&mut self) -> Result<Option<LockGuard>, WaitError> {
+        let promise = self.fresh_promise().await?;
+        let LockStatus::Held { fencing_token } = self.status else {
+            return Ok(None);
+        };
+        let validity = promise.validity;
         let lease = match &self.session {
             Some(session) => {
                 session.lease().extend(validity);
@@ -322,13 +351,31 @@ impl QueueEntry {
             }
         };
         self.taken = false;
-        Ok(LockGuard::new(
+        Ok(Some(LockGuard::new(
             &self.client,
             self.session.clone(),
             lease,
-            self.lock_ref.clone(),
-            fencing_token,
-        ))
+            (self.lock_ref.clone(), fencing_token),
+            promise,
+        )))
+    }
+
+    /// What is promised for the lock. Of one that is not durable that is what the answer about it promised; after a long wait
+    /// little or nothing of it is left, and it is asked about again.
+    async fn fresh_promise(&mut self) -> Result<Promise, WaitError> {
+        if !self.durable && self.validity.left(self.client.now()) < MEMORY_LEFT_MIN {
+            let acquired = self.client.acquire_lock(&self.lock_ref).await;
+            let acquired = acquired.inspect_err(|error| {
+                self.taken &= !matches!(error, WaitError::Lost(_));
+            })?;
+            self.note(acquired);
+        }
+        let durable = self.durable;
+        let validity = match durable {
+            true => self.fresh_validity().await?,
+            false => self.validity,
+        };
+        Ok(Promise { validity, durable })
     }
 
     /// Validity counts from when the request was sent. After a long wait little or nothing is left of it,

@@ -14,11 +14,11 @@ use fermata_proto as proto;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: LocksCommand,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Command {
+enum LocksCommand {
     Ls(ls::Args),
     Show(show::Args),
     Top(top::Args),
@@ -28,19 +28,19 @@ enum Command {
 /// Runs the command.
 pub async fn run(args: Args, before: &Remote) -> Result<u8, Failure> {
     match args.command {
-        Command::Ls(mut args) => {
+        LocksCommand::Ls(mut args) => {
             args.remote = args.remote.or(before);
             ls::run(args).await?;
         }
-        Command::Show(mut args) => {
+        LocksCommand::Show(mut args) => {
             args.remote = args.remote.or(before);
             show::run(args).await?;
         }
-        Command::Top(mut args) => {
+        LocksCommand::Top(mut args) => {
             args.remote = args.remote.or(before);
             top::run(args).await?;
         }
-        Command::Release(mut args) => {
+        LocksCommand::Release(mut args) => {
             args.remote = args.remote.or(before);
             release::run(args).await?;
         }

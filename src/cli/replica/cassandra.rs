@@ -11,7 +11,7 @@ use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
 use crate::store::cassandra::schema::{Schema, SchemaError};
-use crate::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
+use crate::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
 
 /// The first pause between two tries to start.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ pub struct NotYet {
 
 #[derive(Debug)]
 enum Why {
-    Open(OpenError),
+    Open(CassandraOpenError),
     Check(SchemaError),
     Wrong(Vec<Finding>),
     Engine(EngineError),
@@ -147,12 +147,12 @@ impl Starting {
     /// The command that puts it right, where there is one.
     fn repair(&self, why: &Why) -> String {
         let apply = match why {
-            Why::Open(OpenError::NoSchema { .. }) => true,
+            Why::Open(CassandraOpenError::NoSchema { .. }) => true,
             Why::Open(
-                OpenError::Settings(_)
-                | OpenError::Refused(_)
-                | OpenError::Unreachable(_)
-                | OpenError::OtherSchema { .. },
+                CassandraOpenError::Settings(_)
+                | CassandraOpenError::Refused(_)
+                | CassandraOpenError::Unreachable(_)
+                | CassandraOpenError::OtherSchema { .. },
             )
             // Its findings name the commands.
             | Why::Wrong(_)

@@ -6,16 +6,16 @@ use fermata_command::exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGTERM, SIGINT and SIGHUP, heard from when this is made.
-pub struct Signals {
+pub struct EndSignals {
     hangup: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Signals {
+impl EndSignals {
     /// Hears them from now on.
-    pub fn new() -> Result<Signals, io::Error> {
-        Ok(Signals {
+    pub fn new() -> Result<EndSignals, io::Error> {
+        Ok(EndSignals {
             hangup: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,

@@ -21,7 +21,7 @@ pub struct Turns {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct TimeSlot {
     /// Which slot of time it is, counted from the start of the clock.
     number: u64,
     turns: u32,
@@ -32,7 +32,7 @@ struct Slot {
 /// Turns, in slots of [`SLOT`]: what is older than a minute is written over. All times are of one clock.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Minute {
-    slots: [Slot; SLOTS],
+    slots: [TimeSlot; SLOTS],
     /// Since when turns are noted.
     since: Option<Duration>,
     /// That began with a turn.
@@ -60,9 +60,9 @@ impl Minute {
         let number = number(now);
         let slot = &mut self.slots[number as usize % SLOTS];
         if slot.number != number {
-            *slot = Slot {
+            *slot = TimeSlot {
                 number,
-                ..Slot::default()
+                ..TimeSlot::default()
             };
         }
         slot.turns = slot.turns.saturating_add(1);
@@ -70,7 +70,7 @@ impl Minute {
         slot.longest_ms = slot.longest_ms.max(ms(waited));
     }
 
-    fn of_last_minute(&self, now: Duration) -> impl Iterator<Item = &Slot> {
+    fn of_last_minute(&self, now: Duration) -> impl Iterator<Item = &TimeSlot> {
         let number = number(now);
         let first = number.saturating_sub(SLOTS as u64 - 1);
         self.slots

@@ -20,5 +20,5 @@ pub(super) use elsewhere::watch;
 pub(super) use keeper::{close, expired, give};
 pub(super) use open::open;
 pub(super) use registry::{OpenCall, Sessions};
-pub(super) use table::{Attached, NoRoom, Table};
+pub(super) use table::{Attached, NoRoom, SessionTable};
 pub(super) use take_over::{adopt_row, take_over};

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::table::{Attached, NoRoom, Table};
+use super::table::{Attached, NoRoom, SessionTable};
 use crate::clock::Clock;
 use crate::engine::time::Time;
 use crate::lock::{KeyId, Seq, SessionId};
 
 /// The sessions of a replica, with its clocks.
 pub(in crate::engine) struct Sessions {
-    pub table: Table,
+    pub table: SessionTable,
     time: Arc<Time>,
     clock: Arc<dyn Clock>,
 }
 
 impl Sessions {
-    pub fn new(table: Table, time: Arc<Time>, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(table: SessionTable, time: Arc<Time>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Sessions { table, time, clock })
     }
 

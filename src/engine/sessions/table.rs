@@ -161,7 +161,7 @@ impl Known {
 }
 
 #[derive(Default)]
-struct Inner {
+struct KnownSessions {
     sessions: HashMap<SessionId, Known>,
     alarms: BTreeMap<(Observed, SessionId), ()>,
     kept: usize,
@@ -174,22 +174,22 @@ struct Inner {
 }
 
 /// The sessions that matter to a replica.
-pub struct Table {
-    inner: Mutex<Inner>,
+pub struct SessionTable {
+    inner: Mutex<KnownSessions>,
     sessions_max: usize,
     entries_max: usize,
 }
 
-impl Table {
+impl SessionTable {
     pub fn new(sessions_max: usize, entries_max: usize) -> Self {
-        Table {
+        SessionTable {
             inner: Mutex::default(),
             sessions_max,
             entries_max,
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, KnownSessions> {
         // Nothing below panics between two dependent changes, so a poisoned table is still whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -361,7 +361,7 @@ impl Table {
 }
 
 /// Room for one more session.
-pub struct Reservation<'a>(&'a Table);
+pub struct Reservation<'a>(&'a SessionTable);
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
@@ -372,7 +372,7 @@ impl Drop for Reservation<'_> {
 
 /// The one that looks up whether a session was opened.
 pub struct LookUp<'a> {
-    table: &'a Table,
+    table: &'a SessionTable,
     session: SessionId,
 }
 
@@ -384,7 +384,7 @@ impl Drop for LookUp<'_> {
 
 /// The one that writes into the row of a session that it has ended.
 pub struct Closing<'a> {
-    table: &'a Table,
+    table: &'a SessionTable,
     session: SessionId,
 }
 
@@ -398,7 +398,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl Inner {
+impl KnownSessions {
     fn note_if_done(&mut self, session: SessionId) {
         if self.sessions.get(&session).is_some_and(Known::is_done) {
             self.done.insert(session);

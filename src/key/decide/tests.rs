@@ -165,17 +165,6 @@ fn a_release_with_an_open_write_leaves_the_key_unsynced_until_a_synced_one() {
 }
 
 #[test]
-fn what_is_granted_and_released_in_one_batch_leaves_like_a_waiter() {
-    let open = WritesOfHolder {
-        synced: false,
-        open: true,
-    };
-    let commands = [release(1, 1, WritesOfHolder::NONE), release(2, 2, open)];
-    let (state, _) = decided(&two_entries(), &commands);
-    assert!(!state.unsynced);
-}
-
-#[test]
 fn an_evicted_holder_leaves_the_key_unsynced_and_a_waiter_does_not() {
     let (state, _) = decided(&two_entries(), &[evict(2, 2)]);
     assert!(!state.unsynced);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::event::{Answer, CallId, Context, Effect, EntryRef, fail};
+use super::context::Context;
+use super::decided::{Decided, RestsOn};
+use super::event::{Answer, CallId, Effect, EntryRef, fail};
 use super::holder::{Claim, Critical};
 use super::serving::Serving;
 use super::{Machine, Role};
@@ -53,14 +55,27 @@ impl Machine {
     }
 
     /// Nobody waits for the answer of a call. What was begun goes on; what was not is dropped.
-    pub(super) fn call_gone(&mut self, cx: &Context<'_>, call: CallId) {
+    pub(super) fn call_gone(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         self.backlog.retain(|queued| queued.id != call);
-        for intent in &mut self.pending {
-            intent.call.take_if(|of| *of == call);
-        }
+        self.created_for_nobody(call);
         let Some(serving) = self.serving_mut() else {
             return;
         };
+        for decided in &mut serving.decided {
+            decided.call.take_if(|of| *of == call);
+        }
+        // What was sent is looked at again once its outcome is known.
+        let row = &serving.row;
+        let nobodys = |decided: &mut Decided| match decided.rests_on {
+            RestsOn::Seq(seq) => decided.call.is_none() && !row.may_list(seq),
+            RestsOn::EndOf(_) | RestsOn::Deleted(_) => decided.call.is_none(),
+        };
+        let gone: Vec<Decided> = serving.decided.extract_if(.., nobodys).collect();
+        for decided in gone.into_iter().rev() {
+            if let RestsOn::Seq(seq) = decided.rests_on {
+                serving.abandon(cx, seq, out);
+            }
+        }
         let asked = serving.asks.extract_if(.., |ask| ask.call == call);
         let mut gone: Vec<Seq> = asked.map(|ask| ask.seq).collect();
         let watched = serving.watchers.extract_if(.., |w| w.call == call);
@@ -74,7 +89,7 @@ impl Machine {
             holder.queued.retain(|critical| !of(critical));
             if releases {
                 // Its put never began: the same call may come again (I11).
-                holder.end_last_put(false);
+                holder.last_put_failed();
             }
         }
     }

@@ -1,13 +1,15 @@
 //! What is asked of the key, checked against what the home knows.
 
+use super::context::Context;
+use super::decided::{Decided, Reply, RestsOn};
 use super::event::{
-    Answer, Call, CallError, CallId, Context, Effect, EntryRef, EntryStatus, KeyError, fail,
+    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, fail,
 };
 use super::holder::{CriticalKind, Phase};
-use super::intent::{Intent, Wish};
+use super::refusal::{exhausted_calls, exhausted_waits};
 use super::serving::{Ask, Watcher};
 use super::{Machine, Queued, Role};
-use crate::lock::{EndReason, EndedAs};
+use crate::lock::{EndedAs, Lookup};
 
 impl Machine {
     pub(super) fn call(&mut self, cx: &Context<'_>, id: CallId, call: Call, out: &mut Vec<Effect>) {
@@ -43,9 +45,7 @@ impl Machine {
             return;
         };
         match call {
-            Call::Create { entry, read_value } => {
-                self.wish(cx, id, Wish::Create { entry, read_value }, out);
-            }
+            Call::Create { entry, read_value } => self.create(cx, id, (entry, read_value), out),
             Call::Acquire {
                 entry,
                 wait,
@@ -71,28 +71,13 @@ impl Machine {
                 let answer = answer.map_err(CallError::from);
                 out.push(Effect::Answer { call: id, answer });
             }
-            Call::Force { entry, by, why } => {
-                let wish = Wish::Evict {
-                    entry,
-                    reason: EndReason::Forced { by, why },
-                    only_under: None,
-                };
-                self.wish(cx, id, wish, out);
-            }
+            Call::Force { entry, by, why } => self.force(cx, (id, entry), (by, why), out),
             Call::TakeOver { .. } | Call::Adopt { .. } => {
                 let answer = Ok(Answer::Home(serving.home));
                 out.push(Effect::Answer { call: id, answer });
             }
             Call::HandOver { to } => self.begin_hand_over(cx, id, to, out),
         }
-    }
-
-    /// Adds to what the next compare-and-swap shall do.
-    fn wish(&mut self, cx: &Context<'_>, id: CallId, what: Wish, out: &mut Vec<Effect>) {
-        if self.pending.len() >= cx.limits.calls_max {
-            return fail(id, exhausted_calls(cx), out);
-        }
-        self.pending.push_back(Intent::new(Some(id), what));
     }
 
     /// Answers the status of an entry: HELD once the holder may be told so, WAITING at once.
@@ -113,8 +98,7 @@ impl Machine {
             Err(why) => return fail(id, why, out),
         };
         let holder = serving.holder.as_ref().filter(|h| h.seq == entry.seq);
-        let releases = |p: &Phase| matches!(p, Phase::Releasing { .. } | Phase::LastPut { .. });
-        if holder.is_some_and(|holder| releases(&holder.phase)) {
+        if holder.is_some_and(|holder| matches!(holder.phase, Phase::LastPut { .. })) {
             return fail(id, KeyError::Releasing, out);
         }
         if position > 0 && !wait {
@@ -139,6 +123,7 @@ impl Machine {
         serving.asks.push(Ask {
             call: id,
             seq: entry.seq,
+            waits: wait,
             read_value,
             existed,
         });
@@ -154,61 +139,44 @@ impl Machine {
         let Role::Serving(serving) = &mut self.role else {
             return;
         };
-        let live = serving.live(cx, entry, out);
-        if live == Err(KeyError::Ended(EndedAs::Released)) {
+        if serving.decided.len() >= cx.limits.calls_max {
+            return fail(id, exhausted_calls(cx), out);
+        }
+        if serving.state.lookup(entry.seq, entry.tag) == Lookup::Ended(EndedAs::Released) {
             // A repeated call: what it carries was written before the release, once.
-            let answer = Ok(Answer::Released { already: true });
-            return out.push(Effect::Answer { call: id, answer });
+            let is_other = |decided: &Decided| match decided.reply {
+                Reply::Released { call_no: of, .. } => of != call_no || of == 0,
+                Reply::Created { .. } | Reply::Forced { .. } => false,
+            };
+            let mut same = serving
+                .decided
+                .iter()
+                .filter(|d| d.rests_on == RestsOn::EndOf(entry.seq));
+            if let Some(value) = put.as_ref()
+                && same.any(is_other)
+            {
+                // That one carried another put, or none.
+                let kind = CriticalKind::Release(value.clone());
+                return fail(id, kind.refusal(KeyError::Releasing), out);
+            }
+            return serving.decided.push(Decided {
+                call: Some(id),
+                reply: Reply::Released {
+                    already: true,
+                    call_no,
+                    has_written: true,
+                },
+                rests_on: RestsOn::EndOf(entry.seq),
+            });
         }
         if let Some(value) = put {
-            let holder = serving.holder.as_ref();
-            let same = holder.filter(|h| h.seq == entry.seq && Some(h.grant) == entry.grant);
-            if same.is_some_and(|h| h.has_written_last(call_no)) {
-                // The same call again: its put was acknowledged, so it learns what becomes of its release.
-                return match self.pending.len() < cx.limits.calls_max {
-                    true => self.begin_release(id, entry, true, out),
-                    false => fail(id, exhausted_calls(cx), out),
-                };
-            }
             let kind = CriticalKind::Release(value);
             return self.critical(cx, (id, entry, call_no), kind, out);
         }
-        match live {
-            Ok(_) if self.pending.len() >= cx.limits.calls_max => {
-                fail(id, exhausted_calls(cx), out);
-            }
-            Ok(_) => self.begin_release(id, entry, false, out),
+        match serving.live(cx, entry, out) {
+            Ok(_) => self.give_back(cx, (id, entry), (call_no, false), out),
             Err(why) => fail(id, why, out),
         }
-    }
-
-    /// From here on nothing more is taken of this lockRef (I11).
-    pub(super) fn begin_release(
-        &mut self,
-        call: CallId,
-        entry: EntryRef,
-        has_written: bool,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(serving) = self.serving_mut() else {
-            return;
-        };
-        let holder = serving.holder.as_mut().filter(|h| h.seq == entry.seq);
-        if let Some(holder) = holder {
-            if !matches!(holder.phase, Phase::Evicting { .. }) {
-                holder.begin_release();
-            }
-            // What was accepted before and is not begun must not land once the release is decided.
-            for queued in holder.queued.drain(..) {
-                let refusal = queued.kind.refusal(KeyError::Releasing);
-                fail(queued.call, refusal, out);
-            }
-        }
-        for ask in serving.asks.extract_if(.., |ask| ask.seq == entry.seq) {
-            fail(ask.call, KeyError::Releasing, out);
-        }
-        let wish = Wish::Release { entry, has_written };
-        self.pending.push_back(Intent::new(Some(call), wish));
     }
 
     fn watch(&mut self, cx: &Context<'_>, id: CallId, entry: EntryRef, out: &mut Vec<Effect>) {
@@ -239,19 +207,5 @@ impl Machine {
             call: id,
             status: EntryStatus::Waiting { position },
         });
-    }
-}
-
-fn exhausted_calls(cx: &Context<'_>) -> KeyError {
-    KeyError::Exhausted {
-        what: "calls_per_key_max",
-        limit: cx.limits.calls_max,
-    }
-}
-
-fn exhausted_waits(cx: &Context<'_>) -> KeyError {
-    KeyError::Exhausted {
-        what: "waits_per_lock_ref_max",
-        limit: cx.limits.waits_per_lock_ref_max,
     }
 }

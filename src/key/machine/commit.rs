@@ -1,99 +1,48 @@
-//! Group commit: what is wished while a compare-and-swap is in flight is decided together in the next one. An outcome
-//! that is not known is resolved before anybody learns of it (I6).
+//! Commits of what was decided: one at a time, each a copy of what the home knows, as far as the row is to have it. One
+//! whose outcome is not known is sent again as it is until a later version is known; it never changes what was decided (I6, H5).
 
 use std::sync::Arc;
 
-use super::event::{CallError, Context, Effect, KeyError, Reason, Report, SwapOutcome, fail};
-use super::intent::{BATCH_MAX, Intent, Swapping, Wish};
-use super::serving::Io;
+use super::context::Context;
+use super::decided::RestsOn;
+use super::event::{CallError, Effect, KeyError, Reason, Report, SwapOutcome, fail};
+use super::holder::Phase;
+use super::serving::{Ask, Io, Serving};
 use super::{Machine, Role, Turn};
-use crate::key::{Command, KeyState, Outcome, WritesOfHolder, decide};
-use crate::lock::{EndReason, EndedAs, Fence};
+use crate::key::{Command, CommitMode, KeyState, NextRow, Reserve, Survivors, WritesOfHolder};
+use crate::lock::{EndedAs, Liveness, Seq};
+
+/// How many entries one commit may add and delete.
+pub(super) const CHANGES_MAX: usize = 256;
 
 impl Machine {
-    /// Decides what is wished. True if that could be answered without the store.
-    pub(super) fn commit(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
-        self.wish_grant();
-        if self.pending.is_empty() {
-            return false;
-        }
-        let Some(state) = self.serving_mut().map(|s| Arc::clone(&s.state)) else {
-            return false;
-        };
-        let mut commands = Vec::new();
-        let batch = self.next_batch(&mut commands);
-        let decision = decide(&state, &commands, cx.decider());
-        let batch: Vec<_> = batch.into_iter().zip(decision.outcomes).collect();
-        if decision.state.version == state.version {
-            // Nothing was left to change.
-            self.deliver(cx, batch, out);
-            return true;
-        }
-        self.send(state, Arc::new(decision.state), batch, out);
-        false
-    }
-
-    /// A first entry that has no grant gets one. Where no fence can be taken that is tried again after a while, or once
-    /// somebody asks for it.
-    fn wish_grant(&mut self) {
-        let Role::Serving(serving) = &self.role else {
+    /// Sends what the row is to have next.
+    pub(super) fn commit(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &mut self.role else {
             return;
         };
-        let Some(first) = serving.state.first() else {
-            return;
-        };
-        let seq = first.seq;
-        let is_wanted = serving.state.grant == Fence::NONE
-            && (serving.grant_again.is_none() || serving.asks.iter().any(|ask| ask.seq == seq));
-        if is_wanted && !self.pending.iter().any(|i| i.what == Wish::Grant) {
-            self.pending.push_back(Intent::new(None, Wish::Grant));
-        }
-    }
-
-    /// The next intents; their commands are appended.
-    pub(super) fn next_batch(&mut self, commands: &mut Vec<Command>) -> Vec<Intent> {
-        let mut batch = Vec::new();
-        while batch.len() < BATCH_MAX
-            && let Some(intent) = self.pending.pop_front()
-        {
-            if !intent.is_wanted() {
-                continue;
-            }
-            let holder = match &self.role {
-                Role::Serving(serving) | Role::HandingOver(serving, _) => serving.holder.as_ref(),
-                Role::Unread | Role::Taking(_) => None,
+        if serving.row.sent().is_none() {
+            let Some(survivors) = serving.wanted(cx) else {
+                return;
             };
-            commands.push(intent.command(|seq| match holder {
-                Some(holder) if holder.seq == seq => holder.writes_of_holder(),
-                Some(_) | None => WritesOfHolder::NONE,
-            }));
-            batch.push(intent);
+            serving.make_commit(cx, survivors);
         }
-        batch
+        self.send(out);
     }
 
-    /// Sends a compare-and-swap; none is in flight.
-    pub(super) fn send(
-        &mut self,
-        old: Arc<KeyState>,
-        new: Arc<KeyState>,
-        batch: Vec<(Intent, Outcome)>,
-        out: &mut Vec<Effect>,
-    ) {
+    /// Sends what is to be the next version, the first time or again.
+    pub(super) fn send(&mut self, out: &mut Vec<Effect>) {
+        let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &self.role else {
+            return;
+        };
+        let Some(sent) = serving.row.sent() else {
+            return;
+        };
         out.push(Effect::Swap {
-            old,
-            new: Arc::clone(&new),
+            old: Arc::clone(serving.row.known()),
+            new: Arc::clone(&sent.state),
         });
-        self.turn = Turn::Swapping(Box::new(Swapping { new, batch }));
-    }
-
-    /// Puts a batch back: each of it is decided again on the state that is met next.
-    pub(super) fn put_back(&mut self, batch: Vec<(Intent, Outcome)>, in_doubt: bool) {
-        for (mut intent, outcome) in batch.into_iter().rev() {
-            intent.in_doubt |= in_doubt;
-            intent.was_holder |= in_doubt && outcome == Outcome::Evicted { was_holder: true };
-            self.pending.push_front(intent);
-        }
+        self.turn = Turn::Swapping;
     }
 
     /// What became of a compare-and-swap.
@@ -103,104 +52,74 @@ impl Machine {
         outcome: SwapOutcome,
         out: &mut Vec<Effect>,
     ) {
-        let Turn::Swapping(swapping) = std::mem::replace(&mut self.turn, Turn::Free) else {
+        if self.turn != Turn::Swapping {
             return;
-        };
-        match self.role {
+        }
+        self.turn = Turn::Free;
+        match &mut self.role {
             Role::Unread => {}
-            Role::Taking(_) => self.take_over_swapped(cx, *swapping, outcome, out),
-            Role::Serving(_) => self.commit_swapped(cx, *swapping, outcome, out),
-            Role::HandingOver(..) => self.hand_over_swapped(cx, *swapping, outcome, out),
+            Role::Taking(_) => self.take_over_swapped(cx, outcome, out),
+            Role::Serving(serving) | Role::HandingOver(serving, _) => match outcome {
+                SwapOutcome::Applied => {
+                    self.tries = 0;
+                    self.sent_applied(out);
+                }
+                SwapOutcome::Conflict(state) => self.reread(&state, out),
+                SwapOutcome::Unknown(why) => {
+                    serving.row.doubt();
+                    out.push(Effect::Report(Report::InDoubt { why }));
+                    self.pause(true, out);
+                }
+                SwapOutcome::NotStarted(why) => {
+                    let was_taken_back = serving.row.take_back();
+                    serving.changed |= was_taken_back;
+                    if was_taken_back {
+                        self.hand_over_not_sent(out);
+                    }
+                    self.fail_callers(cx, &why, out);
+                    self.pause(!was_taken_back, out);
+                }
+            },
         }
     }
 
-    pub(super) fn commit_swapped(
-        &mut self,
-        cx: &Context<'_>,
-        swapping: Swapping,
-        outcome: SwapOutcome,
-        out: &mut Vec<Effect>,
-    ) {
-        let Swapping { new, batch } = swapping;
-        match outcome {
-            SwapOutcome::Applied => {
-                self.tries = 0;
-                self.adopt(cx, new, out);
-                self.deliver(cx, batch, out);
-            }
-            SwapOutcome::Conflict(state) => {
-                self.put_back(batch, false);
-                self.reread(cx, state, out);
-            }
-            SwapOutcome::Unknown(why) => {
-                self.put_back(batch, true);
-                out.push(Effect::Report(Report::InDoubt { why }));
-                self.pause(true, out);
-            }
-            SwapOutcome::NotStarted(why) => {
-                self.put_back(batch, false);
-                self.fail_callers(cx, &why, out);
-                self.pause(false, out);
-            }
+    /// The change that was sent is the row.
+    fn sent_applied(&mut self, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        serving.row.settle();
+        let known = Arc::clone(serving.row.known());
+        if !known.is_home(serving.home) {
+            return self.handed_over(&known, out);
         }
+        Arc::make_mut(&mut serving.state).version = known.version;
     }
 
-    /// The row shows something else than what this home committed last: an earlier try of its own that was in doubt; or
-    /// another home, then this one is deposed; or what nobody can have written after it, as a table that was restored shows,
-    /// then all that was known is dropped, and the next call takes the key over from this replica itself.
-    pub(super) fn reread(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
-        if self.was_handed_over(&state) {
-            return self.handed_over(&state, out);
+    /// The row, as it was read while this replica takes itself for the home. It never stands above what was decided: either
+    /// it is what was committed last, or what was sent; or another home has the key, then this one is deposed; or it is
+    /// what nobody can have written, as a table that was restored shows, then all that was known is dropped, and the next
+    /// call takes the key over from this replica itself.
+    pub(super) fn reread(&mut self, state: &KeyState, out: &mut Vec<Effect>) {
+        if self.was_handed_over(state) {
+            return self.handed_over(state, out);
         }
         let Some(serving) = self.serving_mut() else {
             return;
         };
+        if serving.row.is_sent(state) {
+            return self.sent_applied(out);
+        }
+        // What was sent may still apply while the row is the same: that settles nothing, and it is sent again.
+        if *state == **serving.row.known() {
+            return;
+        }
         if !state.is_home(serving.home) {
-            return self.depose(&state, out);
+            return self.depose(state, out);
         }
-        if state.version > serving.state.version {
-            self.hand_over_missed();
-            return self.adopt(cx, state, out);
-        }
-        // An open proposal may still apply while the row is the same: that settles nothing, and what is wished is decided
-        // and sent again.
-        if *state != *serving.state {
-            let (known, found) = (serving.state.version, state.version);
-            out.push(Effect::Report(Report::Contradicted { known, found }));
-            self.leave(&KeyError::ChangingHome, out);
-        }
-    }
-
-    /// Takes a committed state of this term as the latest one; a lock is granted on nothing else (I4). A new holder whose
-    /// end is wanted already is never answered HELD.
-    fn adopt(&mut self, cx: &Context<'_>, state: Arc<KeyState>, out: &mut Vec<Effect>) {
-        let Some(serving) = self.serving_mut() else {
-            return;
-        };
-        serving.adopt(cx, state, out);
-        let Some((seq, grant)) = serving.holder.as_ref().map(|h| (h.seq, h.grant)) else {
-            return;
-        };
-        let ends = self.pending.iter().find_map(|i| match &i.what {
-            Wish::Release { entry, .. } if entry.seq == seq => Some(None),
-            // One that an operator waits for may be dropped.
-            Wish::Evict {
-                entry,
-                reason,
-                only_under,
-            } if entry.seq == seq && i.call.is_none() => {
-                let is_meant = only_under.is_none_or(|under| under == grant);
-                is_meant.then(|| Some(reason.clone()))
-            }
-            _ => None,
-        });
-        if let Some(holder) = self.holder_mut().filter(|h| !h.is_closing()) {
-            match ends {
-                Some(Some(reason)) => holder.begin_eviction(reason),
-                Some(None) => holder.begin_release(),
-                None => {}
-            }
-        }
+        let (known, found) = (serving.row.known().version, state.version);
+        out.push(Effect::Report(Report::Contradicted { known, found }));
+        self.leave(&KeyError::ChangingHome, out);
     }
 
     /// Another replica has the key: nothing is answered any more by what this one knew (H1).
@@ -228,40 +147,38 @@ impl Machine {
         self.fail_all(why, out);
     }
 
-    /// Tells those who wait that the store did not do it. What cleans up stays, and is tried again.
+    /// Tells those who wait for the row that the store did not do it. What was decided stays, and is committed later; but an
+    /// entry that nobody learned of goes.
     pub(super) fn fail_callers(&mut self, cx: &Context<'_>, why: &Reason, out: &mut Vec<Effect>) {
         let failed = || KeyError::StoreUnavailable(Arc::clone(why));
         for queued in std::mem::take(&mut self.backlog) {
             fail(queued.id, failed(), out);
         }
-        let mut kept = std::collections::VecDeque::new();
-        for mut intent in std::mem::take(&mut self.pending) {
-            if let Some(call) = intent.call.take() {
-                fail(call, intent.failed(failed()), out);
-                let forced = matches!(
-                    intent.what,
-                    Wish::Evict {
-                        reason: EndReason::Forced { .. },
-                        ..
-                    }
-                );
-                // An operator learns that it was not done; so it is not, unless it may be already.
-                if forced && !intent.in_doubt {
-                    continue;
-                }
+        self.fail_created(&failed(), out);
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        // The last one first: so the seqs of those that go are given out again.
+        for decided in std::mem::take(&mut serving.decided).into_iter().rev() {
+            if let Some(call) = decided.call {
+                fail(call, decided.failed(failed()), out);
             }
-            if intent.is_wanted() {
-                kept.push_back(intent);
+            if let RestsOn::Seq(seq) = decided.rests_on {
+                serving.abandon(cx, seq, out);
             }
         }
-        self.pending = kept;
-        self.renew_claims(cx);
-    }
-
-    /// Clients were there, and could not be answered for want of the store.
-    fn renew_claims(&mut self, cx: &Context<'_>) {
-        if let Some(serving) = self.serving_mut()
-            && let Some(seq) = serving.holder.as_ref().map(|h| h.seq)
+        // Nor does anybody wait for a grant who asked only whether there is one.
+        if serving.is_holder_waiting() {
+            let holder = serving.holder.as_ref().map(|holder| holder.seq);
+            let waits_for_row = |ask: &mut Ask| !ask.waits && Some(ask.seq) == holder;
+            let asks: Vec<Ask> = serving.asks.extract_if(.., waits_for_row).collect();
+            for ask in asks {
+                serving.close_call(cx, ask.seq);
+                fail(ask.call, failed(), out);
+            }
+        }
+        // Clients were there, and could not be answered for want of the store.
+        if let Some(seq) = serving.holder.as_ref().map(|h| h.seq)
             && serving.asks.iter().any(|ask| ask.seq == seq)
         {
             serving.wait_for_claim_anew(cx, seq);
@@ -269,7 +186,122 @@ impl Machine {
     }
 }
 
-impl super::serving::Serving {
+impl Serving {
+    /// Whether the row is to be committed now, and who is to survive by it.
+    fn wanted(&self, cx: &Context<'_>) -> Option<Survivors> {
+        let reserve = match cx.commit.mode {
+            CommitMode::WriteThrough => return self.changed.then_some(Survivors::All),
+            CommitMode::WriteBack(reserve) => reserve,
+        };
+        let keep = self.is_to_keep(cx);
+        let volatile = self.pace.volatile(cx.now, cx.commit.keep_after);
+        let is_wanted = !self.decided.is_empty()
+            || !self.detaching.is_empty()
+            || self.is_holder_waiting()
+            || (keep && !self.is_kept())
+            || self.is_reserve_used(cx, reserve)
+            || self.is_next_refused(volatile)
+            || self.tidy_at.is_some_and(|at| at <= cx.now);
+        let survivors = match keep {
+            true => Survivors::Holder,
+            false => Survivors::Behind(volatile),
+        };
+        is_wanted.then_some(survivors)
+    }
+
+    /// Whether the holder is durable, or is to be: it was told that it holds the key, and has held it for a while.
+    fn is_to_keep(&self, cx: &Context<'_>) -> bool {
+        let kept = self
+            .holder
+            .as_ref()
+            .is_some_and(|h| self.row.may_keep(h.seq));
+        kept || self.keep_at(cx.commit).is_some_and(|at| at <= cx.now)
+    }
+
+    /// Whether the holder waits for the row.
+    fn is_holder_waiting(&self) -> bool {
+        let waits = |phase: &Phase| matches!(phase, Phase::Granting | Phase::Extending(_));
+        self.holder.as_ref().is_some_and(|h| waits(&h.phase))
+    }
+
+    /// Whether half of what is reserved is used.
+    fn is_reserve_used(&self, cx: &Context<'_>, reserve: Reserve) -> bool {
+        let reserved = self.row.known().reserved;
+        let seqs = reserved.seq_end.0.saturating_sub(self.state.next.0);
+        let wanted_seqs = reserve.seqs.min(Seq::LAST.0 + 1 - self.state.next.0);
+        let from = self.state.fence.0.saturating_add(self.state.width.into());
+        let from = from.max(cx.now_us.unwrap_or(0));
+        let fence = reserved.fence_end.saturating_sub(from);
+        let wanted = reserve.fence_end(from, cx.now_us) - from;
+        let is_used = !self.state.entries.is_empty();
+        is_used && (seqs < wanted_seqs / 2 || fence < wanted / 2)
+    }
+
+    /// Whether the next one would wait for a commit that may be made now: so many held the key lately that it need not be
+    /// durable.
+    fn is_next_refused(&self, volatile: usize) -> bool {
+        let Some(holder) = &self.holder else {
+            return false;
+        };
+        let next = self.state.entries.get(1).map(|next| next.seq);
+        let is_refused = next.is_some_and(|next| !self.row.allows_grant(next));
+        is_refused && volatile > 1 && !self.row.may_keep(holder.seq)
+    }
+
+    /// Makes the next version of the row. None is in doubt.
+    pub(super) fn make_commit(&mut self, cx: &Context<'_>, survivors: Survivors) {
+        let next = NextRow {
+            row: self.row.known(),
+            mode: cx.commit.mode,
+            survivors,
+            changes_max: CHANGES_MAX,
+            now_us: cx.now_us,
+        };
+        let row = next.of(&self.state);
+        // What did not fit is left for the next one.
+        self.changed = row.next < self.state.next || row.entries.len() > self.state.entries.len();
+        let is_write_back = cx.commit.mode != CommitMode::WriteThrough;
+        let leaves = row.entries.len() > self.state.entries.len();
+        let to_tidy = leaves || (self.changed && survivors == Survivors::Holder);
+        self.tidy_at = (is_write_back && to_tidy).then_some(cx.now);
+        self.row.send(Arc::new(row));
+    }
+
+    /// Nobody waits for this entry any longer, nor learned of it. Unless a commit has it already, it goes.
+    pub(super) fn abandon(&mut self, cx: &Context<'_>, seq: Seq, out: &mut Vec<Effect>) {
+        self.close_call(cx, seq);
+        let is_awaited = self.decided.iter().any(|d| d.rests_on == RestsOn::Seq(seq));
+        if is_awaited || self.row.may_list(seq) {
+            return;
+        }
+        let Some(entry) = self.state.entry(seq).map(Arc::clone) else {
+            return;
+        };
+        let command = Command::Release {
+            seq,
+            tag: entry.tag(),
+            writes: WritesOfHolder::NONE,
+        };
+        self.apply(cx, &command, out);
+        let state = Arc::make_mut(&mut self.state);
+        if state.next.0 == seq.0 + 1 {
+            // Nobody knows of it: it was never given out.
+            state.next = seq;
+            state.reserve_nothing();
+        }
+        self.changed = self.is_worth_a_commit();
+    }
+
+    /// Whether the row lacks something that somebody may learn of, also once what was sent applied. A fence or a seq that went
+    /// with an entry which nobody learned of may follow later.
+    fn is_worth_a_commit(&self) -> bool {
+        let sent = self.row.sent().map(|sent| &sent.state);
+        let (state, row) = (&self.state, sent.unwrap_or(self.row.known()));
+        let same = state.entries == row.entries && state.ended == row.ended;
+        let same = same && state.unsynced == row.unsynced && state.grant == row.grant;
+        !same || self.is_holder_waiting()
+    }
+
     /// Everybody who waits here hears where to ask, or why not; a write in flight may have been done.
     fn close(mut self: Box<Self>, why: &KeyError, out: &mut Vec<Effect>) {
         let mut close = |call, may_have_written| {
@@ -296,6 +328,11 @@ impl super::serving::Serving {
                 close(critical.call, false);
             }
         }
+        for decided in self.decided.drain(..) {
+            if let Some(call) = decided.call {
+                fail(call, decided.failed(why.clone()), out);
+            }
+        }
         for watcher in self.watchers.drain(..) {
             let status = match why {
                 KeyError::Elsewhere(home) => super::EntryStatus::Elsewhere(*home),
@@ -307,8 +344,13 @@ impl super::serving::Serving {
                 status,
             });
         }
+        out.extend(
+            self.detaching
+                .drain(..)
+                .map(|(session, seq)| Effect::Detach { session, seq }),
+        );
         for entry in &self.state.entries {
-            if let crate::lock::Liveness::Session(session) = entry.liveness {
+            if let Liveness::Session(session) = entry.liveness {
                 out.push(Effect::Detach {
                     session,
                     seq: entry.seq,

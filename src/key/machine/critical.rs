@@ -1,13 +1,14 @@
 //! Reads and writes of the holder, each write with the next timestamp of the fence (I3, I11).
 
+use super::context::Context;
 use super::event::{
-    Answer, CallError, CallId, Context, Datum, Effect, EntryRef, IoId, KeyError, Reason,
-    WriteOutcome, fail,
+    Answer, CallError, CallId, Datum, Effect, EntryRef, IoId, KeyError, Reason, WriteOutcome, fail,
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
-use super::intent::{Intent, Wish};
+use super::refusal::refused;
 use super::serving::{Io, KnownValue};
 use super::{Machine, Role};
+use crate::key::{Command, Outcome};
 use crate::lock::Fence;
 
 impl Machine {
@@ -46,7 +47,7 @@ impl Machine {
     }
 
     /// Begins what was accepted, once the holder may be answered HELD, and as long as there are timestamps.
-    pub(super) fn begin_queued(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn begin_queued(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         loop {
             let Some(holder) = self.serving_mut().and_then(|s| s.holder.as_mut()) else {
                 return;
@@ -64,10 +65,9 @@ impl Machine {
             let Some(timestamp) = holder.next_timestamp() else {
                 // In their order: what comes after it does not overtake it.
                 holder.queued.push_front(critical);
-                holder.phase = Phase::Extending(Resume::Held { synced });
-                let (fence, past) = (holder.fence, holder.past());
-                let wish = Wish::Extend { fence, past };
-                return self.pending.push_back(Intent::new(None, wish));
+                let past = holder.past();
+                self.extend(cx, Resume::Held { synced }, past, out);
+                continue;
             };
             holder.writes.begin(timestamp);
             if critical.is_release() {
@@ -85,6 +85,54 @@ impl Machine {
                 serving.ios.push((io, Io::Put { critical, datum }));
             }
             out.push(Effect::WriteData { io, datum });
+        }
+    }
+
+    /// Takes more timestamps for the holder (I3), and goes on with them as soon as the row allows it.
+    pub(super) fn extend(
+        &mut self,
+        cx: &Context<'_>,
+        resume: Resume,
+        past: Option<u64>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(holder) = &mut serving.holder else {
+            return;
+        };
+        let fence = holder.fence;
+        holder.phase = Phase::Extending(resume);
+        match serving.apply(cx, &Command::Extend { fence, past }, out) {
+            Outcome::Refused(refusal) => self.extend_refused(cx, resume, &refused(&refusal), out),
+            _ => serving.allow_holder(cx, out),
+        }
+    }
+
+    /// The holder gets no more timestamps: what waits for them fails, and may be asked for again.
+    fn extend_refused(
+        &mut self,
+        cx: &Context<'_>,
+        resume: Resume,
+        why: &KeyError,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(holder) = self.holder_mut() else {
+            return;
+        };
+        match resume {
+            Resume::Held { .. } => {
+                holder.resume(resume);
+                if holder.queued.iter().any(Critical::is_release) {
+                    // Its put never began: the same call may come again (I11).
+                    holder.last_put_failed();
+                }
+                for critical in holder.queued.drain(..) {
+                    fail(critical.call, why.clone(), out);
+                }
+            }
+            Resume::Sync => self.pause_sync(cx, None, why, out),
         }
     }
 
@@ -212,8 +260,12 @@ impl Machine {
         };
         let timestamp = datum.timestamp;
         let releases = critical.is_release();
-        if releases {
-            holder.end_last_put(matches!(outcome, WriteOutcome::Done));
+        let call_no = match holder.last_put {
+            LastPut::InFlight(call_no) => call_no,
+            LastPut::None | LastPut::Failed(_) => 0,
+        };
+        if releases && !matches!(outcome, WriteOutcome::Done) {
+            holder.last_put_failed();
         }
         let failed = match outcome {
             WriteOutcome::Done => {
@@ -233,7 +285,7 @@ impl Machine {
             }
         };
         match failed {
-            None if releases => self.begin_release(call, critical.entry, true, out),
+            None if releases => self.give_back(cx, (call, critical.entry), (call_no, true), out),
             None => out.push(Effect::Answer {
                 call,
                 answer: Ok(Answer::Written {

@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::key::{Decider, Home, KeyState, NewEntry};
-use crate::lock::{
-    CoreLimits, EndedAs, Fence, FenceError, Liveness, LockRef, ReplicaId, Seq, SessionId, Tag,
-};
-use crate::session::Observed;
+use crate::key::{Home, KeyState, NewEntry};
+use crate::lock::{EndedAs, Fence, FenceError, Liveness, LockRef, ReplicaId, Seq, SessionId, Tag};
 
 /// Names a call until it is answered. Given by whoever hands it in, and never twice to one machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -21,49 +18,6 @@ pub struct IoId(pub u64);
 
 /// Why the store did not do something, for people.
 pub type Reason = Arc<str>;
-
-/// What every event comes with.
-#[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
-    /// This replica.
-    pub replica: ReplicaId,
-    /// The present moment of this observer (I9).
-    pub now: Observed,
-    /// The wall clock in microseconds since 1970; `None` while it is known to be wrong (I2).
-    pub now_us: Option<u64>,
-    /// No other process can have the store open: every other home is gone.
-    pub is_alone: bool,
-    /// The bounds.
-    pub limits: &'a KeyLimits,
-}
-
-impl<'a> Context<'a> {
-    /// This replica, deciding now.
-    pub(super) fn decider(&self) -> Decider<'a> {
-        Decider {
-            replica: self.replica,
-            now_us: self.now_us,
-            limits: &self.limits.core,
-        }
-    }
-}
-
-/// The bounds of one key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeyLimits {
-    /// The bounds of its state.
-    pub core: CoreLimits,
-    /// How many calls may wait at once, each kind by itself: for the row, for the next commit, for a grant or for news.
-    pub calls_max: usize,
-    /// How many waits and watches one lockRef may have at once.
-    pub waits_per_lock_ref_max: usize,
-    /// How many reads and writes of one lockRef may be in flight at once.
-    pub critical_calls_max: usize,
-    /// A longer value is not kept in memory, in bytes; with 0 none is.
-    pub known_value_bytes_max: usize,
-    /// After this a first entry that lives by a session of unknown TTL counts as unclaimed.
-    pub session_claim_ttl: Duration,
-}
 
 /// A lockRef of the machine's own key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -301,7 +255,16 @@ impl std::fmt::Debug for Datum {
 
 /// What an entry lives by, as its client is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum LeaseStatus {
+pub struct LeaseStatus {
+    /// By its own TTL, or by a session.
+    pub source: LeaseSource,
+    /// It survives a crash of its home. One that does not is promised no longer than the home may answer (H7).
+    pub durable: bool,
+}
+
+/// What an entry lives by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LeaseSource {
     /// By its own TTL, which is kept here.
     Own {
         /// The TTL in force.

@@ -1,11 +1,12 @@
 //! The entries that end by themselves: those whose lease expired, wherever they stand in the queue, a holder that did not
 //! claim its lock, and those whose session ended (I5, I8).
 
-use super::event::{Context, Effect, EntryRef};
-use super::holder::Claim;
-use super::intent::{Intent, Wish};
+use super::context::Context;
+use super::event::{Effect, EntryRef};
+use super::holder::{Claim, Phase};
 use super::serving::Serving;
 use super::{Machine, Role};
+use crate::key::CommitMode;
 use crate::lock::{EndReason, Fence, Liveness, Seq, SessionId};
 
 impl Machine {
@@ -13,6 +14,9 @@ impl Machine {
     /// claim its lock in time (I5).
     pub(super) fn due_now(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         self.renew_backlog(cx, out);
+        if self.may_be_given() {
+            return;
+        }
         let waits_here = |seq: Seq| {
             let mut waiting = self.backlog.iter().filter_map(|q| q.call.of_entry());
             waiting.any(|entry| entry.seq == seq)
@@ -22,9 +26,9 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
-        let mut ends: Vec<(EntryRef, EndReason, Option<Fence>)> = Vec::new();
+        let mut ends: Vec<(Seq, EndReason, Option<Fence>)> = Vec::new();
         for seq in serving.leases.expire(cx.now) {
-            ends.extend(serving.begin_eviction(seq, EndReason::Expired, None));
+            ends.push((seq, EndReason::Expired, None));
         }
         if let Some(holder) = &serving.holder
             && let Claim::Until(at) = holder.claim
@@ -33,15 +37,27 @@ impl Machine {
         {
             let (seq, grant) = (holder.seq, holder.grant);
             let is_watched = serving.watchers.iter().any(|w| w.seq == seq);
-            if serving.waits_of(seq) > 0 || is_watched || holder_waits {
-                // Somebody is there, and waits for the sync, or for the value.
+            if serving.waits_of(seq) > 0
+                || is_watched
+                || holder_waits
+                || holder.phase == Phase::Granting
+            {
+                // Somebody is there, and waits for the sync, or for the value; or nobody could learn of it yet.
                 serving.wait_for_claim_anew(cx, seq);
             } else {
-                ends.extend(serving.begin_eviction(seq, EndReason::Unclaimed, Some(grant)));
+                ends.push((seq, EndReason::Unclaimed, Some(grant)));
+                if serving.unheard.contains(&seq) {
+                    ends.extend(serving.unheard_for_too_long(cx, seq));
+                }
             }
         }
         serving.grant_again.take_if(|at| *at <= cx.now);
-        self.evict(ends);
+        serving.end_all(cx, ends, out);
+    }
+
+    /// Whether the next home may have the key already.
+    fn may_be_given(&self) -> bool {
+        matches!(&self.role, Role::HandingOver(_, hand_over) if hand_over.is_sent())
     }
 
     /// Who waits for the end of a hand-over is not ended for it (I8).
@@ -59,58 +75,65 @@ impl Machine {
     }
 
     /// A session ended: what lives by it here ends.
-    pub(super) fn session_ended(&mut self, session: SessionId) {
+    pub(super) fn session_ended(
+        &mut self,
+        cx: &Context<'_>,
+        session: SessionId,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.may_be_given() {
+            return;
+        }
         let Some(serving) = self.serving_mut() else {
             return;
         };
         let by_it = |liveness: Liveness| liveness == Liveness::Session(session);
-        let seqs: Vec<Seq> = serving
-            .state
-            .entries
-            .iter()
-            .filter(|entry| by_it(entry.liveness))
-            .map(|entry| entry.seq)
-            .collect();
-        let ends = seqs.into_iter();
-        let ends =
-            ends.filter_map(|seq| serving.begin_eviction(seq, EndReason::SessionClosed, None));
+        let entries = serving.state.entries.iter();
+        let of_it = entries.filter(|entry| by_it(entry.liveness));
+        let ends = of_it.map(|entry| (entry.seq, EndReason::SessionClosed, None));
         let ends = ends.collect();
-        self.evict(ends);
-    }
-
-    fn evict(&mut self, ends: Vec<(EntryRef, EndReason, Option<Fence>)>) {
-        for (entry, reason, only_under) in ends {
-            // One that an operator waits for may be dropped.
-            let is_wanted = |i: &Intent| {
-                let same = matches!(&i.what, Wish::Evict { entry: e, .. } if e.seq == entry.seq);
-                same && i.call.is_none()
-            };
-            if self.pending.iter().any(is_wanted) {
-                continue;
-            }
-            let wish = Wish::Evict {
-                entry,
-                reason,
-                only_under,
-            };
-            self.pending.push_back(Intent::new(None, wish));
-        }
+        serving.end_all(cx, ends, out);
     }
 }
 
 impl Serving {
-    /// Nobody is answered HELD for this entry any more, if it is the holder. What is to be evicted.
-    fn begin_eviction(
-        &mut self,
-        seq: Seq,
-        reason: EndReason,
-        only_under: Option<Fence>,
-    ) -> Option<(EntryRef, EndReason, Option<Fence>)> {
-        let tag = self.state.entry(seq)?.tag();
-        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == seq) {
-            holder.begin_eviction(reason.clone());
+    /// Of those that came with the key, and that no call named since: who would be unclaimed as well by now. With write-back
+    /// they may have been given back at the home before, so they end together, and do not stand in the way one after the
+    /// other (H3).
+    fn unheard_for_too_long(
+        &self,
+        cx: &Context<'_>,
+        first: Seq,
+    ) -> Vec<(Seq, EndReason, Option<Fence>)> {
+        if cx.commit.mode == CommitMode::WriteThrough {
+            return Vec::new();
         }
-        let grant = None;
-        Some((EntryRef { seq, tag, grant }, reason, only_under))
+        let behind = self.unheard.iter().filter(|seq| **seq != first);
+        let entries = behind.filter_map(|seq| self.state.entry(*seq));
+        let late = entries.filter(|entry| {
+            let is_waited_for = self.waits_of(entry.seq) > 0;
+            !is_waited_for && self.began.plus(self.claim_ttl(cx, entry)) <= cx.now
+        });
+        late.map(|entry| (entry.seq, EndReason::Unclaimed, None))
+            .collect()
+    }
+
+    /// Ends these, the last one first: so none of them is granted the key in between.
+    fn end_all(
+        &mut self,
+        cx: &Context<'_>,
+        ends: Vec<(Seq, EndReason, Option<Fence>)>,
+        out: &mut Vec<Effect>,
+    ) {
+        let mut ends = ends;
+        ends.sort_by_key(|(seq, ..)| std::cmp::Reverse(*seq));
+        for (seq, reason, only_under) in ends {
+            let Some(tag) = self.state.entry(seq).map(|entry| entry.tag()) else {
+                continue;
+            };
+            let grant = None;
+            let entry = EntryRef { seq, tag, grant };
+            self.evict(cx, entry, (reason, only_under), out);
+        }
     }
 }

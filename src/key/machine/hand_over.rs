@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use super::event::{Answer, CallId, Context, Effect, KeyError, Report, SwapOutcome, fail};
+use super::commit::CHANGES_MAX;
+use super::context::Context;
+use super::event::{Answer, CallId, Effect, KeyError, fail};
 use super::holder::Claim;
-use super::intent::Swapping;
+use super::refusal::refused;
 use super::serving::Serving;
-use super::take_over::refused;
 use super::{Machine, Role};
-use crate::key::{Command, KeyState, Outcome, decide};
-use crate::lock::ReplicaId;
+use crate::key::{Command, CommitMode, KeyState, NextRow, Outcome, Survivors, apply, changes};
+use crate::lock::{Liveness, ReplicaId};
 
 /// A hand-over in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -25,8 +26,8 @@ pub(super) struct HandOver {
 enum Stage {
     /// What was begun is brought to its end; nothing was sent.
     Draining,
-    /// Its commit was sent, and may apply: sent again, it is the same one.
-    Sent(Arc<KeyState>),
+    /// Its commit was sent, and may apply.
+    Sent,
 }
 
 impl Machine {
@@ -62,14 +63,15 @@ impl Machine {
         let Role::HandingOver(serving, hand_over) = &mut self.role else {
             return false;
         };
-        let state = Arc::clone(&serving.state);
-        if let Stage::Sent(new) = &hand_over.stage {
-            let new = Arc::clone(new);
-            self.send(state, new, Vec::new(), out);
+        if serving.row.sent().is_some() {
+            self.send(out);
             return false;
         }
-        if !self.pending.is_empty() {
-            return self.commit(cx, out);
+        let fits = changes(&serving.state, serving.row.known()) <= CHANGES_MAX;
+        if !serving.decided.is_empty() || !fits {
+            serving.make_commit(cx, Survivors::All);
+            self.send(out);
+            return false;
         }
         if !serving.is_drained() {
             return false;
@@ -81,43 +83,24 @@ impl Machine {
             holder: answered.map(|holder| holder.writes_of_holder()),
             left_ms: serving.first_left_ms(cx.now),
         };
-        let decision = decide(&state, &[command], cx.decider());
-        if let [Outcome::Refused(refusal)] = &decision.outcomes[..] {
-            let why = refused(refusal);
+        let mut state = KeyState::clone(&serving.state);
+        if let Outcome::Refused(refusal) = apply(&mut state, &command, cx.decider()).outcome {
+            let why = refused(&refusal);
             self.keep_key(cx, &why, out);
             return true;
         }
-        let new = Arc::new(decision.state);
-        hand_over.stage = Stage::Sent(Arc::clone(&new));
-        self.send(state, new, Vec::new(), out);
-        false
-    }
-
-    /// What became of a commit while the key is being given away.
-    pub(super) fn hand_over_swapped(
-        &mut self,
-        cx: &Context<'_>,
-        swapping: Swapping,
-        outcome: SwapOutcome,
-        out: &mut Vec<Effect>,
-    ) {
-        let Role::HandingOver(_, hand_over) = &self.role else {
-            return;
+        let next = NextRow {
+            row: serving.row.known(),
+            mode: CommitMode::WriteThrough,
+            survivors: Survivors::All,
+            changes_max: CHANGES_MAX,
+            now_us: cx.now_us,
         };
-        if hand_over.stage == Stage::Draining {
-            return self.commit_swapped(cx, swapping, outcome, out);
-        }
-        match outcome {
-            SwapOutcome::Applied => self.handed_over(&swapping.new, out),
-            SwapOutcome::Conflict(state) => self.reread(cx, state, out),
-            // To read the old version would prove nothing: it is sent again after the row was read.
-            SwapOutcome::Unknown(why) => {
-                out.push(Effect::Report(Report::InDoubt { why }));
-                self.pause(true, out);
-            }
-            // An earlier try may apply yet: it goes on until that is settled.
-            SwapOutcome::NotStarted(_) => self.pause(true, out),
-        }
+        let row = Arc::new(next.of(&state));
+        hand_over.stage = Stage::Sent;
+        serving.row.send(row);
+        self.send(out);
+        false
     }
 
     /// Whether the row shows that the hand-over took effect.
@@ -125,16 +108,20 @@ impl Machine {
         match &self.role {
             Role::HandingOver(serving, hand_over) => {
                 // It may have gone on from there.
-                matches!(hand_over.stage, Stage::Sent(_)) && state.term() > serving.home.term
+                hand_over.is_sent() && state.term() > serving.home.term
             }
             Role::Unread | Role::Taking(_) | Role::Serving(_) => false,
         }
     }
 
-    /// The row shows a later version of this home: no hand-over that was sent can apply any more.
-    pub(super) fn hand_over_missed(&mut self) {
-        if let Role::HandingOver(_, hand_over) = &mut self.role {
+    /// The commit of a hand-over was not begun, and no earlier try of it may apply. What was left alone meanwhile is looked
+    /// at again.
+    pub(super) fn hand_over_not_sent(&mut self, out: &mut Vec<Effect>) {
+        if let Role::HandingOver(serving, hand_over) = &mut self.role
+            && hand_over.is_sent()
+        {
             hand_over.stage = Stage::Draining;
+            serving.attach_again(out);
         }
     }
 
@@ -169,6 +156,11 @@ impl Machine {
 }
 
 impl HandOver {
+    /// Whether the next home may have the key already: nothing is decided here any more.
+    pub fn is_sent(&self) -> bool {
+        self.stage == Stage::Sent
+    }
+
     /// Those who asked for it, who learn that it came otherwise.
     pub fn close(self, why: &KeyError, out: &mut Vec<Effect>) {
         for call in self.calls {
@@ -178,6 +170,16 @@ impl HandOver {
 }
 
 impl Serving {
+    /// Sessions may have ended while nobody here wanted to learn of it.
+    fn attach_again(&self, out: &mut Vec<Effect>) {
+        for entry in &self.state.entries {
+            if let Liveness::Session(session) = entry.liveness {
+                let seq = entry.seq;
+                out.push(Effect::Attach { session, seq });
+            }
+        }
+    }
+
     /// Whether no read and no write of the value is in flight, those of a sync included.
     fn is_drained(&self) -> bool {
         self.ios.is_empty()

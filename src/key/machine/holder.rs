@@ -6,12 +6,14 @@ use bytes::Bytes;
 
 use super::event::{CallError, CallId, Datum, EntryRef, IoId, KeyError, LeaseStatus};
 use crate::key::{Entry, KeyState, WritesOfHolder};
-use crate::lock::{EndReason, Fence, Seq, Tag};
+use crate::lock::{Fence, Seq, Tag};
 use crate::session::Observed;
 
 /// How far a grant has come. What only one phase has is in it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
+    /// The row does not yet allow that anybody learns of the grant, or writes under it.
+    Granting,
     /// The value must be rewritten under this fence before anybody is answered HELD. Begun once somebody asks.
     Unsynced,
     /// The one read of this fence is in flight.
@@ -28,7 +30,7 @@ pub(super) enum Phase {
         /// What is to be written again; `None` where it is to be read again.
         rewrite: Option<Datum>,
     },
-    /// More timestamps were asked for; then it goes on.
+    /// It has more timestamps, which the row does not allow it to use yet; then it goes on.
     Extending(Resume),
     /// HELD may be told, and the holder reads and writes.
     Held {
@@ -39,16 +41,6 @@ pub(super) enum Phase {
     LastPut {
         /// As of Held.
         synced: bool,
-    },
-    /// A release was accepted: nothing more is taken (I11).
-    Releasing {
-        /// As of Held.
-        synced: bool,
-    },
-    /// It is being evicted: nobody is answered HELD any more.
-    Evicting {
-        /// Why.
-        reason: EndReason,
     },
 }
 
@@ -102,8 +94,6 @@ pub(super) enum LastPut {
     None,
     /// It waits, or is in flight.
     InFlight(u64),
-    /// It was acknowledged: its release is being decided.
-    Written(u64),
     /// It failed, or may have: the same call may be repeated.
     Failed(u64),
 }
@@ -211,6 +201,10 @@ pub(super) struct Holder {
     past: Option<u64>,
     pub last_call_no: u64,
     pub last_put: LastPut,
+    /// When it first counted as told, or claimed.
+    pub in_use_since: Option<Observed>,
+    /// It found the queue empty.
+    pub at_once: bool,
     /// How often its sync failed.
     pub sync_tries: u32,
     /// Accepted calls that wait for the sync or for timestamps, in their order.
@@ -218,7 +212,8 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub fn new(entry: &Entry, state: &KeyState, claim: Claim) -> Self {
+    /// The holder of this state, of which nobody learned yet.
+    pub fn new(entry: &Entry, state: &KeyState, claim: Claim, at_once: bool) -> Self {
         Holder {
             seq: entry.seq,
             tag: entry.tag(),
@@ -226,15 +221,14 @@ impl Holder {
             fence: state.fence,
             width: state.width,
             op: 0,
-            phase: match state.unsynced {
-                true => Phase::Unsynced,
-                false => Phase::Held { synced: false },
-            },
+            phase: Phase::Granting,
             claim,
             writes: Writes::default(),
             past: None,
             last_call_no: 0,
             last_put: LastPut::None,
+            in_use_since: None,
+            at_once,
             sync_tries: 0,
             queued: VecDeque::new(),
         }
@@ -250,15 +244,8 @@ impl Holder {
 
     /// Whether no further critical call is taken.
     pub fn is_closing(&self) -> bool {
-        match self.phase {
-            Phase::LastPut { .. } | Phase::Releasing { .. } | Phase::Evicting { .. } => true,
-            Phase::Unsynced
-            | Phase::SyncRead(_)
-            | Phase::SyncWrite { .. }
-            | Phase::SyncPaused { .. }
-            | Phase::Extending(_)
-            | Phase::Held { .. } => self.queued.iter().any(Critical::is_release),
-        }
+        let closes = matches!(self.phase, Phase::LastPut { .. });
+        closes || self.queued.iter().any(Critical::is_release)
     }
 
     /// Whether HELD may be told.
@@ -270,9 +257,8 @@ impl Holder {
         match self.phase {
             Phase::Held { synced }
             | Phase::LastPut { synced }
-            | Phase::Releasing { synced }
             | Phase::Extending(Resume::Held { synced }) => synced,
-            Phase::Evicting { .. }
+            Phase::Granting
             | Phase::Unsynced
             | Phase::SyncRead(_)
             | Phase::SyncWrite { .. }
@@ -281,31 +267,21 @@ impl Holder {
         }
     }
 
-    /// Whether a release with this number was accepted whose put is acknowledged.
-    pub fn has_written_last(&self, call_no: u64) -> bool {
-        call_no > 0 && self.last_put == LastPut::Written(call_no)
-    }
-
-    /// What became of the put of a release.
-    pub fn end_last_put(&mut self, is_written: bool) {
+    /// The put of a release failed, or never began: the same call may come again (I11).
+    pub fn last_put_failed(&mut self) {
         if let LastPut::InFlight(call_no) = self.last_put {
-            self.last_put = match is_written {
-                true => LastPut::Written(call_no),
-                false => LastPut::Failed(call_no),
-            };
+            self.last_put = LastPut::Failed(call_no);
         }
     }
 
-    /// Nothing more is taken: its release is decided next.
-    pub fn begin_release(&mut self) {
-        self.phase = Phase::Releasing {
-            synced: self.synced(),
-        };
+    /// The end of the timestamps of its fence.
+    pub fn width_end(&self) -> u64 {
+        self.fence.0.saturating_add(u64::from(self.width))
     }
 
-    /// Nobody is answered HELD any more.
-    pub fn begin_eviction(&mut self, reason: EndReason) {
-        self.phase = Phase::Evicting { reason };
+    /// HELD is told, or its client named the grant.
+    pub fn note_in_use(&mut self, now: Observed) {
+        self.in_use_since.get_or_insert(now);
     }
 
     /// What its end means to the next holder (I7).
@@ -316,19 +292,13 @@ impl Holder {
         }
     }
 
-    /// The row shows this holder with another fence: its Extend took effect.
+    /// It got another fence, with more timestamps.
     pub fn extended(&mut self, state: &KeyState) {
         self.width = state.width;
-        if self.fence == state.fence {
-            return;
-        }
         self.fence = state.fence;
         self.op = 0;
         if self.past.is_some_and(|past| past < state.fence.0) {
             self.past = None;
-        }
-        if let Phase::Extending(resume) = self.phase {
-            self.resume(resume);
         }
     }
 

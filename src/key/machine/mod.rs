@@ -9,10 +9,10 @@
 //!      └───────────────────────────────┘ deposed
 //! ```
 //!
-//! At most one operation on the row is in flight ([`Turn`]); what comes in meanwhile is collected and decided together
-//! (group commit). Reads and writes of the value go on beside it. Where an outcome is not known, nothing
-//! is answered as done or as not done (I6): the row is read, and the same commands are decided again on what it shows. While
-//! it cannot be read, callers hear that the store is unavailable.
+//! A home decides in memory, at once, and its row follows. What was decided is answered as soon as the row allows it (I6, H5):
+//! with write-through after the commit that has it, with write-back within what the row reserves. At most one operation on
+//! the row is in flight ([`Turn`]), and a commit takes all that was decided since the one before (group commit). One whose
+//! outcome is not known is sent again as it is until a later version is known. Reads and writes of the value go on beside it.
 //!
 //! A key is served by one machine in one term, and nobody else writes under the fences of that term (I10).
 //!
@@ -22,14 +22,18 @@
 mod answers;
 mod calls;
 mod commit;
+mod context;
 mod critical;
-mod deliver;
+mod decided;
+mod entries;
 mod event;
 mod expiry;
 mod hand_over;
 mod holder;
-mod intent;
 mod leases;
+mod pace;
+mod refusal;
+mod row;
 mod serving;
 mod sync;
 mod take_over;
@@ -40,13 +44,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use context::{CommitRules, Context, KeyLimits};
 pub use event::{
-    Answer, Call, CallError, CallId, Context, Datum, Effect, EntryRef, EntryStatus, Event, IoId,
-    KeyError, KeyLimits, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
+    Answer, Call, CallError, CallId, Datum, Effect, EntryRef, EntryStatus, Event, IoId, KeyError,
+    LeaseSource, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
 };
 use hand_over::HandOver;
 use holder::Holder;
-use intent::{Intent, Swapping};
 use serving::Serving;
 use take_over::Taking;
 
@@ -77,7 +81,7 @@ enum Turn {
     /// The row is being read.
     Reading,
     /// A compare-and-swap is in flight.
-    Swapping(Box<Swapping>),
+    Swapping,
     /// The store failed a moment ago; with `in_doubt` as in that.
     Paused {
         /// What became of the last one is not known.
@@ -99,8 +103,6 @@ pub struct Machine {
     turn: Turn,
     /// Calls that can be answered only once this replica knows whether it is the home.
     backlog: VecDeque<Queued>,
-    /// What the next compare-and-swap shall do.
-    pending: VecDeque<Intent>,
     /// Failures of the store in a row.
     tries: u32,
     next_io: u64,
@@ -119,7 +121,6 @@ impl Machine {
             role: Role::Unread,
             turn: Turn::Free,
             backlog: VecDeque::new(),
-            pending: VecDeque::new(),
             tries: 0,
             next_io: 0,
         }
@@ -129,7 +130,7 @@ impl Machine {
     pub fn on(&mut self, cx: &Context<'_>, event: Event, out: &mut Vec<Effect>) {
         match event {
             Event::Call { id, call } => self.call(cx, id, call, out),
-            Event::CallGone(call) => self.call_gone(cx, call),
+            Event::CallGone(call) => self.call_gone(cx, call, out),
             Event::WaitOver(call) => self.wait_over(cx, call, out),
             Event::AnswerLost { grant } => self.answer_lost(cx, grant),
             Event::Loaded(loaded) => self.loaded(cx, loaded, out),
@@ -139,16 +140,20 @@ impl Machine {
             Event::Resume(of) => self.resume(of, out),
             Event::Due => self.due_now(cx, out),
             Event::SessionTtl { session, ttl } => self.session_ttl(cx, session, ttl),
-            Event::SessionEnded(session) => self.session_ended(session),
+            Event::SessionEnded(session) => self.session_ended(cx, session, out),
         }
         self.advance(cx, out);
     }
 
     /// When [`Event::Due`] is wanted, unless something else comes before.
-    pub fn due(&self) -> Option<Observed> {
+    pub fn due(&self, commit: CommitRules) -> Option<Observed> {
+        let can_commit = self.turn == Turn::Free;
         match &self.role {
-            Role::Serving(serving) | Role::HandingOver(serving, _) => serving.due(),
-            Role::Unread | Role::Taking(_) => None,
+            Role::Serving(serving) => serving.due(commit, can_commit),
+            Role::HandingOver(serving, hand_over) if !hand_over.is_sent() => {
+                serving.due(commit, can_commit)
+            }
+            Role::Unread | Role::Taking(_) | Role::HandingOver(..) => None,
         }
     }
 
@@ -156,7 +161,7 @@ impl Machine {
     /// entry is live here.
     pub fn is_forgettable(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
-        let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
+        let is_quiet = self.backlog.is_empty();
         is_free && is_quiet && matches!(self.role, Role::Unread)
     }
 
@@ -164,10 +169,10 @@ impl Machine {
     /// over from itself when that is used again (H11).
     pub fn is_idle(&self) -> bool {
         let is_free = matches!(self.turn, Turn::Free);
-        let is_quiet = self.backlog.is_empty() && self.pending.is_empty();
+        let is_quiet = self.backlog.is_empty();
         let is_empty = match &self.role {
             Role::Unread => true,
-            Role::Serving(serving) => serving.state.entries.is_empty() && serving.ios.is_empty(),
+            Role::Serving(serving) => serving.is_idle(),
             Role::Taking(_) | Role::HandingOver(..) => false,
         };
         is_free && is_quiet && is_empty
@@ -178,6 +183,24 @@ impl Machine {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => Some(&serving.state),
             Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// Whether a hand-over is needed for the next home to have what this one has, and no more.
+    pub fn is_to_hand_over(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                !serving.state.entries.is_empty() || serving.lists_ended()
+            }
+            Role::Unread | Role::Taking(_) => false,
+        }
+    }
+
+    /// Whether an entry survives a crash of this replica, where it is the home.
+    pub fn is_durable(&self, seq: Seq) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => serving.row.is_durable(seq),
+            Role::Unread | Role::Taking(_) => false,
         }
     }
 
@@ -214,7 +237,7 @@ impl Machine {
                 self.tries = 0;
                 match &self.role {
                     Role::Unread | Role::Taking(_) => self.evaluate(cx, loaded, out),
-                    Role::Serving(_) | Role::HandingOver(..) => self.reread(cx, loaded.state, out),
+                    Role::Serving(_) | Role::HandingOver(..) => self.reread(&loaded.state, out),
                 }
             }
             Err(why) => {
@@ -269,9 +292,16 @@ impl Machine {
     /// Begins whatever can be begun now.
     fn advance(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         loop {
+            self.grant_first(cx, out);
+            if self.answer_decided(cx, out) {
+                continue;
+            }
             self.advance_holder(cx, out);
+            if let Some(serving) = self.serving_mut() {
+                serving.notify_positions(out);
+            }
             let goes_on = match (&self.turn, &self.role) {
-                (Turn::Reading | Turn::Swapping(_) | Turn::Paused { .. }, _) => false,
+                (Turn::Reading | Turn::Swapping | Turn::Paused { .. }, _) => false,
                 (Turn::InDoubt, _) => {
                     self.turn = Turn::Reading;
                     out.push(Effect::Load { settle: true });
@@ -285,7 +315,10 @@ impl Machine {
                     false
                 }
                 (Turn::Free, Role::Taking(_)) => self.commit_take_over(cx, out),
-                (Turn::Free, Role::Serving(_)) => self.commit(cx, out),
+                (Turn::Free, Role::Serving(_)) => {
+                    self.commit(cx, out);
+                    false
+                }
                 (Turn::Free, Role::HandingOver(..)) => self.commit_hand_over(cx, out),
             };
             if !goes_on {

@@ -4,21 +4,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::context::{CommitRules, Context};
+use super::decided::Decided;
 use super::event::{
-    CallId, Context, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseStatus, Report,
+    CallId, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseSource, LeaseStatus, Report,
     own_ttl,
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
-use crate::key::{Entry, Home, KeyState};
+use super::pace::Pace;
+use super::row::KnownRow;
+use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, apply};
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;
+
+/// What ended is deleted from the row after this at the latest.
+const TIDY_AFTER: Duration = Duration::from_secs(1);
 
 /// A call that is answered once its entry holds the key, or has ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Ask {
     pub call: CallId,
     pub seq: Seq,
+    /// Its caller waits for the grant.
+    pub waits: bool,
     pub read_value: bool,
     pub existed: bool,
 }
@@ -70,13 +79,22 @@ pub(super) enum KnownValue {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Serving {
     pub home: Home,
-    /// Committed, and the latest: nobody else changes it in this term (H1).
+    /// What this home decided, ahead of the row: nobody else decides in this term (H1).
     pub state: Arc<KeyState>,
+    pub row: KnownRow,
+    /// It changed since the last commit was made.
+    pub changed: bool,
+    /// Entries ended since watchers were told how many are ahead.
+    pub moved: bool,
+    /// Outcomes that wait for the row, in their order.
+    pub decided: Vec<Decided>,
     pub holder: Option<Holder>,
     /// Who held the key when this replica became its home, until a call names it here.
     pub inherited: Option<Seq>,
     /// The entries that were in the queue then, and that no call named here.
     pub unheard: BTreeSet<Seq>,
+    /// When it became the home.
+    pub began: Observed,
     /// Until when the first of them may go unheard, where the home before did not hear of it either.
     pub first_until: Option<(Seq, Observed)>,
     pub leases: Leases,
@@ -88,28 +106,40 @@ pub(super) struct Serving {
     pub value: KnownValue,
     /// No fence could be taken for the first entry: when that is tried again.
     pub grant_again: Option<Observed>,
+    /// How many held the key lately.
+    pub pace: Pace,
+    /// Sessions of entries that ended, which the row does not allow to be known yet.
+    pub detaching: Vec<(SessionId, Seq)>,
+    /// When the row is to be committed at the latest, since it lists what ended, or not yet who waits behind a durable
+    /// holder.
+    pub tidy_at: Option<Observed>,
 }
 
 impl Serving {
-    /// A home that begins with this state: every lease begins with a full TTL, but that of a first entry which was handed
-    /// over without having been heard of: with what is left of it. A holder that the home before may have
+    /// A home that begins with this state, which this row has: every lease begins with a full TTL, but that of a first entry
+    /// which was handed over without having been heard of: with what is left of it. A holder that the home before may have
     /// answered HELD counts as claimed.
     pub fn begin(
         cx: &Context<'_>,
         home: Home,
-        state: Arc<KeyState>,
+        (state, row): (KeyState, Arc<KeyState>),
         claimed: Option<Seq>,
         out: &mut Vec<Effect>,
     ) -> Self {
-        let left = Duration::from_millis(state.first_left_ms.into());
+        let left = Duration::from_millis(row.first_left_ms.into());
         let first = state.first().filter(|_| !left.is_zero());
         let mut serving = Serving {
             home,
-            state: Arc::new(KeyState::default()),
+            row: KnownRow::new(row),
+            changed: false,
+            moved: false,
+            decided: Vec::new(),
             holder: None,
             inherited: claimed,
+            began: cx.now,
             unheard: state.entries.iter().map(|entry| entry.seq).collect(),
             first_until: first.map(|first| (first.seq, cx.now.plus(left))),
+            state: Arc::new(state),
             leases: Leases::default(),
             session_ttls: BTreeMap::new(),
             asks: Vec::new(),
@@ -117,75 +147,174 @@ impl Serving {
             ios: Vec::new(),
             value: KnownValue::Unknown,
             grant_again: None,
+            pace: Pace::default(),
+            detaching: Vec::new(),
+            tidy_at: None,
         };
-        serving.adopt(cx, state, out);
-        if let Some(holder) = serving.holder.as_mut().filter(|h| Some(h.seq) == claimed) {
-            holder.claim = Claim::Claimed;
+        let state = Arc::clone(&serving.state);
+        for entry in &state.entries {
+            serving.added(cx, entry, out);
         }
+        serving.follow_holder(cx, state.entries.len() == 1, out);
         serving
     }
 
-    pub fn due(&self) -> Option<Observed> {
-        let claim = match self.holder.as_ref().map(|h| (&h.claim, h.is_closing())) {
+    /// When something is due; what is to be committed only where a commit could be sent.
+    pub fn due(&self, commit: CommitRules, can_commit: bool) -> Option<Observed> {
+        let holder = self.holder.as_ref();
+        let claim = match holder.map(|h| (&h.claim, h.is_closing())) {
             Some((Claim::Until(at), false)) => Some(*at),
             Some(_) | None => None,
         };
-        let all = [self.leases.due(), claim, self.grant_again];
+        let keep = self.keep_at(commit).filter(|_| !self.is_kept());
+        let to_commit = keep.into_iter().chain(self.tidy_at).min();
+        let to_commit = to_commit.filter(|_| can_commit);
+        let all = [self.leases.due(), claim, self.grant_again, to_commit];
         all.into_iter().flatten().min()
     }
 
-    /// Takes a committed state of this term as the latest one.
-    pub fn adopt(&mut self, cx: &Context<'_>, new: Arc<KeyState>, out: &mut Vec<Effect>) {
-        let old = std::mem::replace(&mut self.state, Arc::clone(&new));
-        let has = |state: &KeyState, seq: Seq| state.position(seq).is_some();
-        for entry in old.entries.iter().filter(|e| !has(&new, e.seq)) {
-            self.forget(entry, out);
-            self.notify_end(entry, &new, out);
-        }
-        for entry in new.entries.iter().filter(|e| !has(&old, e.seq)) {
-            match entry.liveness {
-                Liveness::Own { .. } => {
-                    let ttl = own_ttl(entry.liveness).unwrap_or_default();
-                    let until = self.first_until.filter(|(seq, _)| *seq == entry.seq);
-                    let left = until.map_or(ttl, |(_, until)| until.since(cx.now));
-                    self.leases.add(entry.seq, ttl, left, cx.now);
-                }
-                Liveness::Session(session) => out.push(Effect::Attach {
-                    session,
-                    seq: entry.seq,
-                }),
+    /// Decides one command, and does what follows from it here.
+    pub fn apply(&mut self, cx: &Context<'_>, command: &Command, out: &mut Vec<Effect>) -> Outcome {
+        let ending = match command {
+            Command::Release { seq, .. } | Command::Evict { seq, .. } => {
+                self.state.entry(*seq).map(Arc::clone)
             }
+            _ => None,
+        };
+        let held = self.state.holder().map(|holder| holder.seq);
+        let state = Arc::make_mut(&mut self.state);
+        let Applied { outcome, changed } = apply(state, command, cx.decider());
+        self.changed |= changed;
+        let was_empty = matches!(outcome, Outcome::Created { .. }) && state.entries.len() == 1;
+        match (&outcome, ending) {
+            (Outcome::Created { existed: false, .. }, _) => {
+                if let Some(entry) = self.state.entries.back().map(Arc::clone) {
+                    self.added(cx, &entry, out);
+                }
+            }
+            (Outcome::Released | Outcome::Evicted { .. }, Some(entry)) => {
+                if held == Some(entry.seq) {
+                    self.pace.ended(cx.now, cx.commit.keep_after);
+                }
+                self.removed(cx, &entry, out);
+            }
+            _ => {}
         }
-        self.adopt_holder(cx, &old, out);
-        self.notify_positions(out);
+        self.follow_holder(cx, was_empty, out);
+        outcome
     }
 
-    fn adopt_holder(&mut self, cx: &Context<'_>, old: &KeyState, out: &mut Vec<Effect>) {
-        let new = Arc::clone(&self.state);
-        let Some(entry) = new.holder() else {
-            if self.holder.is_some() {
-                self.end_holder(out);
+    fn added(&mut self, cx: &Context<'_>, entry: &Entry, out: &mut Vec<Effect>) {
+        match entry.liveness {
+            Liveness::Own { .. } => {
+                let ttl = own_ttl(entry.liveness).unwrap_or_default();
+                let until = self.first_until.filter(|(seq, _)| *seq == entry.seq);
+                let left = until.map_or(ttl, |(_, until)| until.since(cx.now));
+                self.leases.add(entry.seq, ttl, left, cx.now);
             }
+            Liveness::Session(session) => out.push(Effect::Attach {
+                session,
+                seq: entry.seq,
+            }),
+        }
+        if self.is_kept() {
+            self.tidy_by(cx, cx.commit.keep_after);
+        }
+    }
+
+    fn removed(&mut self, cx: &Context<'_>, entry: &Entry, out: &mut Vec<Effect>) {
+        self.forget(entry);
+        self.notify_end(entry, out);
+        self.moved = true;
+        if self.row.may_list(entry.seq) {
+            self.tidy_by(cx, TIDY_AFTER);
+        }
+    }
+
+    /// With write-back the row is committed after this at the latest.
+    fn tidy_by(&mut self, cx: &Context<'_>, within: Duration) {
+        if cx.commit.mode == CommitMode::WriteThrough {
             return;
+        }
+        let at = cx.now.plus(within);
+        self.tidy_at = Some(self.tidy_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Whether the holder is durable, and nobody else may be granted the key without the row knowing.
+    pub fn is_kept(&self) -> bool {
+        let holder = self.holder.as_ref();
+        holder.is_some_and(|h| self.row.is_kept(h.seq))
+    }
+
+    /// Whether the row lists what ended: it would come to life again at the next home.
+    pub fn lists_ended(&self) -> bool {
+        let mut listed = self.row.known().entries.iter();
+        listed.any(|entry| self.state.position(entry.seq).is_none())
+    }
+
+    /// Whether nobody locks the key or waits for it, and nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        let is_quiet = self.ios.is_empty() && self.decided.is_empty() && self.detaching.is_empty();
+        self.state.entries.is_empty() && is_quiet && self.row.sent().is_none()
+    }
+
+    /// When the holder is to become durable: a while after it was told that it holds the key.
+    pub fn keep_at(&self, commit: CommitRules) -> Option<Observed> {
+        let since = self.holder.as_ref()?.in_use_since?;
+        match commit.mode {
+            CommitMode::WriteThrough => None,
+            CommitMode::WriteBack(_) => Some(since.plus(commit.keep_after)),
+        }
+    }
+
+    /// Whoever holds the key by what was decided is the holder, and waits for the row to allow it.
+    fn follow_holder(&mut self, cx: &Context<'_>, at_once: bool, out: &mut Vec<Effect>) {
+        let state = Arc::clone(&self.state);
+        let Some(entry) = state.holder() else {
+            return self.end_holder(out);
         };
         if let Some(holder) = &mut self.holder
-            && holder.grant == new.grant
+            && holder.grant == state.grant
         {
-            return holder.extended(&new);
+            if holder.fence != state.fence {
+                holder.extended(&state);
+            }
+            return;
         }
         self.end_holder(out);
-        let until = self.claim_until(cx, entry);
-        let mut holder = Holder::new(entry, &new, Claim::Until(until));
+        let claim = match self.inherited == Some(entry.seq) {
+            true => Claim::Claimed,
+            false => Claim::Until(self.claim_until(cx, entry)),
+        };
+        let mut holder = Holder::new(entry, &state, claim, at_once);
         if let KnownValue::Known(Some(datum)) = &self.value {
             // It may be of somebody else, above this fence (I2).
             holder.saw(datum.timestamp);
         }
         self.holder = Some(holder);
         self.grant_again = None;
-        out.push(Effect::Report(Report::Granted {
-            seq: entry.seq,
-            at_once: old.entries.is_empty() && new.entries.len() == 1,
-        }));
+    }
+
+    /// The row allows what the holder waits for: that anybody learns of the grant (I4), or that it writes on.
+    pub fn allow_holder(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        let Some(holder) = &mut self.holder else {
+            return;
+        };
+        let is_allowed =
+            self.row.allows_grant(holder.seq) && self.row.allows_fence(holder.width_end());
+        match holder.phase {
+            Phase::Granting if is_allowed => {
+                holder.phase = match self.state.unsynced {
+                    true => Phase::Unsynced,
+                    false => Phase::Held { synced: false },
+                };
+                let (seq, at_once) = (holder.seq, holder.at_once);
+                self.wait_for_claim_anew(cx, seq);
+                out.push(Effect::Report(Report::Granted { seq, at_once }));
+            }
+            Phase::Extending(resume) if is_allowed => holder.resume(resume),
+            _ => {}
+        }
     }
 
     /// The memory of a fence ends with it; what was accepted under it and not begun fails.
@@ -246,7 +375,7 @@ impl Serving {
         self.state.entries.iter().any(by_it)
     }
 
-    fn forget(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
+    fn forget(&mut self, entry: &Entry) {
         self.unheard.remove(&entry.seq);
         self.first_until.take_if(|(of, _)| *of == entry.seq);
         match entry.liveness {
@@ -255,17 +384,23 @@ impl Serving {
                 if self.session_ttls.contains_key(&session) && !self.has_session(session) {
                     self.session_ttls.remove(&session);
                 }
-                out.push(Effect::Detach {
-                    session,
-                    seq: entry.seq,
-                });
+                self.detaching.push((session, entry.seq));
             }
         }
     }
 
+    /// A session learns of the end of an entry only once that cannot come to life again, as far as the mode goes.
+    pub fn detach_allowed(&mut self, mode: CommitMode, out: &mut Vec<Effect>) {
+        let row = &self.row;
+        let allowed = self
+            .detaching
+            .extract_if(.., |(_, seq)| row.allows_end(*seq, mode));
+        out.extend(allowed.map(|(session, seq)| Effect::Detach { session, seq }));
+    }
+
     /// An entry ended: whoever asks for it or watches it learns how.
-    fn notify_end(&mut self, entry: &Entry, new: &KeyState, out: &mut Vec<Effect>) {
-        let end = new.end_of(entry.seq);
+    fn notify_end(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
+        let end = self.state.end_of(entry.seq);
         for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
             out.push(Effect::Answer {
                 call: ask.call,
@@ -280,7 +415,11 @@ impl Serving {
         }
     }
 
-    fn notify_positions(&mut self, out: &mut Vec<Effect>) {
+    /// Tells watchers how many are ahead, where that changed.
+    pub fn notify_positions(&mut self, out: &mut Vec<Effect>) {
+        if !std::mem::take(&mut self.moved) {
+            return;
+        }
         for watcher in &mut self.watchers {
             let position = self.state.position(watcher.seq);
             // That an entry holds the key is told once it may be answered HELD.
@@ -296,8 +435,17 @@ impl Serving {
         }
     }
 
-    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call. One that is being evicted is
-    /// not renewed; who names the grant in force was told it (I5).
+    /// How an entry that is not live ended, as its client is told: one whose release is not known to the row yet is still
+    /// being released.
+    pub fn ended(&self, cx: &Context<'_>, seq: Seq, end: EndedAs) -> KeyError {
+        match end {
+            EndedAs::Released if !self.row.allows_end(seq, cx.commit.mode) => KeyError::Releasing,
+            end => KeyError::Ended(end),
+        }
+    }
+
+    /// A live entry, how many are ahead of it, and what it lives by, renewed by this call. Who names the grant in force was
+    /// told it (I5).
     pub fn live(
         &mut self,
         cx: &Context<'_>,
@@ -306,16 +454,14 @@ impl Serving {
     ) -> Result<(usize, LeaseStatus), KeyError> {
         let position = match self.state.lookup(entry.seq, entry.tag) {
             Lookup::Live(position) => position,
-            Lookup::Ended(end) => return Err(KeyError::Ended(end)),
+            Lookup::Ended(end) => return Err(self.ended(cx, entry.seq, end)),
             Lookup::NeverIssued => return Err(KeyError::NeverIssued),
         };
-        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == entry.seq) {
-            if let Phase::Evicting { reason } = &holder.phase {
-                return Err(KeyError::Ended(EndedAs::Lost(reason.clone())));
-            }
-            if entry.grant == Some(holder.grant) {
-                holder.claim = Claim::Claimed;
-            }
+        if let Some(holder) = self.holder.as_mut().filter(|h| h.seq == entry.seq)
+            && entry.grant == Some(holder.grant)
+        {
+            holder.claim = Claim::Claimed;
+            holder.note_in_use(cx.now);
         }
         let lease = self.renew(cx, entry.seq, out)?;
         if self.unheard.remove(&entry.seq) {
@@ -340,19 +486,20 @@ impl Serving {
         out: &mut Vec<Effect>,
     ) -> Result<LeaseStatus, KeyError> {
         let expired = || KeyError::Ended(EndedAs::Lost(EndReason::Expired));
+        let durable = self.row.is_durable(seq);
         match self.state.entry(seq).map(|entry| entry.liveness) {
             None => Err(KeyError::NeverIssued),
             Some(Liveness::Session(session)) => {
                 out.push(Effect::RenewSession(session));
-                Ok(LeaseStatus::Session(session))
+                let source = LeaseSource::Session(session);
+                Ok(LeaseStatus { source, durable })
             }
             Some(Liveness::Own { .. }) => {
                 let lease = self.leases.get_mut(seq).ok_or_else(expired)?;
                 let valid_for = lease.renew(cx.now).ok_or_else(expired)?;
-                Ok(LeaseStatus::Own {
-                    ttl: lease.ttl(),
-                    valid_for,
-                })
+                let ttl = lease.ttl();
+                let source = LeaseSource::Own { ttl, valid_for };
+                Ok(LeaseStatus { source, durable })
             }
         }
     }

@@ -1,12 +1,11 @@
 //! From a grant to HELD: at once if the key is synced, else after one read and one rewrite of its value (I7).
 
+use super::context::Context;
 use super::critical::settled;
 use super::event::{
-    Answer, Context, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome,
-    fail,
+    Answer, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome, fail,
 };
 use super::holder::{Holder, Phase, Resume};
-use super::intent::{Intent, Wish};
 use super::serving::{Ask, Io, KnownValue};
 use super::{Machine, Role};
 use crate::lock::Fence;
@@ -15,15 +14,16 @@ impl Machine {
     /// Begins what the holder's phase wants next.
     pub(super) fn advance_holder(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
         // While the key is given away nothing more is begun, and nothing is answered.
-        let Role::Serving(serving) = &self.role else {
+        let Role::Serving(serving) = &mut self.role else {
             return;
         };
+        serving.allow_holder(cx, out);
         let Some(holder) = &serving.holder else {
             return;
         };
         let seq = holder.seq;
         if holder.is_held() {
-            self.begin_queued(out);
+            self.begin_queued(cx, out);
             self.answer_asks(cx, out);
         } else if holder.phase == Phase::Unsynced
             && (!holder.queued.is_empty()
@@ -84,6 +84,7 @@ impl Machine {
         for watcher in serving.watchers.iter_mut().filter(|w| w.seq == seq) {
             if watcher.position.take().is_some() {
                 holder.claim.answered();
+                holder.note_in_use(cx.now);
                 out.push(Effect::Notify {
                     call: watcher.call,
                     status: EntryStatus::Held { grant },
@@ -146,6 +147,7 @@ impl Machine {
             return fail(ask.call, KeyError::Releasing, out);
         }
         holder.claim.answered();
+        holder.note_in_use(cx.now);
         let answer = Ok(Answer::Held {
             entry: holder.entry(),
             value,
@@ -195,18 +197,15 @@ impl Machine {
         out: &mut Vec<Effect>,
     ) {
         let reads = |h: &&mut Holder| h.fence == fence && h.phase == Phase::SyncRead(io);
-        let Some(holder) = self.holder_mut().filter(reads) else {
+        if self.holder_mut().filter(reads).is_none() {
             return;
-        };
+        }
         match cell {
             // Nothing was written from this read, so it may be read again (I7).
             Err(why) => self.pause_sync(cx, None, &KeyError::StoreUnavailable(why), out),
             // The rewrite would not show above what is there: take a fence that does, and read again under that one.
             Ok(Some(datum)) if datum.timestamp >= fence.0 => {
-                holder.phase = Phase::Extending(Resume::Sync);
-                let past = Some(datum.timestamp);
-                let wish = Wish::Extend { fence, past };
-                self.pending.push_back(Intent::new(None, wish));
+                self.extend(cx, Resume::Sync, Some(datum.timestamp), out);
             }
             Ok(read) => {
                 let value = read.and_then(|datum| datum.value);

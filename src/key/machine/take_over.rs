@@ -2,59 +2,126 @@
 
 use std::sync::Arc;
 
-use super::event::{Call, Context, Effect, KeyError, Loaded, Report, SwapOutcome, fail};
-use super::intent::{Intent, Swapping, Wish};
+use super::commit::CHANGES_MAX;
+use super::context::Context;
+use super::decided::{Decided, Reply, RestsOn};
+use super::event::{
+    Call, CallId, Effect, EntryRef, KeyError, Loaded, Reason, Report, SwapOutcome, fail,
+};
+use super::refusal::refused;
 use super::serving::Serving;
-use super::{Machine, Role, Turn};
-use crate::key::{Command, Home, KeyState, Outcome, Refusal, decide};
+use super::{Machine, Queued, Role, Turn};
+use crate::key::{Command, CommitMode, Home, KeyState, NextRow, Outcome, Survivors, apply};
+use crate::lock::Tag;
 
 /// A take-over that is being committed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Taking {
     /// The row as it was read.
-    state: Arc<KeyState>,
+    found: Arc<KeyState>,
     /// The timestamp of the value, where the key has no row.
     past: Option<u64>,
-    /// It was sent on this version, and may yet apply: that is resolved before anybody is answered (I6).
+    /// Its commit, which is sent as it is until it is settled (I6).
+    sent: Option<SentTakeOver>,
+}
+
+/// The commit of a take-over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct SentTakeOver {
+    /// What this replica knows as the home once it applied.
+    state: KeyState,
+    row: Arc<KeyState>,
+    /// The entries that it makes, and who waits for them.
+    created: Vec<Created>,
+    /// A try of it was of unknown outcome.
     in_doubt: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Created {
+    /// Nobody where that has ended.
+    call: Option<CallId>,
+    entry: EntryRef,
+    existed: bool,
+    /// To be decided again, where the take-over fails.
+    asked: Call,
 }
 
 impl Machine {
     /// What a row means to a replica that is not the home, as far as it knows.
     pub(super) fn evaluate(&mut self, cx: &Context<'_>, loaded: Loaded, out: &mut Vec<Effect>) {
-        let Loaded { state, past } = loaded;
-        if let Some(home) = state.home
-            && home.replica == cx.replica
-            && (self.has_taken(home) || self.was_given(home))
+        let Loaded { state: found, past } = loaded;
+        if let Role::Taking(Taking {
+            found: before,
+            sent: Some(sent),
+            ..
+        }) = &mut self.role
         {
-            return self.serve(cx, home, state, Vec::new(), out);
+            if found == sent.row {
+                return self.taken(cx, out);
+            }
+            // It may yet apply to this row, which it cannot on another version. Then it is sent until it is settled, or
+            // this replica might serve the key in a term that its own take-over ends.
+            if sent.in_doubt && before.version == found.version {
+                return;
+            }
+            self.ask_anew();
         }
-        let in_doubt = self.is_in_doubt_on(&state);
-        if !in_doubt && !self.may_take_over(cx, &state) {
+        if let Some(home) = found.home
+            && home.replica == cx.replica
+            && self.was_given(home)
+        {
+            let kept = found.kept;
+            let state = KeyState::clone(&found);
+            let from = match &self.role {
+                Role::Taking(taking) => taking.found.home,
+                Role::Unread | Role::Serving(_) | Role::HandingOver(..) => None,
+            };
+            return self.serve(cx, (from, home), (state, found), kept, out);
+        }
+        if !self.may_take_over(cx, &found) {
             self.role = Role::Unread;
-            return self.turn_away(&state, out);
+            return self.turn_away(&found, out);
         }
-        self.role = Role::Taking(Taking {
-            state,
-            past,
-            in_doubt,
-        });
+        let sent = None;
+        self.role = Role::Taking(Taking { found, past, sent });
     }
 
-    /// Whether this term is that of the take-over that was sent and not answered. Nobody was served in it before.
-    fn has_taken(&self, home: Home) -> bool {
-        match &self.role {
-            Role::Taking(taking) => taking.state.term().saturating_add(1) == home.term,
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+    /// The take-over that was sent cannot apply any more: those who wait for its entries ask anew.
+    fn ask_anew(&mut self) {
+        let Role::Taking(taking) = &mut self.role else {
+            return;
+        };
+        let created = taking.sent.take().map(|sent| sent.created);
+        for created in created.into_iter().flatten().rev() {
+            if let Some(id) = created.call {
+                let call = created.asked;
+                self.backlog.push_front(Queued { id, call });
+            }
         }
     }
 
-    /// Whether a take-over that was sent may yet apply to this row, which it cannot on another version. Then it is sent
-    /// until it is settled, or this replica might serve the key in a term that its own take-over ends.
-    fn is_in_doubt_on(&self, state: &KeyState) -> bool {
-        match &self.role {
-            Role::Taking(taking) => taking.in_doubt && taking.state.version == state.version,
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => false,
+    /// Nobody waits any longer for the entry that this call makes with a take-over.
+    pub(super) fn created_for_nobody(&mut self, call: CallId) {
+        if let Role::Taking(Taking {
+            sent: Some(sent), ..
+        }) = &mut self.role
+        {
+            for created in &mut sent.created {
+                created.call.take_if(|of| *of == call);
+            }
+        }
+    }
+
+    /// Tells those who wait for the take-over that the store did not do it; it may apply yet.
+    pub(super) fn fail_created(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
+        if let Role::Taking(Taking {
+            sent: Some(sent), ..
+        }) = &mut self.role
+        {
+            for call in sent.created.iter_mut().filter_map(|c| c.call.take()) {
+                fail(call, why.clone(), out);
+            }
         }
     }
 
@@ -62,7 +129,7 @@ impl Machine {
     /// may apply yet.
     fn was_given(&self, home: Home) -> bool {
         if let Role::Taking(taking) = &self.role
-            && taking.state.home == Some(home)
+            && taking.found.home == Some(home)
         {
             return false;
         }
@@ -73,14 +140,10 @@ impl Machine {
     /// Whether the home of this row, if it has one, is gone, and somebody wants this replica to be the next. Where there is
     /// none, whoever is asked takes the key; that calls come where names rank is advice (H8).
     fn may_take_over(&self, cx: &Context<'_>, state: &KeyState) -> bool {
-        let creates = |intent: &Intent| matches!(intent.what, Wish::Create { .. });
         let calls = || self.backlog.iter().map(|queued| &queued.call);
         match state.home {
             // What was never created needs no home.
-            None => {
-                self.pending.iter().any(creates)
-                    || calls().any(|c| matches!(c, Call::Create { .. }))
-            }
+            None => calls().any(|call| matches!(call, Call::Create { .. })),
             // This replica's own, which lost what it knew of it (H11).
             Some(home) if home.replica == cx.replica || cx.is_alone => true,
             Some(home) => {
@@ -98,154 +161,208 @@ impl Machine {
         self.fail_all(&why, out);
     }
 
-    /// Fails all that asked, whatever they asked for, and forgets what was to be done: this replica is not the home.
+    /// Fails all that asked, whatever they asked for: this replica is not the home.
     pub(super) fn fail_all(&mut self, why: &KeyError, out: &mut Vec<Effect>) {
         for queued in std::mem::take(&mut self.backlog) {
             fail(queued.id, why.clone(), out);
         }
-        for intent in std::mem::take(&mut self.pending) {
-            if let Some(call) = intent.call {
-                fail(call, intent.failed(why.clone()), out);
-            }
-        }
     }
 
-    /// Commits the take-over, with the entries that are to be created.
+    /// Commits the take-over, with the entries that are to be created. True if there is nothing to commit.
     pub(super) fn commit_take_over(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
-        let Role::Taking(taking) = &self.role else {
+        let Role::Taking(taking) = &mut self.role else {
             return false;
         };
-        let state = Arc::clone(&taking.state);
-        let in_doubt = taking.in_doubt;
-        let mut commands = vec![Command::TakeOver {
-            from: state.home,
-            to: cx.replica,
-            past: taking.past,
-        }];
-        self.wish_created(cx);
-        let batch = self.next_batch(&mut commands);
-        let decision = decide(&state, &commands, cx.decider());
-        let mut outcomes = decision.outcomes.into_iter();
-        if let Some(Outcome::Refused(refusal)) = outcomes.next() {
-            let why = refused(&refusal);
-            let rest = std::mem::replace(&mut self.pending, batch.into());
-            self.pending.extend(rest);
-            self.fail_all(&why, out);
-            match in_doubt {
-                true => self.pause(true, out),
-                false => self.role = Role::Unread,
+        if taking.sent.is_none() {
+            let mut state = KeyState::clone(&taking.found);
+            let command = Command::TakeOver {
+                from: state.home,
+                to: cx.replica,
+                past: taking.past,
+            };
+            if let Outcome::Refused(refusal) = apply(&mut state, &command, cx.decider()).outcome {
+                self.fail_all(&refused(&refusal), out);
+                self.role = Role::Unread;
+                return true;
             }
-            return !in_doubt;
+            let created = create_all(cx, &mut self.backlog, &mut state, out);
+            let kept = taking.found.kept;
+            let next = NextRow {
+                row: &taking.found,
+                mode: cx.commit.mode,
+                survivors: match cx.commit.mode {
+                    CommitMode::WriteThrough => Survivors::All,
+                    CommitMode::WriteBack(_) if kept.is_some() => Survivors::Holder,
+                    CommitMode::WriteBack(_) => Survivors::Behind(1),
+                },
+                changes_max: usize::MAX,
+                now_us: cx.now_us,
+            };
+            let row = Arc::new(next.of(&state));
+            state.version = row.version;
+            taking.sent = Some(SentTakeOver {
+                state,
+                row,
+                created,
+                in_doubt: false,
+            });
         }
-        let batch = batch.into_iter().zip(outcomes).collect();
-        self.send(state, Arc::new(decision.state), batch, out);
+        if let Some(sent) = &taking.sent {
+            out.push(Effect::Swap {
+                old: Arc::clone(&taking.found),
+                new: Arc::clone(&sent.row),
+            });
+            self.turn = Turn::Swapping;
+        }
         false
-    }
-
-    /// Entries that were asked for go into the commit of the take-over.
-    fn wish_created(&mut self, cx: &Context<'_>) {
-        for queued in std::mem::take(&mut self.backlog) {
-            let has_room = self.pending.len() < cx.limits.calls_max;
-            match queued.call {
-                Call::Create { entry, read_value } if has_room => self.pending.push_back(
-                    Intent::new(Some(queued.id), Wish::Create { entry, read_value }),
-                ),
-                _ => self.backlog.push_back(queued),
-            }
-        }
     }
 
     /// What became of the commit of a take-over.
     pub(super) fn take_over_swapped(
         &mut self,
         cx: &Context<'_>,
-        swapping: Swapping,
         outcome: SwapOutcome,
         out: &mut Vec<Effect>,
     ) {
-        let Swapping { new, batch } = swapping;
         match outcome {
-            SwapOutcome::Applied => {
-                self.tries = 0;
-                if let Some(home) = new.home {
-                    self.serve(cx, home, new, batch, out);
-                }
-            }
+            SwapOutcome::Applied => self.taken(cx, out),
             // Without a row the timestamp of the value is wanted, too (I2).
             SwapOutcome::Conflict(state) if state.version == 0 => {
-                self.put_back(batch, false);
+                self.ask_anew();
                 self.turn = Turn::InDoubt;
             }
             SwapOutcome::Conflict(state) => {
-                self.put_back(batch, false);
                 self.evaluate(cx, Loaded { state, past: None }, out);
             }
             SwapOutcome::Unknown(why) => {
-                self.put_back(batch, true);
-                if let Role::Taking(taking) = &mut self.role {
-                    taking.in_doubt = true;
+                if let Role::Taking(Taking {
+                    sent: Some(sent), ..
+                }) = &mut self.role
+                {
+                    sent.in_doubt = true;
                 }
                 out.push(Effect::Report(Report::InDoubt { why }));
                 self.pause(true, out);
             }
-            SwapOutcome::NotStarted(why) => {
-                self.put_back(batch, false);
-                self.fail_callers(cx, &why, out);
-                self.give_up_taking();
-                self.pause(true, out);
-            }
+            SwapOutcome::NotStarted(why) => self.take_over_not_started(cx, &why, out),
         }
     }
 
-    /// Nobody waits for the take-over, and it was never sent.
-    fn give_up_taking(&mut self) {
-        if let Role::Taking(taking) = &self.role
-            && !taking.in_doubt
-            && self.backlog.is_empty()
-            && self.pending.is_empty()
-        {
+    fn take_over_not_started(&mut self, cx: &Context<'_>, why: &Reason, out: &mut Vec<Effect>) {
+        let Role::Taking(taking) = &self.role else {
+            return;
+        };
+        let is_in_doubt = taking.sent.as_ref().is_some_and(|sent| sent.in_doubt);
+        if !is_in_doubt {
+            self.ask_anew();
+        }
+        self.fail_callers(cx, why, out);
+        if !is_in_doubt {
             self.role = Role::Unread;
         }
+        self.pause(is_in_doubt, out);
     }
 
-    /// This replica is the home from here on. `batch` took effect with the take-over.
+    /// The take-over that was sent took effect.
+    fn taken(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        let Role::Taking(taking) = std::mem::replace(&mut self.role, Role::Unread) else {
+            return;
+        };
+        let (Some(sent), found) = (taking.sent, taking.found) else {
+            return;
+        };
+        let Some(home) = sent.row.home else {
+            return;
+        };
+        self.tries = 0;
+        let states = (sent.state, sent.row);
+        self.serve(cx, (found.home, home), states, found.kept, out);
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let created = sent.created.into_iter();
+        let waiting: Vec<Decided> = created.filter_map(Created::awaited).collect();
+        for decided in &waiting {
+            if let RestsOn::Seq(seq) = decided.rests_on {
+                serving.open_call(cx, seq);
+            }
+        }
+        // Those of the calls that came later are decided already.
+        serving.decided.splice(0..0, waiting);
+    }
+
+    /// This replica is the home from here on.
     fn serve(
         &mut self,
         cx: &Context<'_>,
-        home: Home,
-        state: Arc<KeyState>,
-        batch: Vec<(Intent, Outcome)>,
+        (from, home): (Option<Home>, Home),
+        states: (KeyState, Arc<KeyState>),
+        kept: Option<crate::lock::Seq>,
         out: &mut Vec<Effect>,
     ) {
-        let (from, kept) = match &self.role {
-            Role::Taking(taking) if self.has_taken(home) => (taking.state.home, taking.state.kept),
-            // It was given the key while it was about to take it from somebody before: the row says who holds it.
-            Role::Taking(taking) => (taking.state.home, state.kept),
-            Role::Unread | Role::Serving(_) | Role::HandingOver(..) => (None, state.kept),
-        };
         out.push(Effect::Report(Report::TookOver { from }));
-        let serving = Serving::begin(cx, home, state, kept, out);
+        let serving = Serving::begin(cx, home, states, kept, out);
         self.role = Role::Serving(Box::new(serving));
-        self.deliver(cx, batch, out);
         for queued in std::mem::take(&mut self.backlog) {
             self.call(cx, queued.id, queued.call, out);
         }
     }
 }
 
-/// What a caller learns of a refusal.
-pub(super) fn refused(refusal: &Refusal) -> KeyError {
-    match refusal {
-        Refusal::NotHome(Some(home)) => KeyError::Elsewhere(*home),
-        Refusal::NotHome(None) | Refusal::OtherGrant => KeyError::ChangingHome,
-        Refusal::QueueFull { entries_max } => KeyError::Exhausted {
-            what: "entries_per_key_max",
-            limit: *entries_max,
-        },
-        Refusal::SeqUsedUp => KeyError::SeqUsedUp,
-        Refusal::Fence(error) => KeyError::Fence(*error),
-        Refusal::ClockIsWrong => KeyError::ClockIsWrong,
-        Refusal::RequestMismatch { field } => KeyError::RequestMismatch { field },
-        Refusal::NeverIssued => KeyError::NeverIssued,
+impl Created {
+    fn awaited(self) -> Option<Decided> {
+        let read_value = matches!(
+            self.asked,
+            Call::Create {
+                read_value: true,
+                ..
+            }
+        );
+        let (entry, existed) = (self.entry, self.existed);
+        Some(Decided {
+            call: Some(self.call?),
+            reply: Reply::Created {
+                entry,
+                read_value,
+                existed,
+            },
+            rests_on: RestsOn::Seq(entry.seq),
+        })
     }
+}
+
+/// Makes the entries that were asked for; what else was asked for waits.
+fn create_all(
+    cx: &Context<'_>,
+    backlog: &mut std::collections::VecDeque<Queued>,
+    state: &mut KeyState,
+    out: &mut Vec<Effect>,
+) -> Vec<Created> {
+    let mut created = Vec::new();
+    for Queued { id, call: asked } in std::mem::take(backlog) {
+        let new = match &asked {
+            Call::Create { entry, .. } if created.len() < CHANGES_MAX => entry,
+            _ => {
+                backlog.push_back(Queued { id, call: asked });
+                continue;
+            }
+        };
+        let tag = Tag::of(new.request_id);
+        let command = Command::Create(crate::key::NewEntry::clone(new));
+        match apply(state, &command, cx.decider()).outcome {
+            Outcome::Created { seq, existed } => created.push(Created {
+                call: Some(id),
+                entry: EntryRef {
+                    seq,
+                    tag,
+                    grant: None,
+                },
+                existed,
+                asked,
+            }),
+            Outcome::Refused(refusal) => fail(id, refused(&refusal), out),
+            _ => fail(id, KeyError::ChangingHome, out),
+        }
+    }
+    created
 }

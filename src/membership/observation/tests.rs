@@ -274,7 +274,7 @@ proptest! {
         let mut all = observer();
         let mut now = 0;
         let (mut heartbeat, mut written_at) = (0, 0);
-        let mut open: Vec<(u64, Read, ReplicaRow, u64)> = Vec::new();
+        let mut open: Vec<(u64, BegunRead, ReplicaRow, u64)> = Vec::new();
         let mut silent_before = Duration::ZERO;
         for (wait, takes, writes, reads) in steps {
             now += wait;

@@ -220,11 +220,11 @@ fn a_stopped_one_answers_nothing_and_follows_its_own_unknown_swap() {
     surety.swapped(change, &LifeSwap::Applied, s(21));
     assert_eq!(surety.status(s(21)), Status::Stopped);
     let met = LifeSwap::Conflict(Some(Life::Up(2)));
-    assert_eq!(surety.stopped(&met), Stop::Again(2));
-    assert_eq!(surety.stopped(&unknown()), Stop::Again(2));
+    assert_eq!(surety.stopped(&met), StopOutcome::Again(2));
+    assert_eq!(surety.stopped(&unknown()), StopOutcome::Again(2));
     assert_eq!(
         surety.stopped(&LifeSwap::Conflict(Some(Life::Stopped))),
-        Stop::Done
+        StopOutcome::Done
     );
 }
 
@@ -233,7 +233,7 @@ fn a_stopped_one_leaves_the_row_of_another_process_alone() {
     let mut surety = announced();
     assert_eq!(surety.stop(), Some(1));
     let met = LifeSwap::Conflict(Some(Life::Up(2)));
-    assert_eq!(surety.stopped(&met), Stop::Done);
+    assert_eq!(surety.stopped(&met), StopOutcome::Done);
 }
 
 /// The row of the replica and those that change it, in milliseconds: whoever observed neither a heartbeat nor a life for

@@ -8,7 +8,7 @@ use super::world::{Faults, Machine, Replica, TTL, ms, options, start, start_on, 
 use crate::clock::{Clock, Ids};
 use crate::membership::hand_overs::HandOvers;
 use crate::membership::observation::Observation;
-use crate::membership::shell::{Announced, Shared};
+use crate::membership::shell::{Announced, MembershipShared};
 use crate::membership::surety::Surety;
 use crate::membership::wall_check::WallCheck;
 use crate::membership::{Membership, NotSure, Options, Presence, Starter, rounds};
@@ -297,7 +297,7 @@ async fn clones(apart_ms: u64) -> Vec<Arc<Membership>> {
     let machine = Arc::clone(&origin.machine);
     let row = machine.tables().rows[&origin.id()].clone();
     let shared = || {
-        Shared::new(Announced {
+        MembershipShared::new(Announced {
             me: row.id,
             store: Arc::clone(&machine) as Arc<dyn ClusterStore>,
             clock: Arc::clone(&machine) as Arc<dyn Clock>,

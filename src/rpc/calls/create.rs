@@ -6,7 +6,7 @@ use fermata_proto::{CreateLockRefRequest, CreateLockRefResponse};
 use tracing::Span;
 use tracing::field::display;
 
-use super::{Call, CallContext, Target};
+use super::{CallContext, Target, UnaryCall};
 use crate::engine::{CreateCall, Engine, EngineError};
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
@@ -19,7 +19,7 @@ pub struct CreateLockRef {
     call: CreateCall,
 }
 
-impl Call for CreateLockRef {
+impl UnaryCall for CreateLockRef {
     const METHOD: Method = Method::CreateLockRef;
     type Ask = CreateLockRefRequest;
     type Answer = CreateLockRefResponse;

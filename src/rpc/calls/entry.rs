@@ -11,8 +11,8 @@ use fermata_proto::{
 use prost::Message;
 use tokio::time::Instant;
 
-use super::{Call, CallContext, Target};
-use crate::engine::{Engine, EngineError, Mutation};
+use super::{CallContext, Target, UnaryCall};
+use crate::engine::{Done, Engine, EngineError, Mutation};
 use crate::limits::Limits;
 use crate::lock::LockRef;
 use crate::rpc::answer;
@@ -29,7 +29,7 @@ pub struct AcquireLock {
     until: Instant,
 }
 
-impl Call for AcquireLock {
+impl UnaryCall for AcquireLock {
     const METHOD: Method = Method::AcquireLock;
     type Ask = AcquireLockRequest;
     type Answer = AcquireLockResponse;
@@ -95,7 +95,7 @@ pub struct ReleaseLock {
     put: Option<Mutation>,
 }
 
-impl Call for ReleaseLock {
+impl UnaryCall for ReleaseLock {
     const METHOD: Method = Method::ReleaseLock;
     type Ask = ReleaseLockRequest;
     type Answer = ReleaseLockResponse;
@@ -131,7 +131,7 @@ pub struct CriticalGet {
     lock_ref: LockRef,
 }
 
-impl Call for CriticalGet {
+impl UnaryCall for CriticalGet {
     const METHOD: Method = Method::CriticalGet;
     type Ask = CriticalGetRequest;
     type Answer = CriticalGetResponse;
@@ -157,15 +157,16 @@ impl Call for CriticalGet {
             value,
             exists,
             valid_for: Some(answer::duration(done.valid_for)),
+            durable: done.durable,
         })
     }
 }
 
 /// A request that writes as the holder.
 pub trait WriteAsk: Message + Default + Clone + 'static {
-    /// As in [`Call`].
+    /// As in [`UnaryCall`].
     const METHOD: Method;
-    /// As in [`Call`].
+    /// As in [`UnaryCall`].
     type Answer: Message + Default + Send + 'static;
 
     /// The lockRef that it is about.
@@ -175,7 +176,7 @@ pub trait WriteAsk: Message + Default + Clone + 'static {
     /// What it writes. A value is shared with the request, not copied.
     fn mutation(&self, limits: &Limits) -> Result<Mutation, Invalid>;
     /// The answer: until when the lockRef is safe.
-    fn answer(valid_for: prost_types::Duration) -> Self::Answer;
+    fn answer(done: &Done<()>) -> Self::Answer;
 }
 
 /// Writes as the holder.
@@ -199,9 +200,10 @@ impl WriteAsk for CriticalPutRequest {
         parse::put(self.value.clone(), limits)
     }
 
-    fn answer(valid_for: prost_types::Duration) -> CriticalPutResponse {
+    fn answer(done: &Done<()>) -> CriticalPutResponse {
         CriticalPutResponse {
-            valid_for: Some(valid_for),
+            valid_for: Some(answer::duration(done.valid_for)),
+            durable: done.durable,
         }
     }
 }
@@ -222,9 +224,10 @@ impl WriteAsk for CriticalDeleteRequest {
         Ok(Mutation::Delete)
     }
 
-    fn answer(valid_for: prost_types::Duration) -> CriticalDeleteResponse {
+    fn answer(done: &Done<()>) -> CriticalDeleteResponse {
         CriticalDeleteResponse {
-            valid_for: Some(valid_for),
+            valid_for: Some(answer::duration(done.valid_for)),
+            durable: done.durable,
         }
     }
 }
@@ -236,7 +239,7 @@ pub struct CriticalWrite<A> {
     mutation: Mutation,
 }
 
-impl<A: WriteAsk> Call for CriticalWrite<A> {
+impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
     const METHOD: Method = A::METHOD;
     type Ask = A;
     type Answer = A::Answer;
@@ -265,6 +268,6 @@ impl<A: WriteAsk> Call for CriticalWrite<A> {
         let write =
             engine.critical_write(&self.lock_ref, self.mutation.clone(), self.ask.call_no());
         let done = write.await?;
-        Ok(A::answer(answer::duration(done.valid_for)))
+        Ok(A::answer(&done))
     }
 }

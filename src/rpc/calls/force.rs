@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use fermata_proto::{ForceReleaseRequest, ForceReleaseResponse};
 
-use super::{Call, CallContext, Target};
+use super::{CallContext, Target, UnaryCall};
 use crate::engine::{Engine, EngineError};
 use crate::lock::LockRef;
 use crate::rpc::parse::{self, Invalid};
@@ -18,7 +18,7 @@ pub struct ForceRelease {
     why: String,
 }
 
-impl Call for ForceRelease {
+impl UnaryCall for ForceRelease {
     const METHOD: Method = Method::ForceRelease;
     type Ask = ForceReleaseRequest;
     type Answer = ForceReleaseResponse;

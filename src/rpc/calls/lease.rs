@@ -8,7 +8,7 @@ use fermata_proto::{
 };
 use tonic::Status;
 
-use super::{Call, CallContext, Target};
+use super::{CallContext, Target, UnaryCall};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
 use crate::lock::SessionId;
 use crate::rpc::parse::{self, Invalid};
@@ -22,7 +22,7 @@ pub struct OpenSession {
     call: SessionCall,
 }
 
-impl Call for OpenSession {
+impl UnaryCall for OpenSession {
     const METHOD: Method = Method::OpenSession;
     type Ask = OpenSessionRequest;
     type Answer = OpenSessionResponse;
@@ -67,7 +67,7 @@ pub struct RenewSession {
     lease: LeaseId,
 }
 
-impl Call for RenewSession {
+impl UnaryCall for RenewSession {
     const METHOD: Method = Method::RenewSession;
     type Ask = RenewSessionRequest;
     type Answer = RenewSessionResponse;
@@ -122,7 +122,7 @@ impl KeepAlive {
     }
 }
 
-impl Call for KeepAlive {
+impl UnaryCall for KeepAlive {
     const METHOD: Method = Method::KeepAlive;
     type Ask = KeepAliveRequest;
     type Answer = KeepAliveResponse;
@@ -166,7 +166,7 @@ pub struct CloseSession {
     session: SessionId,
 }
 
-impl Call for CloseSession {
+impl UnaryCall for CloseSession {
     const METHOD: Method = Method::CloseSession;
     type Ask = CloseSessionRequest;
     type Answer = CloseSessionResponse;
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::lock::EndedAs;
 
-    fn sign() -> KeepAlive {
+    fn renewal() -> KeepAlive {
         let session = SessionId(Uuid::from_u128(7));
         KeepAlive {
             ask: KeepAliveRequest {
@@ -246,18 +246,18 @@ mod tests {
                 EndReason::Expired,
             ),
         ] {
-            let sign = sign();
-            let answer = sign.failed(error).unwrap();
+            let renewal = renewal();
+            let answer = renewal.failed(error).unwrap();
             assert_eq!(answer.reason(), reason);
             assert_eq!(answer.valid_for, Some(prost_types::Duration::default()));
-            assert_eq!((answer.session, answer.ttl), (sign.ask.session, None));
+            assert_eq!((answer.session, answer.ttl), (renewal.ask.session, None));
         }
     }
 
     #[test]
     fn a_store_that_cannot_be_reached_does_not_make_a_session_look_over() {
         let lost = EngineError::Unavailable("no majority".to_owned());
-        let status = sign().failed(lost).unwrap_err();
+        let status = renewal().failed(lost).unwrap_err();
         assert_eq!(status.code(), tonic::Code::Unavailable);
     }
 }

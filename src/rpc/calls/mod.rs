@@ -93,7 +93,7 @@ impl Target {
 }
 
 /// A unary call of the contract.
-pub trait Call: Sized + Send + Sync + 'static {
+pub trait UnaryCall: Sized + Send + Sync + 'static {
     /// Its name between replicas.
     const METHOD: Method;
     /// Its request.

@@ -28,9 +28,8 @@ use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_by
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
-use crate::rpc::calls::{Call, CallContext};
-use crate::rpc::route::ForwardOutcome;
-use crate::rpc::served::Served;
+use crate::rpc::calls::{CallContext, UnaryCall};
+use crate::rpc::route::{ForwardOutcome, Served};
 
 /// A replica that is cut off or paused is noticed by the others, whoever called, after this …
 pub const PING_EVERY: Duration = Duration::from_secs(1);
@@ -136,7 +135,7 @@ impl PeerClient {
     }
 
     /// Has another replica make a call.
-    pub async fn forward<C: Call>(
+    pub async fn forward<C: UnaryCall>(
         &self,
         to: &Peer,
         call: &C,

@@ -29,8 +29,8 @@ use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
 use crate::lock::{ReplicaId, SessionId};
 use crate::rpc::calls::{
-    AcquireLock, Call, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
-    CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession,
+    AcquireLock, CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet,
+    CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession, UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::stopping::Stopping;
@@ -111,7 +111,7 @@ impl PeerRpc {
         }
     }
 
-    async fn serve<C: Call>(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
+    async fn serve<C: UnaryCall>(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
         use forward_response::Outcome;
         let call = match C::Ask::decode(request) {
             Ok(ask) => C::parse(ask, context).map_err(|invalid| status::of_invalid(&invalid)),
@@ -134,7 +134,11 @@ impl PeerRpc {
         }
     }
 
-    async fn outcome<C: Call>(&self, call: C, context: &CallContext) -> forward_response::Outcome {
+    async fn outcome<C: UnaryCall>(
+        &self,
+        call: C,
+        context: &CallContext,
+    ) -> forward_response::Outcome {
         use forward_response::Outcome;
         let made = async { Ok(call.serve_locally(&self.engine).await) };
         match by_or(call.answer_by(context), || call.late(), made).await {

@@ -3,13 +3,13 @@
 use fermata_cassandra::present;
 
 use super::CassandraStore;
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::store::StoreError;
 
 impl CassandraStore {
     /// The time by the clock of one node, in microseconds since 1970: each time another one is asked.
     pub(super) async fn clock(&self) -> Result<u64, StoreError> {
-        let rows = self.ask(Ask::Clock, &[]).await?;
+        let rows = self.ask(Cql::Clock, &[]).await?;
         let row = rows.into_iter().next();
         let now = row.map(|mut row| row.uuid("now")).transpose()?.flatten();
         let time = present(now, "now")?.get_timestamp();

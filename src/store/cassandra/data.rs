@@ -5,7 +5,7 @@ use fermata_cassandra::{Value, present};
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::lock::KeyId;
 use crate::store::{Cell, DataStore, StoreError, Written};
 
@@ -17,7 +17,7 @@ const AHEAD_US_MAX: u64 = 2 * 24 * 3_600 * 1_000_000;
 impl DataStore for CassandraStore {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
         let values = [Value::text(id.key.as_str())];
-        let rows = self.ask(Ask::ReadData(id.table.clone()), &values).await?;
+        let rows = self.ask(Cql::ReadData(id.table.clone()), &values).await?;
         let Some(mut row) = rows.into_iter().next() else {
             return Ok(None);
         };
@@ -46,7 +46,7 @@ impl DataStore for CassandraStore {
             Value::Boolean(is_deleted),
             Value::BigInt(timestamp),
         ];
-        match self.ask(Ask::WriteData(id.table.clone()), &values).await {
+        match self.ask(Cql::WriteData(id.table.clone()), &values).await {
             Ok(_) => Written::Done,
             Err(fault) if fault.is_unknown() => Written::Unknown(fault.into()),
             Err(fault) => Written::NotStarted(fault.into()),

@@ -3,7 +3,7 @@
 
 use super::CassandraStore;
 use super::codec::{bigint, number};
-use super::statements::Ask;
+use super::statements::Cql;
 use fermata_cassandra::{Row, Value, present};
 use uuid::Uuid;
 
@@ -38,7 +38,7 @@ impl CassandraStore {
         &self,
         request: &HandOverRequest,
     ) -> Result<(), StoreError> {
-        self.ask(Ask::RequestHandOver, &values(request)?).await?;
+        self.ask(Cql::RequestHandOver, &values(request)?).await?;
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl CassandraStore {
         &self,
         home: ReplicaId,
     ) -> Result<Vec<HandOverRequest>, StoreError> {
-        let statement = self.statement(Ask::HandOverRequests).await?;
+        let statement = self.statement(Cql::HandOverRequests).await?;
         let values = [Value::Uuid(home.0)];
         let page_rows = i32::from(self.page_rows);
         let mut requests = Vec::new();
@@ -72,7 +72,7 @@ impl CassandraStore {
         &self,
         request: &HandOverRequest,
     ) -> Result<(), StoreError> {
-        self.ask(Ask::ForgetHandOverRequest, &values(request)?)
+        self.ask(Cql::ForgetHandOverRequest, &values(request)?)
             .await?;
         Ok(())
     }

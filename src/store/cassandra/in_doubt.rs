@@ -70,8 +70,8 @@ impl InDoubtSwaps {
 
     /// A swap that names this version begins. If what comes of it is never said, because its future was
     /// dropped or got no answer, the key is in doubt.
-    pub(super) fn open<'a>(&'a self, id: &'a KeyId, version: u64) -> Open<'a> {
-        Open {
+    pub(super) fn open<'a>(&'a self, id: &'a KeyId, version: u64) -> OpenSwap<'a> {
+        OpenSwap {
             in_doubt: self,
             id,
             version,
@@ -81,21 +81,21 @@ impl InDoubtSwaps {
 }
 
 /// A swap that is in flight.
-pub(super) struct Open<'a> {
+pub(super) struct OpenSwap<'a> {
     in_doubt: &'a InDoubtSwaps,
     id: &'a KeyId,
     version: u64,
     known: bool,
 }
 
-impl Open<'_> {
+impl OpenSwap<'_> {
     /// What became of it is known.
     pub(super) fn close(mut self) {
         self.known = true;
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenSwap<'_> {
     fn drop(&mut self) {
         if !self.known {
             self.in_doubt.note_in_doubt(self.id, self.version);

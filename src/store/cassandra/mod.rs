@@ -33,7 +33,7 @@ pub mod modelled {
     pub use super::change::Change;
     pub use super::in_doubt::InDoubtSwaps;
     pub use super::rows::{Asks, Rows};
-    pub use super::statements::Ask;
+    pub use super::statements::Cql;
 }
 
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
 use self::scan::Unreadable;
 use self::schema::{Schema, SchemaError};
-use self::statements::Ask;
+use self::statements::Cql;
 use super::{Store, StoreCounts, StoreError, StoreHealth};
 use crate::lock::KeyId;
 
@@ -72,7 +72,7 @@ impl From<ColumnError> for StoreError {
 
 /// Why the store could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum OpenError {
+pub enum CassandraOpenError {
     /// A file that the options name cannot be used.
     #[error("{0}")]
     Settings(String),
@@ -103,12 +103,12 @@ pub enum OpenError {
     },
 }
 
-impl From<ConnectFault> for OpenError {
-    fn from(fault: ConnectFault) -> OpenError {
+impl From<ConnectFault> for CassandraOpenError {
+    fn from(fault: ConnectFault) -> CassandraOpenError {
         match fault {
-            ConnectFault::Settings(what) => OpenError::Settings(what),
-            ConnectFault::Refused(what) => OpenError::Refused(what),
-            ConnectFault::Unreachable(what) => OpenError::Unreachable(what),
+            ConnectFault::Settings(what) => CassandraOpenError::Settings(what),
+            ConnectFault::Refused(what) => CassandraOpenError::Refused(what),
+            ConnectFault::Unreachable(what) => CassandraOpenError::Unreachable(what),
         }
     }
 }
@@ -123,12 +123,12 @@ pub struct CassandraStore {
     page_rows: u16,
     in_doubt: InDoubtSwaps,
     unreadable: Unreadable,
-    statements: Mutex<HashMap<Ask, Statement>>,
+    statements: Mutex<HashMap<Cql, Statement>>,
 }
 
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
-    pub async fn open(options: CassandraOptions) -> Result<CassandraStore, OpenError> {
+    pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraOpenError> {
         let few = CassandraOptions {
             connections_per_node: NonZeroUsize::MIN,
             ..options.clone()
@@ -147,15 +147,15 @@ impl CassandraStore {
         };
         match schema::version(&store.driver, &keyspace).await {
             Ok(Some(schema::VERSION)) => Ok(store),
-            Ok(Some(found)) => Err(OpenError::OtherSchema {
+            Ok(Some(found)) => Err(CassandraOpenError::OtherSchema {
                 keyspace,
                 found,
                 known: schema::VERSION,
             }),
-            Ok(None) => Err(OpenError::NoSchema { keyspace }),
-            Err(Fault::Refused(what)) => Err(OpenError::Refused(what)),
+            Ok(None) => Err(CassandraOpenError::NoSchema { keyspace }),
+            Err(Fault::Refused(what)) => Err(CassandraOpenError::Refused(what)),
             Err(Fault::NotStarted(what) | Fault::Unknown(what)) => {
-                Err(OpenError::Unreachable(what))
+                Err(CassandraOpenError::Unreachable(what))
             }
         }
     }
@@ -189,7 +189,7 @@ impl CassandraStore {
     }
 
     /// Whose connections take it.
-    fn driver_of(&self, ask: &Ask) -> &Driver {
+    fn driver_of(&self, ask: &Cql) -> &Driver {
         match ask.is_of_cluster() {
             true => &self.cluster,
             false => &self.driver,
@@ -197,7 +197,7 @@ impl CassandraStore {
     }
 
     /// The prepared statement of what is asked.
-    async fn statement(&self, ask: Ask) -> Result<Statement, Fault> {
+    async fn statement(&self, ask: Cql) -> Result<Statement, Fault> {
         let known = {
             let statements = self.statements.lock();
             let statements = statements.unwrap_or_else(PoisonError::into_inner);
@@ -217,14 +217,14 @@ impl CassandraStore {
     }
 
     /// Asks what has one page for an answer.
-    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&self, ask: Cql, values: &[Value]) -> Result<Vec<Row>, Fault> {
         let driver = self.driver_of(&ask);
         let statement = self.statement(ask).await?;
         driver.execute(&statement, values).await
     }
 
     /// Asks for a lightweight transaction; whether its condition held.
-    async fn ask_if(&self, ask: Ask, values: &[Value]) -> Result<bool, Fault> {
+    async fn ask_if(&self, ask: Cql, values: &[Value]) -> Result<bool, Fault> {
         rows::applied(self.ask(ask, values).await?)
     }
 
@@ -242,13 +242,13 @@ impl CassandraStore {
 impl Asks for CassandraStore {
     type More = NextPage;
 
-    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&self, ask: Cql, values: &[Value]) -> Result<Vec<Row>, Fault> {
         CassandraStore::ask(self, ask, values).await
     }
 
     async fn page(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
         page_rows: i32,
         from: Option<NextPage>,

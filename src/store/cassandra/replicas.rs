@@ -19,7 +19,7 @@ use fermata_cassandra::{Fault, Row, Value, present};
 use super::CassandraStore;
 use super::codec::{bigint, number};
 use super::rows::applied;
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::lock::ReplicaId;
 use crate::store::{Life, LifeSwap, REPLICAS_MAX, ReplicaRow, StoreError, too_many_replicas};
 
@@ -34,7 +34,7 @@ const HALF_ROWS_MAX: usize = 16;
 
 /// A row of a replica as it was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundRow {
     /// It was announced, and not forgotten.
     Row(ReplicaRow),
     /// It has no life.
@@ -56,8 +56,8 @@ impl CassandraStore {
             Value::text(PART),
             Value::Uuid(row.id.0),
         ];
-        let answer = answered(self.ask(Ask::Announce, &values).await?)?;
-        if let Answer::Met(met) = answer
+        let answer = answered(self.ask(Cql::Announce, &values).await?)?;
+        if let LifeAnswer::Met(met) = answer
             && met != Some(row.life)
         {
             let id = row.id;
@@ -84,7 +84,7 @@ impl CassandraStore {
             Value::text(PART),
             Value::Uuid(id.0),
         ];
-        self.ask(Ask::Heartbeat, &values).await?;
+        self.ask(Cql::Heartbeat, &values).await?;
         Ok(())
     }
 
@@ -99,9 +99,9 @@ impl CassandraStore {
             Value::Uuid(id.0),
             Value::Int(expected),
         ];
-        match self.ask(Ask::SwapLife, &values).await.and_then(answered) {
-            Ok(Answer::Applied) => LifeSwap::Applied,
-            Ok(Answer::Met(life)) => LifeSwap::Conflict(life),
+        match self.ask(Cql::SwapLife, &values).await.and_then(answered) {
+            Ok(LifeAnswer::Applied) => LifeSwap::Applied,
+            Ok(LifeAnswer::Met(life)) => LifeSwap::Conflict(life),
             Err(fault) if fault.is_unknown() => LifeSwap::Unknown(fault.into()),
             Err(fault) => LifeSwap::NotStarted(fault.into()),
         }
@@ -109,7 +109,7 @@ impl CassandraStore {
 
     pub(super) async fn delete_replica(&self, id: ReplicaId) -> Result<(), StoreError> {
         let values = [Value::text(PART), Value::Uuid(id.0), Value::Int(UP_ABOVE)];
-        self.ask_if(Ask::ForgetReplica, &values).await?;
+        self.ask_if(Cql::ForgetReplica, &values).await?;
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl CassandraStore {
     async fn forget_half_rows(&self) -> Result<(), StoreError> {
         let mut half = Vec::new();
         self.each_replica(|found| {
-            if let Found::Half(id) = found
+            if let FoundRow::Half(id) = found
                 && half.len() < HALF_ROWS_MAX
             {
                 half.push(id);
@@ -127,7 +127,7 @@ impl CassandraStore {
         .await?;
         for id in half {
             let values = [Value::text(PART), Value::Uuid(id.0)];
-            self.ask_if(Ask::ForgetHalfReplica, &values).await?;
+            self.ask_if(Cql::ForgetHalfReplica, &values).await?;
         }
         Ok(())
     }
@@ -135,12 +135,12 @@ impl CassandraStore {
     pub(super) async fn replicas(&self) -> Result<Vec<ReplicaRow>, StoreError> {
         let mut replicas = Vec::new();
         self.each_replica(|found| match found {
-            Found::Row(_) if replicas.len() == REPLICAS_MAX => Err(too_many_replicas()),
-            Found::Row(row) => {
+            FoundRow::Row(_) if replicas.len() == REPLICAS_MAX => Err(too_many_replicas()),
+            FoundRow::Row(row) => {
                 replicas.push(row);
                 Ok(())
             }
-            Found::Half(_) => Ok(()),
+            FoundRow::Half(_) => Ok(()),
         })
         .await?;
         // Cassandra orders ids of some versions by the time in them.
@@ -151,9 +151,9 @@ impl CassandraStore {
     /// Reads the whole partition.
     async fn each_replica(
         &self,
-        mut visit: impl FnMut(Found) -> Result<(), StoreError>,
+        mut visit: impl FnMut(FoundRow) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let statement = self.statement(Ask::Replicas).await?;
+        let statement = self.statement(Cql::Replicas).await?;
         let values = [Value::text(PART)];
         let page_rows = i32::from(self.page_rows);
         let mut next = None;
@@ -173,24 +173,24 @@ impl CassandraStore {
 
 /// What came of a transaction on a life.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum LifeAnswer {
     Applied,
     /// The life is this one.
     Met(Option<Life>),
 }
 
 /// The answer to a transaction on a life: what was met comes with it.
-fn answered(rows: Vec<Row>) -> Result<Answer, Fault> {
+fn answered(rows: Vec<Row>) -> Result<LifeAnswer, Fault> {
     let mut met = rows.first().cloned();
     if applied(rows)? {
-        return Ok(Answer::Applied);
+        return Ok(LifeAnswer::Applied);
     }
     let life = met.as_mut().map_or(Ok(None), |row| row.int("life"));
     let life = life.map_err(StoreError::from);
     let life = life.and_then(|life| life.map(life_of).transpose());
     // It was certainly not applied, and nobody knows by what: as if nobody had been asked.
     let life = life.map_err(|error| Fault::NotStarted(error.to_string()))?;
-    Ok(Answer::Met(life))
+    Ok(LifeAnswer::Met(life))
 }
 
 fn encode(life: Life) -> Result<i32, StoreError> {
@@ -214,13 +214,13 @@ fn life_of(cell: i32) -> Result<Life, StoreError> {
 }
 
 /// A row. Everything but the heartbeat is written at once, so where there is a life, there is all of it.
-pub(super) fn decode(mut row: Row) -> Result<Found, StoreError> {
+pub(super) fn decode(mut row: Row) -> Result<FoundRow, StoreError> {
     let id = ReplicaId(present(row.uuid("id")?, "id")?);
     let Some(life) = row.int("life")? else {
-        return Ok(Found::Half(id));
+        return Ok(FoundRow::Half(id));
     };
     let mut text = |column| present(row.text(column)?, column);
-    Ok(Found::Row(ReplicaRow {
+    Ok(FoundRow::Row(ReplicaRow {
         id,
         name: text("name")?,
         zone: text("zone")?,
@@ -275,10 +275,13 @@ mod tests {
     fn what_a_swap_met_comes_with_its_answer() {
         let no = Some(Value::Boolean(false));
         let met = |life| answered(vec![row(&[("[applied]", no.clone()), ("life", life)])]);
-        assert_eq!(met(Some(Value::Int(-1))), Ok(Answer::Met(Some(Life::Down))));
-        assert_eq!(met(None), Ok(Answer::Met(None)));
+        assert_eq!(
+            met(Some(Value::Int(-1))),
+            Ok(LifeAnswer::Met(Some(Life::Down)))
+        );
+        assert_eq!(met(None), Ok(LifeAnswer::Met(None)));
         let nothing = vec![row(&[("[applied]", no.clone())])];
-        assert_eq!(answered(nothing), Ok(Answer::Met(None)));
+        assert_eq!(answered(nothing), Ok(LifeAnswer::Met(None)));
         assert!(matches!(
             met(Some(Value::Int(0))),
             Err(Fault::NotStarted(_))
@@ -286,7 +289,7 @@ mod tests {
         // ScyllaDB says what was there before.
         let yes = ("[applied]", Some(Value::Boolean(true)));
         let done = vec![row(&[yes, ("life", Some(Value::Int(1)))])];
-        assert_eq!(answered(done), Ok(Answer::Applied));
+        assert_eq!(answered(done), Ok(LifeAnswer::Applied));
         assert!(matches!(answered(Vec::new()), Err(Fault::Unknown(_))));
     }
 
@@ -298,6 +301,6 @@ mod tests {
             ("life", None),
             ("heartbeat", Some(Value::BigInt(7))),
         ]);
-        assert_eq!(decode(half).unwrap(), Found::Half(ReplicaId(id)));
+        assert_eq!(decode(half).unwrap(), FoundRow::Half(ReplicaId(id)));
     }
 }

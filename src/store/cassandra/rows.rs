@@ -9,7 +9,7 @@ use fermata_cassandra::{Fault, Row, Value};
 use super::change::Change;
 use super::codec::{First, SEQ_BELOW, bigint};
 use super::in_doubt::InDoubtSwaps;
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::key::KeyState;
 use crate::lock::KeyId;
 use crate::store::{StoreError, Swap};
@@ -25,7 +25,7 @@ struct EntryRows {
 }
 
 /// What one read of a key showed.
-enum Read {
+enum KeyRead {
     /// No row.
     Nothing,
     /// All of one state, and a committed one.
@@ -42,14 +42,14 @@ pub trait Asks: Sync {
     /// Asks what has one page for an answer.
     fn ask(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
     ) -> impl Future<Output = Result<Vec<Row>, Fault>> + Send;
 
     /// Asks for one page, and where the next one begins.
     fn page(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
         page_rows: i32,
         from: Option<Self::More>,
@@ -86,12 +86,12 @@ impl<A: Asks> Rows<'_, A> {
         let mut page_rows = i32::from(self.page_rows);
         for _ in 0..TRIES_MAX {
             match self.read(settles, guess, page_rows).await {
-                Ok(Read::Nothing) => return Ok(None),
-                Ok(Read::State(state)) => {
+                Ok(KeyRead::Nothing) => return Ok(None),
+                Ok(KeyRead::State(state)) => {
                     self.in_doubt.saw(self.id, state.version, state.head().0);
                     return Ok(Some(state));
                 }
-                Ok(Read::Changing { head, next }) => {
+                Ok(KeyRead::Changing { head, next }) => {
                     // Again, and the entries, with the row above them, in one page that is not full: it is of one
                     // version.
                     guess = Some(head);
@@ -118,7 +118,7 @@ impl<A: Asks> Rows<'_, A> {
         settles: bool,
         guess: Option<u64>,
         page_rows: i32,
-    ) -> Result<Read, StoreError> {
+    ) -> Result<KeyRead, StoreError> {
         let entries = async {
             match guess {
                 // What was settled shows in reads that begin after that.
@@ -128,17 +128,17 @@ impl<A: Asks> Rows<'_, A> {
         };
         let (first, entries) = tokio::join!(self.first(settles), entries);
         let Some(first) = first? else {
-            return Ok(Read::Nothing);
+            return Ok(KeyRead::Nothing);
         };
         let (head, next) = (first.head.0, first.state.next.0);
         let entries = match entries? {
-            _ if head == next => return first.with_entries(Vec::new()).map(Read::State),
+            _ if head == next => return first.with_entries(Vec::new()).map(KeyRead::State),
             Some(entries) => entries,
             None => self.entries(head, page_rows).await?,
         };
         match entries.version == Some(bigint(first.state.version)?) {
-            true => first.with_entries(entries.rows).map(Read::State),
-            false => Ok(Read::Changing { head, next }),
+            true => first.with_entries(entries.rows).map(KeyRead::State),
+            false => Ok(KeyRead::Changing { head, next }),
         }
     }
 
@@ -171,7 +171,7 @@ impl<A: Asks> Rows<'_, A> {
         let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        let ask = Ask::Swap(self.id.table.clone(), shape);
+        let ask = Cql::Swap(self.id.table.clone(), shape);
         applied(self.asks.ask(ask, &values).await?)
     }
 
@@ -188,8 +188,8 @@ impl<A: Asks> Rows<'_, A> {
 
     async fn first(&self, settles: bool) -> Result<Option<First>, StoreError> {
         let ask = match settles {
-            true => Ask::FirstSettled(self.id.table.clone()),
-            false => Ask::First(self.id.table.clone()),
+            true => Cql::FirstSettled(self.id.table.clone()),
+            false => Cql::First(self.id.table.clone()),
         };
         let values = [Value::text(self.id.key.as_str()), Value::BigInt(SEQ_BELOW)];
         let rows = self.asks.ask(ask, &values).await?;
@@ -207,7 +207,7 @@ impl<A: Asks> Rows<'_, A> {
         };
         let mut next = None;
         loop {
-            let ask = Ask::EntryRows(self.id.table.clone());
+            let ask = Cql::EntryRows(self.id.table.clone());
             let (rows, more) = self.asks.page(ask, &values, page_rows, next).await?;
             if rows.is_empty() {
                 // Of a version that it does not tell: what was there may have been deleted since the page before.

@@ -9,7 +9,7 @@ use fermata_cassandra::{Row, TokenRange, Value, present};
 
 use super::CassandraStore;
 use super::rows::Asks;
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{Listed, StoreError};
@@ -69,7 +69,7 @@ impl Unreadable {
 pub(super) async fn readable<A: Asks, T>(
     asks: &A,
     unreadable: &Unreadable,
-    (ask, page_rows): (Ask, i32),
+    (ask, page_rows): (Cql, i32),
     range: TokenRange,
     from: Option<A::More>,
     decode: impl Fn(Row) -> Result<Option<T>, StoreError>,
@@ -120,7 +120,7 @@ impl CassandraStore {
     /// Looks at everything in a listing that can be read.
     pub(super) async fn scan_readable<T: Send>(
         &self,
-        ask: Ask,
+        ask: Cql,
         range: TokenRange,
         decode: impl Fn(Row) -> Result<Option<T>, StoreError> + Send + Sync,
         mut look: impl FnMut(T) + Send,
@@ -165,7 +165,7 @@ impl CassandraStore {
             let mut keys = Smallest::new(wanted);
             let is_after = |key: &Key| from.as_ref().is_none_or(|from| key > from);
             let decode = |row| Ok(live_key(table, row)?.filter(is_after));
-            self.scan_readable(Ask::Keys(table.clone()), ALL, decode, |key| {
+            self.scan_readable(Cql::Keys(table.clone()), ALL, decode, |key| {
                 keys.offer(key, ())
             })
             .await?;
@@ -204,7 +204,7 @@ impl CassandraStore {
         range: TokenRange,
         visit: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
-        let page = (Ask::Keys(table.clone()), i32::from(self.page_rows));
+        let page = (Cql::Keys(table.clone()), i32::from(self.page_rows));
         let decode = |row| live_key(table, row);
         let mut next = None;
         loop {
@@ -227,7 +227,7 @@ impl CassandraStore {
     }
 }
 
-/// The key of a row of [`Ask::Keys`]; `None` where nobody has an entry.
+/// The key of a row of [`Cql::Keys`]; `None` where nobody has an entry.
 fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> {
     let head = present(row.bigint("head")?, "head")?;
     let next = present(row.bigint("next")?, "next")?;
@@ -254,13 +254,13 @@ mod tests {
     impl Asks for Has {
         type More = ();
 
-        async fn ask(&self, _: Ask, _: &[Value]) -> Result<Vec<Row>, Fault> {
+        async fn ask(&self, _: Cql, _: &[Value]) -> Result<Vec<Row>, Fault> {
             panic!("nothing is asked but pages");
         }
 
         async fn page(
             &self,
-            _: Ask,
+            _: Cql,
             _: &[Value],
             _: i32,
             _: Option<()>,
@@ -290,7 +290,7 @@ mod tests {
         ]);
         let table = TableName::default_table();
         let decode = |row| live_key(&table, row);
-        let ask = (Ask::Keys(table.clone()), 10);
+        let ask = (Cql::Keys(table.clone()), 10);
         let unreadable = Unreadable::default();
         let page = readable(&has, &unreadable, ask, ALL, None, decode).now_or_never();
         let (keys, _) = page.unwrap().unwrap();

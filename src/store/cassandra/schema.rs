@@ -8,9 +8,9 @@ use super::replication::{self, Copies};
 pub use super::replication::{Replication, ReplicationError};
 use super::rows::applied;
 use super::statements::{
-    Ask, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
+    Cql, HAND_OVER_REQUEST_TABLE, REPLICA_TABLE, data_table, lock_table, single_table,
 };
-use super::tables::{self, Kind};
+use super::tables::{self, TableKind};
 use crate::lock::TableName;
 use crate::store::StoreError;
 
@@ -53,7 +53,7 @@ impl Schema {
              \"disconnect_grace\" int,\n  \"replica\" uuid,\n  \"epoch\" int,\n  \"open\" boolean,\n  \"identity\" text,\n  \"owner\" text,\n  \
              \"created_at\" timestamp\n) WITH {}",
             one("sessions"),
-            Kind::Sessions.options()
+            TableKind::Sessions.options()
         ));
         // All in one partition, so what is left of deleted rows is kept for hours and not for days. A row that a node
         // brings back after that is still one of a replica that is down or stopped, and is deleted again.
@@ -63,14 +63,14 @@ impl Schema {
              \"started_at\" timestamp,\n  \"ttl\" int,\n  \"life\" int,\n  \"heartbeat\" bigint,\n  \
              PRIMARY KEY (\"part\", \"id\")\n) WITH {}",
             one(REPLICA_TABLE),
-            Kind::Replicas.options()
+            TableKind::Replicas.options()
         ));
         statements.push(format!(
             "CREATE TABLE IF NOT EXISTS {} (\n  \"home\" uuid,\n  \"table_name\" text,\n  \
              \"key\" text,\n  \"term\" bigint,\n  \"to\" uuid,\n  \
              PRIMARY KEY (\"home\", \"table_name\", \"key\", \"term\", \"to\")\n) WITH {}",
             one(HAND_OVER_REQUEST_TABLE),
-            Kind::HandOverRequests.options()
+            TableKind::HandOverRequests.options()
         ));
         for table in &self.tables {
             statements.push(format!(
@@ -85,13 +85,13 @@ impl Schema {
                  \"digest\" bigint static,\n  PRIMARY KEY (\"key\", \"seq\")\n) WITH CLUSTERING ORDER BY \
                  (\"seq\" ASC) AND {}",
                 lock_table(keyspace, table),
-                Kind::Locks.options()
+                TableKind::Locks.options()
             ));
             statements.push(format!(
                 "CREATE TABLE IF NOT EXISTS {} (\n  \"key\" text PRIMARY KEY,\n  \"value\" blob,\n  \
                  \"deleted\" boolean\n) WITH {}",
                 data_table(keyspace, table),
-                Kind::Data.options()
+                TableKind::Data.options()
             ));
         }
         statements
@@ -197,7 +197,7 @@ fn is_ours(found: Option<i32>, keyspace: &Keyspace) -> Result<(), SchemaError> {
 
 /// Notes the version, once all tables are there, unless somebody else did meanwhile.
 async fn note_version(driver: &Driver, keyspace: &Keyspace) -> Result<(), SchemaError> {
-    let text = Ask::NoteSchemaVersion.text(keyspace);
+    let text = Cql::NoteSchemaVersion.text(keyspace);
     let statement = driver.prepare(Use::Cas, &text).await?;
     let values = [Value::text(PART), Value::Int(VERSION)];
     if applied(driver.execute(&statement, &values).await?)? {
@@ -235,7 +235,7 @@ pub(super) async fn version(driver: &Driver, keyspace: &Keyspace) -> Result<Opti
     {
         return Ok(None);
     }
-    let text = Ask::SchemaVersion.text(keyspace);
+    let text = Cql::SchemaVersion.text(keyspace);
     let statement = driver.prepare(Use::Read, &text).await?;
     let rows = driver.execute(&statement, &[Value::text(PART)]).await?;
     let found = rows.into_iter().next().map(|mut row| row.int("version"));
@@ -248,7 +248,7 @@ pub(super) async fn columns(
     keyspace: &Keyspace,
     table: &str,
 ) -> Result<Vec<String>, Fault> {
-    let text = Ask::Columns.text(keyspace);
+    let text = Cql::Columns.text(keyspace);
     let statement = driver.prepare(Use::Read, &text).await?;
     let values = [Value::text(keyspace.as_str()), Value::text(table)];
     let mut columns = Vec::new();

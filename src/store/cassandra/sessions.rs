@@ -5,7 +5,7 @@ use fermata_cassandra::{Fault, Row, Value, present};
 
 use super::CassandraStore;
 use super::scan::{ALL, Smallest};
-use super::statements::Ask;
+use super::statements::Cql;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionStore, SessionSwap, StoreError};
 
@@ -29,7 +29,7 @@ impl SessionStore for CassandraStore {
 
     async fn forget_session(&self, id: SessionId) -> Result<(), StoreError> {
         let values = [Value::Uuid(id.0), Value::Boolean(false)];
-        self.ask_if(Ask::ForgetSession, &values).await?;
+        self.ask_if(Cql::ForgetSession, &values).await?;
         Ok(())
     }
 
@@ -49,7 +49,7 @@ impl SessionStore for CassandraStore {
 impl CassandraStore {
     /// A session. Read at SERIAL, so that a change of unknown outcome is settled by it.
     async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        let rows = self.ask(Ask::LoadSession, &[Value::Uuid(id.0)]).await?;
+        let rows = self.ask(Cql::LoadSession, &[Value::Uuid(id.0)]).await?;
         rows.into_iter().next().map(decode_session).transpose()
     }
 
@@ -66,10 +66,10 @@ impl CassandraStore {
             Value::Uuid(row.id.0),
         ];
         if expected == 0 {
-            return self.ask_if(Ask::OpenSession, &values).await;
+            return self.ask_if(Cql::OpenSession, &values).await;
         }
         values.push(Value::Int(expected.cast_signed()));
-        self.ask_if(Ask::SwapSession, &values).await
+        self.ask_if(Cql::SwapSession, &values).await
     }
 
     async fn sessions(
@@ -79,7 +79,7 @@ impl CassandraStore {
     ) -> Result<Vec<SessionRow>, StoreError> {
         let mut page = Smallest::new(limit);
         let decode = |row| decode_session(row).map(Some);
-        self.scan_readable(Ask::Sessions, ALL, decode, |session| {
+        self.scan_readable(Cql::Sessions, ALL, decode, |session| {
             if after.is_none_or(|after| session.id > after) {
                 page.offer(session.id, session);
             }
@@ -90,7 +90,7 @@ impl CassandraStore {
 
     async fn all_sessions(&self, visit: &(dyn Fn(SessionRow) + Sync)) -> Result<(), StoreError> {
         let decode = |row| decode_session(row).map(Some);
-        self.each_range(|range| self.scan_readable(Ask::Sessions, range, decode, visit))
+        self.each_range(|range| self.scan_readable(Cql::Sessions, range, decode, visit))
             .await
     }
 }

@@ -112,7 +112,7 @@ impl Shape {
 
 /// What is asked of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum Cql {
     /// Compare-and-swap of a state.
     Swap(TableName, Shape),
     /// The row at seq 0 of a key, and what its rows share, as a majority has it.
@@ -194,65 +194,65 @@ fn marks(count: usize) -> String {
     vec!["?"; count].join(", ")
 }
 
-impl Ask {
+impl Cql {
     /// How it is executed.
     pub(super) fn usage(&self) -> Use {
         match self {
-            Ask::Swap(..)
-            | Ask::OpenSession
-            | Ask::SwapSession
-            | Ask::ForgetSession
-            | Ask::Announce
-            | Ask::SwapLife
-            | Ask::ForgetReplica
-            | Ask::ForgetHalfReplica
-            | Ask::NoteSchemaVersion => Use::Cas,
-            Ask::FirstSettled(_) | Ask::LoadSession => Use::SerialRead,
-            Ask::First(_)
-            | Ask::EntryRows(_)
-            | Ask::Keys(_)
-            | Ask::ReadData(_)
-            | Ask::Sessions
-            | Ask::Replicas
-            | Ask::HandOverRequests
-            | Ask::Clock
-            | Ask::Columns
-            | Ask::SchemaVersion => Use::Read,
-            Ask::WriteData(_)
-            | Ask::Heartbeat
-            | Ask::RequestHandOver
-            | Ask::ForgetHandOverRequest => Use::Write,
+            Cql::Swap(..)
+            | Cql::OpenSession
+            | Cql::SwapSession
+            | Cql::ForgetSession
+            | Cql::Announce
+            | Cql::SwapLife
+            | Cql::ForgetReplica
+            | Cql::ForgetHalfReplica
+            | Cql::NoteSchemaVersion => Use::Cas,
+            Cql::FirstSettled(_) | Cql::LoadSession => Use::SerialRead,
+            Cql::First(_)
+            | Cql::EntryRows(_)
+            | Cql::Keys(_)
+            | Cql::ReadData(_)
+            | Cql::Sessions
+            | Cql::Replicas
+            | Cql::HandOverRequests
+            | Cql::Clock
+            | Cql::Columns
+            | Cql::SchemaVersion => Use::Read,
+            Cql::WriteData(_)
+            | Cql::Heartbeat
+            | Cql::RequestHandOver
+            | Cql::ForgetHandOverRequest => Use::Write,
         }
     }
 
     /// Whether it is about what replicas share: each other, hand-over requests, a clock.
     pub(super) fn is_of_cluster(&self) -> bool {
         match self {
-            Ask::Announce
-            | Ask::Heartbeat
-            | Ask::SwapLife
-            | Ask::ForgetReplica
-            | Ask::ForgetHalfReplica
-            | Ask::Replicas
-            | Ask::RequestHandOver
-            | Ask::HandOverRequests
-            | Ask::ForgetHandOverRequest
-            | Ask::Clock => true,
-            Ask::Swap(..)
-            | Ask::First(_)
-            | Ask::FirstSettled(_)
-            | Ask::EntryRows(_)
-            | Ask::Keys(_)
-            | Ask::ReadData(_)
-            | Ask::WriteData(_)
-            | Ask::LoadSession
-            | Ask::OpenSession
-            | Ask::SwapSession
-            | Ask::ForgetSession
-            | Ask::Sessions
-            | Ask::SchemaVersion
-            | Ask::Columns
-            | Ask::NoteSchemaVersion => false,
+            Cql::Announce
+            | Cql::Heartbeat
+            | Cql::SwapLife
+            | Cql::ForgetReplica
+            | Cql::ForgetHalfReplica
+            | Cql::Replicas
+            | Cql::RequestHandOver
+            | Cql::HandOverRequests
+            | Cql::ForgetHandOverRequest
+            | Cql::Clock => true,
+            Cql::Swap(..)
+            | Cql::First(_)
+            | Cql::FirstSettled(_)
+            | Cql::EntryRows(_)
+            | Cql::Keys(_)
+            | Cql::ReadData(_)
+            | Cql::WriteData(_)
+            | Cql::LoadSession
+            | Cql::OpenSession
+            | Cql::SwapSession
+            | Cql::ForgetSession
+            | Cql::Sessions
+            | Cql::SchemaVersion
+            | Cql::Columns
+            | Cql::NoteSchemaVersion => false,
         }
     }
 
@@ -264,93 +264,93 @@ impl Ask {
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
-            Ask::Swap(table, shape) => swap(&lock_table(keyspace, table), *shape),
-            Ask::First(table) | Ask::FirstSettled(table) => format!(
+            Cql::Swap(table, shape) => swap(&lock_table(keyspace, table), *shape),
+            Cql::First(table) | Cql::FirstSettled(table) => format!(
                 "SELECT {shared}, \"ended\", \"skip\" FROM {} WHERE \"key\" = ? AND \"seq\" = ?",
                 lock_table(keyspace, table)
             ),
-            Ask::EntryRows(table) => format!(
+            Cql::EntryRows(table) => format!(
                 "SELECT \"version\", {} FROM {} WHERE \"key\" = ? AND \"seq\" >= ? ORDER BY \"seq\" DESC",
                 quoted(&ROW_COLUMNS[..8]),
                 lock_table(keyspace, table)
             ),
-            Ask::Keys(table) => format!(
+            Cql::Keys(table) => format!(
                 "SELECT DISTINCT \"key\", \"head\", \"next\" FROM {} \
                  WHERE token(\"key\") > ? AND token(\"key\") <= ?",
                 lock_table(keyspace, table)
             ),
-            Ask::ReadData(table) => format!(
+            Cql::ReadData(table) => format!(
                 "SELECT \"value\", \"deleted\", WRITETIME(\"value\") AS \"written\" FROM {} WHERE \"key\" = ?",
                 data_table(keyspace, table)
             ),
-            Ask::WriteData(table) => format!(
+            Cql::WriteData(table) => format!(
                 "INSERT INTO {} (\"key\", \"value\", \"deleted\") VALUES (?, ?, ?) USING TIMESTAMP ?",
                 data_table(keyspace, table)
             ),
-            Ask::LoadSession => format!(
+            Cql::LoadSession => format!(
                 "SELECT {} FROM {sessions} WHERE \"id\" = ?",
                 quoted(&SESSION_COLUMNS)
             ),
-            Ask::OpenSession => format!(
+            Cql::OpenSession => format!(
                 "INSERT INTO {sessions} ({}) VALUES ({}) IF NOT EXISTS",
                 quoted(&SESSION_COLUMNS),
                 marks(SESSION_COLUMNS.len())
             ),
-            Ask::SwapSession => format!(
+            Cql::SwapSession => format!(
                 "UPDATE {sessions} SET {} WHERE \"id\" = ? IF \"epoch\" = ?",
                 assigned(&SESSION_COLUMNS[..8])
             ),
-            Ask::ForgetSession => {
+            Cql::ForgetSession => {
                 format!("DELETE FROM {sessions} WHERE \"id\" = ? IF \"open\" = ?")
             }
-            Ask::Sessions => format!(
+            Cql::Sessions => format!(
                 "SELECT {} FROM {sessions} WHERE token(\"id\") > ? AND token(\"id\") <= ?",
                 quoted(&SESSION_COLUMNS)
             ),
             // A cell is written by transactions or plainly, never by both: their timestamps have nothing to do with each
             // other. By transactions all of a row but `heartbeat`, whose timestamp is its number, so that no clock orders
             // heartbeats. A deletion, by a transaction, is above all of them.
-            Ask::Announce => format!(
+            Cql::Announce => format!(
                 "UPDATE {replicas} SET {} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null",
                 assigned(&REPLICA_COLUMNS[ANNOUNCED])
             ),
-            Ask::Heartbeat => format!(
+            Cql::Heartbeat => format!(
                 "UPDATE {replicas} USING TIMESTAMP ? SET \"heartbeat\" = ? WHERE \"part\" = ? AND \"id\" = ?"
             ),
-            Ask::SwapLife => format!(
+            Cql::SwapLife => format!(
                 "UPDATE {replicas} SET \"life\" = ? WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = ?"
             ),
-            Ask::ForgetReplica => {
+            Cql::ForgetReplica => {
                 format!("DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" < ?")
             }
-            Ask::ForgetHalfReplica => format!(
+            Cql::ForgetHalfReplica => format!(
                 "DELETE FROM {replicas} WHERE \"part\" = ? AND \"id\" = ? IF \"life\" = null"
             ),
-            Ask::Replicas => format!(
+            Cql::Replicas => format!(
                 "SELECT {} FROM {replicas} WHERE \"part\" = ?",
                 quoted(&REPLICA_COLUMNS)
             ),
-            Ask::RequestHandOver => format!(
+            Cql::RequestHandOver => format!(
                 "INSERT INTO {hand_over_requests} ({}) VALUES ({}) USING TTL {HAND_OVER_REQUEST_TTL_S}",
                 quoted(&HAND_OVER_REQUEST_COLUMNS),
                 marks(HAND_OVER_REQUEST_COLUMNS.len())
             ),
-            Ask::HandOverRequests => format!(
+            Cql::HandOverRequests => format!(
                 "SELECT {} FROM {hand_over_requests} WHERE \"home\" = ?",
                 quoted(&HAND_OVER_REQUEST_COLUMNS[1..])
             ),
-            Ask::ForgetHandOverRequest => format!(
+            Cql::ForgetHandOverRequest => format!(
                 "DELETE FROM {hand_over_requests} WHERE {}",
                 HAND_OVER_REQUEST_COLUMNS
                     .map(|c| format!("\"{c}\" = ?"))
                     .join(" AND ")
             ),
-            Ask::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
-            Ask::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
-            Ask::Columns => "SELECT column_name FROM system_schema.columns \
+            Cql::Clock => "SELECT now() AS \"now\" FROM system.local".to_owned(),
+            Cql::SchemaVersion => format!("SELECT \"version\" FROM {versions} WHERE \"part\" = ?"),
+            Cql::Columns => "SELECT column_name FROM system_schema.columns \
                              WHERE keyspace_name = ? AND table_name = ?"
                 .to_owned(),
-            Ask::NoteSchemaVersion => format!(
+            Cql::NoteSchemaVersion => format!(
                 "INSERT INTO {versions} (\"part\", \"version\") VALUES (?, ?) IF NOT EXISTS"
             ),
         }
@@ -393,7 +393,7 @@ mod tests {
             let shape = Shape::holding(new, rows, ranges);
             let table = TableName::default_table();
             let keyspace = Keyspace::parse("k").unwrap();
-            let text = Ask::Swap(table, shape).text(&keyspace);
+            let text = Cql::Swap(table, shape).text(&keyspace);
             let values = SHARED_COLUMNS.len() + 1 + usize::from(!new);
             let rows = shape.rows * (1 + ROW_COLUMNS.len());
             let marks = text.matches('?').count();
@@ -405,8 +405,8 @@ mod tests {
     #[test]
     fn what_carries_its_own_timestamp_says_so() {
         let keyspace = Keyspace::parse("k").unwrap();
-        let data = Ask::WriteData(TableName::default_table());
-        for ask in [data, Ask::Heartbeat] {
+        let data = Cql::WriteData(TableName::default_table());
+        for ask in [data, Cql::Heartbeat] {
             assert_eq!(ask.usage(), Use::Write);
             let text = ask.text(&keyspace);
             assert!(text.contains(" USING TIMESTAMP ?"), "{text}");
@@ -418,10 +418,10 @@ mod tests {
     fn the_life_of_a_replica_is_written_by_transactions_only_and_its_heartbeat_plainly_only() {
         let keyspace = Keyspace::parse("k").unwrap();
         let transactions = [
-            Ask::Announce,
-            Ask::SwapLife,
-            Ask::ForgetReplica,
-            Ask::ForgetHalfReplica,
+            Cql::Announce,
+            Cql::SwapLife,
+            Cql::ForgetReplica,
+            Cql::ForgetHalfReplica,
         ];
         for ask in transactions {
             assert_eq!(ask.usage(), Use::Cas);
@@ -430,17 +430,17 @@ mod tests {
             assert!(!text.contains("TIMESTAMP"), "{text}");
             assert!(!text.contains("heartbeat"), "{text}");
         }
-        let heartbeat = Ask::Heartbeat.text(&keyspace);
+        let heartbeat = Cql::Heartbeat.text(&keyspace);
         assert!(!heartbeat.contains("life"), "{heartbeat}");
     }
 
     #[test]
     fn what_a_grant_rests_on_is_read_from_a_majority_and_in_doubt_serially() {
         let table = TableName::default_table;
-        for ask in [Ask::First(table()), Ask::EntryRows(table())] {
+        for ask in [Cql::First(table()), Cql::EntryRows(table())] {
             assert_eq!(ask.usage(), Use::Read);
         }
-        for ask in [Ask::FirstSettled(table()), Ask::LoadSession] {
+        for ask in [Cql::FirstSettled(table()), Cql::LoadSession] {
             assert_eq!(ask.usage(), Use::SerialRead);
         }
     }

@@ -18,7 +18,7 @@ const SPECULATIVE_RETRY_MS_MAX: u32 = 500;
 
 /// A kind of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TableKind {
     Locks,
     Data,
     Sessions,
@@ -41,23 +41,23 @@ pub(super) struct Difference {
 
 /// The options that a table has; `None` for those that the cluster does not know.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct TableOptions {
     pub table: String,
     gc_grace_seconds: Option<i32>,
     speculative_retry: Option<String>,
     read_repair: Option<String>,
 }
 
-impl Kind {
+impl TableKind {
     /// How long Cassandra keeps what says that something was deleted, where that matters.
     fn gc_grace_s(self) -> Option<u64> {
         match self {
-            Kind::Locks | Kind::Sessions => Some(GC_GRACE_S.unsigned_abs().into()),
+            TableKind::Locks | TableKind::Sessions => Some(GC_GRACE_S.unsigned_abs().into()),
             // All in one partition: what is left of deleted rows is kept for hours and not for days.
-            Kind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
+            TableKind::Replicas => Some(GC_GRACE_S.unsigned_abs().into()),
             // What expires cannot come back, and what was deleted and comes back expires: no need to keep the traces.
-            Kind::HandOverRequests => Some(HAND_OVER_REQUEST_TTL_S),
-            Kind::Data => None,
+            TableKind::HandOverRequests => Some(HAND_OVER_REQUEST_TTL_S),
+            TableKind::Data => None,
         }
     }
 
@@ -71,9 +71,10 @@ impl Kind {
     }
 
     /// What is not as it should be.
-    pub fn differences(self, found: &Found) -> Vec<Difference> {
+    pub fn differences(self, found: &TableOptions) -> Vec<Difference> {
         let mut differences = Vec::new();
-        if let (Kind::Locks | Kind::Sessions, Some(grace)) = (self, found.gc_grace_seconds)
+        if let (TableKind::Locks | TableKind::Sessions, Some(grace)) =
+            (self, found.gc_grace_seconds)
             && grace < GC_GRACE_S
         {
             differences.push(Difference {
@@ -119,21 +120,27 @@ fn is_soon(retry: &str) -> bool {
 }
 
 /// The tables of a schema that have options of ours, by their names.
-pub(super) fn all(schema: &Schema) -> Vec<(String, Kind)> {
+pub(super) fn all(schema: &Schema) -> Vec<(String, TableKind)> {
     let mut all = vec![
-        ("sessions".to_owned(), Kind::Sessions),
-        (REPLICA_TABLE.to_owned(), Kind::Replicas),
-        (HAND_OVER_REQUEST_TABLE.to_owned(), Kind::HandOverRequests),
+        ("sessions".to_owned(), TableKind::Sessions),
+        (REPLICA_TABLE.to_owned(), TableKind::Replicas),
+        (
+            HAND_OVER_REQUEST_TABLE.to_owned(),
+            TableKind::HandOverRequests,
+        ),
     ];
     for table in &schema.tables {
-        all.push((format!("lock_{table}"), Kind::Locks));
-        all.push((format!("data_{table}"), Kind::Data));
+        all.push((format!("lock_{table}"), TableKind::Locks));
+        all.push((format!("data_{table}"), TableKind::Data));
     }
     all
 }
 
 /// The tables that there are, with their options.
-pub(super) async fn found(driver: &Driver, keyspace: &Keyspace) -> Result<Vec<Found>, Fault> {
+pub(super) async fn found(
+    driver: &Driver,
+    keyspace: &Keyspace,
+) -> Result<Vec<TableOptions>, Fault> {
     let system = Keyspace::parse("system_schema").map_err(|e| Fault::Refused(e.to_string()))?;
     let known = columns(driver, &system, "tables").await?;
     let mut wanted = vec!["table_name"];
@@ -148,7 +155,7 @@ pub(super) async fn found(driver: &Driver, keyspace: &Keyspace) -> Result<Vec<Fo
     let values = [Value::text(keyspace.as_str())];
     let rows = driver.execute(&statement, &values).await?;
     let decoded = rows.into_iter().map(|mut row| {
-        Ok(Found {
+        Ok(TableOptions {
             table: row.text("table_name")?.unwrap_or_default(),
             gc_grace_seconds: row.int("gc_grace_seconds")?,
             speculative_retry: row.text("speculative_retry")?,
@@ -191,8 +198,13 @@ pub(super) async fn set(
 mod tests {
     use super::*;
 
-    fn differ(kind: Kind, grace: i32, retry: &str, repair: Option<&str>) -> Vec<(String, bool)> {
-        let found = Found {
+    fn differ(
+        kind: TableKind,
+        grace: i32,
+        retry: &str,
+        repair: Option<&str>,
+    ) -> Vec<(String, bool)> {
+        let found = TableOptions {
             table: "t".to_owned(),
             gc_grace_seconds: Some(grace),
             speculative_retry: Some(retry.to_owned()),
@@ -204,34 +216,40 @@ mod tests {
 
     #[test]
     fn tables_as_they_are_made_are_good_on_both_kinds_of_clusters() {
-        assert_eq!(differ(Kind::Locks, 10_800, "100ms", Some("BLOCKING")), []);
-        assert_eq!(differ(Kind::Locks, 864_000, "100.00ms", None), []);
-        assert_eq!(differ(Kind::Data, 864_000, "ALWAYS", Some("BLOCKING")), []);
-        assert_eq!(differ(Kind::HandOverRequests, 20, "50ms", None), []);
+        assert_eq!(
+            differ(TableKind::Locks, 10_800, "100ms", Some("BLOCKING")),
+            []
+        );
+        assert_eq!(differ(TableKind::Locks, 864_000, "100.00ms", None), []);
+        assert_eq!(
+            differ(TableKind::Data, 864_000, "ALWAYS", Some("BLOCKING")),
+            []
+        );
+        assert_eq!(differ(TableKind::HandOverRequests, 20, "50ms", None), []);
     }
 
     #[test]
     fn what_makes_locks_unsafe_is_told_from_what_makes_them_slow() {
         let slow = ("speculative_retry = '100ms'".to_owned(), false);
         for retry in ["99p", "99PERCENTILE", "NONE", "2000ms", "99.0PERCENTILE"] {
-            let found = differ(Kind::Replicas, 864_000, retry, Some("BLOCKING"));
+            let found = differ(TableKind::Replicas, 864_000, retry, Some("BLOCKING"));
             assert_eq!(found, std::slice::from_ref(&slow), "{retry}");
         }
-        let found = differ(Kind::Sessions, 60, "100ms", Some("NONE"));
+        let found = differ(TableKind::Sessions, 60, "100ms", Some("NONE"));
         let wanted = ["gc_grace_seconds = 10800", "read_repair = 'BLOCKING'"];
         assert_eq!(found, wanted.map(|wanted| (wanted.to_owned(), true)));
     }
 
     #[test]
     fn every_table_is_made_with_options_that_are_good() {
-        let of = |kind: Kind| kind.options();
+        let of = |kind: TableKind| kind.options();
         let retry = "speculative_retry = '100ms'";
-        assert_eq!(of(Kind::Data), retry);
-        for kind in [Kind::Locks, Kind::Sessions, Kind::Replicas] {
+        assert_eq!(of(TableKind::Data), retry);
+        for kind in [TableKind::Locks, TableKind::Sessions, TableKind::Replicas] {
             assert_eq!(of(kind), format!("gc_grace_seconds = 10800 AND {retry}"));
         }
         assert_eq!(
-            of(Kind::HandOverRequests),
+            of(TableKind::HandOverRequests),
             format!("gc_grace_seconds = 20 AND {retry}")
         );
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::format::{FORMAT_KNOWN, Format, FormatError};
-use super::open_error::OpenError;
+use super::open_error::EmbeddedOpenError;
 
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -47,13 +47,13 @@ impl Drop for Directory {
 
 impl Directory {
     /// Makes the directory if there is none, and takes it for this process.
-    pub(super) fn claim(root: &Path) -> Result<Directory, OpenError> {
+    pub(super) fn claim(root: &Path) -> Result<Directory, EmbeddedOpenError> {
         make_directories(root).map_err(|error| match no_directory(root) {
-            Some(path) => OpenError::NotADirectory { path },
-            None => OpenError::io(root, error),
+            Some(path) => EmbeddedOpenError::NotADirectory { path },
+            None => EmbeddedOpenError::io(root, error),
         })?;
         let path = root.join(LOCK);
-        let refused = |error| OpenError::io(&path, error);
+        let refused = |error| EmbeddedOpenError::io(&path, error);
         let mut lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -67,7 +67,7 @@ impl Directory {
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 let read = lock.take(32).read_to_string(&mut text);
-                return Err(OpenError::InUse {
+                return Err(EmbeddedOpenError::InUse {
                     directory: root.to_owned(),
                     pid: read.ok().and_then(|_| text.trim().parse().ok()),
                 });
@@ -90,12 +90,12 @@ impl Directory {
     }
 
     /// Whether a store was made here.
-    pub(super) fn has_store(&self) -> Result<bool, OpenError> {
+    pub(super) fn has_store(&self) -> Result<bool, EmbeddedOpenError> {
         let store = self.root.join(STORE);
         match fs::symlink_metadata(&store) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(OpenError::io(&store, error)),
+            Err(error) => Err(EmbeddedOpenError::io(&store, error)),
         }
     }
 
@@ -104,10 +104,10 @@ impl Directory {
     pub(super) fn make_store(
         &self,
         id: Uuid,
-        fill: impl FnOnce(&Path, File) -> Result<(), OpenError>,
-    ) -> Result<(), OpenError> {
+        fill: impl FnOnce(&Path, File) -> Result<(), EmbeddedOpenError>,
+    ) -> Result<(), EmbeddedOpenError> {
         let making = self.root.join(STORE_IN_THE_MAKING);
-        let refused = |error| OpenError::io(&making, error);
+        let refused = |error| EmbeddedOpenError::io(&making, error);
         self.remove_store_in_the_making().map_err(refused)?;
         DirBuilder::new()
             .mode(DIRECTORY_MODE)
@@ -128,7 +128,7 @@ impl Directory {
         handle.sync_all().map_err(refused)?;
         sync_directory(&making).map_err(refused)?;
         fs::rename(&making, self.root.join(STORE)).map_err(refused)?;
-        sync_directory(&self.root).map_err(|error| OpenError::io(&self.root, error))
+        sync_directory(&self.root).map_err(|error| EmbeddedOpenError::io(&self.root, error))
     }
 
     /// What an interrupted start left. Nothing but our two files is touched.
@@ -141,23 +141,23 @@ impl Directory {
     }
 
     /// Reads FORMAT.
-    pub(super) fn format(&self) -> Result<Format, OpenError> {
+    pub(super) fn format(&self) -> Result<Format, EmbeddedOpenError> {
         let path = self.root.join(STORE).join(FORMAT);
         let file = File::open(&path).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
-                OpenError::damaged(&path, "it is missing")
+                EmbeddedOpenError::damaged(&path, "it is missing")
             }
-            _ => OpenError::io(&path, error),
+            _ => EmbeddedOpenError::io(&path, error),
         })?;
         let mut text = Vec::new();
         file.take(FORMAT_BYTES_MAX)
             .read_to_end(&mut text)
-            .map_err(|error| OpenError::io(&path, error))?;
-        let garbled = || OpenError::damaged(&path, "it is garbled");
+            .map_err(|error| EmbeddedOpenError::io(&path, error))?;
+        let garbled = || EmbeddedOpenError::damaged(&path, "it is garbled");
         let text = String::from_utf8(text).map_err(|_| garbled())?;
         text.parse().map_err(|error| match error {
             FormatError::Garbled => garbled(),
-            FormatError::Other(found) => OpenError::OtherFormat {
+            FormatError::Other(found) => EmbeddedOpenError::OtherFormat {
                 path: path.clone(),
                 found,
                 known: FORMAT_KNOWN,

@@ -9,7 +9,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use redb::{Builder, Database, ReadableDatabase, ReadableTable};
 
 use super::isolate::isolated;
-use super::open_error::OpenError;
+use super::open_error::EmbeddedOpenError;
 use super::overlay::Overlay;
 use super::rows::{COMMITS, DATA, ENTRIES, LOCKS, META, SESSIONS};
 
@@ -55,7 +55,7 @@ impl Medium {
     }
 
     /// Makes the tables in an empty file.
-    pub(super) fn fill(&self, path: &Path, file: File) -> Result<(), OpenError> {
+    pub(super) fn fill(&self, path: &Path, file: File) -> Result<(), EmbeddedOpenError> {
         isolated(|| {
             let database = self.database(file)?;
             let transaction = database.begin_write()?;
@@ -66,19 +66,19 @@ impl Medium {
             transaction.commit()?;
             Ok(())
         })
-        .map_err(|panic| OpenError::damaged(path, panic))?
-        .map_err(|error| OpenError::redb(path, error))
+        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
+        .map_err(|error| EmbeddedOpenError::redb(path, error))
     }
 
     /// Opens a file that [`Medium::fill`] has made.
-    pub(super) fn open(&self, path: &Path) -> Result<Opened, OpenError> {
-        let refused = |error| OpenError::io(path, error);
+    pub(super) fn open(&self, path: &Path) -> Result<Opened, EmbeddedOpenError> {
+        let refused = |error| EmbeddedOpenError::io(path, error);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .open(path)
             .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => OpenError::damaged(path, "it is missing"),
+                ErrorKind::NotFound => EmbeddedOpenError::damaged(path, "it is missing"),
                 _ => refused(error),
             })?;
         let len = check_outside(path, &file)?;
@@ -99,37 +99,37 @@ impl Medium {
             read_first_rows(&database)
         });
         tried
-            .map_err(|panic| OpenError::damaged(path, panic))?
-            .map_err(|error| OpenError::redb(path, error))?;
+            .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
+            .map_err(|error| EmbeddedOpenError::redb(path, error))?;
 
         isolated(|| {
             let database = self.database(file)?;
             let commits = read_first_rows(&database)?;
             Ok(Opened { database, commits })
         })
-        .map_err(|panic| OpenError::damaged(path, panic))?
-        .map_err(|error| OpenError::redb(path, error))
+        .map_err(|panic| EmbeddedOpenError::damaged(path, panic))?
+        .map_err(|error| EmbeddedOpenError::redb(path, error))
     }
 }
 
 /// What can be seen without redb, which takes an empty file for a new one. Answers the length.
-fn check_outside(path: &Path, file: &File) -> Result<u64, OpenError> {
-    let refused = |error| OpenError::io(path, error);
+fn check_outside(path: &Path, file: &File) -> Result<u64, EmbeddedOpenError> {
+    let refused = |error| EmbeddedOpenError::io(path, error);
     let metadata = file.metadata().map_err(refused)?;
     if !metadata.is_file() {
-        return Err(OpenError::damaged(path, "it is no file"));
+        return Err(EmbeddedOpenError::damaged(path, "it is no file"));
     }
     let len = metadata.len();
     if len == 0 {
-        return Err(OpenError::damaged(path, "it is empty"));
+        return Err(EmbeddedOpenError::damaged(path, "it is empty"));
     }
     let mut magic = [0; MAGIC.len()];
     if len < PAGE_BYTES || len % PAGE_BYTES != 0 {
-        return Err(OpenError::damaged(path, "it was cut off"));
+        return Err(EmbeddedOpenError::damaged(path, "it was cut off"));
     }
     file.read_exact_at(&mut magic, 0).map_err(refused)?;
     if &magic != MAGIC {
-        return Err(OpenError::damaged(path, "it is no redb file"));
+        return Err(EmbeddedOpenError::damaged(path, "it is no redb file"));
     }
     Ok(len)
 }

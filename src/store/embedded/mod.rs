@@ -40,9 +40,9 @@ use self::directory::Directory;
 use self::fault::Fault;
 use self::file::{Medium, Opened};
 use self::gate::Gate;
-pub use self::open_error::OpenError;
+pub use self::open_error::EmbeddedOpenError;
 use self::work::Work;
-use self::writer::{Done, Message, QUEUE_JOBS_MAX, Writer};
+use self::writer::{JobOutcome, Message, QUEUE_JOBS_MAX, Writer};
 use super::{Store, StoreError, StoreHealth};
 
 /// How many reads may be in flight, each on a thread of its own; more wait.
@@ -100,7 +100,7 @@ impl Drop for WriterThread {
 impl EmbeddedStore {
     /// Takes the directory for this process and opens the store in it, or makes one if there is none.
     /// Blocks, after a crash for about three seconds a GiB.
-    pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+    pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, EmbeddedOpenError> {
         let medium = Medium {
             cache_bytes: options.cache_bytes,
             #[cfg(test)]
@@ -109,7 +109,7 @@ impl EmbeddedStore {
         EmbeddedStore::open_on(&options.directory, medium)
     }
 
-    fn open_on(directory: &Path, medium: Medium) -> Result<EmbeddedStore, OpenError> {
+    fn open_on(directory: &Path, medium: Medium) -> Result<EmbeddedStore, EmbeddedOpenError> {
         let directory = Directory::claim(directory)?;
         let path = directory.locks_file();
         if !directory.has_store()? {
@@ -130,7 +130,7 @@ impl EmbeddedStore {
         let thread = thread::Builder::new()
             .name("fermata-store".to_owned())
             .spawn(move || writer.run())
-            .map_err(|error| OpenError::io(&path, error))?;
+            .map_err(|error| EmbeddedOpenError::io(&path, error))?;
         Ok(EmbeddedStore {
             gate,
             reads: Arc::new(Semaphore::new(READS_MAX)),
@@ -174,15 +174,16 @@ impl EmbeddedStore {
 
     /// Hands work to the writer. It is in the queue or it is not: dropping this future cuts nothing in
     /// half.
-    async fn submit(&self, work: Work) -> Done {
+    async fn submit(&self, work: Work) -> JobOutcome {
         if let Err(error) = self.ready() {
-            return Done::NotStarted(error);
+            return JobOutcome::NotStarted(error);
         }
         let (answer, done) = oneshot::channel();
         if self.queue.send(Message::Job(work, answer)).await.is_err() {
-            return Done::NotStarted(writer_gone());
+            return JobOutcome::NotStarted(writer_gone());
         }
-        done.await.unwrap_or_else(|_| Done::Unknown(writer_gone()))
+        done.await
+            .unwrap_or_else(|_| JobOutcome::Unknown(writer_gone()))
     }
 
     /// Reads on a thread that may block: a page that is not in memory comes from the disk.

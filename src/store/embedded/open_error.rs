@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Why the embedded store could not be opened. In none of these cases was anything overwritten.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum EmbeddedOpenError {
     /// Another process has it open.
     #[error(
         "{} is in use by another process{}; one data directory serves one process at a time",
@@ -79,48 +79,48 @@ fn pid_text(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 
-impl OpenError {
-    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> OpenError {
-        OpenError::Damaged {
+impl EmbeddedOpenError {
+    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> EmbeddedOpenError {
+        EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             what: what.into(),
         }
     }
 
     /// Sorts an error of the system by what the operator can do.
-    pub(super) fn io(path: &Path, source: io::Error) -> OpenError {
+    pub(super) fn io(path: &Path, source: io::Error) -> EmbeddedOpenError {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                OpenError::NotWritable { path, source }
+                EmbeddedOpenError::NotWritable { path, source }
             }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                OpenError::DiskFull { path, source }
+                EmbeddedOpenError::DiskFull { path, source }
             }
             // A read beyond the end of a file whose length its own header knows otherwise.
-            io::ErrorKind::UnexpectedEof => OpenError::Damaged {
+            io::ErrorKind::UnexpectedEof => EmbeddedOpenError::Damaged {
                 path,
                 what: "it ends too early".to_owned(),
             },
-            io::ErrorKind::InvalidData => OpenError::Damaged {
+            io::ErrorKind::InvalidData => EmbeddedOpenError::Damaged {
                 path,
                 what: source.to_string(),
             },
-            _ => OpenError::Io { path, source },
+            _ => EmbeddedOpenError::Io { path, source },
         }
     }
 
     /// Sorts an error that redb met in the file at `path`.
-    pub(super) fn redb(path: &Path, error: redb::Error) -> OpenError {
+    pub(super) fn redb(path: &Path, error: redb::Error) -> EmbeddedOpenError {
         match error {
-            redb::Error::Io(source) => OpenError::io(path, source),
+            redb::Error::Io(source) => EmbeddedOpenError::io(path, source),
             // Whoever has it open does not keep to our lock file, so its pid is not known.
-            redb::Error::DatabaseAlreadyOpen => OpenError::InUse {
+            redb::Error::DatabaseAlreadyOpen => EmbeddedOpenError::InUse {
                 directory: path.to_owned(),
                 pid: None,
             },
             // redb says this of any format number that it does not know.
-            other => OpenError::damaged(path, other.to_string()),
+            other => EmbeddedOpenError::damaged(path, other.to_string()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::work::{SwapRows, Work};
-use super::writer::Done;
+use super::writer::JobOutcome;
 use super::{EmbeddedStore, read, writer_gone};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, SessionId, TableName};
@@ -47,11 +47,11 @@ impl KeyStore for EmbeddedStore {
             .submit(Work::Swap(SwapRows::between(id, old, new)))
             .await
         {
-            Done::Applied => Swap::Applied,
-            Done::StateConflict(state) => Swap::Conflict(state),
-            Done::Unknown(error) => Swap::Unknown(error),
-            Done::NotStarted(error) => Swap::NotStarted(error),
-            Done::SessionConflict(_) => Swap::Unknown(wrong_answer()),
+            JobOutcome::Applied => Swap::Applied,
+            JobOutcome::StateConflict(state) => Swap::Conflict(state),
+            JobOutcome::Unknown(error) => Swap::Unknown(error),
+            JobOutcome::NotStarted(error) => Swap::NotStarted(error),
+            JobOutcome::SessionConflict(_) => Swap::Unknown(wrong_answer()),
         }
     }
 
@@ -95,10 +95,12 @@ impl DataStore for EmbeddedStore {
     async fn write_data(&self, id: &KeyId, cell: Cell) -> Written {
         let id = id.clone();
         match self.submit(Work::Data { id, cell }).await {
-            Done::Applied => Written::Done,
-            Done::Unknown(error) => Written::Unknown(error),
-            Done::NotStarted(error) => Written::NotStarted(error),
-            Done::StateConflict(_) | Done::SessionConflict(_) => Written::Unknown(wrong_answer()),
+            JobOutcome::Applied => Written::Done,
+            JobOutcome::Unknown(error) => Written::Unknown(error),
+            JobOutcome::NotStarted(error) => Written::NotStarted(error),
+            JobOutcome::StateConflict(_) | JobOutcome::SessionConflict(_) => {
+                Written::Unknown(wrong_answer())
+            }
         }
     }
 
@@ -116,11 +118,11 @@ impl SessionStore for EmbeddedStore {
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
         let row = row.clone();
         match self.submit(Work::Session { expected, row }).await {
-            Done::Applied => SessionSwap::Applied,
-            Done::SessionConflict(session) => SessionSwap::Conflict(session),
-            Done::Unknown(error) => SessionSwap::Unknown(error),
-            Done::NotStarted(error) => SessionSwap::NotStarted(error),
-            Done::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
+            JobOutcome::Applied => SessionSwap::Applied,
+            JobOutcome::SessionConflict(session) => SessionSwap::Conflict(session),
+            JobOutcome::Unknown(error) => SessionSwap::Unknown(error),
+            JobOutcome::NotStarted(error) => SessionSwap::NotStarted(error),
+            JobOutcome::StateConflict(_) => SessionSwap::Unknown(wrong_answer()),
         }
     }
 
@@ -152,11 +154,11 @@ impl SessionStore for EmbeddedStore {
 }
 
 /// The outcome of something that may simply be repeated.
-fn done(done: Done) -> Result<(), StoreError> {
+fn done(done: JobOutcome) -> Result<(), StoreError> {
     match done {
-        Done::Applied => Ok(()),
-        Done::Unknown(error) | Done::NotStarted(error) => Err(error),
-        Done::StateConflict(_) | Done::SessionConflict(_) => Err(wrong_answer()),
+        JobOutcome::Applied => Ok(()),
+        JobOutcome::Unknown(error) | JobOutcome::NotStarted(error) => Err(error),
+        JobOutcome::StateConflict(_) | JobOutcome::SessionConflict(_) => Err(wrong_answer()),
     }
 }
 

@@ -72,7 +72,7 @@ impl SwapRows {
 
 /// What a piece of work did to the transaction.
 #[derive(Debug)]
-pub(super) enum Effect {
+pub(super) enum WorkEffect {
     /// It changed something, or found it as it should be: done, once the transaction is committed.
     Done {
         /// It changed something.
@@ -86,9 +86,9 @@ pub(super) enum Effect {
     Damaged(String),
 }
 
-impl Effect {
+impl WorkEffect {
     pub(super) fn changes(&self) -> bool {
-        matches!(self, Effect::Done { changed: true })
+        matches!(self, WorkEffect::Done { changed: true })
     }
 }
 
@@ -107,7 +107,7 @@ struct Tables<'t> {
 pub(super) fn apply(
     transaction: &WriteTransaction,
     batch: &[Work],
-    effects: &mut Vec<Effect>,
+    effects: &mut Vec<WorkEffect>,
 ) -> Result<(), Fault> {
     let mut tables = Tables {
         locks: transaction.open_table(LOCKS)?,
@@ -121,15 +121,15 @@ pub(super) fn apply(
             Work::Data { id, cell } => tables.write(id, cell),
             Work::Session { expected, row } => tables.swap_session(*expected, row),
             Work::Forget(id) => tables.forget(*id),
-            Work::Settle => Ok(Effect::Done { changed: false }),
+            Work::Settle => Ok(WorkEffect::Done { changed: false }),
         };
         effects.push(match effect {
             Ok(effect) => effect,
-            Err(Fault::Row(what)) => Effect::Damaged(what),
+            Err(Fault::Row(what)) => WorkEffect::Damaged(what),
             Err(fault @ Fault::File(_)) => return Err(fault),
         });
     }
-    if effects.iter().any(Effect::changes) {
+    if effects.iter().any(WorkEffect::changes) {
         let mut meta = transaction.open_table(META)?;
         let commits = meta.get(COMMITS)?.map_or(0, |commits| commits.value());
         meta.insert(COMMITS, commits + 1)?;
@@ -138,7 +138,7 @@ pub(super) fn apply(
 }
 
 impl Tables<'_> {
-    fn swap(&mut self, rows: &SwapRows) -> Result<Effect, Fault> {
+    fn swap(&mut self, rows: &SwapRows) -> Result<WorkEffect, Fault> {
         let key_row = rows.key_row.as_slice();
         let found = match self.locks.get(key_row)? {
             Some(row) => version_of(row.value())
@@ -147,7 +147,7 @@ impl Tables<'_> {
         };
         if found != rows.expected {
             let state = read::state(&self.locks, &self.entries, &rows.id)?;
-            return Ok(Effect::StateConflict(state));
+            return Ok(WorkEffect::StateConflict(state));
         }
         self.locks.insert(key_row, rows.lock.as_slice())?;
         for (key, row) in &rows.written {
@@ -156,10 +156,10 @@ impl Tables<'_> {
         for key in &rows.ended {
             self.entries.remove(key.as_slice())?;
         }
-        Ok(Effect::Done { changed: true })
+        Ok(WorkEffect::Done { changed: true })
     }
 
-    fn write(&mut self, id: &KeyId, cell: &Cell) -> Result<Effect, Fault> {
+    fn write(&mut self, id: &KeyId, cell: &Cell) -> Result<WorkEffect, Fault> {
         let key_row = key_row(id);
         let stays = match self.data.get(key_row.as_slice())? {
             Some(row) => {
@@ -173,7 +173,7 @@ impl Tables<'_> {
             self.data
                 .insert(key_row.as_slice(), encode_cell(cell).as_slice())?;
         }
-        Ok(Effect::Done { changed: !stays })
+        Ok(WorkEffect::Done { changed: !stays })
     }
 
     fn session(&self, id: SessionId) -> Result<Option<SessionRow>, Fault> {
@@ -185,23 +185,23 @@ impl Tables<'_> {
         }
     }
 
-    fn swap_session(&mut self, expected: u32, row: &SessionRow) -> Result<Effect, Fault> {
+    fn swap_session(&mut self, expected: u32, row: &SessionRow) -> Result<WorkEffect, Fault> {
         let present = self.session(row.id)?;
         if present.as_ref().map_or(0, |session| session.epoch) != expected {
-            return Ok(Effect::SessionConflict(present));
+            return Ok(WorkEffect::SessionConflict(present));
         }
         let id = row.id.0;
         self.sessions
             .insert(id.as_bytes().as_slice(), encode_session(row).as_slice())?;
-        Ok(Effect::Done { changed: true })
+        Ok(WorkEffect::Done { changed: true })
     }
 
-    fn forget(&mut self, id: SessionId) -> Result<Effect, Fault> {
+    fn forget(&mut self, id: SessionId) -> Result<WorkEffect, Fault> {
         let closed = self.session(id)?.is_some_and(|session| !session.open);
         if closed {
             self.sessions.remove(id.0.as_bytes().as_slice())?;
         }
-        Ok(Effect::Done { changed: closed })
+        Ok(WorkEffect::Done { changed: closed })
     }
 }
 

@@ -14,8 +14,8 @@ use super::directory::Directory;
 use super::fault::Fault;
 use super::file::{Medium, Opened};
 use super::gate::Gate;
-use super::open_error::OpenError;
-use super::work::{Effect, Work, apply};
+use super::open_error::EmbeddedOpenError;
+use super::work::{Work, WorkEffect, apply};
 use crate::key::KeyState;
 use crate::store::{SessionRow, StoreError};
 
@@ -33,7 +33,7 @@ const REFUSE_EVERY_MS: u64 = 25;
 
 /// What came of a job.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum JobOutcome {
     Applied,
     StateConflict(Option<KeyState>),
     SessionConflict(Option<SessionRow>),
@@ -45,7 +45,7 @@ pub(super) enum Done {
 #[derive(Debug)]
 pub(super) enum Message {
     /// Do this, and say what came of it.
-    Job(Work, oneshot::Sender<Done>),
+    Job(Work, oneshot::Sender<JobOutcome>),
     /// The gate was closed by a reader.
     Recheck,
     /// Finish what came before, close the file and say so.
@@ -125,14 +125,14 @@ impl Writer {
         flow
     }
 
-    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<Done>>) {
+    fn commit(&mut self, batch: &[Work], answers: Vec<oneshot::Sender<JobOutcome>>) {
         let mut effects = Vec::with_capacity(batch.len());
         let mut commit_begun = false;
         let outcome = self.gate.write(|database| {
             let mut transaction: WriteTransaction = database.begin_write()?;
             transaction.set_durability(Durability::Immediate)?;
             apply(&transaction, batch, &mut effects)?;
-            if effects.iter().any(Effect::changes) {
+            if effects.iter().any(WorkEffect::changes) {
                 commit_begun = true;
                 transaction.commit()?;
                 Ok(true)
@@ -193,15 +193,18 @@ impl Writer {
     }
 
     /// Opens the file, which must be the same one and hold all that was acknowledged.
-    fn open_again(&self) -> Result<Opened, OpenError> {
+    fn open_again(&self) -> Result<Opened, EmbeddedOpenError> {
         let path = self.directory.locks_file();
         if self.directory.format()?.store != self.store {
-            return Err(OpenError::damaged(&path, "it is another store than before"));
+            return Err(EmbeddedOpenError::damaged(
+                &path,
+                "it is another store than before",
+            ));
         }
         let opened = self.medium.open(&path)?;
         if opened.commits < self.commits {
             let what = "it lacks what was acknowledged, as a backup would";
-            return Err(OpenError::damaged(&path, what));
+            return Err(EmbeddedOpenError::damaged(&path, what));
         }
         Ok(opened)
     }
@@ -212,7 +215,7 @@ impl Writer {
             match self.queue.try_recv() {
                 Ok(Message::Job(_, answer)) => {
                     let error = self.gate.ready().err().unwrap_or_else(closed_meanwhile);
-                    let _ = answer.send(Done::NotStarted(error));
+                    let _ = answer.send(JobOutcome::NotStarted(error));
                 }
                 Ok(Message::Recheck) => {}
                 Ok(Message::Stop(acknowledge)) => return Flow::Stop(Some(acknowledge)),
@@ -228,23 +231,23 @@ fn closed_meanwhile() -> StoreError {
 }
 
 /// The answer once the transaction has ended.
-fn done(effect: Effect) -> Done {
+fn done(effect: WorkEffect) -> JobOutcome {
     match effect {
-        Effect::Done { .. } => Done::Applied,
-        Effect::StateConflict(state) => Done::StateConflict(state),
-        Effect::SessionConflict(session) => Done::SessionConflict(session),
-        Effect::Damaged(what) => Done::NotStarted(StoreError::Damaged(what)),
+        WorkEffect::Done { .. } => JobOutcome::Applied,
+        WorkEffect::StateConflict(state) => JobOutcome::StateConflict(state),
+        WorkEffect::SessionConflict(session) => JobOutcome::SessionConflict(session),
+        WorkEffect::Damaged(what) => JobOutcome::NotStarted(StoreError::Damaged(what)),
     }
 }
 
 /// The answer where the transaction failed; `effect` only if its commit had begun. A conflict is not
 /// told: it may be with a change that the same transaction failed to commit (I4).
-fn undone(effect: Option<Effect>, error: &StoreError) -> Done {
+fn undone(effect: Option<WorkEffect>, error: &StoreError) -> JobOutcome {
     match effect {
-        Some(Effect::Done { .. }) => Done::Unknown(error.clone()),
-        Some(Effect::Damaged(what)) => Done::NotStarted(StoreError::Damaged(what)),
-        Some(Effect::StateConflict(_) | Effect::SessionConflict(_)) | None => {
-            Done::NotStarted(error.clone())
+        Some(WorkEffect::Done { .. }) => JobOutcome::Unknown(error.clone()),
+        Some(WorkEffect::Damaged(what)) => JobOutcome::NotStarted(StoreError::Damaged(what)),
+        Some(WorkEffect::StateConflict(_) | WorkEffect::SessionConflict(_)) | None => {
+            JobOutcome::NotStarted(error.clone())
         }
     }
 }

@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(30);
 
 /// How many locks are taken from killed holders, one of each kind at least; more with `FERMATA_KILL_ROUNDS`.
-fn rounds() -> usize {
+pub fn rounds() -> usize {
     let rounds = std::env::var("FERMATA_KILL_ROUNDS");
     rounds.map_or(1, |rounds| {
         rounds.parse().expect("FERMATA_KILL_ROUNDS is a number")

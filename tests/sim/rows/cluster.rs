@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
-use fermata::store::cassandra::modelled::{Ask, Asks, Change};
+use fermata::store::cassandra::modelled::{Asks, Change, Cql};
 use fermata_cassandra::{Fault, Row, Value};
 
 use super::super::nodes::{Nodes, Query, Reach, ReadRepair, applied};
@@ -67,9 +67,9 @@ impl Cluster {
                     let head = world.newest().head().0.cast_signed();
                     let key = Value::text(self.id.key.as_str());
                     let (ask, values) = match world.chance.below(3) {
-                        0 => (Ask::First(table), vec![key, Value::BigInt(0)]),
-                        1 => (Ask::EntryRows(table), vec![key, Value::BigInt(head)]),
-                        _ => (Ask::Keys(table), Vec::new()),
+                        0 => (Cql::First(table), vec![key, Value::BigInt(0)]),
+                        1 => (Cql::EntryRows(table), vec![key, Value::BigInt(head)]),
+                        _ => (Cql::Keys(table), Vec::new()),
                     };
                     let limit = world.chance.page();
                     let _ = world.read(&ask, &values, limit, None);
@@ -82,7 +82,7 @@ impl Cluster {
         let change = Change::between(old, new).unwrap();
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        let _ = world.swap(&Ask::Swap(self.id.table.clone(), shape), &values, new);
+        let _ = world.swap(&Cql::Swap(self.id.table.clone(), shape), &values, new);
     }
 }
 
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    fn swap(&mut self, ask: &Ask, values: &[Value], new: &KeyState) -> Result<bool, Fault> {
+    fn swap(&mut self, ask: &Cql, values: &[Value], new: &KeyState) -> Result<bool, Fault> {
         let reach = match self.chance.below(8) {
             0 => Reach::Lost,
             1 => Reach::Accepted,
@@ -121,7 +121,7 @@ impl World {
     /// A page of a read, and the seq below which the next one begins.
     fn read(
         &mut self,
-        ask: &Ask,
+        ask: &Cql,
         values: &[Value],
         limit: usize,
         below: Option<i64>,
@@ -142,10 +142,10 @@ impl World {
 impl Asks for Cluster {
     type More = Below;
 
-    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&self, ask: Cql, values: &[Value]) -> Result<Vec<Row>, Fault> {
         let world = &mut *self.lock();
         self.meanwhile(world);
-        if !matches!(ask, Ask::Swap(..)) {
+        if !matches!(ask, Cql::Swap(..)) {
             return Ok(world.read(&ask, values, 100, None)?.0);
         }
         let new = world.proposed.take().unwrap();
@@ -154,7 +154,7 @@ impl Asks for Cluster {
 
     async fn page(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
         page_rows: i32,
         from: Option<Below>,

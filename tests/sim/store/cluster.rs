@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use fermata::engine::Engine;
 use fermata::key::KeyState;
 use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
-use fermata::store::cassandra::modelled::Ask;
+use fermata::store::cassandra::modelled::Cql;
 use fermata::store::{
     Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, ReplicaRow, SessionRow,
     SessionSwap,
@@ -116,10 +116,10 @@ impl Cluster {
             1 | 2 => {
                 let (key, head) = (Value::text(id.key.as_str()), head.cast_signed());
                 let (ask, values) = match self.below(3) {
-                    0 => (Ask::Keys(id.table.clone()), Vec::new()),
-                    1 => (Ask::First(id.table.clone()), vec![key, Value::BigInt(0)]),
+                    0 => (Cql::Keys(id.table.clone()), Vec::new()),
+                    1 => (Cql::First(id.table.clone()), vec![key, Value::BigInt(0)]),
                     _ => (
-                        Ask::EntryRows(id.table.clone()),
+                        Cql::EntryRows(id.table.clone()),
                         vec![key, Value::BigInt(head)],
                     ),
                 };
@@ -225,10 +225,19 @@ impl Cluster {
 
     /// The first entry of a key: its number and its tag.
     pub fn holder(&self, key: &str) -> Option<(u64, u64)> {
-        let rows = self.rows();
-        let state = rows.states.iter().find(|(id, _)| id.key.as_str() == key)?.1;
+        let state = self.row(key);
         let holder = state.holder()?;
         Some((holder.seq.0, holder.tag().bits()))
+    }
+
+    /// The row of a key.
+    pub fn row(&self, key: &str) -> KeyState {
+        let rows = self.rows();
+        let mut of_it = rows.states.iter().filter(|(id, _)| id.key.as_str() == key);
+        of_it
+            .next()
+            .map(|(_, state)| state.clone())
+            .unwrap_or_default()
     }
 }
 

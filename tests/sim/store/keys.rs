@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fermata::key::KeyState;
 use fermata::lock::{KeyId, ReplicaId};
-use fermata::store::cassandra::modelled::{Ask, Asks, Rows};
+use fermata::store::cassandra::modelled::{Asks, Cql, Rows};
 use fermata_cassandra::{Fault, Row, Value};
 
 use super::super::nodes::{Query, Reach, applied};
@@ -70,13 +70,13 @@ impl StoreLink {
 impl Statements<'_> {
     async fn execute(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
         limit: usize,
         below: Option<i64>,
     ) -> Result<Page, Fault> {
         self.link.alive().await;
-        let swap = self.swap.clone().filter(|_| matches!(ask, Ask::Swap(..)));
+        let swap = self.swap.clone().filter(|_| matches!(ask, Cql::Swap(..)));
         let drawn = match &swap {
             Some(swap) if swap.old.home == swap.new.home => {
                 self.link.draw_or_ambushed(Ambush::Swap)
@@ -112,13 +112,13 @@ impl Statements<'_> {
 impl Asks for Statements<'_> {
     type More = Below;
 
-    async fn ask(&self, ask: Ask, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&self, ask: Cql, values: &[Value]) -> Result<Vec<Row>, Fault> {
         Ok(self.execute(ask, values, 1, None).await?.0)
     }
 
     async fn page(
         &self,
-        ask: Ask,
+        ask: Cql,
         values: &[Value],
         page_rows: i32,
         from: Option<Below>,
@@ -147,7 +147,7 @@ impl Cluster {
     fn swap(
         &self,
         id: &KeyId,
-        statement: (&Ask, &[Value]),
+        statement: (&Cql, &[Value]),
         swap: KeySwap,
         fate: Fate,
     ) -> Result<Page, Fault> {

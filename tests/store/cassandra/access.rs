@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use fermata::key::KeyState;
 use fermata::store::cassandra::schema::{self, Replication, Schema, SchemaError};
 use fermata::store::cassandra::{
-    CassandraOptions, CassandraStore, CassandraTls, ClientCertificate, Credentials, Keyspace,
-    OpenError,
+    CassandraOpenError, CassandraOptions, CassandraStore, CassandraTls, ClientCertificate,
+    Credentials, Keyspace,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -157,7 +157,7 @@ async fn the_commands_reach_it_by_flags_variables_and_a_file_and_tell_what_could
 }
 
 /// Why these options do not open a store.
-async fn refusal(options: CassandraOptions) -> OpenError {
+async fn refusal(options: CassandraOptions) -> CassandraOpenError {
     match CassandraStore::open(options).await {
         Ok(_) => panic!("it was granted the lock"),
         Err(error) => error,
@@ -182,7 +182,7 @@ async fn a_wrong_password_and_none_are_told_apart() {
     let mut options = guarded.options();
     options.credentials.as_mut().unwrap().password = "wrong".to_owned();
     match refusal(options.clone()).await {
-        OpenError::Refused(what) => {
+        CassandraOpenError::Refused(what) => {
             assert!(what.contains("password are incorrect"), "{what}");
             assert!(!what.contains("wrong"), "{what}");
         }
@@ -194,7 +194,9 @@ async fn a_wrong_password_and_none_are_told_apart() {
     ));
     options.credentials = None;
     match refusal(options).await {
-        OpenError::Refused(what) => assert!(what.contains("a user and a password"), "{what}"),
+        CassandraOpenError::Refused(what) => {
+            assert!(what.contains("a user and a password"), "{what}")
+        }
         other => panic!("{other}"),
     }
 }
@@ -221,7 +223,9 @@ async fn a_node_that_another_authority_knows_is_not_trusted() {
             ..guarded.options()
         };
         match refusal(options).await {
-            OpenError::Refused(what) => assert!(what.contains("not signed by the CA"), "{what}"),
+            CassandraOpenError::Refused(what) => {
+                assert!(what.contains("not signed by the CA"), "{what}")
+            }
             other => panic!("{other}"),
         }
     }
@@ -243,7 +247,7 @@ async fn a_client_without_a_certificate_of_the_authority_is_not_admitted() {
         };
         match refusal(options).await {
             // With TLS 1.3 the node refuses after the handshake: what it says may be lost with the connection.
-            OpenError::Refused(what) | OpenError::Unreachable(what) => {
+            CassandraOpenError::Refused(what) | CassandraOpenError::Unreachable(what) => {
                 assert!(what.contains("our certificate"), "{what}");
             }
             other => panic!("{other}"),
@@ -261,7 +265,7 @@ async fn a_client_that_does_not_encrypt_is_not_admitted() {
         ..guarded.options()
     };
     match refusal(options).await {
-        OpenError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
+        CassandraOpenError::Unreachable(what) => assert!(what.contains("wants TLS"), "{what}"),
         other => panic!("{other}"),
     }
 }
@@ -277,7 +281,7 @@ async fn a_node_that_does_not_encrypt_is_not_spoken_to() {
         ..world.options()
     };
     match refusal(options).await {
-        OpenError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
+        CassandraOpenError::Refused(what) => assert!(what.contains("does not speak TLS"), "{what}"),
         other => panic!("{other}"),
     }
 }
@@ -317,7 +321,9 @@ async fn a_certificate_for_another_address_counts_only_where_addresses_are_not_c
         ..options(true)
     };
     match refusal(checked).await {
-        OpenError::Refused(what) => assert!(what.contains("not for the address"), "{what}"),
+        CassandraOpenError::Refused(what) => {
+            assert!(what.contains("not for the address"), "{what}")
+        }
         other => panic!("{other}"),
     }
     let unchecked = CassandraOptions {

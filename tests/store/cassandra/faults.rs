@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
-use fermata::store::cassandra::{CassandraOptions, CassandraStore, OpenError};
+use fermata::store::cassandra::{CassandraOpenError, CassandraOptions, CassandraStore};
 use fermata::store::{
     Cell, ClusterStore, DataStore, KeyStore, Life, LifeSwap, StoreError, Swap, Written,
 };
@@ -54,10 +54,14 @@ impl Lossy {
             match CassandraStore::open(self.options()).await {
                 Ok(store) => return Arc::new(store),
                 // What it asks at first is lost as well.
-                Err(OpenError::Unreachable(_)) => {}
+                Err(CassandraOpenError::Unreachable(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    async fn two_stores(&self) -> [Arc<CassandraStore>; 2] {
+        [self.store().await, self.store().await]
     }
 }
 
@@ -131,11 +135,10 @@ async fn change(
 }
 
 /// Several clients make so many changes together; every one must be there once, and nobody was told a lie.
-async fn make_changes(lossy: &Lossy, changes: usize) {
+async fn make_changes(lossy: &Lossy, stores: [Arc<CassandraStore>; 2], changes: usize) {
     const CLIENTS: usize = 8;
     const KEYS: usize = 5;
     let attempts = Arc::new(AtomicU64::new(1));
-    let stores = [lossy.store().await, lossy.store().await];
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let store = Arc::clone(&stores[client % stores.len()]);
@@ -206,9 +209,11 @@ async fn changes_are_exact_where_a_tenth_of_requests_and_responses_is_lost() {
     let Some(lossy) = Lossy::make("changes_are_exact").await else {
         return;
     };
+    // Opened before: what a driver loses of its own first requests it asks again after a minute.
+    let stores = lossy.two_stores().await;
     lossy.proxy.set(LOSSES);
     let changes = changes();
-    make_changes(&lossy, changes).await;
+    make_changes(&lossy, stores, changes).await;
     let counts = lossy.proxy.counts();
     let fewest = changes as u64 / 25;
     assert!(
@@ -227,6 +232,7 @@ async fn changes_are_exact_where_requests_arrive_after_they_were_given_up_and_co
         delay_max: Duration::from_secs(4),
         ..Faults::default()
     });
+    let stores = lossy.two_stores().await;
     let breaking = async {
         for number in (1..=3).cycle() {
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -234,7 +240,7 @@ async fn changes_are_exact_where_requests_arrive_after_they_were_given_up_and_co
         }
     };
     tokio::select! {
-        () = make_changes(&lossy, changes()) => {}
+        () = make_changes(&lossy, stores, changes()) => {}
         () = breaking => {}
     }
     assert!(lossy.proxy.counts().delayed_requests > 10);
@@ -247,18 +253,31 @@ async fn a_value_that_was_acknowledged_is_read_whatever_is_lost() {
     };
     let store = lossy.store().await;
     lossy.proxy.set(LOSSES);
+    let keys = ["a", "b", "c", "d"].map(id);
+    let written = keys.iter().map(|key| write_and_read(&store, key, 50));
+    let written = futures_util::future::join_all(written).await;
+    let unknown: usize = written.iter().map(|(_, unknown)| unknown).sum();
+    println!("{unknown} of 200 unknown; {:?}", lossy.proxy.counts());
+    for (acknowledged, _) in written {
+        assert!(acknowledged > 25);
+    }
+}
+
+/// Writes so many values, one after the other, and reads each: the last one that was acknowledged, and how many are
+/// of unknown outcome.
+async fn write_and_read(store: &CassandraStore, key: &KeyId, times: u64) -> (u64, usize) {
     let (mut acknowledged, mut unknown) = (0, 0);
-    for timestamp in 1..=200 {
+    for timestamp in 1..=times {
         let value = Some(Bytes::from(timestamp.to_string()));
-        match store.write_data(&id("k"), Cell { value, timestamp }).await {
+        match store.write_data(key, Cell { value, timestamp }).await {
             Written::Done => acknowledged = timestamp,
             Written::Unknown(_) => unknown += 1,
             Written::NotStarted(error) => panic!("{error}"),
         }
         let read = loop {
-            match store.read_data(&id("k")).await {
+            match store.read_data(key).await {
                 Ok(read) => break read,
-                Err(error) => println!("{timestamp}: {error}"),
+                Err(error) => println!("{key}: {timestamp}: {error}"),
             }
         };
         let read = read.map_or(0, |cell| {
@@ -267,11 +286,10 @@ async fn a_value_that_was_acknowledged_is_read_whatever_is_lost() {
         });
         assert!(
             (acknowledged..=timestamp).contains(&read),
-            "{read} after {acknowledged}"
+            "{key}: {read} after {acknowledged}"
         );
     }
-    println!("{unknown} of 200 unknown; {:?}", lossy.proxy.counts());
-    assert!(acknowledged > 100);
+    (acknowledged, unknown)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -220,7 +220,7 @@ async fn a_replica_that_hangs_makes_no_key_stand_still_for_as_long_as_it_does() 
         let all = keys.iter().map(|key| reads(&store, key.clone(), span));
         futures_util::future::join_all(all)
     };
-    let mut before = all(Duration::from_secs(10)).await;
+    let mut before = all(Duration::from_secs(2)).await;
     let paused = Paused::node(3);
     let mut stood = all(HANGS).await;
     drop(paused);

@@ -1,11 +1,11 @@
 //! The store on Cassandra, on three real nodes: what every store promises, and what it promises beyond that.
 
 mod access;
-mod baseline;
 mod command;
 mod faults;
 mod hanging;
 mod membership;
+mod music;
 #[path = "../../support/cql_proxy.rs"]
 mod proxy;
 mod queue;

@@ -2,7 +2,7 @@
 
 use fermata::key::KeyState;
 use fermata::store::cassandra::schema::{self, SchemaError};
-use fermata::store::cassandra::{CassandraStore, OpenError};
+use fermata::store::cassandra::{CassandraOpenError, CassandraStore};
 use fermata::store::{ClusterStore, KeyStore};
 
 use super::raw::Raw;
@@ -45,7 +45,7 @@ async fn tables_that_somebody_began_to_make_are_completed() {
     Raw::of(&world).await.run(&begun[..3].join(";")).await;
     assert!(matches!(
         CassandraStore::open(world.options()).await,
-        Err(OpenError::NoSchema { .. })
+        Err(CassandraOpenError::NoSchema { .. })
     ));
     world.apply(&["default"]).await.unwrap();
     works(&world.store().await).await;
@@ -64,7 +64,7 @@ async fn a_keyspace_of_another_version_is_left_alone() {
         .await;
         let refused = CassandraStore::open(world.options()).await.unwrap_err();
         assert!(
-            matches!(refused, OpenError::OtherSchema { found, .. } if found == other),
+            matches!(refused, CassandraOpenError::OtherSchema { found, .. } if found == other),
             "{refused:?}"
         );
         let said = format!("has schema version {other}, and this program works with");

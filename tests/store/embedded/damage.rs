@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fermata::store::KeyStore;
-use fermata::store::embedded::OpenError;
+use fermata::store::embedded::EmbeddedOpenError;
 use tempfile::TempDir;
 
 use super::child::command;
@@ -32,7 +32,7 @@ fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Opens a damaged store and answers the error, which names a file, and has changed nothing.
-fn refused(directory: &Path) -> OpenError {
+fn refused(directory: &Path) -> EmbeddedOpenError {
     let before = content(directory);
     let error = open(directory).unwrap_err();
     assert!(content(directory) == before, "changed after: {error}");
@@ -43,7 +43,7 @@ fn refused_as_damaged(directory: &Path, file: &str, expected: &str) {
     let error = refused(directory);
     let text = error.to_string();
     match error {
-        OpenError::Damaged { path, what } => {
+        EmbeddedOpenError::Damaged { path, what } => {
             assert_eq!(path, directory.join("store").join(file), "{what}");
             assert!(what.contains(expected), "{what}");
             assert!(text.contains("Nothing was overwritten"), "{text}");
@@ -81,7 +81,9 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
         let error = refused(directory.path());
         let said = error.to_string();
         match error {
-            OpenError::OtherFormat { found, known, .. } => assert_eq!((found, known), (other, 2)),
+            EmbeddedOpenError::OtherFormat { found, known, .. } => {
+                assert_eq!((found, known), (other, 2))
+            }
             error => panic!("{error}"),
         }
         assert!(said.contains("this program knows format 2 only"), "{said}");
@@ -152,7 +154,10 @@ async fn a_file_that_was_cut_off_after_a_crash_is_damaged() {
             // What was cut off was not in use.
             Ok(store) => drop(store),
             Err(error) => {
-                assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+                assert!(
+                    matches!(error, EmbeddedOpenError::Damaged { .. }),
+                    "{error}"
+                );
                 assert!(content(directory.path()) == before, "{error}");
                 refusals += 1;
             }
@@ -188,7 +193,10 @@ async fn a_turned_byte_anywhere_is_found_or_does_not_matter() {
                 assert!(states == expected, "byte {at}");
             }
             Err(error) => {
-                assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+                assert!(
+                    matches!(error, EmbeddedOpenError::Damaged { .. }),
+                    "{error}"
+                );
                 assert!(fs::read(&file).unwrap() == turned, "{error}");
                 found += 1;
             }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use fermata::key::KeyState;
-use fermata::store::embedded::OpenError;
+use fermata::store::embedded::EmbeddedOpenError;
 use fermata::store::{KeyStore, StoreError, StoreHealth, Swap};
 use futures_util::future::join_all;
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ async fn a_second_process_is_refused_and_told_who_has_it() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path()).unwrap();
     match open(directory.path()) {
-        Err(OpenError::InUse { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
+        Err(EmbeddedOpenError::InUse { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
         other => panic!("{other:?}"),
     }
     let child = command("open", directory.path()).output().unwrap();
@@ -65,7 +65,7 @@ async fn what_is_no_directory_is_named() {
         let error = open(&asked).unwrap_err();
         let said = error.to_string();
         assert!(
-            matches!(error, OpenError::NotADirectory { path } if path == *named),
+            matches!(error, EmbeddedOpenError::NotADirectory { path } if path == *named),
             "{said}"
         );
         assert!(said.contains("is not a directory"), "{said}");

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 
 use fermata::key::KeyState;
-use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
 use fermata::store::{KeyStore, Swap};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ async fn empty_store(_promise: &str) -> Fresh<TempDir> {
 
 keeps_its_promises!(empty_store);
 
-fn open(directory: &Path) -> Result<EmbeddedStore, OpenError> {
+fn open(directory: &Path) -> Result<EmbeddedStore, EmbeddedOpenError> {
     EmbeddedStore::open(EmbeddedOptions::new(directory))
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fermata::store::embedded::OpenError;
+use fermata::store::embedded::EmbeddedOpenError;
 use fermata::store::{Cell, DataStore, KeyStore, StoreHealth, Written};
 use tempfile::TempDir;
 
@@ -80,9 +80,15 @@ async fn a_read_only_disk_is_named() {
     add(&open(&directory).unwrap(), "k").await;
     disk.remount("ro");
     let error = open(&directory).unwrap_err();
-    assert!(matches!(error, OpenError::NotWritable { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::NotWritable { .. }),
+        "{error}"
+    );
     let error = open(&outside.path().join("other")).unwrap_err();
-    assert!(matches!(error, OpenError::NotWritable { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::NotWritable { .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -97,7 +103,10 @@ async fn a_full_disk_makes_no_store_and_loses_none() {
     let ballast = outside.path().join("ballast");
     fs::write(&ballast, vec![1; 48 * 1024]).unwrap();
     let error = open(&directory).unwrap_err();
-    assert!(matches!(error, OpenError::DiskFull { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::DiskFull { .. }),
+        "{error}"
+    );
     assert!(!directory.join("store").exists());
     fs::remove_file(&ballast).unwrap();
 

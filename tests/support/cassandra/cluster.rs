@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::node::{Group, Node, accepts};
+use super::node::{Group, Node, Purpose, accepts};
 use super::{ClusterError, NODES_MAX, Tools, cache_directory};
 
 /// How long all nodes may take to accept clients: a slow machine is not a broken one.
@@ -68,7 +68,7 @@ fn size() -> Result<usize, ClusterError> {
 
 impl Cluster {
     /// Joins the running cluster, or starts one without data. Blocks.
-    pub fn up(nodes: usize, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
+    pub fn up(nodes: usize, purpose: Purpose, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
         let tools = Tools::find(say)?;
         let _starting = starting()?;
         let whole = size()?;
@@ -81,7 +81,7 @@ impl Cluster {
             alone: None,
         };
         match running {
-            0 => cluster.start_all(say)?,
+            0 => cluster.start_all(purpose, say)?,
             running if running == nodes => say("joining the Cassandra that runs already"),
             running => {
                 return Err(ClusterError::OtherSize {
@@ -96,7 +96,11 @@ impl Cluster {
 
     /// Starts one without data that nobody joins, and whose nodes are each in a group of their own; takes root.
     /// While it runs no other one does: others wait for its end. Blocks.
-    pub fn up_alone(nodes: usize, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
+    pub fn up_alone(
+        nodes: usize,
+        purpose: Purpose,
+        say: &dyn Fn(&str),
+    ) -> Result<Cluster, ClusterError> {
         let tools = Tools::find(say)?;
         let starting = starting()?;
         let (users, user, _) = use_when(|running| running == 0)?;
@@ -107,12 +111,12 @@ impl Cluster {
             _user: user,
             alone: Some(starting),
         };
-        cluster.start_all(say)?;
+        cluster.start_all(purpose, say)?;
         cluster.wait_until_up(say)?;
         Ok(cluster)
     }
 
-    fn start_all(&self, say: &dyn Fn(&str)) -> Result<(), ClusterError> {
+    fn start_all(&self, purpose: Purpose, say: &dyn Fn(&str)) -> Result<(), ClusterError> {
         for address in self.nodes.iter().flat_map(Node::listens) {
             if accepts(&address) {
                 return Err(ClusterError::AddressInUse(address));
@@ -128,7 +132,7 @@ impl Cluster {
             Some(_) => 0,
         };
         for node in &self.nodes {
-            node.make(self.nodes.len())?;
+            node.make(self.nodes.len(), purpose)?;
             node.start(&self.tools, &self.users, self.group())?;
         }
         let size = size_file()?;
@@ -278,10 +282,13 @@ pub(super) fn wait_until_answering(node: &Node, from: Instant) -> Result<(), Clu
 /// Sends a running node a signal: SIGKILL, SIGSTOP, SIGCONT.
 pub fn signal(number: usize, signal: Signal) -> Result<(), ClusterError> {
     let nodes = all_nodes()?;
-    let node = nodes.iter().find(|node| node.number == number);
-    let pid = node
-        .and_then(Node::pid)
-        .ok_or(ClusterError::NoSuchNode(number))?;
+    let running = |node: &&Node| node.number == number && node.pid().is_some();
+    let node = nodes.iter().find(running);
+    let node = node.ok_or(ClusterError::NoSuchNode(number))?;
+    if signal == Signal::SIGKILL {
+        node.keep_schema(tools()?)?;
+    }
+    let pid = node.pid().ok_or(ClusterError::NoSuchNode(number))?;
     kill(Pid::from_raw(pid), signal)
         .map_err(|error| ClusterError::io(signal)(std::io::Error::from(error)))?;
     // What a busy thread of it still answers would look as if it had not been stopped.
@@ -322,20 +329,24 @@ pub fn start_node(number: usize) -> Result<(), ClusterError> {
     }
 }
 
-/// Runs `nodetool` on a node.
-pub fn nodetool(number: usize, words: &[String]) -> Result<Output, ClusterError> {
+/// What this machine has, looked for once.
+fn tools() -> Result<&'static Tools, ClusterError> {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
-    let tools = match TOOLS.get() {
-        Some(tools) => tools,
+    match TOOLS.get() {
+        Some(tools) => Ok(tools),
         None => {
             let found = Tools::find(&|_| {})?;
-            TOOLS.get_or_init(|| found)
+            Ok(TOOLS.get_or_init(|| found))
         }
-    };
+    }
+}
+
+/// Runs `nodetool` on a node.
+pub fn nodetool(number: usize, words: &[String]) -> Result<Output, ClusterError> {
     let nodes = all_nodes()?;
     let node = nodes.iter().find(|node| node.number == number);
     let node = node.ok_or(ClusterError::NoSuchNode(number))?;
-    let output = node.nodetool(tools, words).output();
+    let output = node.nodetool(tools()?, words).output();
     output.map_err(ClusterError::io("nodetool"))
 }
 

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Cluster, ClusterError, Lone};
+use super::{Cluster, ClusterError, Lone, Purpose};
 
 /// `off` leaves out what needs Cassandra.
 const TEST_CASSANDRA: &str = "FERMATA_TEST_CASSANDRA";
@@ -24,7 +24,7 @@ type Started = Result<Option<Arc<Cluster>>, String>;
 /// If it cannot be started, or is left out where it is required.
 pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
     let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || unless_left_out(|| Cluster::up(nodes, &say).map(Arc::new));
+    let start = || unless_left_out(|| Cluster::up(nodes, Purpose::Tests, &say).map(Arc::new));
     let started = cluster.get_or_insert_with(start).clone();
     drop(cluster);
     started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))
@@ -39,7 +39,8 @@ pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
 pub fn cluster_alone(nodes: usize) -> Option<Arc<Cluster>> {
     let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     cluster.take_if(|started| matches!(started, Ok(Some(_))));
-    let started = unless_left_out(|| Cluster::up_alone(nodes, &say).map(Arc::new));
+    let start = || Cluster::up_alone(nodes, Purpose::Tests, &say).map(Arc::new);
+    let started = unless_left_out(start);
     drop(cluster);
     started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))
 }

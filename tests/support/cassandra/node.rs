@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{ClusterError, Tools};
 
@@ -14,6 +15,8 @@ const CONFIGURATION: &str = include_str!("cassandra.yaml");
 const LOGGING: &str = include_str!("logback.xml");
 const TOOLS_LOGGING: &str = include_str!("logback-tools.xml");
 const SUPERVISE: &str = include_str!("supervise.sh");
+/// How long a node may take to write out what keyspaces and tables there are.
+const KEEP_SCHEMA_MAX: Duration = Duration::from_secs(30);
 /// Three equal ranges.
 const TOKENS: [&str; 3] = [
     "-9223372036854775808",
@@ -55,6 +58,32 @@ pub enum Group {
     /// [`own_group`]: what it sends can be told from what others send, which its addresses do not tell of the
     /// connections that it opens. Takes root.
     Own,
+}
+
+/// What a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Tests, which run it for some minutes and make many keyspaces. Java compiles with its first compiler alone: what
+    /// the second one takes of the processor is not won back so soon. And what keyspaces and tables there are is not
+    /// written out at each change, which takes longer than the change: see [`Node::keep_schema`].
+    Tests,
+    /// To work with it, or to measure it.
+    Work,
+}
+
+/// Keeps Java's second compiler away.
+const QUICK_TO_START: &str = "-XX:TieredStopAtLevel=1";
+/// What keyspaces and tables there are stays in memory, and in the commit log.
+const SCHEMA_IN_MEMORY: &str = "-Dcassandra.test.flush_local_schema_changes=false";
+
+impl Purpose {
+    /// What Java is told beside what it is always told.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Purpose::Tests => &[QUICK_TO_START, SCHEMA_IN_MEMORY],
+            Purpose::Work => &[],
+        }
+    }
 }
 
 /// The group of a node that has its own.
@@ -113,6 +142,11 @@ impl Node {
         words.any(|word| word == ours.as_bytes()).then_some(pid)
     }
 
+    /// What Java is told for its purpose, a word a line.
+    fn purpose_file(&self) -> PathBuf {
+        self.directory.join("conf/purpose")
+    }
+
     fn storage_setting(&self) -> String {
         format!("-Dcassandra.storagedir={}", self.directory.display())
     }
@@ -123,19 +157,20 @@ impl Node {
     }
 
     /// Makes its directory anew: a node without data, of a cluster of so many.
-    pub fn make(&self, nodes: usize) -> Result<(), ClusterError> {
+    pub fn make(&self, nodes: usize, purpose: Purpose) -> Result<(), ClusterError> {
         let seeds: Vec<String> = (1..=nodes).map(|n| format!("127.0.0.{n}:7000")).collect();
         let token = match nodes {
             1 => "0",
             _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
         };
-        self.make_with(token, &seeds.join(","), &[])
+        self.make_with(token, &seeds.join(","), &[], purpose)
     }
 
-    /// The same, of a cluster of its own, with some settings set otherwise: each a name and what follows the colon.
+    /// The same for tests, of a cluster of its own, with some settings set otherwise: each a name and what follows the
+    /// colon.
     pub fn make_alone(&self, settings: &[(&str, String)]) -> Result<(), ClusterError> {
         let seed = format!("{}:7000", self.address());
-        self.make_with("0", &seed, settings)
+        self.make_with("0", &seed, settings, Purpose::Tests)
     }
 
     fn make_with(
@@ -143,6 +178,7 @@ impl Node {
         token: &str,
         seeds: &str,
         settings: &[(&str, String)],
+        purpose: Purpose,
     ) -> Result<(), ClusterError> {
         let directory = self.directory.display();
         let mut configuration = CONFIGURATION
@@ -177,6 +213,7 @@ impl Node {
             }
             fs::write(self.directory.join("conf/cassandra.yaml"), configuration)?;
             fs::write(self.directory.join("conf/logback.xml"), LOGGING)?;
+            fs::write(self.purpose_file(), purpose.words().join("\n"))?;
             fs::create_dir_all(self.directory.join("tools"))?;
             fs::write(
                 self.directory.join("tools/logback-tools.xml"),
@@ -247,6 +284,7 @@ impl Node {
         for word in MODULES {
             add((*word).to_owned());
         }
+        add(format!("@{}", self.purpose_file().display()));
         add(format!("-javaagent:{}", tools.agent.display()));
         add(format!("-Djava.io.tmpdir={directory}/tmp"));
         add(format!("-Djna.tmpdir={directory}/tmp"));
@@ -260,6 +298,33 @@ impl Node {
         add(format!("{directory}/conf:{}/*", tools.jars.display()));
         add("org.apache.cassandra.service.CassandraDaemon".to_owned());
         words
+    }
+
+    /// Has it write out what keyspaces and tables there are, if it keeps that in memory. It reads those when it is started
+    /// again, before what its commit log has of them; and what the log has of a table that it does not know is lost.
+    pub fn keep_schema(&self, tools: &Tools) -> Result<(), ClusterError> {
+        let purpose = fs::read_to_string(self.purpose_file()).unwrap_or_default();
+        if !purpose.contains(SCHEMA_IN_MEMORY) {
+            return Ok(());
+        }
+        let words = ["flush", "system_schema"].map(str::to_owned);
+        let mut flush = self.nodetool(tools, &words);
+        let flush = flush.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut flush = flush.map_err(ClusterError::io("nodetool"))?;
+        let until = Instant::now() + KEEP_SCHEMA_MAX;
+        while matches!(flush.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(50));
+        }
+        // One that has ended is only collected.
+        let _ = flush.kill();
+        match flush.wait() {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(ClusterError::TooSlow {
+                what: format!("writing out the schema of node {}", self.number),
+                after: KEEP_SCHEMA_MAX,
+                logs: self.directory.join("logs"),
+            }),
+        }
     }
 
     /// `nodetool` on this node.

@@ -8,7 +8,7 @@ mod cql;
 mod partition;
 
 use fermata::store::cassandra::Keyspace;
-use fermata::store::cassandra::modelled::Ask;
+use fermata::store::cassandra::modelled::Cql;
 use fermata_cassandra::{Fault, Row, Value};
 
 use partition::{Partition, Slice};
@@ -55,7 +55,7 @@ pub struct Nodes<T> {
 
 /// What is read: a statement with its values, from where it left off.
 pub struct Query<'a> {
-    pub ask: &'a Ask,
+    pub ask: &'a Cql,
     pub values: &'a [Value],
     /// How many rows a page has.
     pub limit: usize,
@@ -69,7 +69,7 @@ pub fn unknown() -> Fault {
     Fault::Unknown("no answer".to_owned())
 }
 
-fn text(ask: &Ask) -> String {
+fn text(ask: &Cql) -> String {
     ask.text(&Keyspace::parse("k").unwrap())
 }
 
@@ -129,7 +129,7 @@ impl<T> Nodes<T> {
     /// A lightweight transaction. Whether it was applied, where a majority says so.
     pub fn swap(
         &mut self,
-        (ask, values): (&Ask, &[Value]),
+        (ask, values): (&Cql, &[Value]),
         makes: T,
         reach: Reach,
         pick: Pick<'_>,
@@ -179,7 +179,7 @@ impl<T> Nodes<T> {
         pick: Pick<'_>,
     ) -> Result<(Vec<Row>, Option<i64>), Fault> {
         let two = match query.ask {
-            Ask::FirstSettled(_) => self.settle(&mut *pick),
+            Cql::FirstSettled(_) => self.settle(&mut *pick),
             _ => two(&mut *pick),
         };
         let mut slice = cql::slice(&text(query.ask), query.values);

@@ -54,6 +54,7 @@ impl Client {
             session: message.session,
             ttl: from_wire(message.ttl),
             valid_until: validity.until(),
+            durable: message.durable,
             validity,
         })
     }
@@ -151,6 +152,7 @@ fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Serv
         status: status(message.state, message.position, message.fencing_token)?,
         lock_ref: message.lock_ref,
         valid_until: validity.until(),
+        durable: message.durable,
         validity,
     })
 }

@@ -10,7 +10,7 @@ use crate::error::{CallError, CriticalError};
 use crate::fault::Fault;
 use crate::homes::key_of;
 use crate::sent_write::SentWrite;
-use crate::validity::Validity;
+use crate::validity::Promise;
 
 impl Client {
     /// Reads the latest value as the holder. Each attempt takes the next number from `call_no`.
@@ -30,7 +30,7 @@ impl Client {
         &self,
         lock_ref: &str,
         mut call_no: impl FnMut() -> u64,
-    ) -> Result<(Value, Validity), Status> {
+    ) -> Result<(Value, Promise), Status> {
         let answer = self
             .call_about(key_of(lock_ref), |attempt| {
                 let request = attempt.request(proto::CriticalGetRequest {
@@ -40,9 +40,12 @@ impl Client {
                 async move { attempt.locks().critical_get(request).await }
             })
             .await?;
-        let validity = promised(&answer, answer.message.valid_for);
+        let promise = Promise {
+            validity: promised(&answer, answer.message.valid_for),
+            durable: answer.message.durable,
+        };
         let message = answer.message;
-        Ok((message.exists.then_some(message.value), validity))
+        Ok((message.exists.then_some(message.value), promise))
     }
 
     /// Writes as the holder. Each attempt takes the next number from `call_no`.
@@ -66,7 +69,7 @@ impl Client {
         mutation: &Mutation,
         sent: &SentWrite,
         mut call_no: impl FnMut() -> u64,
-    ) -> Result<Validity, Status> {
+    ) -> Result<Promise, Status> {
         match mutation {
             Mutation::Put(value) => {
                 let answer = self
@@ -82,7 +85,10 @@ impl Client {
                         }
                     })
                     .await?;
-                Ok(promised(&answer, answer.message.valid_for))
+                Ok(Promise {
+                    validity: promised(&answer, answer.message.valid_for),
+                    durable: answer.message.durable,
+                })
             }
             Mutation::Delete => {
                 let answer = self
@@ -97,7 +103,10 @@ impl Client {
                         }
                     })
                     .await?;
-                Ok(promised(&answer, answer.message.valid_for))
+                Ok(Promise {
+                    validity: promised(&answer, answer.message.valid_for),
+                    durable: answer.message.durable,
+                })
             }
         }
     }

@@ -270,6 +270,7 @@ impl State {
             position,
             fencing_token: if held { self.token(lock_ref) } else { 0 },
             valid_for: span(self.ttl),
+            durable: true,
             ..AcquireLockResponse::default()
         })
     }
@@ -318,6 +319,7 @@ impl LockService for Fake {
                 },
                 ttl: span(state.ttl),
                 valid_for: state.valid_for(),
+                durable: true,
                 already_existed,
                 ..CreateLockRefResponse::default()
             })
@@ -403,6 +405,7 @@ impl LockService for Fake {
                 exists: state.value.is_some(),
                 value: state.value.clone().unwrap_or_default(),
                 valid_for: state.valid_for(),
+                durable: true,
             })
         })
         .await
@@ -418,6 +421,7 @@ impl LockService for Fake {
             state.value = Some(request.value);
             Ok(CriticalPutResponse {
                 valid_for: state.valid_for(),
+                durable: true,
             })
         })
         .await
@@ -433,6 +437,7 @@ impl LockService for Fake {
             state.value = None;
             Ok(CriticalDeleteResponse {
                 valid_for: state.valid_for(),
+                durable: true,
             })
         })
         .await

@@ -82,7 +82,7 @@ impl Waits {
 
 /// One key, over all replicas.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BusyKey {
+pub struct BoardKey {
     pub table: String,
     pub key: String,
     /// Of the latest holders that the replicas granted the lock to, the one at the replica that granted most. Which of
@@ -118,7 +118,7 @@ pub struct AnsweredReplica {
 
 /// One replica.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Replica {
+pub struct BoardReplica {
     /// Enough of its UUID.
     pub short: String,
     /// Nothing where it does not answer.
@@ -129,9 +129,9 @@ pub struct Replica {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Board {
     /// The busiest keys first.
-    pub keys: Vec<BusyKey>,
+    pub keys: Vec<BoardKey>,
     /// In the order of their UUIDs, so that each keeps its line.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<BoardReplica>,
     /// Of all replicas, of all keys.
     pub waits: Waits,
     /// Of all replicas that were asked twice; unknown where there is none.
@@ -153,10 +153,10 @@ impl Board {
         snapshot
             .replicas
             .sort_by(|a, b| id(a).cmp(id(b)).then_with(|| b.answered.cmp(&a.answered)));
-        let replicas: Vec<Replica> = snapshot
+        let replicas: Vec<BoardReplica> = snapshot
             .replicas
             .iter()
-            .map(|replica| Replica {
+            .map(|replica| BoardReplica {
                 short: short(id(replica)),
                 activity: replica
                     .answered
@@ -227,7 +227,7 @@ fn granted(grants: &proto::GrantCounts) -> u64 {
 
 /// A key while its replicas are put together.
 struct Merged<'a> {
-    key: BusyKey,
+    key: BoardKey,
     /// The owners that they name, and how often each was granted the lock by those that name it.
     owners: HashMap<&'a str, u64>,
 }
@@ -235,7 +235,7 @@ struct Merged<'a> {
 impl<'a> Merged<'a> {
     fn new(activity: &'a proto::KeyActivity) -> Merged<'a> {
         Merged {
-            key: BusyKey {
+            key: BoardKey {
                 table: activity.table.clone(),
                 key: activity.key.clone(),
                 owner: String::new(),
@@ -255,7 +255,7 @@ impl<'a> Merged<'a> {
         *self.owners.entry(&activity.owner).or_default() += granted;
     }
 
-    fn done(mut self) -> BusyKey {
+    fn done(mut self) -> BoardKey {
         let named = self.owners.iter();
         let busiest = named.max_by_key(|(owner, granted)| (**granted, Reverse(**owner)));
         self.key.owner = busiest.map_or_else(String::new, |(owner, _)| (*owner).to_owned());
@@ -265,7 +265,7 @@ impl<'a> Merged<'a> {
 }
 
 /// The keys of all replicas, those that changed hands most often first, then those that most wait for.
-fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BusyKey> {
+fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BoardKey> {
     let mut merged: BTreeMap<(&str, &str), Merged<'_>> = BTreeMap::new();
     for activity in replicas.iter().flat_map(|replica| &replica.busiest_keys) {
         let merging = merged.entry((&activity.table, &activity.key));
@@ -273,7 +273,7 @@ fn busy_keys(replicas: &[proto::ReplicaActivity]) -> Vec<BusyKey> {
             .or_insert_with(|| Merged::new(activity))
             .add(activity);
     }
-    let mut keys: Vec<BusyKey> = merged.into_values().map(Merged::done).collect();
+    let mut keys: Vec<BoardKey> = merged.into_values().map(Merged::done).collect();
     // Stable: what is equal stays in the order of the names.
     keys.sort_by_key(|key| Reverse((key.waits.count, key.waiters)));
     keys

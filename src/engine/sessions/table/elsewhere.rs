@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Inner, Keeper, Known, REMEMBERED_FOR, SessionRole, Table};
+use super::{Keeper, Known, KnownSessions, REMEMBERED_FOR, SessionRole, SessionTable};
 use crate::engine::api::Renewed;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::SessionRow;
@@ -26,7 +26,7 @@ pub struct Due {
     pub ended: bool,
 }
 
-impl Table {
+impl SessionTable {
     /// What the keeper of a session elsewhere said, while at least two thirds of it are left (H10).
     pub fn said(&self, session: SessionId, boot: Duration) -> Option<Renewed> {
         let inner = self.inner();
@@ -185,7 +185,7 @@ impl Table {
     }
 }
 
-impl Inner {
+impl KnownSessions {
     fn read(&mut self, row: &SessionRow, boot: Duration) {
         let known = self.sessions.entry(row.id);
         let known = known.or_insert_with(|| Known::elsewhere(boot));

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use super::{Closing, Inner, Known, NotRenewed, Reservation, SessionRole, Table};
+use super::{Closing, Known, KnownSessions, NotRenewed, Reservation, SessionRole, SessionTable};
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
 use crate::session::{Lease, Observed};
 use crate::store::SessionRow;
 
-impl Table {
+impl SessionTable {
     /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
     /// keeper since that row was written, or has ended. What was reserved is given up once it is kept: not before the guard of the
     /// table, which it takes, is.
     pub fn keep(&self, row: &SessionRow, now: Observed, _reserved: Reservation<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
-        let Inner {
+        let KnownSessions {
             sessions,
             alarms,
             kept,
@@ -221,7 +221,7 @@ impl Table {
     }
 }
 
-impl Inner {
+impl KnownSessions {
     /// Moves the alarm of a session that may end sooner than that fires. (Later is no matter: it is set again.)
     pub(super) fn fire_sooner(&mut self, session: SessionId, now: Observed) {
         let Some(known) = self.sessions.get_mut(&session) else {

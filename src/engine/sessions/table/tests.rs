@@ -43,11 +43,11 @@ fn key() -> Arc<KeyId> {
     })
 }
 
-fn table() -> Table {
-    Table::new(2, 2)
+fn table() -> SessionTable {
+    SessionTable::new(2, 2)
 }
 
-fn keep(table: &Table, row: SessionRow, now: Observed) -> bool {
+fn keep(table: &SessionTable, row: SessionRow, now: Observed) -> bool {
     let reserved = table.reserve();
     reserved.is_some_and(|reserved| table.keep(&row, now, reserved))
 }
@@ -130,7 +130,7 @@ fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
 
 #[test]
 fn room_is_one_sessions_until_it_is_kept_or_given_up() {
-    let table = Table::new(1, 1);
+    let table = SessionTable::new(1, 1);
     let reserved = table.reserve().unwrap();
     assert!(table.reserve().is_none());
     drop(reserved);
@@ -159,7 +159,7 @@ fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
 
 #[test]
 fn no_more_sessions_are_kept_and_no_more_entries_live_by_one_than_may() {
-    let table = Table::new(1, 1);
+    let table = SessionTable::new(1, 1);
     assert!(keep(&table, row(1, 1), at(0)));
     let other = SessionRow {
         id: SessionId(Uuid::from_u128(8)),

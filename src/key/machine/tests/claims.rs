@@ -101,16 +101,31 @@ fn an_entry_that_was_given_back_as_a_waiter_never_is_answered_held() {
 }
 
 #[test]
+fn an_entry_that_is_being_released_is_answered_held_no_more() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, effects) = world.call(acquire_with_value(1));
+    let io = read(&effects);
+    write(&world.calls(Call::Release {
+        entry: held(1, NOW_US),
+        call_no: 0,
+        put: Some(value("x")),
+    }));
+    let cell = Ok(None);
+    let effects = world.on(Event::DataRead { io, cell });
+    assert_eq!(answers(&effects), [(call, Err(KeyError::Releasing.into()))]);
+}
+
+#[test]
 fn an_entry_whose_session_ended_while_it_waited_never_is_answered_held() {
     let mut world = World::serving(&[new_entry(1), of_session(2)]);
     world.calls(release(held(1, NOW_US)));
     let (wait, _) = world.call(acquire(2));
-    world.on(Event::SessionEnded(SessionId(Uuid::from_u128(2))));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(grant_told(&effects), None);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let effects = world.on(Event::SessionEnded(SessionId(Uuid::from_u128(2))));
     let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(answers(&effects), [(wait, Err(closed.into()))]);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(grant_told(&effects), None);
+    assert_eq!(swap(&effects).1.entries.len(), 0);
 }
 
 #[test]
@@ -122,7 +137,7 @@ fn while_no_fence_can_be_taken_a_watcher_is_kept_and_the_grant_is_tried_again() 
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert!(answers(&effects).iter().all(|(of, _)| *of != watch));
     world.clock_is_wrong = false;
-    assert!(world.machine.due().is_some());
+    assert!(world.machine.due(world.commit).is_some());
     world.pass(TTL);
     swap(&world.on(Event::Due));
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));

@@ -53,7 +53,7 @@ fn a_row_that_contradicts_what_was_committed_is_not_served_on() {
 }
 
 #[test]
-fn a_create_in_doubt_is_decided_to_its_end_though_nobody_waits() {
+fn a_create_in_doubt_is_sent_again_though_nobody_waits() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(create(new_entry(2)));
     let (old, _) = swap(&effects);
@@ -62,24 +62,42 @@ fn a_create_in_doubt_is_decided_to_its_end_though_nobody_waits() {
     world.on(Event::Resume(PauseOf::Row));
     let effects = world.on(loaded(&old));
     assert_eq!(swap(&effects).1.entries.len(), 2);
+    // Its seq is not given out again.
+    world.calls(create(new_entry(3)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let (_, new) = swap(&effects);
+    let made: Vec<Uuid> = new.entries.iter().map(|e| e.request_id).collect();
+    assert_eq!(made, [1, 2, 3].map(Uuid::from_u128));
 }
 
 #[test]
-fn a_create_in_doubt_that_is_refused_later_is_not_answered_as_if_nothing_was_done() {
+fn what_is_in_doubt_is_sent_again_as_it_was_whatever_was_decided_since() {
     let mut world = World::serving(&[new_entry(1)]);
-    world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    let (call, effects) = world.call(create(new_entry(2)));
-    let (old, _) = swap(&effects);
+    let (first, effects) = world.call(create(new_entry(2)));
+    let (old, new) = swap(&effects);
     world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     world.clock_is_wrong = true;
-    let mut effects = world.on(Event::Resume(PauseOf::Row));
-    effects.extend(world.on(loaded(&old)));
-    let [(of, Err(why))] = &answers(&effects)[..] else {
-        panic!("{effects:?}");
-    };
-    assert_eq!(*of, call);
-    assert!(matches!(why.why, KeyError::StoreUnavailable(_)), "{why:?}");
+    let (second, _) = world.call(create(new_entry(3)));
+    world.on(Event::Resume(PauseOf::Row));
+    let effects = world.on(loaded(&old));
+    assert_eq!(swap(&effects), (old, Arc::clone(&new)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(
+        answers(&effects)
+            .iter()
+            .map(|(call, _)| *call)
+            .collect::<Vec<_>>(),
+        [first]
+    );
+    assert_eq!(swap(&effects).1.entries.len(), 3);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(
+        answers(&effects)
+            .iter()
+            .map(|(call, _)| *call)
+            .collect::<Vec<_>>(),
+        [second]
+    );
 }
 
 #[test]
@@ -125,4 +143,22 @@ fn the_same_swap_is_not_sent_beside_another() {
     world.calls(release(held(1, NOW_US)));
     let effects = world.on(Event::Due);
     assert!(!effects.iter().any(is_swap));
+}
+
+#[test]
+fn a_create_that_nobody_waits_for_any_longer_takes_no_commit_from_others() {
+    let mut world = World::serving(&[new_entry(1)]);
+    for text in ["a", "b", "c"] {
+        let (io, _) = write(&world.calls(put(held(1, NOW_US), text)));
+        let outcome = WriteOutcome::Done;
+        world.on(Event::DataWritten { io, outcome });
+    }
+    world.calls(create(new_entry(2)));
+    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    // The holder waits for timestamps while the row is left alone.
+    world.calls(put(held(1, NOW_US), "d"));
+    let (gone, _) = world.call(create(new_entry(3)));
+    world.on(Event::CallGone(gone));
+    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
+    assert_eq!((row.fence, row.entries.len()), (Fence(NOW_US + 4), 1));
 }

@@ -7,6 +7,7 @@ mod hand_overs;
 mod homes;
 mod syncs;
 mod time;
+mod write_back;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::*;
-use crate::key::{Command, Decider, Home, KeyState, NewEntry, WritesOfHolder, decide};
+use crate::key::{Command, CommitMode, Decider, Home, KeyState, NewEntry, WritesOfHolder, decide};
 use crate::lock::{CoreLimits, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use crate::session::Observer;
 
@@ -83,6 +84,7 @@ pub struct World {
     pub machine: Machine,
     pub replica: ReplicaId,
     pub limits: KeyLimits,
+    pub commit: CommitRules,
     pub clock_is_wrong: bool,
     pub is_alone: bool,
     at: Duration,
@@ -105,6 +107,10 @@ impl World {
                 critical_calls_max: 2,
                 known_value_bytes_max: 100,
                 session_claim_ttl: TTL,
+            },
+            commit: CommitRules {
+                mode: CommitMode::WriteThrough,
+                keep_after: Duration::from_millis(100),
             },
             clock_is_wrong: false,
             is_alone: false,
@@ -141,11 +147,20 @@ impl World {
             now,
             now_us: (!self.clock_is_wrong).then_some(NOW_US),
             is_alone: self.is_alone,
+            commit: self.commit,
             limits: &self.limits,
         };
         let mut out = Vec::new();
         self.machine.on(&cx, event, &mut out);
         out
+    }
+
+    /// The row, as the home knows it.
+    pub fn row(&self) -> &Arc<KeyState> {
+        match &self.machine.role {
+            Role::Serving(serving) => serving.row.known(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// A call under the next name.

@@ -93,6 +93,7 @@ fn the_end_of_a_session_ends_what_lives_by_it() {
     let effects = world.calls(put(held(1, NOW_US), "late"));
     let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
     assert_eq!(errors(&effects), [closed.into()]);
+    // The session has ended once the row has none of it.
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert!(effects.contains(&Effect::Detach {
         session,

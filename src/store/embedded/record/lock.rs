@@ -10,7 +10,7 @@ use crate::store::ends::End;
 
 /// All of a state but its live entries.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Counters {
+struct StateRow {
     #[prost(uint64, tag = "1")]
     version: u64,
     #[prost(uint64, tag = "2")]
@@ -47,7 +47,7 @@ struct Counters {
     first_left_ms: u32,
 }
 
-/// The part of [`Counters`] that a compare-and-swap looks at.
+/// The part of [`StateRow`] that a compare-and-swap looks at.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Version {
     #[prost(uint64, tag = "1")]
@@ -90,7 +90,7 @@ pub(in crate::store::embedded) struct LockRow {
 
 impl LockRow {
     pub(in crate::store::embedded) fn decode(row: &[u8]) -> Result<LockRow, RecordError> {
-        let row: Counters = decode(row)?;
+        let row: StateRow = decode(row)?;
         let entries = row
             .ended
             .into_iter()
@@ -159,7 +159,7 @@ impl LockRow {
 }
 
 pub(in crate::store::embedded) fn encode_lock(state: &KeyState) -> Vec<u8> {
-    encode(&Counters {
+    encode(&StateRow {
         version: state.version,
         next: state.next.0,
         grant: state.grant.0,

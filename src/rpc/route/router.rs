@@ -1,5 +1,5 @@
-//! Takes the calls of clients to where they belong: puts [`super::route`], the engine of this replica and the
-//! way to the others together.
+//! Takes the calls of clients to where they belong: puts [`route`], the engine of this replica and the way to the others
+//! together.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
-use super::calls::{Call, CallContext, Target};
-use super::deadline::{Deadline, by, by_or};
 use super::homes::{Homes, KnownHome};
-use super::peer::PeerClient;
-use super::peer::proto::ForwardWatchResponse;
-use super::route::{ForwardOutcome, Step, route};
+use super::hops::{ForwardOutcome, Step, route};
 use super::served::Served;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
+use crate::rpc::calls::{CallContext, Target, UnaryCall};
+use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::peer::PeerClient;
+use crate::rpc::peer::proto::ForwardWatchResponse;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl Router {
     }
 
     /// Makes a call where it belongs, within its deadline.
-    pub async fn call<C: Call>(
+    pub async fn call<C: UnaryCall>(
         &self,
         request: Request<C::Ask>,
     ) -> Result<Response<C::Answer>, Status> {
@@ -75,7 +75,7 @@ impl Router {
     }
 
     /// The same until an instant of its own.
-    pub async fn make<C: Call>(
+    pub async fn make<C: UnaryCall>(
         &self,
         call: &C,
         context: &CallContext,
@@ -83,7 +83,7 @@ impl Router {
     ) -> Result<Served<C::Answer>, Status> {
         let target = call.target();
         target.record(&Span::current());
-        let step = Making {
+        let step = CallStep {
             router: self,
             target,
             call,
@@ -110,7 +110,7 @@ impl Router {
         lock_ref: &LockRef,
         context: &CallContext,
     ) -> Result<WatchSource, Status> {
-        let step = Watching {
+        let step = WatchStep {
             router: self,
             target: Target::LockRef(lock_ref.clone()),
             lock_ref,
@@ -122,7 +122,7 @@ impl Router {
 }
 
 /// A unary call on its way.
-struct Making<'a, C> {
+struct CallStep<'a, C> {
     router: &'a Router,
     target: Target,
     call: &'a C,
@@ -130,7 +130,7 @@ struct Making<'a, C> {
     answer_by: Instant,
 }
 
-impl<C: Call> Step for Making<'_, C> {
+impl<C: UnaryCall> Step for CallStep<'_, C> {
     type Answer = Served<C::Answer>;
 
     fn target(&self) -> &Target {
@@ -179,14 +179,14 @@ pub enum WatchSource {
 }
 
 /// A watch that is to begin.
-struct Watching<'a> {
+struct WatchStep<'a> {
     router: &'a Router,
     target: Target,
     lock_ref: &'a LockRef,
     context: &'a CallContext,
 }
 
-impl Step for Watching<'_> {
+impl Step for WatchStep<'_> {
     type Answer = WatchSource;
 
     fn target(&self) -> &Target {

@@ -10,14 +10,14 @@ use prost::Message as _;
 use tokio::time::{sleep, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::calls::CallContext;
-use super::peer::proto::forward_watch_response::Outcome;
-use super::peer::proto::{ForwardWatchResponse, Unable};
 use super::router::{Router, WatchSource};
-use super::status;
-use super::stopping::Stopping;
-use super::watch::{self, Broken};
 use crate::lock::LockRef;
+use crate::rpc::calls::CallContext;
+use crate::rpc::peer::proto::forward_watch_response::Outcome;
+use crate::rpc::peer::proto::{ForwardWatchResponse, Unable};
+use crate::rpc::status;
+use crate::rpc::stopping::Stopping;
+use crate::rpc::watch::{self, Broken};
 
 /// A watch that brought nothing is not opened again at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);

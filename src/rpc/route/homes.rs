@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::calls::Target;
 use crate::engine::Presence;
 use crate::lock::{KeyId, ReplicaId, SessionId};
+use crate::rpc::calls::Target;
 
 /// How many are remembered. Past that all are forgotten: the cost is one more call for each.
 const HOMES_MAX: usize = 16 * 1024;

@@ -9,11 +9,11 @@ use std::future::Future;
 
 use tonic::Status;
 
-use super::calls::Target;
 use super::homes::{Homes, KnownHome};
-use super::status;
 use crate::engine::{Engine, EngineError, Peer, Presence};
 use crate::lock::{KeyId, ReplicaId};
+use crate::rpc::calls::Target;
+use crate::rpc::status;
 
 /// How often a call is passed on.
 const HOPS_MAX: usize = 3;
@@ -211,5 +211,5 @@ impl RouteAttempt {
 }
 
 #[cfg(test)]
-#[path = "route_test.rs"]
+#[path = "hops_test.rs"]
 mod tests;

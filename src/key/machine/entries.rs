@@ -1,0 +1,251 @@
+//! Entries come and go: what is decided at once, and told as soon as the row allows it (I6): with write-through after its
+//! commit, with write-back within what the row reserves.
+
+use super::context::Context;
+use super::decided::{Decided, Reply, RestsOn};
+use super::event::{Answer, CallError, CallId, Effect, EntryRef, KeyError, Report, fail};
+use super::refusal::{exhausted_calls, refused};
+use super::serving::Serving;
+use super::{Machine, Role};
+use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
+use crate::lock::{EndReason, EndedAs, Fence, Tag};
+
+impl Machine {
+    /// Adds an entry, or finds the one that this request made.
+    pub(super) fn create(
+        &mut self,
+        cx: &Context<'_>,
+        call: CallId,
+        (new, read_value): (Box<NewEntry>, bool),
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        if serving.decided.len() >= cx.limits.calls_max {
+            return fail(call, exhausted_calls(cx), out);
+        }
+        let tag = Tag::of(new.request_id);
+        match serving.apply(cx, &Command::Create(*new), out) {
+            Outcome::Created { seq, existed } => {
+                let grant = None;
+                let entry = EntryRef { seq, tag, grant };
+                // Nobody else keeps it alive until it is told.
+                serving.open_call(cx, seq);
+                serving.decided.push(Decided {
+                    call: Some(call),
+                    reply: Reply::Created {
+                        entry,
+                        read_value,
+                        existed,
+                    },
+                    rests_on: RestsOn::Seq(seq),
+                });
+            }
+            Outcome::Refused(refusal) => fail(call, refused(&refusal), out),
+            _ => fail(call, KeyError::ChangingHome, out),
+        }
+    }
+
+    /// Ends an entry by the wish of its client. From here on nothing more is taken of this lockRef (I11).
+    pub(super) fn give_back(
+        &mut self,
+        cx: &Context<'_>,
+        (call, entry): (CallId, EntryRef),
+        (call_no, has_written): (u64, bool),
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let holder = serving.holder.as_mut().filter(|h| h.seq == entry.seq);
+        let mut writes = WritesOfHolder::NONE;
+        if let Some(holder) = holder {
+            writes = holder.writes_of_holder();
+            // What was accepted before and is not begun must not land once the release is decided.
+            for queued in holder.queued.drain(..) {
+                let refusal = queued.kind.refusal(KeyError::Releasing);
+                fail(queued.call, refusal, out);
+            }
+        }
+        for ask in serving.asks.extract_if(.., |ask| ask.seq == entry.seq) {
+            fail(ask.call, KeyError::Releasing, out);
+        }
+        let command = Command::Release {
+            seq: entry.seq,
+            tag: entry.tag,
+            writes,
+        };
+        let already = match serving.apply(cx, &command, out) {
+            Outcome::Released => false,
+            Outcome::Gone(EndedAs::Released) => true,
+            Outcome::Gone(end) => {
+                let why = KeyError::Ended(end);
+                let may_have_written = has_written;
+                let error = CallError {
+                    why,
+                    may_have_written,
+                };
+                return fail(call, error, out);
+            }
+            Outcome::Refused(refusal) => return fail(call, refused(&refusal), out),
+            _ => return fail(call, KeyError::ChangingHome, out),
+        };
+        serving.decided.push(Decided {
+            call: Some(call),
+            reply: Reply::Released {
+                already,
+                call_no,
+                has_written,
+            },
+            rests_on: RestsOn::EndOf(entry.seq),
+        });
+    }
+
+    /// An operator ends an entry.
+    pub(super) fn force(
+        &mut self,
+        cx: &Context<'_>,
+        (call, entry): (CallId, EntryRef),
+        (by, why): (Box<str>, Box<str>),
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        if serving.decided.len() >= cx.limits.calls_max {
+            return fail(call, exhausted_calls(cx), out);
+        }
+        let reason = EndReason::Forced { by, why };
+        let (already, was_holder) = match serving.evict(cx, entry, (reason, None), out) {
+            Outcome::Evicted { was_holder } => (false, was_holder),
+            Outcome::Gone(_) => (true, false),
+            Outcome::Refused(refusal) => return fail(call, refused(&refusal), out),
+            _ => return fail(call, KeyError::ChangingHome, out),
+        };
+        // Also the next home is to know of it.
+        let rests_on = RestsOn::Deleted(entry.seq);
+        serving.decided.push(Decided {
+            call: Some(call),
+            reply: Reply::Forced {
+                already,
+                was_holder,
+            },
+            rests_on,
+        });
+    }
+
+    /// Tells what the row allows. Whether there was anything.
+    pub(super) fn answer_decided(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) -> bool {
+        let Some(serving) = self.serving_mut() else {
+            return false;
+        };
+        serving.detach_allowed(cx.commit.mode, out);
+        let (row, mode) = (&serving.row, cx.commit.mode);
+        let allowed = |decided: &mut Decided| match decided.rests_on {
+            RestsOn::Seq(seq) => row.allows_seq(seq),
+            RestsOn::EndOf(seq) => row.allows_end(seq, mode),
+            RestsOn::Deleted(seq) => !row.may_list(seq),
+        };
+        let allowed: Vec<Decided> = serving.decided.extract_if(.., allowed).collect();
+        let is_any = !allowed.is_empty();
+        for decided in allowed {
+            let Some(call) = decided.call else {
+                if let RestsOn::Seq(seq) = decided.rests_on
+                    && let Some(serving) = self.serving_mut()
+                {
+                    serving.close_call(cx, seq);
+                }
+                continue;
+            };
+            let answer = match decided.reply {
+                Reply::Created {
+                    entry,
+                    read_value,
+                    existed,
+                } => {
+                    if let Some(serving) = self.serving_mut() {
+                        serving.close_call(cx, entry.seq);
+                    }
+                    self.acquire(cx, call, entry, (false, read_value), existed, out);
+                    continue;
+                }
+                Reply::Released { already, .. } => Answer::Released { already },
+                Reply::Forced {
+                    already,
+                    was_holder,
+                } => Answer::Forced {
+                    already,
+                    was_holder,
+                },
+            };
+            let answer = Ok(answer);
+            out.push(Effect::Answer { call, answer });
+        }
+        is_any
+    }
+
+    /// A first entry that has no grant gets one. Where no fence can be taken that is tried again after a while, or once
+    /// somebody asks for it.
+    pub(super) fn grant_first(&mut self, cx: &Context<'_>, out: &mut Vec<Effect>) {
+        let Role::Serving(serving) = &mut self.role else {
+            return;
+        };
+        let Some(first) = serving.state.first() else {
+            return;
+        };
+        let seq = first.seq;
+        let is_wanted = serving.state.grant == Fence::NONE
+            && (serving.grant_again.is_none() || serving.asks.iter().any(|ask| ask.seq == seq));
+        if !is_wanted {
+            return;
+        }
+        if let Outcome::Refused(refusal) = serving.apply(cx, &Command::Grant, out) {
+            self.grant_refused(cx, &refused(&refusal), out);
+        }
+    }
+
+    /// No fence can be taken for the first entry: whoever asks for it learns so, and may ask again. Watchers wait on.
+    fn grant_refused(&mut self, cx: &Context<'_>, why: &KeyError, out: &mut Vec<Effect>) {
+        let Some(serving) = self.serving_mut() else {
+            return;
+        };
+        let Some(first) = serving.state.first() else {
+            return;
+        };
+        let seq = first.seq;
+        serving.grant_again = Some(cx.now.plus(serving.claim_ttl(cx, first)));
+        let asks: Vec<_> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
+        for ask in asks {
+            self.fail_ask(cx, ask, why.clone(), out);
+        }
+    }
+}
+
+impl Serving {
+    /// Ends an entry for another reason than the wish of its client.
+    pub fn evict(
+        &mut self,
+        cx: &Context<'_>,
+        entry: EntryRef,
+        (reason, only_under): (EndReason, Option<Fence>),
+        out: &mut Vec<Effect>,
+    ) -> Outcome {
+        let command = Command::Evict {
+            seq: entry.seq,
+            tag: entry.tag,
+            reason: reason.clone(),
+            only_under,
+        };
+        let outcome = self.apply(cx, &command, out);
+        if let Outcome::Evicted { was_holder } = outcome {
+            let end = EndedAs::Lost(reason);
+            out.push(Effect::Report(Report::Evicted {
+                entry,
+                end,
+                was_holder,
+            }));
+        }
+        outcome
+    }
+}

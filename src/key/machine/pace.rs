@@ -1,0 +1,39 @@
+//! How many held the key lately: so many of those behind may be granted it before the row is committed again (H5).
+
+use std::time::Duration;
+
+use crate::session::Observed;
+
+/// Ends of holders, counted in spans of time.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Pace {
+    /// When the present span began, and how many ended in it.
+    present: Option<(Observed, usize)>,
+    /// How many ended in the span before, where that was just before.
+    before: usize,
+}
+
+impl Pace {
+    /// A holder ended.
+    pub fn ended(&mut self, now: Observed, span: Duration) {
+        match &mut self.present {
+            Some((began, ended)) if now.since(*began) < span => *ended += 1,
+            Some((began, ended)) => {
+                let is_next = now.since(*began) < span * 2;
+                self.before = if is_next { *ended } else { 0 };
+                self.present = Some((now, 1));
+            }
+            None => self.present = Some((now, 1)),
+        }
+    }
+
+    /// How many may be granted the key next without the row knowing: as many as ended within the span, one at least.
+    pub fn volatile(&self, now: Observed, span: Duration) -> usize {
+        let lately = match self.present {
+            Some((began, ended)) if now.since(began) < span => ended.max(self.before),
+            Some((began, ended)) if now.since(began) < span * 2 => ended,
+            Some(_) | None => 0,
+        };
+        lately.max(1)
+    }
+}

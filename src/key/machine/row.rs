@@ -1,0 +1,122 @@
+//! What the store has of the key, as far as its home knows, and what the home may tell by that (H5, I4, I6). A change in doubt
+//! counts as applied and as not, whichever allows less.
+
+use std::sync::Arc;
+
+use crate::key::{CommitMode, KeyState};
+use crate::lock::Seq;
+
+/// A change that was sent, and may yet apply. It is sent again, as it is, until a later version is known: so of all that
+/// is in flight only one content can become the next version.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct SentChange {
+    pub state: Arc<KeyState>,
+    /// An earlier try of it was of unknown outcome.
+    pub in_doubt: bool,
+}
+
+/// The row of the key at its home.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct KnownRow {
+    known: Arc<KeyState>,
+    sent: Option<SentChange>,
+}
+
+impl KnownRow {
+    /// As it was acknowledged, or read.
+    pub fn new(known: Arc<KeyState>) -> Self {
+        KnownRow { known, sent: None }
+    }
+
+    /// The latest version that is known.
+    pub fn known(&self) -> &Arc<KeyState> {
+        &self.known
+    }
+
+    /// What was sent, and may yet apply.
+    pub fn sent(&self) -> Option<&SentChange> {
+        self.sent.as_ref()
+    }
+
+    pub fn send(&mut self, state: Arc<KeyState>) {
+        let in_doubt = false;
+        self.sent = Some(SentChange { state, in_doubt });
+    }
+
+    /// Its outcome is not known.
+    pub fn doubt(&mut self) {
+        if let Some(sent) = &mut self.sent {
+            sent.in_doubt = true;
+        }
+    }
+
+    /// This try of it was not begun. False if an earlier one may apply.
+    pub fn take_back(&mut self) -> bool {
+        self.sent.take_if(|sent| !sent.in_doubt).is_some()
+    }
+
+    /// It took effect.
+    pub fn settle(&mut self) {
+        if let Some(sent) = self.sent.take() {
+            self.known = sent.state;
+        }
+    }
+
+    /// Whether this row, as it was read, is the change that was sent.
+    pub fn is_sent(&self, state: &KeyState) -> bool {
+        self.sent.as_ref().is_some_and(|sent| *sent.state == *state)
+    }
+
+    /// The versions that the row may have.
+    fn each(&self) -> impl Iterator<Item = &KeyState> {
+        let sent = self.sent.iter().map(|sent| &*sent.state);
+        std::iter::once(&*self.known).chain(sent)
+    }
+
+    /// Whether this entry may hold the key: it is durable as the holder, or may be granted without the row knowing.
+    pub fn allows_grant(&self, seq: Seq) -> bool {
+        self.each()
+            .all(|row| seq < row.reserved.volatile_end || row.kept == Some(seq))
+    }
+
+    /// Whether this seq may be told.
+    pub fn allows_seq(&self, seq: Seq) -> bool {
+        seq < self.known.reserved.seq_end
+    }
+
+    /// Whether the timestamps below this end may be used.
+    pub fn allows_fence(&self, end: u64) -> bool {
+        end <= self.known.reserved.fence_end
+    }
+
+    /// Whether this entry may be the durable holder.
+    pub fn may_keep(&self, seq: Seq) -> bool {
+        self.each().any(|row| row.kept == Some(seq))
+    }
+
+    /// Whether this entry may be listed.
+    pub fn may_list(&self, seq: Seq) -> bool {
+        self.each().any(|row| row.position(seq).is_some())
+    }
+
+    /// Whether the end of this entry may be told: with write-through once the row does not have it any more; with write-back
+    /// at once, but that of a durable holder, which would go on holding the key at the next home.
+    pub fn allows_end(&self, seq: Seq, mode: CommitMode) -> bool {
+        match mode {
+            CommitMode::WriteThrough => !self.may_list(seq),
+            CommitMode::WriteBack(_) => !self.may_keep(seq),
+        }
+    }
+
+    /// Whether this entry holds the key, and does so at the next home as well.
+    pub fn is_kept(&self, seq: Seq) -> bool {
+        self.each().all(|row| row.kept == Some(seq))
+    }
+
+    /// Whether this entry survives the home, as far as it has come: as the holder, or with its turn in the queue.
+    pub fn is_durable(&self, seq: Seq) -> bool {
+        let listed = |row: &KeyState| row.position(seq).is_some();
+        self.each()
+            .all(|row| row.kept == Some(seq) || (listed(row) && seq >= row.reserved.volatile_end))
+    }
+}

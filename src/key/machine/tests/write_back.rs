@@ -1,0 +1,273 @@
+//! A home that answers from memory, within what its row reserves (H5).
+
+use super::*;
+use crate::key::Reserve;
+use crate::lock::{EndReason, EndedAs};
+
+const KEEP_AFTER: Duration = Duration::from_millis(100);
+
+const RESERVE: Reserve = Reserve {
+    seqs: 100,
+    fence_us: 1_000,
+    fence_us_if_far: 10,
+    far_us: 10_000,
+};
+
+fn write_back() -> World {
+    let mut world = World::new();
+    world.commit.mode = CommitMode::WriteBack(RESERVE);
+    world.limits.calls_max = 1_000;
+    world
+}
+
+/// The home of a key with these entries, of which the first was answered HELD; its row reserves what it may.
+fn serving(entries: u64) -> World {
+    let mut world = write_back();
+    world.calls(create(of_session(1)));
+    world.on(Event::Loaded(Ok(no_row())));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    for n in 2..=entries {
+        assert!(!world.calls(create(of_session(n))).iter().any(is_swap));
+    }
+    world
+}
+
+/// As `serving`, after the holder became durable.
+fn kept(entries: u64) -> World {
+    let mut world = serving(entries);
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world
+}
+
+/// What another replica makes of this row, once its home is gone.
+fn taken_over(row: &Arc<KeyState>) -> (World, Arc<KeyState>) {
+    let mut world = write_back();
+    world.replica = replica(2);
+    world.calls(Call::TakeOver { from: replica(1) });
+    let (_, taken) = swap(&world.on(loaded(row)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    (world, taken)
+}
+
+#[test]
+fn a_section_on_a_warm_key_takes_one_write_and_no_swap() {
+    let mut world = serving(1);
+    world.calls(release(held(1, NOW_US)));
+    for n in 2..20 {
+        let grant = NOW_US + 4 * (n - 1);
+        let effects = world.calls(create(of_session(n)));
+        assert_eq!(grant_told(&effects), Some(grant));
+        let effects = world.calls(Call::Release {
+            entry: held(n, grant),
+            call_no: 0,
+            put: Some(value("x")),
+        });
+        let (io, _) = write(&effects);
+        let outcome = WriteOutcome::Done;
+        let effects = world.on(Event::DataWritten { io, outcome });
+        let released = Ok(Answer::Released { already: false });
+        assert_eq!(answers(&effects)[0].1, released);
+        assert!(!effects.iter().any(is_swap), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_holder_that_holds_for_a_while_becomes_durable_with_those_who_wait() {
+    let mut world = serving(3);
+    world.pass(KEEP_AFTER);
+    assert!(world.machine.due(world.commit).is_some());
+    let (_, row) = swap(&world.on(Event::Due));
+    let listed: Vec<Seq> = row.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(listed, [Seq(1), Seq(2), Seq(3)]);
+    assert_eq!(
+        (row.kept, row.reserved.volatile_end),
+        (Some(Seq(1)), Seq(2))
+    );
+    let (_, taken) = taken_over(&row);
+    assert_eq!(taken.holder().map(|holder| holder.seq), Some(Seq(1)));
+    assert_eq!(taken.entries.len(), 3);
+}
+
+#[test]
+fn nobody_is_granted_the_key_before_the_end_of_a_durable_holder_is_committed() {
+    let mut world = kept(2);
+    let (wait, _) = world.call(acquire(2));
+    let (give, effects) = world.call(release(held(1, NOW_US)));
+    assert_eq!(answers(&effects), []);
+    let (_, row) = swap(&effects);
+    assert_eq!((row.kept, row.position(Seq(1))), (None, None));
+    assert!(row.reserved.volatile_end > Seq(2));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let answered: Vec<CallId> = answers(&effects).iter().map(|(call, _)| *call).collect();
+    assert_eq!(answered, [give, wait]);
+}
+
+#[test]
+fn a_commit_in_doubt_that_makes_a_holder_durable_counts_as_applied_and_as_not() {
+    let mut world = serving(2);
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    let (wait, _) = world.call(acquire(2));
+    let (give, effects) = world.call(release(held(1, NOW_US)));
+    // At the next home the first one may still hold the key.
+    assert_eq!(answers(&effects), []);
+    world.on(Event::Resume(PauseOf::Row));
+    let row = Arc::clone(world.row());
+    swap(&world.on(loaded(&row)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(answers(&effects), []);
+    swap(&effects);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let answered: Vec<CallId> = answers(&effects).iter().map(|(call, _)| *call).collect();
+    assert_eq!(answered, [give, wait]);
+}
+
+#[test]
+fn what_a_home_may_have_done_ahead_of_its_row_is_jumped_over_by_the_next_one() {
+    let world = serving(2);
+    let row = Arc::clone(world.row());
+    let (mut next, taken) = taken_over(&row);
+    assert!(taken.unsynced && taken.entries.is_empty());
+    assert!(taken.next >= row.reserved.seq_end);
+    let lost = KeyError::Ended(EndedAs::NoLongerKept);
+    for n in [1, 2] {
+        assert_eq!(errors(&next.calls(acquire(n))), [lost.clone().into()]);
+    }
+    let effects = next.calls(create(of_session(3)));
+    let io = read(&effects);
+    let cell = Ok(None);
+    let effects = next.on(Event::DataRead { io, cell });
+    assert!(write(&effects).1.timestamp >= row.reserved.fence_end);
+}
+
+#[test]
+fn reserves_are_raised_when_half_of_them_is_used() {
+    let mut world = serving(1);
+    let before = world.row().reserved.seq_end;
+    let effects = (2..100).find_map(|n| {
+        let effects = world.calls(create(of_session(n)));
+        effects.iter().any(is_swap).then_some((n, effects))
+    });
+    let (n, effects) = effects.unwrap();
+    assert!((40..60).contains(&n), "{n}");
+    assert!(answers(&effects).len() == 1, "nobody waits for it");
+    assert!(swap(&effects).1.reserved.seq_end > before);
+}
+
+#[test]
+fn a_create_beyond_the_reserve_waits_for_the_commit() {
+    let mut world = serving(1);
+    for n in 2..=101 {
+        world.calls(create(of_session(n)));
+    }
+    let (late, effects) = world.call(create(of_session(102)));
+    assert_eq!(answers(&effects), []);
+    // The one in flight reserves enough.
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(answers(&effects)[0].0, late);
+}
+
+#[test]
+fn a_grant_beyond_the_reserve_of_fences_waits_for_the_commit() {
+    let mut world = write_back();
+    world.commit.mode = CommitMode::WriteBack(Reserve {
+        fence_us: 16,
+        ..RESERVE
+    });
+    world.calls(create(of_session(1)));
+    world.on(Event::Loaded(Ok(no_row())));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    let end = world.row().reserved.fence_end;
+    let mut answered = vec![NOW_US];
+    for n in 1..=5 {
+        world.calls(release(held(n, NOW_US + 4 * (n - 1))));
+        answered.extend(grant_told(&world.calls(create(of_session(n + 1)))));
+    }
+    let within: Vec<u64> = (NOW_US..end).step_by(4).collect();
+    assert_eq!(answered, within);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(grant_told(&effects), Some(end));
+}
+
+#[test]
+fn a_durable_holder_stays_durable_at_the_next_home_whatever_that_commits() {
+    let world = kept(2);
+    let (mut next, taken) = taken_over(world.row());
+    assert_eq!(
+        (taken.kept, taken.reserved.volatile_end),
+        (Some(Seq(1)), Seq(2))
+    );
+    let effects = next.calls(Call::Force {
+        entry: entry(2),
+        by: "op".into(),
+        why: "stuck".into(),
+    });
+    let (_, row) = swap(&effects);
+    assert_eq!((row.position(Seq(2)), row.kept), (None, Some(Seq(1))));
+}
+
+#[test]
+fn an_operator_is_answered_once_the_row_knows_it() {
+    let mut world = kept(1);
+    let (force, effects) = world.call(Call::Force {
+        entry: entry(1),
+        by: "op".into(),
+        why: "stuck".into(),
+    });
+    assert_eq!(answers(&effects), []);
+    let (_, row) = swap(&effects);
+    assert!(row.entries.is_empty());
+    let forced = EndedAs::Lost(EndReason::Forced {
+        by: "op".into(),
+        why: "stuck".into(),
+    });
+    assert_eq!(row.end_of(Seq(1)), forced);
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(answers(&effects)[0].0, force);
+}
+
+#[test]
+fn a_waiter_that_the_row_lists_and_that_left_is_deleted_within_a_second() {
+    let mut world = kept(2);
+    let effects = world.calls(release(entry(2)));
+    let released = Ok(Answer::Released { already: false });
+    assert_eq!(answers(&effects)[0].1, released);
+    assert!(!effects.iter().any(is_swap));
+    world.pass(Duration::from_secs(1));
+    let (_, row) = swap(&world.on(Event::Due));
+    assert_eq!(row.position(Seq(2)), None);
+    assert_eq!(row.kept, Some(Seq(1)));
+}
+
+#[test]
+fn who_comes_behind_a_durable_holder_becomes_durable_after_a_while() {
+    let mut world = kept(1);
+    assert!(!world.calls(create(of_session(2))).iter().any(is_swap));
+    world.pass(KEEP_AFTER);
+    let (_, row) = swap(&world.on(Event::Due));
+    assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+}
+
+#[test]
+fn while_a_commit_is_in_flight_or_pauses_nothing_else_is_due() {
+    let mut world = serving(2);
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    assert_eq!(world.machine.due(world.commit), None);
+    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    assert_eq!(world.machine.due(world.commit), None);
+    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
+    assert_eq!(row.kept, Some(Seq(1)));
+}
+
+#[test]
+fn a_key_is_handed_over_with_all_that_its_home_knows() {
+    let mut world = serving(3);
+    let (_, row) = swap(&world.calls(Call::HandOver { to: replica(2) }));
+    assert_eq!((row.home, row.kept), (Some(home(2, 2)), Some(Seq(1))));
+    assert_eq!(row.entries.len(), 3);
+    assert!(!row.may_be_behind() && !row.unsynced);
+}

@@ -1,0 +1,208 @@
+//! What of a home's state its next commit writes to the row, and what that reserves ahead of the row (H5).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::state::{Entry, KeyState, Reserved};
+use crate::lock::{Fence, Seq};
+
+/// When what a home decided is written to the row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CommitMode {
+    /// Before anybody learns of it: nothing lies ahead of the row.
+    #[default]
+    WriteThrough,
+    /// Later, within what the row reserves.
+    WriteBack(Reserve),
+}
+
+/// How far ahead of its row a write-back home may go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reserve {
+    /// Seqs.
+    pub seqs: u64,
+    /// Timestamps, in microseconds from the clock, or from the fence where that is ahead of it.
+    pub fence_us: u64,
+    /// The same, once the fence is `far_us` ahead of the clock: so that take-overs do not carry it further and further.
+    pub fence_us_if_far: u64,
+    /// How far ahead that is, in microseconds.
+    pub far_us: u64,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Reserve {
+            seqs: 4_096,
+            fence_us: 600_000_000,
+            fence_us_if_far: 1_000_000,
+            far_us: 3_600_000_000,
+        }
+    }
+}
+
+impl Reserve {
+    /// The end of the timestamps to reserve beyond `used`.
+    pub fn fence_end(&self, used: u64, now_us: Option<u64>) -> u64 {
+        let Some(now_us) = now_us else {
+            return used;
+        };
+        let from = used.max(now_us);
+        let more = match from - now_us >= self.far_us {
+            true => self.fence_us_if_far,
+            false => self.fence_us,
+        };
+        from.saturating_add(more).min(Fence::MAX)
+    }
+}
+
+/// Who of the queue survives the home that commits it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Survivors {
+    /// Everybody, and nothing was granted that the row does not say: write-through, and a hand-over.
+    All,
+    /// The holder, and whoever the row lists behind it.
+    Holder,
+    /// Those behind the first so many, as far as the row lists them: the others may be granted, and may end, without the
+    /// row knowing.
+    Behind(usize),
+}
+
+/// What a commit is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct NextRow<'a> {
+    /// The row that it replaces; with another home or term, where this is a take-over or a hand-over.
+    pub row: &'a KeyState,
+    /// How far ahead of it the home may go.
+    pub mode: CommitMode,
+    /// Who survives the home.
+    pub survivors: Survivors,
+    /// How many entries may be added and deleted.
+    pub changes_max: usize,
+    /// The wall clock in microseconds since 1970, unless it is wrong.
+    pub now_us: Option<u64>,
+}
+
+impl NextRow<'_> {
+    /// The next row of a home in this state: a prefix of its queue, in the order of seqs (I1). What does not fit stays for the
+    /// commit after it; entries that ended and could not be deleted yet are still listed.
+    pub fn of(&self, state: &KeyState) -> KeyState {
+        let is_same_term = self.row.home == state.home;
+        let (entries, next) = self.listed(state);
+        let reserved_before = match is_same_term {
+            true => self.row.reserved,
+            false => Reserved {
+                seq_end: Seq::FIRST,
+                fence_end: 0,
+                volatile_end: Seq(0),
+            },
+        };
+        let holder = state.holder().map(|holder| holder.seq);
+        let is_holder_first = holder.is_some() && entries.front().map(|first| first.seq) == holder;
+        let mut row = KeyState {
+            version: self.row.version.saturating_add(1),
+            next,
+            grant: match is_holder_first {
+                true => state.grant,
+                false => Fence::NONE,
+            },
+            kept: None,
+            entries,
+            ended: state.ended.clone(),
+            reserved: Reserved {
+                seq_end: next,
+                fence_end: state.width_end().max(reserved_before.fence_end),
+                volatile_end: Seq(0),
+            },
+            home: state.home,
+            ..*state
+        };
+        let listed = std::mem::take(&mut row.ended.entries);
+        let is_known = |seq: Seq| seq < row.next && row.position(seq).is_none();
+        row.ended.entries = listed.into_iter().filter(|e| is_known(e.seq)).collect();
+        row.ended.complete_from = row.ended.complete_from.min(row.next);
+        if let CommitMode::WriteBack(reserve) = self.mode {
+            let seq_end = Seq(state
+                .next
+                .0
+                .saturating_add(reserve.seqs)
+                .min(Seq::LAST.0 + 1));
+            row.reserved.seq_end = seq_end.max(reserved_before.seq_end);
+            let fence_end = reserve.fence_end(state.width_end(), self.now_us);
+            row.reserved.fence_end = row.reserved.fence_end.max(fence_end);
+        }
+        match self.survivors {
+            Survivors::All if is_holder_first || self.mode == CommitMode::WriteThrough => {
+                row.kept = holder.filter(|_| is_holder_first);
+            }
+            Survivors::Holder if is_holder_first => {
+                row.kept = holder;
+                row.reserved.volatile_end = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
+            }
+            // Entries that ended are listed before it, and it may have written.
+            Survivors::All | Survivors::Holder => {
+                let beyond = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
+                row.reserved.volatile_end = beyond.max(reserved_before.volatile_end);
+            }
+            Survivors::Behind(first) => {
+                let end = state.entries.get(first).map(|entry| entry.seq);
+                let end = end.unwrap_or(row.reserved.seq_end);
+                row.reserved.volatile_end = end.max(reserved_before.volatile_end);
+            }
+        }
+        row
+    }
+
+    /// The entries of the next row, and the seq from which on it knows nothing.
+    fn listed(&self, state: &KeyState) -> (VecDeque<Arc<Entry>>, Seq) {
+        // Where all may be granted without the row knowing, it need not list them.
+        let adds = match self.survivors {
+            Survivors::All | Survivors::Holder => true,
+            Survivors::Behind(first) => first < state.entries.len(),
+        };
+        let mut listed = VecDeque::with_capacity(state.entries.len());
+        let mut changes = 0;
+        let mut next = None;
+        let mut before = self.row.entries.iter().peekable();
+        for entry in &state.entries {
+            while let Some(ended) = before.next_if(|e| e.seq < entry.seq) {
+                self.delete(ended, &mut changes, &mut listed);
+            }
+            if before.next_if(|e| e.seq == entry.seq).is_some() {
+                listed.push_back(Arc::clone(entry));
+            } else if adds && next.is_none() && changes < self.changes_max {
+                changes += 1;
+                listed.push_back(Arc::clone(entry));
+            } else {
+                next.get_or_insert(entry.seq);
+            }
+        }
+        for ended in before {
+            self.delete(ended, &mut changes, &mut listed);
+        }
+        // One that is listed was listed before, and whatever is before it as well.
+        let last = listed.back().map_or(Seq(0), |entry| entry.seq);
+        let next = next.filter(|next| *next > last).unwrap_or(state.next);
+        (listed, next)
+    }
+
+    fn delete(&self, ended: &Arc<Entry>, changes: &mut usize, listed: &mut VecDeque<Arc<Entry>>) {
+        if *changes < self.changes_max {
+            *changes += 1;
+        } else {
+            listed.push_back(Arc::clone(ended));
+        }
+    }
+}
+
+/// How many entries a row that survives whole would add and delete.
+pub fn changes(state: &KeyState, row: &KeyState) -> usize {
+    let both = state
+        .entries
+        .iter()
+        .filter(|e| row.position(e.seq).is_some());
+    let both = both.count();
+    state.entries.len() + row.entries.len() - 2 * both
+}
+
+#[cfg(test)]
+mod tests;

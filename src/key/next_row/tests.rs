@@ -1,0 +1,143 @@
+use uuid::Uuid;
+
+use super::*;
+use crate::key::Home;
+use crate::lock::{Liveness, Mode, ReplicaId, SessionId};
+
+const NOW: u64 = 1_000;
+
+const RESERVE: Reserve = Reserve {
+    seqs: 100,
+    fence_us: 50,
+    fence_us_if_far: 5,
+    far_us: 10_000,
+};
+
+/// A home in its first term, with these entries, of which the first holds the key.
+fn state(seqs: std::ops::RangeInclusive<u64>) -> KeyState {
+    let entry = |seq| Entry {
+        seq: Seq(seq),
+        mode: Mode::Exclusive,
+        request_id: Uuid::from_u128(seq.into()),
+        liveness: Liveness::Session(SessionId(Uuid::from_u128(1))),
+        identity: "".into(),
+        owner: "".into(),
+        created_at_ms: 0,
+    };
+    let mut state = KeyState {
+        version: 1,
+        home: Some(Home {
+            replica: ReplicaId(Uuid::from_u128(1)),
+            term: 1,
+        }),
+        next: Seq(seqs.end() + 1),
+        grant: Fence(NOW),
+        fence: Fence(NOW),
+        width: 10,
+        entries: seqs.map(|seq| Arc::new(entry(seq))).collect(),
+        ..KeyState::default()
+    };
+    state.reserve_nothing();
+    state
+}
+
+/// The row of that home before anything came.
+fn row() -> KeyState {
+    let home = state(1..=1).home;
+    let version = 1;
+    KeyState {
+        version,
+        home,
+        ..KeyState::default()
+    }
+}
+
+fn next<'a>(row: &'a KeyState, mode: CommitMode, survivors: Survivors) -> NextRow<'a> {
+    NextRow {
+        row,
+        mode,
+        survivors,
+        changes_max: 256,
+        now_us: Some(NOW),
+    }
+}
+
+fn listed(row: &KeyState) -> Vec<u64> {
+    assert_eq!(row.check(), Ok(()));
+    row.entries.iter().map(|entry| entry.seq.0).collect()
+}
+
+#[test]
+fn a_commit_lists_a_prefix_of_the_queue_and_knows_nothing_of_the_rest() {
+    let before = row();
+    let next = NextRow {
+        changes_max: 2,
+        ..next(&before, CommitMode::WriteThrough, Survivors::All)
+    };
+    let row = next.of(&state(1..=4));
+    assert_eq!(listed(&row), [1, 2]);
+    assert_eq!((row.next, row.reserved.seq_end), (Seq(3), Seq(3)));
+    let next = NextRow { row: &row, ..next };
+    let row = next.of(&state(1..=4));
+    assert_eq!((listed(&row), row.next), (vec![1, 2, 3, 4], Seq(5)));
+}
+
+#[test]
+fn what_ended_and_was_not_deleted_yet_is_listed_before_the_others() {
+    let before = state(1..=3);
+    let next = NextRow {
+        changes_max: 1,
+        ..next(&before, CommitMode::WriteThrough, Survivors::All)
+    };
+    let row = next.of(&state(3..=4));
+    assert_eq!((listed(&row), row.next), (vec![2, 3], Seq(4)));
+    // The holder is not the first one of the row yet.
+    assert_eq!((row.grant, row.kept), (Fence::NONE, None));
+}
+
+#[test]
+fn whoever_may_hold_the_key_by_memory_alone_lies_below_volatile_end() {
+    let before = row();
+    let mode = CommitMode::WriteBack(RESERVE);
+    let end = |survivors| {
+        let row = next(&before, mode, survivors).of(&state(3..=6));
+        (row.kept, row.reserved.volatile_end)
+    };
+    assert_eq!(end(Survivors::Behind(1)), (None, Seq(4)));
+    assert_eq!(end(Survivors::Behind(2)), (None, Seq(5)));
+    assert_eq!(end(Survivors::Behind(4)), (None, Seq(107)));
+    assert_eq!(end(Survivors::Holder), (Some(Seq(3)), Seq(4)));
+}
+
+#[test]
+fn within_a_term_no_reserve_is_taken_back() {
+    let mut before = row();
+    before.reserved = Reserved {
+        seq_end: Seq(500),
+        fence_end: NOW + 400,
+        volatile_end: Seq(50),
+    };
+    let mode = CommitMode::WriteBack(RESERVE);
+    for now_us in [None, Some(NOW)] {
+        let next = NextRow {
+            now_us,
+            ..next(&before, mode, Survivors::Behind(1))
+        };
+        assert_eq!(next.of(&state(3..=6)).reserved, before.reserved);
+    }
+}
+
+#[test]
+fn a_holder_that_does_not_fit_behind_what_ended_may_have_written_all_the_same() {
+    let before = state(1..=3);
+    let now = state(4..=4);
+    for survivors in [Survivors::All, Survivors::Holder] {
+        let next = NextRow {
+            changes_max: 1,
+            ..next(&before, CommitMode::WriteBack(RESERVE), survivors)
+        };
+        let row = next.of(&now);
+        assert_eq!((listed(&row), row.kept), (vec![2, 3], None));
+        assert!(row.reserved.volatile_end > Seq(4));
+    }
+}
