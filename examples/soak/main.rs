@@ -51,7 +51,26 @@ Exit status: 0 nothing was broken, 1 something was, 2 it could not be tried.
 
 Examples:
   cargo run --release --example soak -- --minutes 30 --report target/soak
+  cargo run --release --example soak -- --minutes 30 --commit write-back --report target/soak-write-back
   cargo run --release --example soak -- --minutes 5 --seed 7";
+
+/// The replicas' setting `commit`
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Commit {
+    /// Before it is answered
+    WriteThrough,
+    /// Later
+    WriteBack,
+}
+
+impl std::fmt::Display for Commit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Commit::WriteThrough => "write-through",
+            Commit::WriteBack => "write-back",
+        })
+    }
+}
 
 /// Replicas on real Cassandra nodes, under random faults
 #[derive(Parser)]
@@ -66,6 +85,9 @@ struct Words {
     /// How many replicas of the service
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=5))]
     replicas: u8,
+    /// When the row of a key says what its home decided
+    #[arg(long, value_enum, default_value_t = Commit::WriteThrough)]
+    commit: Commit,
     /// Where the report goes: NAME.txt and NAME.html
     #[arg(long, value_name = "NAME", default_value = "target/soak")]
     report: PathBuf,
@@ -129,6 +151,7 @@ fn soak(words: &Words) -> Result<Report, Failure> {
         span: Duration::from_secs(60) * words.minutes,
         seed,
         replicas: words.replicas.into(),
+        commit: words.commit,
         logs: words.logs.clone(),
         may_cut: cut.is_ok(),
     };

@@ -7,10 +7,10 @@ use std::time::Duration;
 use fermata::engine::REPLICA_TTL;
 
 use super::faults::Kind;
-use super::machine;
 use super::run::SoakOptions;
-use super::shared::counters::TTL;
+use super::shared::counters::{LostEntry, TTL};
 use super::timeline::{Sample, Span, clock};
+use super::{Commit, machine};
 
 /// How many violations are kept.
 const BROKEN_MAX: usize = 100;
@@ -77,7 +77,8 @@ pub struct Report {
     /// Tries that were made again.
     pub repeats: usize,
     /// Entries that ended before their section did, and were asked for again.
-    pub lost: usize,
+    pub lost: Vec<LostEntry>,
+    pub commit: Commit,
     /// The longest wait for a turn after the last fault of a round.
     pub longest_after: Duration,
     pub violations: Vec<String>,
@@ -128,7 +129,8 @@ impl Report {
             sections: 0,
             unknown: 0,
             repeats: 0,
-            lost: 0,
+            lost: Vec::new(),
+            commit: asked.commit,
             longest_after: Duration::ZERO,
             violations: Vec::new(),
             ended_early: None,
@@ -326,7 +328,8 @@ impl Report {
                 ),
             ),
             ("grants", self.sections.to_string()),
-            ("entries lost", self.lost.to_string()),
+            ("entries lost", self.lost.len().to_string()),
+            ("holders among them", self.lost_holders()),
             ("waits for a turn", all),
             ("with a majority", with_majority),
             ("and bounded", quantiles(self.bounded_waits())),
@@ -339,6 +342,27 @@ impl Report {
             ("replicas fenced", self.deaths.len().to_string()),
             ("without a pause", self.false_deaths().len().to_string()),
         ]
+    }
+
+    /// Those that knew that they held their key, and how old their locks were when they were last served under them.
+    fn lost_holders(&self) -> String {
+        let held = |durable| {
+            let held = self.lost.iter().filter_map(|lost| lost.held);
+            held.filter(move |held| held.durable == durable)
+        };
+        let oldest = held(false).map(|held| held.age).max();
+        let (volatile, durable) = (held(false).count(), held(true).count());
+        let oldest = oldest.unwrap_or_default().as_millis();
+        format!("{volatile} volatile, at most {oldest} ms old; {durable} durable")
+    }
+
+    /// How the lost ones heard of it, and how often.
+    fn loss_answers(&self) -> BTreeMap<&str, usize> {
+        let mut answers = BTreeMap::new();
+        for lost in &self.lost {
+            *answers.entry(&*lost.answer).or_default() += 1;
+        }
+        answers
     }
 
     /// In one line.
@@ -363,7 +387,8 @@ impl Report {
         let seed = ("seed", self.seed.to_string());
         let began = ("began", self.began.clone());
         let replicas = ("replicas", self.replicas.to_string());
-        for (name, value) in self.facts.iter().chain([&replicas, &seed, &began]) {
+        let commit = ("commit", self.commit.to_string());
+        for (name, value) in self.facts.iter().chain([&replicas, &commit, &seed, &began]) {
             let _ = writeln!(text, "{name:<22}{value}");
         }
         text.push('\n');
@@ -400,6 +425,9 @@ impl Report {
         for cause in self.causes() {
             let longest = cause.longest.as_secs_f64();
             let _ = writeln!(text, "{:<7}{longest:>8.1} s  {}", cause.count, cause.words);
+        }
+        for (answer, count) in self.loss_answers() {
+            let _ = writeln!(text, "\nLOST: {count} times: {answer}");
         }
         for line in self.lines() {
             let _ = writeln!(text, "\n{line}");

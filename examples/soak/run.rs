@@ -15,7 +15,7 @@ use super::shared::history::Recorder;
 use super::shared::rng::Rng;
 use super::timeline::{Timeline, clock};
 use super::world::World;
-use super::{Failure, machine};
+use super::{Commit, Failure, machine};
 
 /// How long a round lasts: what a history has room for, several times over.
 const ROUND: Duration = Duration::from_secs(300);
@@ -31,6 +31,8 @@ pub struct SoakOptions {
     pub span: Duration,
     pub seed: u64,
     pub replicas: usize,
+    /// When the row of a key says what its home decided.
+    pub commit: Commit,
     /// Where the replicas' logs are kept.
     pub logs: Option<PathBuf>,
     /// Whether there is a network of its own, in which something may be cut off.
@@ -39,7 +41,7 @@ pub struct SoakOptions {
 
 pub async fn run(asked: &SoakOptions, cluster: Cluster) -> Result<Report, Failure> {
     let began = machine::date();
-    let world = World::with(cluster, asked.replicas, asked.logs.clone()).await?;
+    let world = World::with(cluster, asked).await?;
     let timeline = Timeline::new();
     let mut rngs = Rng::new(asked.seed);
     let mut report = Report::new(asked, began, world.replicas());
@@ -133,10 +135,10 @@ async fn round(
                 healed: timeline.at(healed),
                 by_turns,
             });
-            report.lost += counted.lost;
             report.repeats += counted.repeats;
             let longest = counted.longest_wait_after(healed);
             report.longest_after = report.longest_after.max(longest);
+            report.lost.extend(counted.lost);
         }
         Ok(Err(_)) => report.broken(format!(
             "round {number}: nobody came to an end within {PATIENCE:?} after the last fault"

@@ -1,6 +1,5 @@
 //! The nodes, the tables on them, and the replicas.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fermata::lock::TableName;
@@ -9,6 +8,7 @@ use fermata::store::cassandra::{CassandraOptions, Keyspace};
 use tempfile::TempDir;
 
 use super::Failure;
+use super::run::SoakOptions;
 use super::shared::cassandra::{Cluster, ClusterError};
 use super::shared::history::Recorder;
 use super::shared::replica::{Replica, Setup};
@@ -37,11 +37,7 @@ pub async fn blocking<T: Send + 'static>(
 
 impl World {
     /// Tables, and replicas that serve.
-    pub async fn with(
-        cluster: Cluster,
-        replicas: usize,
-        logs: Option<PathBuf>,
-    ) -> Result<Arc<World>, Failure> {
+    pub async fn with(cluster: Cluster, asked: &SoakOptions) -> Result<Arc<World>, Failure> {
         let keyspace = Keyspace::parse(&format!("soak_{}", std::process::id()))?;
         let tables = Schema {
             keyspace: keyspace.clone(),
@@ -53,16 +49,18 @@ impl World {
         let directory = tempfile::tempdir()?;
         let secret_file = directory.path().join("secret");
         std::fs::write(&secret_file, "the secret of this soak\n")?;
+        let logs = asked.logs.clone();
         let logs = logs.unwrap_or_else(|| directory.path().to_owned());
         std::fs::create_dir_all(&logs)?;
         let program = std::env::current_exe()?;
-        let setups = (0..replicas).map(|number| Setup {
+        let commit = ("FERMATA_CFG_COMMIT".to_owned(), asked.commit.to_string());
+        let setups = (0..asked.replicas).map(|number| Setup {
             program: program.clone(),
             contact_points: cluster.contact_points(),
             keyspace: keyspace.to_string(),
             secret_file: secret_file.clone(),
             log: logs.join(format!("replica-{}.log", number + 1)),
-            settings: Vec::new(),
+            settings: vec![commit.clone()],
         });
         let setups: Vec<Setup> = setups.collect();
         for setup in &setups {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fermata_proto::{
     AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CriticalGetRequest,
-    CriticalGetResponse, CriticalPutRequest, LockState, ReleaseLockRequest,
+    CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, LockState, ReleaseLockRequest,
 };
 use tonic::Status;
 
@@ -55,7 +55,7 @@ impl Sprayed {
         .await
     }
 
-    pub async fn put(&self, granted: &str, value: String) -> Result<(), Status> {
+    pub async fn put(&self, granted: &str, value: String) -> Result<CriticalPutResponse, Status> {
         let ask = CriticalPutRequest {
             lock_ref: granted.to_owned(),
             value: value.into_bytes().into(),
@@ -64,7 +64,7 @@ impl Sprayed {
         let put = self.call(ask, Duration::ZERO, |mut client, ask| async move {
             client.critical_put(ask).await
         });
-        put.await.map(drop)
+        put.await
     }
 
     pub async fn release(&self, granted: &str) -> Result<(), Status> {

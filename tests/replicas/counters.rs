@@ -4,7 +4,8 @@
 //! The value of a key says how often each client has counted there. So a client whose put has no known outcome
 //! finds out by reading, and what it wanted is known exactly.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,8 @@ struct Section {
 enum Ended {
     /// The lockRef has a newer grant: ask for it.
     Superseded,
-    /// The lockRef, or its session, has ended: begin anew.
-    Lost,
+    /// The lockRef, or its session, has ended, as this answer says: begin anew.
+    Lost(String),
 }
 
 /// Clients at work, until they are told to finish.
@@ -64,17 +65,41 @@ pub struct Counters {
 #[derive(Default)]
 struct Seen {
     sections: Mutex<Vec<Section>>,
-    /// Lost before they were finished.
-    lost: AtomicUsize,
-    /// How each of those was told.
-    answered: Mutex<Vec<String>>,
+    /// Before they were finished.
+    lost: Mutex<Vec<LostEntry>>,
+}
+
+/// An entry that ended before its section did.
+#[derive(Clone, Debug)]
+pub struct LostEntry {
+    /// How its client heard of it.
+    pub answer: String,
+    /// Of one that held its key.
+    pub held: Option<LostHolder>,
+}
+
+/// What the client knew of its lock.
+#[derive(Clone, Copy, Debug)]
+pub struct LostHolder {
+    /// From the answer that it holds the key to the last one that was served under it.
+    pub age: Duration,
+    /// The last answer said that a crash of the home does not end it.
+    pub durable: bool,
+}
+
+/// A key that is held, as far as the client knows.
+#[derive(Clone, Copy)]
+struct Holding {
+    since: Instant,
+    /// The last answer that was served, and what it said.
+    served: Instant,
+    durable: bool,
 }
 
 /// What came of a run.
 pub struct Counted {
     sections: Vec<Section>,
-    pub lost: usize,
-    pub answered: Vec<String>,
+    pub lost: Vec<LostEntry>,
     pub repeats: usize,
 }
 
@@ -156,11 +181,13 @@ impl Counters {
         nobody_is_left(&self.sprayed).await;
         let counted = Counted {
             sections: self.seen.sections.lock().unwrap().clone(),
-            lost: self.seen.lost.load(Ordering::Relaxed),
-            answered: self.seen.answered.lock().unwrap().clone(),
+            lost: self.seen.lost.lock().unwrap().clone(),
             repeats: self.sprayed.repeats(),
         };
         counted.check_fences();
+        for lost in &counted.lost {
+            assert!(!lost.is_broken(), "{lost}");
+        }
         counted
     }
 }
@@ -176,6 +203,25 @@ async fn nobody_is_left(sprayed: &Sprayed) {
             left => assert!(Instant::now() < until, "left in their queues: {left:#?}"),
         }
         sleep(Duration::from_millis(200)).await;
+    }
+}
+
+impl fmt::Display for LostEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.held {
+            None => write!(f, "in the queue: {}", self.answer),
+            Some(LostHolder { age, durable }) => {
+                let durable = if durable { "durable" } else { "volatile" };
+                write!(f, "{durable} holder of {age:.1?}: {}", self.answer)
+            }
+        }
+    }
+}
+
+impl LostEntry {
+    /// Of a holder that was lost with its home though an answer had said that it cannot be.
+    pub fn is_broken(&self) -> bool {
+        self.held.is_some_and(|held| held.durable) && self.answer.contains("NO_LONGER_KEPT")
     }
 }
 
@@ -220,6 +266,7 @@ struct CountingClient {
     sprayed: Sprayed,
     seen: Arc<Seen>,
     session: Option<Session>,
+    holding: Option<Holding>,
 }
 
 /// An open session that is renewed until this is dropped.
@@ -250,6 +297,7 @@ impl CountingClient {
             sprayed: sprayed.of_client(me),
             seen: Arc::clone(seen),
             session: None,
+            holding: None,
         }
     }
 
@@ -259,8 +307,13 @@ impl CountingClient {
         let mut key = self.me % KEYS;
         while !finish.load(Ordering::Relaxed) {
             mine[key] += 1;
-            while let Err(Ended::Lost) = self.section(key, mine[key]).await {
-                self.seen.lost.fetch_add(1, Ordering::Relaxed);
+            while let Err(Ended::Lost(answer)) = self.section(key, mine[key]).await {
+                let held = self.holding.map(|holding| LostHolder {
+                    age: holding.served.duration_since(holding.since),
+                    durable: holding.durable,
+                });
+                let lost = LostEntry { answer, held };
+                self.seen.lost.lock().unwrap().push(lost);
             }
             key = (key + 1) % KEYS;
         }
@@ -270,6 +323,7 @@ impl CountingClient {
     /// Counts up to `target`, unless an earlier section of unknown outcome did.
     async fn section(&mut self, key: usize, target: u32) -> Result<(), Ended> {
         let asked = Instant::now();
+        self.holding = None;
         let lock_ref = self.create(key).await?;
         let mut held = self.acquire(lock_ref).await?;
         let at = Instant::now();
@@ -277,7 +331,7 @@ impl CountingClient {
             match self.get(&held).await {
                 Ok(counts) => break counts,
                 Err(Ended::Superseded) => held = self.acquire(held.lock_ref).await?,
-                Err(Ended::Lost) => return Err(Ended::Lost),
+                Err(lost) => return Err(lost),
             }
         };
         if counts[self.me] < target {
@@ -288,7 +342,7 @@ impl CountingClient {
                 match self.put(&held, &counts).await {
                     Ok(()) => break,
                     Err(Ended::Superseded) => held = self.acquire(held.lock_ref).await?,
-                    Err(Ended::Lost) => return Err(Ended::Lost),
+                    Err(lost) => return Err(lost),
                 }
             }
             self.seen.sections.lock().unwrap().push(Section {
@@ -341,6 +395,13 @@ impl CountingClient {
     async fn acquire(&mut self, lock_ref: String) -> Result<Held, Ended> {
         let acquired = self.sprayed.acquire(&lock_ref).await;
         let acquired = acquired.map_err(|status| self.ended("acquire", &status))?;
+        let now = Instant::now();
+        // A holder whose grant is newer than it knew goes on.
+        self.holding = Some(Holding {
+            since: self.holding.map_or(now, |holding| holding.since),
+            served: now,
+            durable: acquired.durable,
+        });
         Ok(Held {
             lock_ref,
             granted: acquired.lock_ref,
@@ -351,6 +412,7 @@ impl CountingClient {
     async fn get(&mut self, held: &Held) -> Result<Counts, Ended> {
         let got = self.sprayed.get(&held.granted).await;
         let got = got.map_err(|status| self.ended("get", &status))?;
+        self.served(got.durable);
         Ok(parse(&got.value))
     }
 
@@ -359,7 +421,17 @@ impl CountingClient {
             .sprayed
             .put(&held.granted, print(counts, held.fence))
             .await;
-        put.map_err(|status| self.ended("put", &status))
+        let put = put.map_err(|status| self.ended("put", &status))?;
+        self.served(put.durable);
+        Ok(())
+    }
+
+    /// Notes what an answer under the lock says.
+    fn served(&mut self, durable: bool) {
+        if let Some(holding) = &mut self.holding {
+            holding.served = Instant::now();
+            holding.durable = durable;
+        }
     }
 
     async fn release(&mut self, held: &Held) {
@@ -423,12 +495,8 @@ impl CountingClient {
         if reason == "GRANT_SUPERSEDED" {
             return Ended::Superseded;
         }
-        if what != "release" {
-            let answered = format!("{what}: {reason}: {}", status.message());
-            self.seen.answered.lock().unwrap().push(answered);
-        }
         // Whatever it was of; the next section finds out.
         self.session = None;
-        Ended::Lost
+        Ended::Lost(format!("{what}: {reason}: {}", status.message()))
     }
 }

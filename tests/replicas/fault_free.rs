@@ -21,7 +21,7 @@ async fn count_in(world: Option<World>, sections: usize) -> Option<World> {
         counted.repeats,
         counted.longest_wait_after(begun)
     );
-    assert_eq!(counted.lost, 0, "{:?}", counted.answered);
+    assert!(counted.lost.is_empty(), "{:?}", counted.lost);
     // On a machine that is busy enough somebody may not answer in time, and is asked again: hardly ever.
     assert!(
         counted.repeats * 50 <= counted.sections(),

@@ -65,10 +65,10 @@ pub async fn count_through_in<F>(
         "{what}: {} sections, {} repeats, {} lost, the longest wait after it {longest:.1?}",
         counted.sections(),
         counted.repeats,
-        counted.lost
+        counted.lost.len()
     );
-    for answered in &counted.answered {
-        eprintln!("{what}: lost: {answered}");
+    for lost in &counted.lost {
+        eprintln!("{what}: lost: {lost}");
     }
     assert!(longest < WAIT_MAX, "{what}: somebody waited {longest:?}");
 }
@@ -178,7 +178,7 @@ async fn a_cassandra_that_is_silent_for_6_s_costs_no_replica_its_life_and_nobody
         );
         assert!(!log.contains("is fenced for good"), "{log}");
     }
-    assert_eq!(counted.lost, 0, "{:?}", counted.answered);
+    assert!(counted.lost.is_empty(), "{:?}", counted.lost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,6 +194,6 @@ async fn replicas_that_cannot_call_each_other_find_a_way_through_the_store() {
         "replicas that cannot call each other: {} sections, {} repeats, {} lost",
         counted.sections(),
         counted.repeats,
-        counted.lost
+        counted.lost.len()
     );
 }
