@@ -3,6 +3,7 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod raced;
 mod reach;
 mod suspects;
 mod values;
@@ -31,6 +32,7 @@ use self::counted::Counted;
 pub use self::counted::Sent;
 pub use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::raced::{Unanswered, raced};
 use self::reach::Silent;
 use self::suspects::Suspects;
 use self::values::rows;
@@ -41,6 +43,8 @@ use crate::value::{Row, Value};
 
 /// After how long without an answer a read or a put is sent to another node as well.
 const SPECULATE_AFTER: Duration = Duration::from_millis(200);
+/// After how long without an answer of its node a transaction that may be sent twice is sent to another one as well.
+const RACE_AFTER: Duration = Duration::from_millis(300);
 /// How often each connection is looked at …
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
@@ -54,6 +58,9 @@ const AGREEMENT_MAX: Duration = Duration::from_secs(60);
 pub enum Use {
     /// A lightweight transaction: never repeated by the driver, which could not know what became of it.
     Cas,
+    /// One that may be sent twice: whoever sent it sees by what is there whether it took effect, also where the answer says
+    /// that it did not. Where a node does not answer, another one is asked as well.
+    RacedCas,
     /// A read that first settles the transactions that are in flight.
     SerialRead,
     /// A read of what a majority has. May be sent twice.
@@ -215,7 +222,7 @@ impl Driver {
             }
         };
         match usage {
-            Use::Cas => prepared.set_is_idempotent(false),
+            Use::Cas | Use::RacedCas => prepared.set_is_idempotent(false),
             Use::SerialRead => {
                 prepared.set_is_idempotent(false);
                 prepared.set_consistency(match self.majority {
@@ -242,7 +249,9 @@ impl Driver {
     ) -> Result<Vec<Row>, Fault> {
         self.counted.one(statement.usage);
         let answer = match statement.usage {
-            Use::Cas | Use::SerialRead => self.coordinated(&statement.prepared, values).await?,
+            Use::Cas | Use::RacedCas | Use::SerialRead => {
+                self.coordinated(statement, values).await?
+            }
             Use::Read | Use::AnyRead => {
                 let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault)?
@@ -310,33 +319,32 @@ impl Driver {
     /// writes to a key prefers the same node, which spares them contention.
     async fn coordinated(
         &self,
-        prepared: &PreparedStatement,
+        statement: &Statement,
         values: &[Value],
     ) -> Result<QueryResult, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
-        for (node, shard) in self.coordinators(prepared, values)? {
-            let mut there = prepared.clone();
-            let (id, address) = (node.host_id, node.address);
-            there.set_load_balancing_policy(Some(only(node, Some(shard))));
-            match self.session.execute_unpaged(&there, values).await {
-                Ok(answer) => {
-                    self.suspects.answered(id);
-                    return Ok(answer);
+        let nodes = self.coordinators(&statement.prepared, values)?;
+        let mut nodes = nodes.iter().peekable();
+        while let Some(first) = nodes.next() {
+            let ask = |at| self.ask(at, &statement.prepared, values);
+            let answered = match nodes.peek() {
+                Some(second) if statement.usage == Use::RacedCas => {
+                    let instead = || async {
+                        let answered = ask(second).await;
+                        if answered.is_ok() {
+                            self.note_time_out(first);
+                        }
+                        answered
+                    };
+                    raced(ask(first), self.is_silent(first), instead).await
                 }
-                Err(error) => {
-                    let unreached = matches!(
-                        error,
-                        ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan
-                    );
-                    if is_answer(&error) {
-                        self.suspects.answered(id);
-                    } else if matches!(error, ExecutionError::RequestTimeout(_)) {
-                        let session = Arc::clone(&self.session);
-                        let probe = move || nodes::probe(Arc::clone(&session), id);
-                        self.suspects.timed_out(id, address.to_string(), probe);
-                    }
-                    refused = fault(error);
-                    if !unreached {
+                Some(_) | None => ask(first).await,
+            };
+            match answered {
+                Ok(answer) => return Ok(answer),
+                Err(unanswered) => {
+                    refused = unanswered.fault;
+                    if !unanswered.is_unreached {
                         break;
                     }
                 }
@@ -345,13 +353,63 @@ impl Driver {
         Err(refused)
     }
 
+    /// Executes a statement at this node.
+    async fn ask(
+        &self,
+        at: &Coordinator,
+        prepared: &PreparedStatement,
+        values: &[Value],
+    ) -> Result<QueryResult, Unanswered> {
+        let mut there = prepared.clone();
+        let id = at.node.host_id;
+        there.set_load_balancing_policy(Some(only(Arc::clone(&at.node), Some(at.shard))));
+        let error = match self.session.execute_unpaged(&there, values).await {
+            Ok(answer) => {
+                self.suspects.answered(id);
+                return Ok(answer);
+            }
+            Err(error) => error,
+        };
+        let is_unreached = matches!(
+            error,
+            ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan
+        );
+        if is_answer(&error) {
+            self.suspects.answered(id);
+        } else if matches!(error, ExecutionError::RequestTimeout(_)) {
+            self.note_time_out(at);
+        }
+        Err(Unanswered {
+            fault: fault(error),
+            is_unreached,
+        })
+    }
+
+    fn note_time_out(&self, at: &Coordinator) {
+        let (id, address) = (at.node.host_id, at.node.address);
+        let session = Arc::clone(&self.session);
+        let probe = move || nodes::probe(Arc::clone(&session), id);
+        self.suspects.timed_out(id, address.to_string(), probe);
+    }
+
+    /// Returns once a node has answered no transaction for a while, whoever asked: one that is only slow is not raced.
+    async fn is_silent(&self, at: &Coordinator) {
+        loop {
+            let since = tokio::time::Instant::now();
+            tokio::time::sleep(RACE_AFTER).await;
+            if !self.suspects.answered_since(at.node.host_id, since) {
+                return;
+            }
+        }
+    }
+
     /// The connected replicas of a key: those of the preferred datacenter first, those that hang last, else
     /// in the order of the ring.
     fn coordinators(
         &self,
         prepared: &PreparedStatement,
         values: &[Value],
-    ) -> Result<Vec<(Arc<Node>, Shard)>, Fault> {
+    ) -> Result<Vec<Coordinator>, Fault> {
         let no_token = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
         let token = prepared.calculate_token(&values);
         let token = token.map_err(|error| no_token(&error))?;
@@ -370,14 +428,23 @@ impl Driver {
             .into_replicas_ordered()
             .into_iter()
             .filter(|(node, _)| node.is_connected())
-            .map(|(node, shard)| (Arc::clone(node), shard))
+            .map(|(node, shard)| Coordinator {
+                node: Arc::clone(node),
+                shard,
+            })
             .collect();
-        replicas.sort_by_cached_key(|(node, _)| {
+        replicas.sort_by_cached_key(|Coordinator { node, .. }| {
             let far = self.datacenter.is_some() && node.datacenter != self.datacenter;
             (self.suspects.avoids(node.host_id), far)
         });
         Ok(replicas)
     }
+}
+
+/// A node that transactions on a key may be sent to.
+struct Coordinator {
+    node: Arc<Node>,
+    shard: Shard,
 }
 
 fn only(

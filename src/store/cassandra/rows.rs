@@ -154,6 +154,8 @@ impl<A: Asks> Rows<'_, A> {
             Ok(false) => {
                 open.close();
                 match self.met(old.version).await {
+                    // It was sent twice, and the other one took effect before: nobody else makes the same change.
+                    Ok(Some(state)) if state == *new => Swap::Applied,
                     Ok(state) => Swap::Conflict(state),
                     Err(error) => Swap::NotStarted(error),
                 }

@@ -198,8 +198,8 @@ impl Cql {
     /// How it is executed.
     pub(super) fn usage(&self) -> Use {
         match self {
-            Cql::Swap(..)
-            | Cql::OpenSession
+            Cql::Swap(..) => Use::RacedCas,
+            Cql::OpenSession
             | Cql::SwapSession
             | Cql::ForgetSession
             | Cql::Announce

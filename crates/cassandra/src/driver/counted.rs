@@ -26,7 +26,7 @@ impl Counted {
         let counter = match usage {
             Use::Read | Use::AnyRead | Use::SerialRead => &self.reads,
             Use::Write => &self.writes,
-            Use::Cas => &self.transactions,
+            Use::Cas | Use::RacedCas => &self.transactions,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

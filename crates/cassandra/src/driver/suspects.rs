@@ -35,6 +35,8 @@ pub(super) enum Probed {
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     nodes: Mutex<HashMap<Uuid, Suspect>>,
+    /// When each node answered last.
+    answers: Mutex<HashMap<Uuid, Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,8 +106,23 @@ impl Suspects {
         });
     }
 
+    /// Whether this node answered a request after this moment.
+    pub(super) fn answered_since(&self, node: Uuid, since: Instant) -> bool {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.get(&node).is_some_and(|at| *at > since)
+    }
+
+    fn note_answer(&self, node: Uuid) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.len() >= SUSPECTS_MAX && !answers.contains_key(&node) {
+            answers.clear();
+        }
+        answers.insert(node, Instant::now());
+    }
+
     /// The node answered a request, whatever it said.
     pub(super) fn answered(&self, node: Uuid) {
+        self.note_answer(node);
         let suspect = self.lock().remove(&node);
         note_return(node, suspect.and_then(|suspect| suspect.avoided));
     }
