@@ -17,6 +17,9 @@ pub struct Limits {
     pub value_bytes_max: usize,
     /// The largest value that the home of a key remembers, in bytes; 0 for none.
     pub remembered_value_bytes_max: usize,
+    /// How much all values together take that this replica remembers, in bytes. Above that those that were not used for longest
+    /// are forgotten.
+    pub remembered_bytes_max: usize,
     /// The largest gRPC message, in bytes. Must leave room for a value.
     pub message_bytes_max: usize,
     /// The longest owner label, in bytes.
@@ -65,6 +68,7 @@ impl Default for Limits {
             key_bytes_max: Key::BYTES_MAX,
             value_bytes_max: 1024 * 1024,
             remembered_value_bytes_max: 64 * 1024,
+            remembered_bytes_max: 128 * 1024 * 1024,
             message_bytes_max: 1024 * 1024 + 64 * 1024,
             owner_bytes_max: 128,
             reason_bytes_max: 256,

@@ -299,11 +299,6 @@ impl Config {
         if self.store.kind == StoreKind::Cassandra {
             wrong.extend(self.limits.check_shared().err());
         }
-        if self.store.kind == StoreKind::Embedded {
-            wrong.extend(self.write_back().into_iter().map(|table| {
-                format!("commit (of table {table}): write-back needs store.kind = \"cassandra\"")
-            }));
-        }
         self.peers.check(self.store.kind, self.insecure, &mut wrong);
         if self.shutdown_grace > Span::from_secs(3600) {
             wrong.push("shutdown_grace must be at most 1h".to_owned());

@@ -459,7 +459,7 @@ pub fn describe_end(ended: &EndedAs) -> String {
     match ended {
         EndedAs::Released => "it was released".to_owned(),
         EndedAs::NoLongerKept => {
-            "it ended so long ago that the reason is no longer kept".to_owned()
+            "it ended long ago, or was lost with the replica that served its key: nothing is kept of it".to_owned()
         }
         EndedAs::Lost(EndReason::Expired) => {
             "it expired: its client sent no renewal for its TTL".to_owned()

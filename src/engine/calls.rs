@@ -116,11 +116,10 @@ impl Engine {
                 (renewed.ttl, renewed.valid_for)
             }
         };
-        let durable = lease.durable;
         Ok(Validity {
             ttl,
-            valid_for: replica.promise(valid_for, durable),
-            durable,
+            valid_for: replica.promise(valid_for, lease.promised_until),
+            durable: lease.durable,
         })
     }
 

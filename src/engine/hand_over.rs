@@ -36,27 +36,37 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
     }
 }
 
-/// Whether a lock is held here by memory alone: one that the next home would end at once.
+/// Whether anything was promised here by memory alone that may still count: the next home would end it at once.
 pub(super) fn keeps_volatile(replica: &Replica) -> bool {
+    let now = replica.clock.boot();
     replica.keys.all().any(|cell| {
-        let slot = cell.slot();
-        let holder = slot.machine.state().and_then(|state| state.holder());
-        holder.is_some_and(|holder| !slot.machine.is_durable(holder.seq))
+        let mut slot = cell.slot();
+        slot.is_silent(now) || slot.machine.has_volatile()
     })
 }
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {
-    let Some(peer) = replica.membership.next_ranked(&id, &replica.zone) else {
-        return;
-    };
-    let answered = replica.ask(&id, Call::HandOver { to: peer.id }, None);
+    if let Some(peer) = replica.membership.next_ranked(&id, &replica.zone) {
+        hand_over_to(replica, &id, &peer).await;
+    }
+}
+
+/// Hands a key over to this replica. Whether it is the home then.
+pub(super) async fn hand_over_to(replica: &Arc<Replica>, id: &Arc<KeyId>, peer: &Peer) -> bool {
+    let answered = replica.ask(id, Call::HandOver { to: peer.id }, None);
     let Ok(mut asking) = answered else {
-        return;
+        return false;
     };
     match asking.answer().await {
-        Ok(Answer::HandedOver(home)) => tell(replica, &peer, &id, home),
-        Ok(_) => {}
-        Err(error) => tracing::debug!(key = %id, ?error, "a key could not be handed over"),
+        Ok(Answer::HandedOver(home)) => {
+            tell(replica, peer, id, home);
+            home.replica == peer.id
+        }
+        Ok(_) => false,
+        Err(error) => {
+            tracing::debug!(key = %id, ?error, "a key could not be handed over");
+            false
+        }
     }
 }
 

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use super::remembered::RememberedValue;
 use super::sessions::OpenCall;
 use super::time::AlarmAt;
+use super::users::Users;
 use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Machine};
 use crate::lock::{KeyId, Seq, SessionId};
 
@@ -66,8 +68,16 @@ pub(super) struct Slot {
     /// Nothing is answered before, by CLOCK_BOOTTIME: what a machine that is lost promised by its memory alone is past by
     /// then (H11).
     pub silent_until: Option<Duration>,
+    /// A machine was lost, and since when nothing is answered is still to be noted.
+    pub silence_due: bool,
     /// It is no longer in the registry: look it up anew.
     pub removed: bool,
+    /// The value that its machine remembers, as it was counted.
+    pub value: Option<RememberedValue>,
+    /// From where it is used.
+    pub users: Users,
+    /// It stands among those that are looked at for room.
+    pub is_queued: bool,
 }
 
 /// One key.
@@ -94,9 +104,18 @@ impl KeyCell {
                 served: None,
                 is_lost: false,
                 silent_until: None,
+                silence_due: false,
                 removed: false,
+                value: None,
+                users: Users::default(),
+                is_queued: false,
             }),
         }
+    }
+
+    /// The slot, unless somebody has it now.
+    pub fn try_slot(&self) -> Option<MutexGuard<'_, Slot>> {
+        self.slot.try_lock().ok()
     }
 
     /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
@@ -121,6 +140,7 @@ impl Slot {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
         self.is_lost = true;
+        self.silence_due = true;
         self.calls.clear();
         self.lost_sessions.append(&mut self.sessions);
     }
@@ -128,7 +148,7 @@ impl Slot {
     /// Whether what was promised by memory alone may still count.
     pub fn is_silent(&mut self, now: Duration) -> bool {
         self.silent_until.take_if(|until| *until <= now);
-        self.silent_until.is_some()
+        self.silence_due || self.silent_until.is_some()
     }
 
     /// Notes whether this replica is the home.
@@ -150,12 +170,17 @@ impl Slot {
 
     /// Whether nobody works at it.
     fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.machine.is_idle() && !self.is_lost
+        self.machine.is_idle() && self.is_free()
     }
 
     /// Whether nothing is lost if it is forgotten.
     pub fn is_forgettable(&self) -> bool {
-        self.calls.is_empty() && self.machine.is_forgettable() && !self.is_lost
+        self.machine.is_forgettable() && self.is_free()
+    }
+
+    /// Whether nobody waits here, and nothing need be remembered of a machine that is lost.
+    fn is_free(&self) -> bool {
+        self.calls.is_empty() && !self.is_lost
     }
 }
 

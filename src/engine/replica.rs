@@ -14,6 +14,7 @@ use super::peers::Peers;
 use super::requests::Requests;
 use super::sessions::Sessions;
 use super::time::Time;
+use super::values::Values;
 use crate::clock::{Clock, Ids};
 use crate::key::machine::{CommitRules, KeyLimits};
 use crate::key::{CommitMode, Reserve};
@@ -29,7 +30,9 @@ pub(super) struct Replica {
     /// Its row, as it announced itself.
     pub row: ReplicaRow,
     /// Where it runs.
-    pub zone: String,
+    pub zone: Arc<str>,
+    /// When it began, by CLOCK_BOOTTIME.
+    pub began: Duration,
     pub tables: BTreeSet<TableName>,
     /// Those whose keys are answered from memory, and committed later (H5).
     pub write_back: BTreeSet<TableName>,
@@ -43,6 +46,7 @@ pub(super) struct Replica {
     pub membership: Arc<Membership>,
     pub time: Arc<Time>,
     pub keys: Keys,
+    pub values: Values,
     pub sessions: Arc<Sessions>,
     /// Keys that are asked for through the store.
     pub requests: Requests,
@@ -78,11 +82,19 @@ pub(super) struct Counters {
     pub unknown: AtomicU64,
     /// What one that took effect takes lately, in microseconds.
     pub commit_us: AtomicU64,
+    /// Those that are on their way.
+    pub open: AtomicU64,
 }
 
 impl Counters {
     pub fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// A compare-and-swap is on its way.
+    pub fn open_commit(&self) -> OpenCommit<'_> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        OpenCommit(&self.open)
     }
 
     /// A compare-and-swap that took effect took so long; the last eight or so count.
@@ -94,34 +106,71 @@ impl Counters {
     }
 }
 
-/// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer.
+/// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer; and after so much
+/// more as more commits are on their way, so that slow sections make no storm of them.
 const KEEP_AFTER: Duration = Duration::from_millis(100);
+/// For how long a process that has the store alone promises a lock by its memory alone: the next one waits for that.
+const ALONE_PROMISE: Duration = Duration::from_secs(1);
+/// So many on their way make it twice as long.
+const COMMITS_AT_ONCE: u64 = 64;
+
+/// How long a holder has held its key before it becomes durable, where a commit takes so long and so many are on their way.
+fn keep_after(commit: Duration, open: u64) -> Duration {
+    let usual = KEEP_AFTER.max(commit.saturating_mul(4));
+    let more = u32::try_from(open / COMMITS_AT_ONCE).unwrap_or(u32::MAX);
+    usual.saturating_mul(more.saturating_add(1))
+}
+
+/// A compare-and-swap that is on its way until this is dropped.
+pub(super) struct OpenCommit<'a>(&'a AtomicU64);
+
+impl Drop for OpenCommit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Replica {
     /// How the keys of this table are committed.
     pub fn commit_rules(&self, table: &TableName) -> CommitRules {
         let commit = Duration::from_micros(self.counters.commit_us.load(Ordering::Relaxed));
         CommitRules {
-            mode: match self.write_back.contains(table) && self.store.cluster.is_some() {
+            mode: match self.write_back.contains(table) {
                 true => CommitMode::WriteBack(Reserve::default()),
                 false => CommitMode::WriteThrough,
             },
-            keep_after: KEEP_AFTER.max(commit * 4),
+            keep_after: keep_after(commit, self.counters.open.load(Ordering::Relaxed)),
         }
     }
 
     /// For how long this replica may answer if no other heartbeat comes through: until then nobody takes its keys over.
     pub fn sure_for(&self) -> Duration {
-        let until = self.membership.sure_until().unwrap_or_default();
-        until.saturating_sub(self.clock.boot())
+        self.sure_until().saturating_sub(self.clock.boot())
     }
 
-    /// For how long a lock may be promised that is safe from expiry for so long: one that a crash of this replica would end,
-    /// no longer than nobody takes its keys over (H7).
-    pub fn promise(&self, valid_for: Duration, durable: bool) -> Duration {
-        match durable {
-            true => valid_for,
-            false => valid_for.min(self.sure_for()),
+    /// The same, by CLOCK_BOOTTIME.
+    pub fn sure_until(&self) -> Duration {
+        match self.store.cluster {
+            Some(_) => self.membership.sure_until().unwrap_or_default(),
+            None => self.clock.boot().saturating_add(ALONE_PROMISE),
+        }
+    }
+
+    /// How long a process that has the store alone waits before it serves a key that the process before it may have promised
+    /// by its memory alone.
+    pub fn left_of_the_one_before(&self) -> Duration {
+        match self.store.cluster {
+            Some(_) => Duration::ZERO,
+            None => (self.began + ALONE_PROMISE).saturating_sub(self.clock.boot()),
+        }
+    }
+
+    /// For how long a lock may be promised that is safe from expiry for so long, and from a crash of this replica until then
+    /// (H7).
+    pub fn promise(&self, valid_for: Duration, until: Option<Duration>) -> Duration {
+        match until {
+            None => valid_for,
+            Some(until) => valid_for.min(until.saturating_sub(self.clock.boot())),
         }
     }
 
@@ -166,4 +215,20 @@ impl Replica {
 pub(super) fn note_moved(moved: &AtomicU64, clock: &dyn Clock) {
     let now = u64::try_from(clock.boot().as_millis()).unwrap_or(u64::MAX);
     moved.store(now, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_commits_are_on_their_way_the_longer_a_holder_stays_volatile() {
+        let ms = Duration::from_millis;
+        assert_eq!(keep_after(ms(5), 0), ms(100));
+        assert_eq!(keep_after(ms(50), 63), ms(200));
+        assert_eq!(keep_after(ms(50), 64), ms(400));
+        assert_eq!(keep_after(ms(5), 6_400), ms(10_100));
+        let longest = keep_after(Duration::MAX, u64::MAX);
+        assert!(longest >= Duration::from_secs(3_600), "{longest:?}");
+    }
 }

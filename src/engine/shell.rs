@@ -78,6 +78,10 @@ impl Replica {
         if slot.removed {
             return Err(listener);
         }
+        if slot.silence_due {
+            // A panic outside of the machine lost it.
+            self.keep_silent(cell, &mut slot);
+        }
         if slot.is_silent(self.clock.boot()) {
             let why =
                 "what this replica knew of the key was lost, and what it promised is not past";
@@ -92,6 +96,8 @@ impl Replica {
         let id = CallId(slot.next_call);
         slot.next_call += 1;
         slot.used = self.clock.boot();
+        let now = slot.used;
+        self.values.expire(&mut slot, now);
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())
             .map(|session| self.sessions.open_call(session));
@@ -104,7 +110,6 @@ impl Replica {
         let of = call.of_entry();
         self.run(cell, &mut slot, Event::Call { id, call });
         if let Some(entry) = of {
-            let now = slot.used;
             slot.note_served(entry, now);
         }
         self.leave(cell, slot);
@@ -127,6 +132,7 @@ impl Replica {
         let is_forgettable = slot.is_forgettable();
         let is_removed = slot.removed;
         drop(slot);
+        self.values.trim();
         if is_forgettable && !is_removed {
             self.keys.forget(cell);
         }
@@ -180,7 +186,11 @@ impl Replica {
         if catch_unwind(run).is_err() {
             self.lose(cell, slot);
         }
-        slot.note_home(self.clock.boot());
+        let now = self.clock.boot();
+        slot.note_home(now);
+        if !slot.removed {
+            self.values.note(cell, slot, now);
+        }
     }
 
     fn run_all(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot, event: Event) {
@@ -194,6 +204,7 @@ impl Replica {
                 replica: self.id,
                 now: self.time.now(),
                 now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
+                sure_until: self.sure_until(),
                 is_alone: self.store.cluster.is_none(),
                 commit,
                 limits,
@@ -250,7 +261,9 @@ impl Replica {
             }
             Effect::Report(report) => {
                 if let Report::Contradicted { .. } = report {
-                    self.keep_silent(cell, slot);
+                    slot.is_lost = true;
+                    let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
+                    self.take_over_later(cell, lost_for);
                 }
                 self.report(cell, slot, &report);
             }
@@ -297,9 +310,14 @@ impl Replica {
             return;
         }
         tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
+        self.take_over_later(cell, lost_for);
+    }
+
+    /// Takes a key over from this replica itself, unless the next call does so before.
+    fn take_over_later(self: &Arc<Self>, cell: &Arc<KeyCell>, after: Duration) {
         let (replica, cell) = (Arc::clone(self), Arc::clone(cell));
         tokio::spawn(async move {
-            replica.clock.sleep(lost_for).await;
+            replica.clock.sleep(after).await;
             let call = Call::TakeOver { from: replica.id };
             if let Err(error) = replica.asked(&cell.id, call).await {
                 tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
@@ -313,6 +331,7 @@ impl Replica {
     /// What was known of a key is lost: nothing is answered until all that was promised by memory alone is past (H11). For
     /// how long that is.
     fn keep_silent(&self, cell: &KeyCell, slot: &mut Slot) -> Duration {
+        slot.silence_due = false;
         match self.commit_rules(&cell.id.table).mode {
             CommitMode::WriteThrough => Duration::ZERO,
             CommitMode::WriteBack(_) => {
@@ -406,7 +425,12 @@ impl Replica {
             false => self.store.keys.load(id).await,
         };
         let (state, past) = match loaded.map_err(reason)? {
-            Some(state) => (state, None),
+            Some(state) => {
+                if state.may_be_behind() {
+                    self.clock.sleep(self.left_of_the_one_before()).await;
+                }
+                (state, None)
+            }
             // A key without a row may have a value: of a table that was made anew, or written by others (I2).
             None => {
                 let cell = self.store.data.read_data(id).await.map_err(reason)?;
@@ -421,6 +445,7 @@ impl Replica {
 
     async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
         let counters = &self.counters;
+        let _open = counters.open_commit();
         let sent = self.clock.boot();
         match self.store.keys.compare_and_swap(id, old, new).await {
             Swap::Applied => {

@@ -17,6 +17,7 @@ use super::replica::{EngineLogThrottles, Replica};
 use super::requests::Requests;
 use super::sessions::{self, SessionTable, Sessions};
 use super::time::Time;
+use super::values::Values;
 use super::{recover, sweep, tasks};
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
@@ -271,7 +272,8 @@ impl EngineShared {
                 heartbeat: 0,
                 life: Life::Up(1),
             },
-            zone: options.zone.clone(),
+            zone: options.zone.as_str().into(),
+            began: options.clock.boot(),
             moved,
             tables: self.tables.clone(),
             write_back: options.write_back.clone(),
@@ -287,6 +289,7 @@ impl EngineShared {
                 session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
             },
             keys: Keys::new(limits.active_keys_max),
+            values: Values::new(limits.remembered_bytes_max),
             requests: Requests::default(),
             sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),
             time,

@@ -69,12 +69,12 @@ impl Watch {
             if let Some(now) = now
                 && !self.has_seen(&now)
             {
-                if matches!(now, WatchEvent::Held { .. }) {
-                    self.ask_validity().await;
+                let is_held = matches!(now, WatchEvent::Held { .. });
+                if !is_held || self.ask_validity().await {
+                    replica.sure().ok()?;
+                    self.seen = Some(now.clone());
+                    return Some(now);
                 }
-                replica.sure().ok()?;
-                self.seen = Some(now.clone());
-                return Some(now);
             }
             tokio::select! {
                 biased;
@@ -105,8 +105,18 @@ impl Watch {
         self.durable
     }
 
-    async fn ask_validity(&mut self) {
+    /// Asks how long it is safe. False where it does not hold the key any more, by what is known here.
+    async fn ask_validity(&mut self) -> bool {
         let replica = &self.watching.replica;
+        let until = {
+            let slot = self.watching.cell.slot();
+            let holder = slot.machine.state().and_then(|state| state.holder());
+            if holder.is_none_or(|holder| holder.seq != self.entry.seq) {
+                return false;
+            }
+            self.durable = slot.machine.is_durable(self.entry.seq);
+            (!self.durable).then(|| replica.sure_until())
+        };
         let valid_for = match self.lease.source {
             LeaseSource::Own { valid_for, .. } => valid_for,
             LeaseSource::Session(session) => {
@@ -114,9 +124,8 @@ impl Watch {
                 renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
             }
         };
-        let cell = &self.watching.cell;
-        self.durable = cell.slot().machine.is_durable(self.entry.seq);
-        self.valid_for = replica.promise(valid_for, self.durable);
+        self.valid_for = replica.promise(valid_for, until);
         tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
+        true
     }
 }

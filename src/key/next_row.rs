@@ -76,8 +76,13 @@ pub struct NextRow<'a> {
     pub mode: CommitMode,
     /// Who survives the home.
     pub survivors: Survivors,
+    /// Entries that may be granted without the row knowing are listed as well, so that it knows of the ends beyond them.
+    pub lists_volatile: bool,
     /// How many entries may be added and deleted.
     pub changes_max: usize,
+    /// How many seqs the row may come to know of: those that ended unknown to it are written as well, where they stand
+    /// between live ones.
+    pub seqs_max: u64,
     /// The wall clock in microseconds since 1970, unless it is wrong.
     pub now_us: Option<u64>,
 }
@@ -157,10 +162,13 @@ impl NextRow<'_> {
         // Where all may be granted without the row knowing, it need not list them.
         let adds = match self.survivors {
             Survivors::All | Survivors::Holder => true,
-            Survivors::Behind(first) => first < state.entries.len(),
+            Survivors::Behind(first) => self.lists_volatile || first < state.entries.len(),
         };
         let mut listed = VecDeque::with_capacity(state.entries.len());
         let mut changes = 0;
+        // Below the head nothing is written.
+        let head = state.entries.front().map_or(state.next, |first| first.seq);
+        let seqs_end = Seq(self.row.next.max(head).0.saturating_add(self.seqs_max));
         let mut next = None;
         let mut before = self.row.entries.iter().peekable();
         for entry in &state.entries {
@@ -169,7 +177,7 @@ impl NextRow<'_> {
             }
             if before.next_if(|e| e.seq == entry.seq).is_some() {
                 listed.push_back(Arc::clone(entry));
-            } else if adds && next.is_none() && changes < self.changes_max {
+            } else if adds && next.is_none() && changes < self.changes_max && entry.seq < seqs_end {
                 changes += 1;
                 listed.push_back(Arc::clone(entry));
             } else {
@@ -182,6 +190,10 @@ impl NextRow<'_> {
         // One that is listed was listed before, and whatever is before it as well.
         let last = listed.back().map_or(Seq(0), |entry| entry.seq);
         let next = next.filter(|next| *next > last).unwrap_or(state.next);
+        let next = match next > seqs_end {
+            true => seqs_end.max(Seq(last.0 + 1)),
+            false => next,
+        };
         (listed, next)
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use super::calls::{AcquireLock, ReleaseLock, UnaryCall as _};
-use super::deadline::{Deadline, later};
+use super::deadline::later;
 use super::route::{Router, Served};
 use super::status;
 use super::stopping::Stopping;
@@ -19,7 +19,7 @@ pub async fn acquire(
     mut stopping: Stopping,
     request: Request<AcquireLockRequest>,
 ) -> Result<Response<AcquireLockResponse>, Status> {
-    let context = router.context(Deadline::of_request(request.extensions()));
+    let context = router.context(&request);
     let ask = request.into_inner();
     let release = ReleaseLockRequest {
         lock_ref: ask.lock_ref.clone(),

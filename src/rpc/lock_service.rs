@@ -115,9 +115,7 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
-        let context = self
-            .router
-            .context(Deadline::of_request(request.extensions()));
+        let context = self.router.context(&request);
         let lock_ref = parse::lock_ref(&request.into_inner().lock_ref)?;
         Span::current().record("lock_ref", display(lock_ref.without_grant()));
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
@@ -145,9 +143,7 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<Streaming<KeepAliveRequest>>,
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        let context = self
-            .router
-            .context(Deadline::of_request(request.extensions()));
+        let context = self.router.context(&request);
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
         let stream = keep_alive::stream(router, request.into_inner(), context, stopping);
         Ok(Response::new(Box::pin(stream)))

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use fermata::clock::SystemIds;
 use fermata::rpc::calls::{KeepAlive, UnaryCall as _};
-use fermata::rpc::deadline::Deadline;
 use fermata::rpc::route::Router;
 use fermata_proto::{EndReason, KeepAliveRequest};
 
@@ -21,7 +20,7 @@ async fn a_lock_ref_that_ends_while_its_key_is_asked_for_is_an_answer() {
     // The other one cannot be called.
     let engine: &fermata::engine::Engine = b;
     let router = Router::new(engine.clone(), Arc::new(SystemIds), None);
-    let context = router.context(Deadline::of_headers(&http::HeaderMap::new()));
+    let context = router.context(&tonic::Request::new(()));
     let ask = KeepAliveRequest {
         session: waiting.without_grant().to_string(),
     };

@@ -1,9 +1,13 @@
 //! What a home remembers of the value of a busy key, and when it must read it again.
 
+use std::time::Duration;
+
+use fermata::limits::Limits;
 use fermata::lock::Fence;
 use fermata::store::{Cell, DataStore as _};
 
 use super::faulty::Fault;
+use super::manual_clock::ManualClock;
 use super::replicas::{create, get, write};
 use super::shared::Service;
 use super::world::{World, call, key, put, soon, until};
@@ -132,4 +136,45 @@ async fn after_a_forced_end_the_value_is_read() {
     let next = world.create("k").await.lock_ref;
     let next = world.acquire(&next).await;
     assert_eq!(world.get(&next).await, Ok(Some("theirs".to_owned())));
+}
+
+#[tokio::test]
+async fn so_many_bytes_of_values_are_remembered_and_those_that_were_used_lately() {
+    let world = World::with(Limits {
+        remembered_bytes_max: 20 * 1_200,
+        ..Limits::default()
+    })
+    .await;
+    let mut held = Vec::new();
+    for n in 0..100 {
+        let one = world.create(&format!("k{n}")).await.lock_ref;
+        world.put(&one, &"x".repeat(1_000)).await.unwrap();
+        held.push(one);
+    }
+    world.store.forget_log();
+    for lately in held.iter().rev().take(10).rev() {
+        world.get(lately).await.unwrap();
+    }
+    assert_eq!(world.store.log().reads, 0);
+    for before in held.iter().take(50) {
+        world.get(before).await.unwrap();
+    }
+    assert_eq!(world.store.log().reads, 50);
+}
+
+#[tokio::test]
+async fn what_others_wrote_shows_after_a_minute() {
+    let clock = ManualClock::new();
+    let world = World::at(clock.clone()).await;
+    let held = world.engine.create(call("k", 3_600_000)).await.unwrap();
+    world.put(&held.lock_ref, "ours").await.unwrap();
+    world.store.forget_log();
+    clock.advance(Duration::from_secs(59)).await;
+    world.get(&held.lock_ref).await.unwrap();
+    assert_eq!(world.store.log().reads, 0);
+    clock.advance(Duration::from_secs(2)).await;
+    for _ in 0..5 {
+        assert_eq!(world.get(&held.lock_ref).await, Ok(Some("ours".to_owned())));
+    }
+    assert_eq!(world.store.log().reads, 1);
 }

@@ -76,6 +76,8 @@ pub struct StoreLink {
     held_back: Mutex<Option<(u32, SessionRow)>>,
     /// The session whose row is never read to the end.
     hung: Mutex<Option<SessionId>>,
+    /// Whoever reads a value next panics.
+    panics: Mutex<bool>,
 }
 
 impl StoreLink {
@@ -96,6 +98,7 @@ impl StoreLink {
             cuts_then: Mutex::default(),
             held_back: Mutex::default(),
             hung: Mutex::default(),
+            panics: Mutex::default(),
         })
     }
 
@@ -125,6 +128,11 @@ impl StoreLink {
 
     pub fn cut(&self, cut: bool) {
         *self.cut.lock().unwrap() = cut;
+    }
+
+    /// Whoever reads a value next panics.
+    pub fn panic_once(&self) {
+        *self.panics.lock().unwrap() = true;
     }
 
     pub fn mute(&self, mute: bool) {
@@ -309,6 +317,8 @@ impl KeyStore for StoreLink {
 #[async_trait]
 impl DataStore for StoreLink {
     async fn read_data(&self, id: &KeyId) -> Result<Option<Cell>, StoreError> {
+        let panics = std::mem::take(&mut *self.panics.lock().unwrap());
+        assert!(!panics, "a panic on command");
         self.open()?.store.read_data(id).await
     }
 

@@ -7,9 +7,9 @@ use fermata::limits::Limits;
 use fermata::lock::LockRef;
 
 use super::recorded::Engine;
-use super::replicas::{LONG, NO_WAIT, create};
+use super::replicas::{LONG, NO_WAIT, create, get, write};
 use super::shared::Service;
-use super::world::{call, key, put};
+use super::world::{call, key, put, until};
 
 /// Writes through this engine, whichever replica had the key before.
 async fn write_at(engine: &Engine, held: &mut LockRef) {
@@ -97,4 +97,39 @@ async fn a_key_that_its_home_forgot_is_given_to_whoever_asks_for_it_through_the_
         }
     }
     panic!("it is never given");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_key_moves_to_the_one_zone_that_uses_it() {
+    let service = Service::in_zones(&["east", "west"]).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    for _ in 0..100 {
+        a.served_for(&key("k"), "west");
+    }
+    // Not while somebody holds it.
+    write(a, &held, "in the east").await.unwrap();
+    assert!(a.home_here(&key("k")).is_some());
+    a.release(&held, None, 0).await.unwrap();
+    for zone in ["east", "west"].into_iter().cycle().take(100) {
+        a.served_for(&key("k"), zone);
+    }
+    // Nor while two zones want it, or one that has no replica.
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    a.release(&held, None, 0).await.unwrap();
+    for _ in 0..100 {
+        a.served_for(&key("k"), "north");
+    }
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    a.release(&held, None, 0).await.unwrap();
+    assert!(a.home_here(&key("k")).is_some());
+    for _ in 0..16 {
+        a.served_for(&key("k"), "west");
+    }
+    until("the key is in the west", || async {
+        b.home_here(&key("k")).is_some()
+    })
+    .await;
+    let there = create(b, call("k", 20_000)).await.lock_ref;
+    assert_eq!(get(b, &there).await, Ok(Some("in the east".to_owned())));
 }

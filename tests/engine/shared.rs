@@ -101,6 +101,14 @@ impl Service {
         service
     }
 
+    /// One replica in each of these zones.
+    pub async fn in_zones(zones: &[&str]) -> Service {
+        let (clock, none) = (Arc::new(SystemClock), BTreeSet::new());
+        let service = Service::with_zones(clock, &vec![TTL; zones.len()], &none, zones).await;
+        service.know_each_other().await;
+        service
+    }
+
     /// The same, all by this clock.
     pub async fn at(clock: Arc<dyn Clock>, replica_ttls: &[Duration]) -> Service {
         Service::with(clock, replica_ttls, &BTreeSet::new()).await
@@ -110,6 +118,16 @@ impl Service {
         clock: Arc<dyn Clock>,
         replica_ttls: &[Duration],
         write_back: &BTreeSet<TableName>,
+    ) -> Service {
+        Service::with_zones(clock, replica_ttls, write_back, &[]).await
+    }
+
+    /// In these zones, as far as there are so many.
+    async fn with_zones(
+        clock: Arc<dyn Clock>,
+        replica_ttls: &[Duration],
+        write_back: &BTreeSet<TableName>,
+        zones: &[&str],
     ) -> Service {
         let shared = Shared::new();
         let history = Recorder::new();
@@ -126,6 +144,7 @@ impl Service {
                 clock: Arc::clone(&clock),
                 replica_ttl,
                 write_back: write_back.clone(),
+                zone: zones.get(number).copied().unwrap_or_default().to_owned(),
                 ..service.options(&link, &address)
             })
             .await

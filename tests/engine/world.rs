@@ -1,5 +1,6 @@
 //! One replica on a fresh embedded store, which fails when told to.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub struct World {
     checked: CheckedAtEnd,
     limits: Limits,
     clock: Arc<dyn Clock>,
+    write_back: BTreeSet<TableName>,
 }
 
 pub fn key(text: &str) -> KeyId {
@@ -111,7 +113,25 @@ impl World {
         let history = Recorder::at(Arc::clone(&clock));
         let checked = history.checked_at_end("one replica");
         let directory = tempfile::tempdir().unwrap();
-        Self::on(directory, limits, clock, history, checked).await
+        Self::on(directory, limits, clock, history, checked, BTreeSet::new()).await
+    }
+
+    /// One that answers from memory.
+    pub async fn writing_back() -> World {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let history = Recorder::at(Arc::clone(&clock));
+        let checked = history.checked_at_end("one replica with write-back");
+        let directory = tempfile::tempdir().unwrap();
+        let tables = BTreeSet::from([TableName::default_table()]);
+        Self::on(
+            directory,
+            Limits::default(),
+            clock,
+            history,
+            checked,
+            tables,
+        )
+        .await
     }
 
     async fn on(
@@ -120,6 +140,7 @@ impl World {
         clock: Arc<dyn Clock>,
         history: Recorder,
         checked: CheckedAtEnd,
+        write_back: BTreeSet<TableName>,
     ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
@@ -131,8 +152,10 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         };
-        let engine = start(store.handles(), limits.clone(), Arc::clone(&clock)).await;
+        let tables = write_back.clone();
+        let engine = start(store.handles(), limits.clone(), Arc::clone(&clock), tables).await;
         World {
+            write_back,
             engine: Engine::new(engine, &history, "client"),
             store,
             directory,
@@ -161,10 +184,11 @@ impl World {
             history,
             checked,
             clock,
+            write_back,
             ..
         } = self;
         drop((engine, store));
-        Self::on(directory, limits, clock, history, checked).await
+        Self::on(directory, limits, clock, history, checked, write_back).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -249,14 +273,19 @@ impl World {
     }
 }
 
-pub async fn start(store: Store, limits: Limits, clock: Arc<dyn Clock>) -> fermata::engine::Engine {
+pub async fn start(
+    store: Store,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    write_back: BTreeSet<TableName>,
+) -> fermata::engine::Engine {
     fermata::engine::Engine::start(EngineOptions {
         store,
         clock,
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
-        write_back: std::collections::BTreeSet::new(),
+        write_back,
         limits,
         name: "test".to_owned(),
         zone: String::new(),

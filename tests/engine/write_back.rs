@@ -1,13 +1,15 @@
 //! Homes that answer from memory: what their clients are told (H5, H7), and what is left of it after a crash.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fermata::engine::EngineError;
+use fermata::engine::{CreatedLockRef, EngineError};
+use fermata::key::KeyState;
 use fermata::lock::EndedAs;
+use fermata::store::Life;
 
 use super::replicas::{NO_WAIT, acquire, create, get, write};
 use super::shared::{Service, TTL};
-use super::world::{call, key, until};
+use super::world::{World, call, key, until};
 
 /// Nobody is promised more than this by memory alone.
 const BY_MEMORY_MAX: Duration = Duration::from_millis(1_800);
@@ -74,4 +76,109 @@ async fn a_crash_ends_what_only_memory_knew_and_keeps_what_was_written_under_it(
     assert_eq!(get(b, &next).await, Ok(Some("written".to_owned())));
     let still = acquire(b, &durable).await;
     assert!(still.grant > durable.grant);
+}
+
+/// The next one is taken in once what was promised to this one is past, and not before.
+async fn is_refused_until_its_promise_is_past(
+    service: &Service,
+    id: &str,
+    made: &CreatedLockRef,
+    sent: Instant,
+) {
+    until("the next one is taken in", || async {
+        let next = service.engine(0).create(call(id, 20_000)).await;
+        let passed = sent.elapsed();
+        let is_early = next.is_ok() && passed < made.valid_for;
+        assert!(!is_early, "{passed:?} of {:?}", made.valid_for);
+        next.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_lost_its_memory_serves_nobody_until_what_it_promised_is_past() {
+    let service = Service::writing_back(2).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let sent = Instant::now();
+    let made = create(a, call("k", 20_000)).await;
+    assert!(!made.durable);
+    link.panic_once();
+    let read = a.critical_get(&made.lock_ref, 0).await;
+    assert!(matches!(read, Err(EngineError::Unavailable(_))), "{read:?}");
+    is_refused_until_its_promise_is_past(&service, "k", &made, sent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_whose_row_was_replaced_serves_nobody_until_what_it_promised_is_past() {
+    let service = Service::writing_back(2).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let sent = Instant::now();
+    let made = create(a, call("k", 20_000)).await;
+    assert!(!made.durable);
+    // As a table that was restored shows it. The next commit, which makes the lock durable, meets it.
+    let row = link.state(&key("k")).await;
+    assert_eq!(row.kept, None, "a busy machine");
+    let other = KeyState {
+        version: row.version + 1,
+        ..row.clone()
+    };
+    link.put_state(&key("k"), &row, &other).await;
+    until("it noticed", || async {
+        a.acquire(&made.lock_ref, NO_WAIT, false).await.is_err()
+    })
+    .await;
+    is_refused_until_its_promise_is_past(&service, "k", &made, sent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lost_a_memory_and_stops_leaves_the_others_to_wait() {
+    let service = Service::writing_back(2).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let home = a.replica();
+    let made = create(a, call("k", 20_000)).await;
+    link.panic_once();
+    assert!(a.critical_get(&made.lock_ref, 0).await.is_err());
+    a.stop();
+    a.leave(Duration::from_secs(2)).await;
+    assert_eq!(
+        link.life(home),
+        Some(Life::Up(1)),
+        "others may take its keys at once"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_the_store_alone_waits_for_what_the_one_before_it_promised() {
+    let world = World::writing_back().await;
+    let sent = Instant::now();
+    let volatile = world.create("k").await;
+    assert!(!volatile.durable && volatile.valid_for <= Duration::from_secs(1));
+    world.put(&volatile.lock_ref, "written").await.unwrap();
+    let world = world.restart().await;
+    let next = world.create("k").await.lock_ref;
+    assert!(sent.elapsed() >= volatile.valid_for, "{:?}", sent.elapsed());
+    assert_eq!(world.get(&next).await, Ok(Some("written".to_owned())));
+    let lost = world.put(&volatile.lock_ref, "late").await;
+    assert_eq!(lost, Err(EngineError::Ended(EndedAs::NoLongerKept)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_lock_survives_the_process_that_has_the_store_alone() {
+    let world = World::writing_back().await;
+    let held = world.create("k").await.lock_ref;
+    until("the lock is durable", || async {
+        world
+            .engine
+            .acquire(&held, NO_WAIT, false)
+            .await
+            .unwrap()
+            .durable
+    })
+    .await;
+    let waiting = world.create("k").await.lock_ref;
+    let world = world.restart().await;
+    let again = world.acquire(&held).await;
+    assert!(again.grant > held.grant);
+    // Who came a moment ago was known to memory alone.
+    let _ = world.release(&waiting).await;
 }

@@ -38,6 +38,7 @@ impl World {
             replica: replica_id(r),
             now,
             now_us: (!replica.clock_is_wrong).then_some(0),
+            sure_until: Duration::ZERO,
             is_alone: false,
             commit: setup.commit,
             limits: &setup.limits,

@@ -50,6 +50,7 @@ fn context() -> CallContext {
     CallContext {
         deadline: Deadline::of_headers(&http::HeaderMap::new()),
         identity: "ann".to_owned(),
+        zone: "west".into(),
         limits: Arc::new(Limits::default()),
         ids: Arc::new(SystemIds),
     }
@@ -591,10 +592,8 @@ async fn a_create_is_one_call_wherever_it_is_made() {
             .await;
     }
     let heard = says.heard.lock().await;
-    let ids: Vec<String> = heard
-        .iter()
-        .map(|one| CreateLockRefRequest::decode(one.request.clone()).unwrap())
-        .map(|one| one.request_id)
-        .collect();
+    let id = |one| CreateLockRefRequest::decode(one).unwrap().request_id;
+    let ids: Vec<String> = heard.iter().map(|one| id(one.request.clone())).collect();
+    assert!(heard.iter().all(|one| one.zone == "west"));
     assert!(!ids[0].is_empty() && ids[0] == ids[1], "{ids:?}");
 }

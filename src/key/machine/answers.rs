@@ -68,7 +68,7 @@ impl Machine {
         let row = &serving.row;
         let nobodys = |decided: &mut Decided| match decided.rests_on {
             RestsOn::Seq(seq) => decided.call.is_none() && !row.may_list(seq),
-            RestsOn::EndOf(_) | RestsOn::Deleted(_) => decided.call.is_none(),
+            RestsOn::EndOf(_) | RestsOn::Recorded(_) => decided.call.is_none(),
         };
         let gone: Vec<Decided> = serving.decided.extract_if(.., nobodys).collect();
         for decided in gone.into_iter().rev() {

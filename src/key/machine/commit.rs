@@ -2,6 +2,7 @@
 //! whose outcome is not known is sent again as it is until a later version is known; it never changes what was decided (I6, H5).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::decided::RestsOn;
@@ -14,6 +15,8 @@ use crate::lock::{EndedAs, Liveness, Seq};
 
 /// How many entries one commit may add and delete.
 pub(super) const CHANGES_MAX: usize = 256;
+/// How many seqs beyond those that the row knows one commit may tell it of.
+pub(super) const SEQS_MAX: u64 = 2_048;
 
 impl Machine {
     /// Sends what the row is to have next.
@@ -73,6 +76,9 @@ impl Machine {
                 SwapOutcome::NotStarted(why) => {
                     let was_taken_back = serving.row.take_back();
                     serving.changed |= was_taken_back;
+                    if was_taken_back {
+                        serving.tidy_by(cx, Duration::ZERO);
+                    }
                     if was_taken_back {
                         self.hand_over_not_sent(out);
                     }
@@ -248,13 +254,22 @@ impl Serving {
         is_refused && volatile > 1 && !self.row.may_keep(holder.seq)
     }
 
+    /// Whether an end is waited for that the row does not know of yet.
+    fn is_end_to_record(&self) -> bool {
+        let is_recorded = |seq| self.row.is_recorded(seq);
+        let mut decided = self.decided.iter();
+        decided.any(|d| matches!(d.rests_on, RestsOn::Recorded(seq) if !is_recorded(seq)))
+    }
+
     /// Makes the next version of the row. None is in doubt.
     pub(super) fn make_commit(&mut self, cx: &Context<'_>, survivors: Survivors) {
         let next = NextRow {
             row: self.row.known(),
             mode: cx.commit.mode,
             survivors,
+            lists_volatile: self.is_end_to_record(),
             changes_max: CHANGES_MAX,
+            seqs_max: SEQS_MAX,
             now_us: cx.now_us,
         };
         let row = next.of(&self.state);

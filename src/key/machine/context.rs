@@ -15,6 +15,9 @@ pub struct Context<'a> {
     pub now: Observed,
     /// The wall clock in microseconds since 1970; `None` while it is known to be wrong (I2).
     pub now_us: Option<u64>,
+    /// Until when this replica may answer whatever becomes of its heartbeats, by CLOCK_BOOTTIME: nobody takes its keys over
+    /// before (H2).
+    pub sure_until: Duration,
     /// No other process can have the store open: every other home is gone.
     pub is_alone: bool,
     /// How the table of the key is committed.

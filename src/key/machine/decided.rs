@@ -31,8 +31,8 @@ pub(super) enum RestsOn {
     Seq(Seq),
     /// That it knows of the end of this entry, as far as it must.
     EndOf(Seq),
-    /// That it does not list this entry.
-    Deleted(Seq),
+    /// That it knows that this entry has ended.
+    Recorded(Seq),
 }
 
 /// An outcome that somebody waits for.

@@ -124,7 +124,7 @@ impl Machine {
             _ => return fail(call, KeyError::ChangingHome, out),
         };
         // Also the next home is to know of it.
-        let rests_on = RestsOn::Deleted(entry.seq);
+        let rests_on = RestsOn::Recorded(entry.seq);
         serving.decided.push(Decided {
             call: Some(call),
             reply: Reply::Forced {
@@ -145,7 +145,7 @@ impl Machine {
         let allowed = |decided: &mut Decided| match decided.rests_on {
             RestsOn::Seq(seq) => row.allows_seq(seq),
             RestsOn::EndOf(seq) => row.allows_end(seq, mode),
-            RestsOn::Deleted(seq) => !row.may_list(seq),
+            RestsOn::Recorded(seq) => row.is_recorded(seq),
         };
         let allowed: Vec<Decided> = serving.decided.extract_if(.., allowed).collect();
         let is_any = !allowed.is_empty();

@@ -258,8 +258,10 @@ impl std::fmt::Debug for Datum {
 pub struct LeaseStatus {
     /// By its own TTL, or by a session.
     pub source: LeaseSource,
-    /// It survives a crash of its home. One that does not is promised no longer than the home may answer (H7).
+    /// It survives a crash of its home, as what it is.
     pub durable: bool,
+    /// What is not the durable holder is promised no longer than to here, by CLOCK_BOOTTIME (H7).
+    pub promised_until: Option<Duration>,
 }
 
 /// What an entry lives by.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::commit::CHANGES_MAX;
+use super::commit::{CHANGES_MAX, SEQS_MAX};
 use super::context::Context;
 use super::event::{Answer, CallId, Effect, KeyError, fail};
 use super::holder::Claim;
@@ -67,8 +67,7 @@ impl Machine {
             self.send(out);
             return false;
         }
-        let fits = changes(&serving.state, serving.row.known()) <= CHANGES_MAX;
-        if !serving.decided.is_empty() || !fits {
+        if !serving.decided.is_empty() || !serving.fits_one_commit() {
             serving.make_commit(cx, Survivors::All);
             self.send(out);
             return false;
@@ -93,7 +92,9 @@ impl Machine {
             row: serving.row.known(),
             mode: CommitMode::WriteThrough,
             survivors: Survivors::All,
+            lists_volatile: true,
             changes_max: CHANGES_MAX,
+            seqs_max: SEQS_MAX,
             now_us: cx.now_us,
         };
         let row = Arc::new(next.of(&state));
@@ -178,6 +179,13 @@ impl Serving {
                 out.push(Effect::Attach { session, seq });
             }
         }
+    }
+
+    /// Whether one commit brings the row to what is known here.
+    fn fits_one_commit(&self) -> bool {
+        let (state, row) = (&self.state, self.row.known());
+        let from = row.next.max(state.head());
+        state.next.0 - from.0 <= SEQS_MAX && changes(state, row) <= CHANGES_MAX
     }
 
     /// Whether no read and no write of the value is in flight, those of a sync included.

@@ -51,7 +51,7 @@ pub use event::{
 };
 use hand_over::HandOver;
 use holder::Holder;
-use serving::Serving;
+use serving::{KnownValue, Serving};
 use take_over::Taking;
 
 use crate::key::KeyState;
@@ -178,6 +178,11 @@ impl Machine {
         is_free && is_quiet && is_empty
     }
 
+    /// Whether this replica is the home of a key that nobody locks or waits for, with nothing in flight.
+    pub fn serves_nobody(&self) -> bool {
+        matches!(self.role, Role::Serving(_)) && self.is_idle()
+    }
+
     /// The state of the key, where this replica is the home.
     pub fn state(&self) -> Option<&Arc<KeyState>> {
         match &self.role {
@@ -186,11 +191,40 @@ impl Machine {
         }
     }
 
+    /// The value, while it is known without reading it (H9).
+    pub fn known_value(&self) -> Option<Option<&Datum>> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => match &serving.value {
+                KnownValue::Known(datum) => Some(datum.as_ref()),
+                KnownValue::Unknown => None,
+            },
+            Role::Unread | Role::Taking(_) => None,
+        }
+    }
+
+    /// The next call that needs the value reads it.
+    pub fn forget_value(&mut self) {
+        if let Role::Serving(serving) | Role::HandingOver(serving, _) = &mut self.role {
+            serving.value = KnownValue::Unknown;
+        }
+    }
+
     /// Whether a hand-over is needed for the next home to have what this one has, and no more.
     pub fn is_to_hand_over(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
                 !serving.state.entries.is_empty() || serving.lists_ended()
+            }
+            Role::Unread | Role::Taking(_) => false,
+        }
+    }
+
+    /// Whether the next home would end an entry, for it has it from memory alone.
+    pub fn has_volatile(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                let mut entries = serving.state.entries.iter();
+                entries.any(|entry| !serving.row.is_durable(entry.seq))
             }
             Role::Unread | Role::Taking(_) => false,
         }

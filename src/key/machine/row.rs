@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::key::{CommitMode, KeyState};
+use crate::key::{CommitMode, Entry, KeyState};
 use crate::lock::Seq;
 
 /// A change that was sent, and may yet apply. It is sent again, as it is, until a later version is known: so of all that
@@ -97,6 +97,17 @@ impl KnownRow {
     /// Whether this entry may be listed.
     pub fn may_list(&self, seq: Seq) -> bool {
         self.each().any(|row| row.position(seq).is_some())
+    }
+
+    /// Whether the next home knows that this entry has ended.
+    pub fn is_recorded(&self, seq: Seq) -> bool {
+        seq < self.known.next && !self.may_list(seq)
+    }
+
+    /// Whether an entry of which this is so may be listed.
+    pub fn may_list_any(&self, is_so: impl Fn(&Entry) -> bool) -> bool {
+        self.each()
+            .any(|row| row.entries.iter().any(|entry| is_so(entry)))
     }
 
     /// Whether the end of this entry may be told: with write-through once the row does not have it any more; with write-back

@@ -217,7 +217,8 @@ impl Serving {
                 seq: entry.seq,
             }),
         }
-        if self.is_kept() {
+        let holder = self.holder.as_ref();
+        if holder.is_some_and(|holder| self.row.may_keep(holder.seq)) {
             self.tidy_by(cx, cx.commit.keep_after);
         }
     }
@@ -232,7 +233,7 @@ impl Serving {
     }
 
     /// With write-back the row is committed after this at the latest.
-    fn tidy_by(&mut self, cx: &Context<'_>, within: Duration) {
+    pub fn tidy_by(&mut self, cx: &Context<'_>, within: Duration) {
         if cx.commit.mode == CommitMode::WriteThrough {
             return;
         }
@@ -248,14 +249,15 @@ impl Serving {
 
     /// Whether the row lists what ended: it would come to life again at the next home.
     pub fn lists_ended(&self) -> bool {
-        let mut listed = self.row.known().entries.iter();
-        listed.any(|entry| self.state.position(entry.seq).is_none())
+        self.row
+            .may_list_any(|entry| self.state.position(entry.seq).is_none())
     }
 
     /// Whether nobody locks the key or waits for it, and nothing is in flight.
     pub fn is_idle(&self) -> bool {
         let is_quiet = self.ios.is_empty() && self.decided.is_empty() && self.detaching.is_empty();
-        self.state.entries.is_empty() && is_quiet && self.row.sent().is_none()
+        let is_empty = self.state.entries.is_empty() && !self.lists_ended();
+        is_empty && is_quiet && self.row.sent().is_none()
     }
 
     /// When the holder is to become durable: a while after it was told that it holds the key.
@@ -487,19 +489,25 @@ impl Serving {
     ) -> Result<LeaseStatus, KeyError> {
         let expired = || KeyError::Ended(EndedAs::Lost(EndReason::Expired));
         let durable = self.row.is_durable(seq);
+        // A waiter becomes a holder by memory alone before anybody asks again.
+        let is_bounded = cx.commit.mode != CommitMode::WriteThrough && !self.row.is_kept(seq);
+        let promised_until = (is_bounded || !durable).then_some(cx.sure_until);
+        let status = |source| LeaseStatus {
+            source,
+            durable,
+            promised_until,
+        };
         match self.state.entry(seq).map(|entry| entry.liveness) {
             None => Err(KeyError::NeverIssued),
             Some(Liveness::Session(session)) => {
                 out.push(Effect::RenewSession(session));
-                let source = LeaseSource::Session(session);
-                Ok(LeaseStatus { source, durable })
+                Ok(status(LeaseSource::Session(session)))
             }
             Some(Liveness::Own { .. }) => {
                 let lease = self.leases.get_mut(seq).ok_or_else(expired)?;
                 let valid_for = lease.renew(cx.now).ok_or_else(expired)?;
                 let ttl = lease.ttl();
-                let source = LeaseSource::Own { ttl, valid_for };
-                Ok(LeaseStatus { source, durable })
+                Ok(status(LeaseSource::Own { ttl, valid_for }))
             }
         }
     }

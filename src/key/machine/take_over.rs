@@ -70,6 +70,7 @@ impl Machine {
         if let Some(home) = found.home
             && home.replica == cx.replica
             && self.was_given(home)
+            && !found.may_be_behind()
         {
             let kept = found.kept;
             let state = KeyState::clone(&found);
@@ -195,7 +196,9 @@ impl Machine {
                     CommitMode::WriteBack(_) if kept.is_some() => Survivors::Holder,
                     CommitMode::WriteBack(_) => Survivors::Behind(1),
                 },
+                lists_volatile: false,
                 changes_max: usize::MAX,
+                seqs_max: u64::MAX,
                 now_us: cx.now_us,
             };
             let row = Arc::new(next.of(&state));

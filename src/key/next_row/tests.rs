@@ -57,7 +57,9 @@ fn next<'a>(row: &'a KeyState, mode: CommitMode, survivors: Survivors) -> NextRo
         row,
         mode,
         survivors,
+        lists_volatile: false,
         changes_max: 256,
+        seqs_max: 1_000,
         now_us: Some(NOW),
     }
 }
@@ -140,4 +142,25 @@ fn a_holder_that_does_not_fit_behind_what_ended_may_have_written_all_the_same() 
         assert_eq!((listed(&row), row.kept), (vec![2, 3], None));
         assert!(row.reserved.volatile_end > Seq(4));
     }
+}
+
+#[test]
+fn a_commit_tells_the_row_of_so_many_seqs_at_most_however_few_are_live() {
+    let mut state = state(1..=5_000);
+    // All but the holder and one in fifty ended before the row knew of them.
+    state.entries.retain(|e| e.seq.0 == 1 || e.seq.0 % 50 == 0);
+    let mut before = row();
+    let mut commits = 0;
+    while before.next < state.next {
+        let next = next(&before, CommitMode::WriteBack(RESERVE), Survivors::Holder);
+        let after = next.of(&state);
+        assert_eq!(after.check(), Ok(()));
+        assert!(after.next.0 - before.next.0 <= 1_000, "{:?}", after.next);
+        assert!(after.next > before.next, "no way forward");
+        assert!(after.entries.iter().all(|e| e.seq < after.next));
+        before = after;
+        commits += 1;
+    }
+    assert_eq!(commits, 5);
+    assert_eq!(before.entries, state.entries);
 }

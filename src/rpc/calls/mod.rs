@@ -39,6 +39,8 @@ pub struct CallContext {
     pub deadline: Deadline,
     /// Who asks, as far as the server knows.
     pub identity: String,
+    /// The zone that it comes from: as its caller says, else that of the replica that was asked. May be empty.
+    pub zone: Arc<str>,
     /// The limits in force.
     pub limits: Arc<Limits>,
     /// Makes the request_ids that callers leave out.

@@ -147,6 +147,7 @@ impl PeerClient {
             method: C::METHOD.into(),
             request: call.ask().encode_to_vec().into(),
             identity: context.identity.clone(),
+            zone: context.zone.to_string(),
         };
         let mut client = match self.client(to, call.waits()) {
             Ok(client) => client,

@@ -90,10 +90,11 @@ impl PeerRpc {
         tonic::service::interceptor::InterceptedService::new(server, knows_secret)
     }
 
-    fn context(&self, deadline: Deadline, identity: String) -> CallContext {
+    fn context(&self, deadline: Deadline, identity: String, zone: &str) -> CallContext {
         CallContext {
             deadline,
             identity,
+            zone: zone.into(),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
         }
@@ -127,6 +128,9 @@ impl PeerRpc {
         let home = target
             .key_id()
             .filter(|_| matches!(outcome, Outcome::Answer(_)));
+        if let Some(id) = &home {
+            self.engine.served_for(id, &context.zone);
+        }
         let home = home.and_then(|id| self.engine.home_here(&id));
         ForwardResponse {
             outcome: Some(outcome),
@@ -231,7 +235,7 @@ impl Peer for PeerRpc {
         let deadline = Deadline::of_request(request.extensions());
         let ask = request.into_inner();
         let method = ask.method();
-        let context = self.context(deadline, ask.identity);
+        let context = self.context(deadline, ask.identity, &ask.zone);
         let response = match self.is_meant(&ask.to) {
             Err(unable) => without_key(forward_response::Outcome::Unable(unable)),
             Ok(()) => match method {

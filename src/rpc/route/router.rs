@@ -20,6 +20,11 @@ use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
 use crate::rpc::peer::proto::ForwardWatchResponse;
 
+/// In which metadata a client may say in which zone it is: its keys move there, rather than to where it was asked (H8).
+const ZONE: &str = "fermata-zone";
+/// A longer one counts as none.
+const ZONE_BYTES_MAX: usize = 64;
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct Router {
@@ -52,11 +57,15 @@ impl Router {
         &self.limits
     }
 
-    /// What goes with a call of this deadline.
-    pub fn context(&self, deadline: Deadline) -> CallContext {
+    /// What goes with this call.
+    pub fn context<T>(&self, request: &Request<T>) -> CallContext {
+        let zone = request.metadata().get(ZONE);
+        let zone = zone.and_then(|zone| zone.to_str().ok());
+        let zone = zone.filter(|zone| zone.len() <= ZONE_BYTES_MAX);
         CallContext {
-            deadline,
+            deadline: Deadline::of_request(request.extensions()),
             identity: String::new(),
+            zone: zone.map_or_else(|| self.engine.zone(), Into::into),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
         }
@@ -67,7 +76,7 @@ impl Router {
         &self,
         request: Request<C::Ask>,
     ) -> Result<Response<C::Answer>, Status> {
-        let context = self.context(Deadline::of_request(request.extensions()));
+        let context = self.context(&request);
         let call = C::parse(request.into_inner(), &context)?;
         let answer_by = call.answer_by(&context);
         let served = self.make(&call, &context, answer_by).await?;
@@ -149,7 +158,11 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
     async fn serve_locally(&self) -> Result<Self::Answer, EngineError> {
         let engine = &self.router.engine;
         let answer = self.call.serve_locally(engine).await?;
-        let home = self.target.key_id().and_then(|id| engine.home_here(&id));
+        let id = self.target.key_id();
+        if let Some(id) = &id {
+            engine.served_for(id, &self.context.zone);
+        }
+        let home = id.and_then(|id| engine.home_here(&id));
         Ok(Served { answer, home })
     }
 

@@ -271,3 +271,114 @@ fn a_key_is_handed_over_with_all_that_its_home_knows() {
     assert_eq!(row.entries.len(), 3);
     assert!(!row.may_be_behind() && !row.unsynced);
 }
+
+#[test]
+fn a_commit_that_the_store_did_not_begin_is_made_again_though_nobody_waits_for_it() {
+    let mut world = kept(2);
+    world.calls(release(entry(2)));
+    world.pass(Duration::from_secs(1));
+    swap(&world.on(Event::Due));
+    world.on(Event::Swapped(SwapOutcome::NotStarted("down".into())));
+    let (_, row) = swap(&world.on(Event::Resume(PauseOf::Row)));
+    assert_eq!(row.position(Seq(2)), None);
+}
+
+#[test]
+fn who_comes_while_the_holder_becomes_durable_becomes_durable_after_a_while() {
+    let mut world = serving(1);
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    world.calls(create(of_session(2)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    assert!(world.machine.due(world.commit).is_some());
+    world.pass(KEEP_AFTER);
+    let (_, row) = swap(&world.on(Event::Due));
+    assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+}
+
+#[test]
+fn a_key_is_not_idle_while_its_row_lists_what_ended() {
+    let mut world = kept(2);
+    world.calls(release(entry(2)));
+    world.calls(release(held(1, NOW_US)));
+    // The commit of the holder's end, and after it that of the waiter's where it did not come with it.
+    while !world.machine.is_idle() {
+        let row = Arc::clone(world.row());
+        world.on(Event::Swapped(SwapOutcome::Applied));
+        let lists = world.row().entries.iter().any(|e| e.seq == Seq(2));
+        assert!(!world.machine.is_idle() || !lists, "{row:?}");
+        world.pass(Duration::from_secs(1));
+        world.on(Event::Due);
+    }
+    assert!(world.row().entries.is_empty());
+    // Nothing of it comes to life where it is taken over.
+    let (_, taken) = taken_over(world.row());
+    assert!(taken.entries.is_empty());
+}
+
+#[test]
+fn an_operator_who_ends_what_only_memory_knows_is_answered_once_the_row_knows_it() {
+    let mut world = serving(2);
+    let (force, effects) = world.call(Call::Force {
+        entry: entry(2),
+        by: "op".into(),
+        why: "stuck".into(),
+    });
+    assert_eq!(answers(&effects), []);
+    let (_, row) = swap(&effects);
+    assert!(matches!(
+        row.end_of(Seq(2)),
+        EndedAs::Lost(EndReason::Forced { .. })
+    ));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(answers(&effects)[0].0, force);
+}
+
+#[test]
+fn only_a_durable_holder_is_promised_more_than_its_home_is_sure_of() {
+    let until = |effects: &[Effect]| {
+        let lease = answers(effects)
+            .into_iter()
+            .find_map(|(_, answer)| match answer {
+                Ok(Answer::Held { lease, .. } | Answer::Waiting { lease, .. }) => Some(lease),
+                _ => None,
+            });
+        let lease = lease.unwrap();
+        (lease.durable, lease.promised_until)
+    };
+    let ask = |n| Call::Acquire {
+        entry: entry(n),
+        wait: false,
+        read_value: false,
+    };
+    let mut world = serving(2);
+    let sure = Some(world.sure_until);
+    for n in [1, 2] {
+        assert_eq!(until(&world.calls(ask(n))), (false, sure));
+    }
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(until(&world.calls(ask(1))), (true, None));
+    // It comes to hold the key by memory alone, before anybody asks again.
+    assert_eq!(until(&world.calls(ask(2))), (true, sure));
+}
+
+#[test]
+fn a_key_that_was_given_long_ago_is_taken_over_where_memory_may_have_gone_beyond_its_row() {
+    let world = serving(1);
+    let row = Arc::clone(world.row());
+    let mut again = write_back();
+    // Word of a hand-over that comes late, once what was known is forgotten.
+    let (_, effects) = again.call(Call::Adopt {
+        term: row.home.unwrap().term,
+    });
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Load { .. }))
+    );
+    let (_, taken) = swap(&again.on(loaded(&row)));
+    assert!(taken.home.unwrap().term > row.home.unwrap().term);
+    assert!(taken.unsynced && taken.next >= row.reserved.seq_end);
+}

@@ -1,0 +1,131 @@
+//! The values that homes remember, so that they need not read them (H9): all of them together within a bound, those that
+//! were not used for longest forgotten first, and none believed for long, so that what others wrote shows.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::keys::{KeyCell, Slot};
+use super::remembered::{CountedBytes, RememberedValue};
+
+/// After this a value is read again, beside the next call that needs it.
+const BELIEVED_FOR: Duration = Duration::from_secs(60);
+/// What the bookkeeping of one takes beside its bytes, about.
+const BESIDE_BYTES: usize = 128;
+/// How many are looked at, at most, to make room after one event.
+const LOOKED_AT_MAX: usize = 64;
+
+/// A key with a remembered value, which is looked at when room is needed.
+struct QueuedValue {
+    cell: Weak<KeyCell>,
+    /// When it had been used last as it was queued.
+    used: Duration,
+}
+
+/// All values that a replica remembers.
+pub(super) struct Values {
+    most: usize,
+    bytes: Arc<AtomicUsize>,
+    queue: Mutex<VecDeque<QueuedValue>>,
+}
+
+impl Values {
+    /// Of so many bytes at most.
+    pub fn new(most: usize) -> Self {
+        Values {
+            most,
+            bytes: Arc::default(),
+            queue: Mutex::default(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedValue>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A call comes in: what is known for long is to be read again.
+    pub fn expire(&self, slot: &mut Slot, now: Duration) {
+        let is_old = |value: &RememberedValue| now.saturating_sub(value.since) >= BELIEVED_FOR;
+        if slot.value.as_ref().is_some_and(is_old) {
+            slot.machine.forget_value();
+            slot.value = None;
+        }
+    }
+
+    /// Something happened to a key: takes note of what is remembered of it now.
+    pub fn note(&self, cell: &Arc<KeyCell>, slot: &mut Slot, now: Duration) {
+        let known = slot.machine.known_value();
+        let Some(datum) = known else {
+            slot.value = None;
+            return;
+        };
+        let timestamp = datum.map(|datum| datum.timestamp);
+        if slot
+            .value
+            .as_ref()
+            .is_some_and(|value| value.timestamp == timestamp)
+        {
+            return;
+        }
+        let value = datum.and_then(|datum| datum.value.as_ref());
+        let bytes = value.map_or(0, |value| value.len()) + BESIDE_BYTES;
+        slot.value = Some(RememberedValue {
+            timestamp,
+            since: now,
+            _bytes: CountedBytes::new(&self.bytes, bytes),
+        });
+        if !slot.is_queued {
+            slot.is_queued = true;
+            let queued = QueuedValue {
+                cell: Arc::downgrade(cell),
+                used: slot.used,
+            };
+            self.queue().push_back(queued);
+        }
+    }
+
+    /// Makes room: values that were not used since they were looked at last go. To be called with no slot locked.
+    pub fn trim(&self) {
+        for _ in 0..LOOKED_AT_MAX {
+            if self.bytes() <= self.most {
+                return;
+            }
+            let Some(queued) = self.queue().pop_front() else {
+                return;
+            };
+            let Some(cell) = queued.cell.upgrade() else {
+                continue;
+            };
+            // One that is in use stays.
+            let Some(mut slot) = cell.try_slot() else {
+                self.queue().push_back(queued);
+                continue;
+            };
+            if slot.value.is_none() {
+                slot.is_queued = false;
+            } else if slot.used > queued.used {
+                let used = slot.used;
+                drop(slot);
+                self.queue().push_back(QueuedValue { used, ..queued });
+            } else {
+                slot.is_queued = false;
+                slot.machine.forget_value();
+                slot.value = None;
+            }
+        }
+    }
+
+    /// What is left of keys that are gone goes, where that is much.
+    pub fn sweep(&self, keys: usize) {
+        let mut queue = self.queue();
+        if queue.len() > 2 * keys + LOOKED_AT_MAX {
+            queue.retain(|queued| queued.cell.strong_count() > 0);
+        }
+    }
+}
