@@ -1,6 +1,8 @@
 //! A lock service of one key, in memory, that does to each call what the test has prepared for it.
 
-use std::collections::{BTreeMap, VecDeque};
+mod state;
+
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,6 +15,8 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
+
+use state::{State, bare, span};
 
 /// What happens to one call.
 #[derive(Clone)]
@@ -27,43 +31,6 @@ pub enum Act {
     Hang,
 }
 
-#[derive(Default)]
-pub struct State {
-    /// What happens to the next calls, by method; without an entry they are served.
-    pub acts: BTreeMap<&'static str, VecDeque<Act>>,
-    /// What happens to all later calls of a method.
-    pub always: BTreeMap<&'static str, Act>,
-    /// The calls, as they came in.
-    pub calls: Vec<String>,
-    /// The entries in the queue: lockRef without grant, request_id.
-    pub queue: VecDeque<(String, String)>,
-    /// How the ended entries ended.
-    pub ended: BTreeMap<String, (&'static str, String)>,
-    /// What every release that carries a put is refused with.
-    pub refuses_puts: Option<Status>,
-    pub grant: u64,
-    pub next: u64,
-    pub value: Option<bytes::Bytes>,
-    pub ttl: Duration,
-    /// How long a holder is thought to hold.
-    pub turn: Option<Duration>,
-    /// How many KeepAlive streams were opened.
-    pub streams: usize,
-    /// How many of them are open.
-    pub streams_open: usize,
-    /// Of the sessions, as they asked for it.
-    pub disconnect_grace: Option<Duration>,
-    /// The address of the home of its key, where it says one.
-    pub home: Option<String>,
-}
-
-impl State {
-    /// What an answer promises.
-    fn valid_for(&self) -> Option<prost_types::Duration> {
-        span(self.disconnect_grace.unwrap_or(self.ttl))
-    }
-}
-
 #[derive(Clone)]
 pub struct Fake {
     state: Arc<Mutex<State>>,
@@ -74,10 +41,7 @@ pub struct Fake {
 impl Default for Fake {
     fn default() -> Self {
         Fake {
-            state: Arc::new(Mutex::new(State {
-                ttl: Duration::from_secs(30),
-                ..State::default()
-            })),
+            state: Arc::new(Mutex::new(State::new())),
             changed: Arc::new(Notify::new()),
             breaks: Arc::new(Notify::new()),
         }
@@ -92,14 +56,6 @@ pub fn refusal(code: Code, reason: &str, words: &str) -> Status {
         std::collections::HashMap::<String, String>::new(),
     );
     Status::with_error_details(code, words, info)
-}
-
-fn span(span: Duration) -> Option<prost_types::Duration> {
-    prost_types::Duration::try_from(span).ok()
-}
-
-fn bare(lock_ref: &str) -> &str {
-    lock_ref.split_once('@').map_or(lock_ref, |(bare, _)| bare)
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -217,72 +173,6 @@ impl Drop for OpenStream {
     }
 }
 
-impl State {
-    fn status(&self, lock_ref: &str) -> Result<(LockState, u32), Status> {
-        let entry = bare(lock_ref);
-        if let Some((reason, words)) = self.ended.get(entry) {
-            return Err(refusal(Code::FailedPrecondition, reason, words));
-        }
-        match self.queue.iter().position(|(queued, _)| queued == entry) {
-            Some(0) => Ok((LockState::Held, 0)),
-            Some(ahead) => Ok((LockState::Waiting, ahead as u32)),
-            None => Err(refusal(Code::NotFound, "NEVER_ISSUED", "never issued")),
-        }
-    }
-
-    fn holder(&self, lock_ref: &str) -> Result<(), Status> {
-        self.status(lock_ref)?;
-        if lock_ref == self.granted(lock_ref) {
-            return Ok(());
-        }
-        let words = "this lockRef has a newer grant";
-        Err(refusal(Code::FailedPrecondition, "GRANT_SUPERSEDED", words))
-    }
-
-    fn granted(&self, lock_ref: &str) -> String {
-        let seq: u64 = bare(lock_ref)
-            .rsplit_once('#')
-            .and_then(|(_, entry)| entry.split_once('.'))
-            .and_then(|(seq, _)| seq.parse().ok())
-            .unwrap();
-        format!("{}@{}", bare(lock_ref), self.grant + seq)
-    }
-
-    fn token(&self, lock_ref: &str) -> u64 {
-        let granted = self.granted(lock_ref);
-        granted.rsplit_once('@').unwrap().1.parse().unwrap()
-    }
-
-    fn estimated(&self, position: u32) -> Option<prost_types::Duration> {
-        self.turn.and_then(|turn| span(turn * position))
-    }
-
-    fn acquired(&self, lock_ref: &str) -> Result<AcquireLockResponse, Status> {
-        let (state, position) = self.status(lock_ref)?;
-        let held = state == LockState::Held;
-        Ok(AcquireLockResponse {
-            lock_ref: if held {
-                self.granted(lock_ref)
-            } else {
-                bare(lock_ref).to_owned()
-            },
-            state: state.into(),
-            position,
-            fencing_token: if held { self.token(lock_ref) } else { 0 },
-            valid_for: span(self.ttl),
-            durable: true,
-            ..AcquireLockResponse::default()
-        })
-    }
-
-    fn renewed(&self, session: &str) -> Result<(), Status> {
-        if session.starts_with("session") && !self.ended.contains_key(session) {
-            return Ok(());
-        }
-        self.status(session).map(|_| ())
-    }
-}
-
 #[tonic::async_trait]
 impl LockService for Fake {
     async fn create_lock_ref(
@@ -318,8 +208,8 @@ impl LockService for Fake {
                     request.session
                 },
                 ttl: span(state.ttl),
-                valid_for: state.valid_for(),
-                durable: true,
+                valid_for: state.lock_valid_for(),
+                durable: state.durable(),
                 already_existed,
                 ..CreateLockRefResponse::default()
             })
@@ -404,8 +294,8 @@ impl LockService for Fake {
             Ok(CriticalGetResponse {
                 exists: state.value.is_some(),
                 value: state.value.clone().unwrap_or_default(),
-                valid_for: state.valid_for(),
-                durable: true,
+                valid_for: state.lock_valid_for(),
+                durable: state.durable(),
             })
         })
         .await
@@ -420,8 +310,8 @@ impl LockService for Fake {
             state.holder(&request.lock_ref)?;
             state.value = Some(request.value);
             Ok(CriticalPutResponse {
-                valid_for: state.valid_for(),
-                durable: true,
+                valid_for: state.lock_valid_for(),
+                durable: state.durable(),
             })
         })
         .await
@@ -436,8 +326,8 @@ impl LockService for Fake {
             state.holder(&request.lock_ref)?;
             state.value = None;
             Ok(CriticalDeleteResponse {
-                valid_for: state.valid_for(),
-                durable: true,
+                valid_for: state.lock_valid_for(),
+                durable: state.durable(),
             })
         })
         .await
@@ -525,7 +415,7 @@ impl LockService for Fake {
             Ok(RenewSessionResponse {
                 disconnect_grace: state.disconnect_grace.and_then(span),
                 ttl: span(state.ttl),
-                valid_for: state.valid_for(),
+                valid_for: state.valid_for_of(&session),
             })
         })
         .await
@@ -545,10 +435,15 @@ impl LockService for Fake {
                 let session = asked?.session;
                 let answer = fake.act("keep_alive", session.clone(), |state| {
                     Ok(match state.renewed(&session) {
+                        Ok(()) if state.says_nothing => KeepAliveResponse {
+                            session: session.clone(),
+                            valid_for: span(Duration::ZERO),
+                            ..KeepAliveResponse::default()
+                        },
                         Ok(()) => KeepAliveResponse {
                             session: session.clone(),
                             ttl: span(state.ttl),
-                            valid_for: state.valid_for(),
+                            valid_for: state.valid_for_of(&session),
                             disconnect_grace: state.disconnect_grace.and_then(span),
                             reason: 0,
                         },
