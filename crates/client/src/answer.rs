@@ -71,11 +71,20 @@ pub struct Created {
     pub session: String,
     /// The TTL in force.
     pub ttl: Duration,
+    pub(super) promise: Promise,
+}
+
+impl Created {
     /// Until when the lockRef is safe from expiry.
-    pub valid_until: Moment,
-    /// It survives a crash of the replica that serves its key; where this is false, ask again before `valid_until`.
-    pub durable: bool,
-    pub(super) validity: Validity,
+    pub fn valid_until(&self) -> Moment {
+        self.promise.validity.until()
+    }
+
+    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// [`Created::valid_until`].
+    pub fn durable(&self) -> bool {
+        self.promise.durable
+    }
 }
 
 /// The answer to AcquireLock.
@@ -85,19 +94,19 @@ pub struct Acquired {
     pub lock_ref: String,
     /// Its status.
     pub status: LockStatus,
-    /// Until when the lockRef is safe from expiry.
-    pub valid_until: Moment,
-    /// It survives a crash of the replica that serves its key; where this is false, ask again before `valid_until`.
-    pub durable: bool,
-    pub(super) validity: Validity,
+    pub(super) promise: Promise,
 }
 
 impl Acquired {
-    pub(super) fn promise(&self) -> Promise {
-        Promise {
-            validity: self.validity,
-            durable: self.durable,
-        }
+    /// Until when the lockRef is safe from expiry.
+    pub fn valid_until(&self) -> Moment {
+        self.promise.validity.until()
+    }
+
+    /// Whether it survives a crash of the replica that serves its key. Where it does not, ask again before
+    /// [`Acquired::valid_until`].
+    pub fn durable(&self) -> bool {
+        self.promise.durable
     }
 }
 
@@ -110,7 +119,12 @@ pub struct Renewed {
     pub ttl: Duration,
     /// How long it lives on once its connection is closed, where that matters.
     pub disconnect_grace: Option<Duration>,
-    /// Until when the session is safe from expiry.
-    pub valid_until: Moment,
     pub(super) validity: Validity,
+}
+
+impl Renewed {
+    /// Until when the session is safe from expiry.
+    pub fn valid_until(&self) -> Moment {
+        self.validity.until()
+    }
 }

@@ -133,7 +133,7 @@ impl QueueEntry {
         let created = created?;
         let made_of = (creating.request.clone(), creating.request_id);
         if let Some(session) = session {
-            session.lease().extend(created.validity);
+            session.lease().extend(created.promise.validity);
         }
         Ok(QueueEntry {
             client: client.clone(),
@@ -142,8 +142,8 @@ impl QueueEntry {
             lease_id: created.session,
             ttl: created.ttl,
             status: created.status,
-            validity: created.validity,
-            durable: created.durable,
+            validity: created.promise.validity,
+            durable: created.promise.durable,
             made_of,
             taken: true,
         })
@@ -161,8 +161,8 @@ impl QueueEntry {
         self.lease_id = created.session;
         self.ttl = created.ttl;
         self.status = created.status;
-        self.validity = created.validity;
-        self.durable = created.durable;
+        self.validity = created.promise.validity;
+        self.durable = created.promise.durable;
         self.taken = true;
         Ok(())
     }

@@ -226,7 +226,7 @@ impl HeldLock {
         match self.client.acquire_lock(&lock_ref).await {
             Ok(acquired) => match acquired.status {
                 LockStatus::Held { fencing_token } => {
-                    self.note(acquired.promise());
+                    self.note(acquired.promise);
                     self.grants.renew(&acquired.lock_ref, fencing_token);
                     Ok(())
                 }

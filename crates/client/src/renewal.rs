@@ -10,6 +10,7 @@ use super::calls::from_wire;
 use super::clock::{Moment, sleep_until};
 use super::connect::Client;
 use super::error::SessionError;
+use super::fault::Fault;
 use super::keep_alive::{KeepAliveLink, Unrenewed};
 use super::lease::LeaseShared;
 use super::lost::Lost;
@@ -180,8 +181,8 @@ impl Renewals {
             }
         }
         let calls_max = self.pace.calls_max;
-        let renewed = self.client.renew_within(&self.session, calls_max).await?;
-        Ok(renewed.validity)
+        let renewed = self.client.renew_within(&self.session, calls_max).await;
+        Ok(renewed.map_err(|status| Fault::new(&status))?.validity)
     }
 
     /// `None` where the stream says that the session has ended.

@@ -10,6 +10,7 @@ const RATE_MARGIN_DIVISOR: u32 = 10;
 /// The end of what the server promised, as seen from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Validity {
+    sent: Moment,
     until: Moment,
 }
 
@@ -19,8 +20,19 @@ impl Validity {
     pub(super) fn promised(sent: Moment, valid_for: Duration) -> Validity {
         let margin = valid_for / RATE_MARGIN_DIVISOR;
         Validity {
+            sent,
             until: sent.after(valid_for.saturating_sub(margin)),
         }
+    }
+
+    /// When it was asked for.
+    pub(super) fn sent(self) -> Moment {
+        self.sent
+    }
+
+    /// How long it was good for when it was asked for.
+    pub(super) fn span(self) -> Duration {
+        self.sent.until(self.until)
     }
 
     /// When it ends.
@@ -32,6 +44,16 @@ impl Validity {
     #[must_use]
     pub(super) fn or_later(self, other: Validity) -> Validity {
         if other.until > self.until {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Both must hold, so the earlier one counts.
+    #[must_use]
+    pub(super) fn or_earlier(self, other: Validity) -> Validity {
+        if other.until < self.until {
             other
         } else {
             self
@@ -71,6 +93,7 @@ mod tests {
     fn a_promise_counts_from_the_sending_with_a_tenth_taken_off() {
         let validity = Validity::promised(at(5_000), Duration::from_secs(30));
         assert_eq!(validity.until(), at(32_000));
+        assert_eq!(validity.span(), Duration::from_secs(27));
         assert!(!validity.has_ended(at(31_999)));
         assert!(validity.has_ended(at(32_000)));
         assert_eq!(validity.left(at(31_000)), Duration::from_secs(1));

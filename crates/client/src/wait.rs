@@ -280,10 +280,10 @@ impl QueueEntry {
     fn note(&mut self, acquired: Acquired) {
         self.lock_ref = acquired.lock_ref;
         self.status = acquired.status;
-        self.validity = acquired.validity;
-        self.durable = acquired.durable;
+        self.validity = acquired.promise.validity;
+        self.durable = acquired.promise.durable;
         if let Some(session) = &self.session {
-            session.lease().extend(acquired.validity);
+            session.lease().extend(acquired.promise.validity);
         }
     }
 
@@ -344,7 +344,6 @@ impl QueueEntry {
                     session: self.lease_id.clone(),
                     ttl: self.ttl,
                     disconnect_grace: None,
-                    valid_until: validity.until(),
                     validity,
                 };
                 Arc::new(Lease::start(&self.client, opened))

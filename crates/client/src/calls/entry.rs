@@ -6,7 +6,7 @@ use fermata_proto as proto;
 use tonic::Status;
 use uuid::Uuid;
 
-use super::{from_wire, promised, to_wire};
+use super::{from_wire, promise, to_wire};
 use crate::answer::{Acquired, Created, LockStatus, Mutation};
 use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
@@ -26,6 +26,18 @@ impl Client {
         session: &str,
         request_id: Uuid,
     ) -> Result<Created, CreateError> {
+        let total = self.options().timeout;
+        let created = self.create_raw(request, session, request_id, total).await;
+        Ok(created.map_err(|status| Fault::new(&status))?)
+    }
+
+    pub(crate) async fn create_raw(
+        &self,
+        request: &LockRequest,
+        session: &str,
+        request_id: Uuid,
+        total: Duration,
+    ) -> Result<Created, Status> {
         let message = proto::CreateLockRefRequest {
             key: request.key.clone(),
             table: request.table.clone(),
@@ -39,23 +51,19 @@ impl Client {
         };
         let key = key_in(&request.table, &request.key);
         let answer = self
-            .call_about(&key, |attempt| {
+            .repeat(Some(&key), total, |attempt| {
                 let request = attempt.request(message.clone());
                 async move { attempt.locks().create_lock_ref(request).await }
             })
-            .await
-            .map_err(|status| Fault::new(&status))?;
-        let validity = promised(&answer, answer.message.valid_for);
+            .await?;
+        let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
         let message = answer.message;
         Ok(Created {
-            status: status(message.state, message.position, message.fencing_token)
-                .map_err(CreateError::Other)?,
+            status: status(message.state, message.position, message.fencing_token)?,
             lock_ref: message.lock_ref,
             session: message.session,
             ttl: from_wire(message.ttl),
-            valid_until: validity.until(),
-            durable: message.durable,
-            validity,
+            promise,
         })
     }
 
@@ -79,11 +87,16 @@ impl Client {
                 async move { attempt.locks().acquire_lock(request).await }
             })
             .await?;
-        acquired(answer).map_err(|error| Status::internal(error.message))
+        acquired(answer)
     }
 
     /// Asks, without waiting, whether a lockRef holds its key, and with which grant.
     pub async fn acquire_lock(&self, lock_ref: &str) -> Result<Acquired, WaitError> {
+        let acquired = self.acquire_raw(lock_ref).await;
+        Ok(acquired.map_err(|status| Fault::new(&status))?)
+    }
+
+    pub(crate) async fn acquire_raw(&self, lock_ref: &str) -> Result<Acquired, Status> {
         let message = proto::AcquireLockRequest {
             lock_ref: lock_ref.to_owned(),
             wait: None,
@@ -95,9 +108,8 @@ impl Client {
                 let request = attempt.request(message.clone());
                 async move { attempt.locks().acquire_lock(request).await }
             })
-            .await
-            .map_err(|status| Fault::new(&status))?;
-        acquired(answer).map_err(WaitError::Other)
+            .await?;
+        acquired(answer)
     }
 
     /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it had been
@@ -145,24 +157,25 @@ impl Client {
     }
 }
 
-fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, ServerError> {
-    let validity = promised(&answer, answer.message.valid_for);
+fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Status> {
+    let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
     let message = answer.message;
     Ok(Acquired {
         status: status(message.state, message.position, message.fencing_token)?,
         lock_ref: message.lock_ref,
-        valid_until: validity.until(),
-        durable: message.durable,
-        validity,
+        promise,
     })
 }
 
 /// Reads a state that only HELD and WAITING are allowed in.
-fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, ServerError> {
+fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, Status> {
     match proto::LockState::try_from(state) {
         Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
         Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
         Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
-        | Err(_) => Err(ServerError::unexpected(format!("the state {state}"))),
+        | Err(_) => {
+            let error = ServerError::unexpected(format!("the state {state}"));
+            Err(Status::internal(error.message))
+        }
     }
 }

@@ -9,11 +9,23 @@ mod value;
 use std::time::Duration;
 
 use super::connect::Answer;
-use super::validity::Validity;
+use super::validity::{Promise, Validity};
 
 /// Until when what an answer is about is safe from expiry.
-fn promised<T>(answer: &Answer<T>, valid_for: Option<prost_types::Duration>) -> Validity {
+fn validity<T>(answer: &Answer<T>, valid_for: Option<prost_types::Duration>) -> Validity {
     Validity::promised(answer.sent, from_wire(valid_for))
+}
+
+/// What an answer about a lock promises.
+fn promise<T>(
+    answer: &Answer<T>,
+    valid_for: Option<prost_types::Duration>,
+    durable: bool,
+) -> Promise {
+    Promise {
+        validity: validity(answer, valid_for),
+        durable,
+    }
 }
 
 /// A span of the contract; nothing where it is absent or negative.

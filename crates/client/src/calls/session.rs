@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fermata_proto as proto;
+use tonic::Status;
 use uuid::Uuid;
 
-use super::{from_wire, promised, to_wire};
+use super::{from_wire, to_wire, validity};
 use crate::answer::Renewed;
 use crate::connect::Client;
 use crate::error::SessionError;
@@ -35,26 +36,25 @@ impl Client {
             })
             .await
             .map_err(|status| Fault::new(&status))?;
-        let validity = promised(&answer, answer.message.valid_for);
         Ok(Renewed {
+            validity: validity(&answer, answer.message.valid_for),
             session: answer.message.session,
             ttl: from_wire(answer.message.ttl),
             disconnect_grace: grace(answer.message.disconnect_grace),
-            valid_until: validity.until(),
-            validity,
         })
     }
 
     /// One renewal for a session, or for a lockRef without one.
     pub async fn renew_session(&self, session: &str) -> Result<Renewed, SessionError> {
-        self.renew_within(session, self.options().timeout).await
+        let renewed = self.renew_within(session, self.options().timeout).await;
+        Ok(renewed.map_err(|status| Fault::new(&status))?)
     }
 
     pub(crate) async fn renew_within(
         &self,
         session: &str,
         total: Duration,
-    ) -> Result<Renewed, SessionError> {
+    ) -> Result<Renewed, Status> {
         let answer = self
             .repeat(None, total, |attempt| {
                 let request = attempt.request(proto::RenewSessionRequest {
@@ -62,15 +62,12 @@ impl Client {
                 });
                 async move { attempt.locks().renew_session(request).await }
             })
-            .await
-            .map_err(|status| Fault::new(&status))?;
-        let validity = promised(&answer, answer.message.valid_for);
+            .await?;
         Ok(Renewed {
             session: session.to_owned(),
             ttl: from_wire(answer.message.ttl),
             disconnect_grace: grace(answer.message.disconnect_grace),
-            valid_until: validity.until(),
-            validity,
+            validity: validity(&answer, answer.message.valid_for),
         })
     }
 

@@ -3,7 +3,7 @@
 use fermata_proto as proto;
 use tonic::Status;
 
-use super::promised;
+use super::promise;
 use crate::answer::{Mutation, Value};
 use crate::connect::Client;
 use crate::error::{CallError, CriticalError};
@@ -40,10 +40,7 @@ impl Client {
                 async move { attempt.locks().critical_get(request).await }
             })
             .await?;
-        let promise = Promise {
-            validity: promised(&answer, answer.message.valid_for),
-            durable: answer.message.durable,
-        };
+        let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
         let message = answer.message;
         Ok((message.exists.then_some(message.value), promise))
     }
@@ -85,10 +82,8 @@ impl Client {
                         }
                     })
                     .await?;
-                Ok(Promise {
-                    validity: promised(&answer, answer.message.valid_for),
-                    durable: answer.message.durable,
-                })
+                let message = &answer.message;
+                Ok(promise(&answer, message.valid_for, message.durable))
             }
             Mutation::Delete => {
                 let answer = self
@@ -103,10 +98,8 @@ impl Client {
                         }
                     })
                     .await?;
-                Ok(Promise {
-                    validity: promised(&answer, answer.message.valid_for),
-                    durable: answer.message.durable,
-                })
+                let message = &answer.message;
+                Ok(promise(&answer, message.valid_for, message.durable))
             }
         }
     }
