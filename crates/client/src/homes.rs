@@ -14,15 +14,25 @@ const HOMES_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Homes(Mutex<HashMap<Box<str>, usize>>);
 
-/// What a lockRef says of its key, or the same of a key that has none yet.
+/// What of a key stands in a lockRef as it is, beside letters and digits; all else as `%XX`.
+const PLAIN: &[u8] = b"-_.~:/=+,";
+
+/// What a lockRef says of its key.
 pub(super) fn key_of(lock_ref: &str) -> &str {
     lock_ref.rsplit_once('#').map_or(lock_ref, |(key, _)| key)
 }
 
-/// The same of a key in a table; of the default one where that is empty.
+/// The same of a key that has no lockRef yet; in the default table where none is named.
 pub(super) fn key_in(table: &str, key: &str) -> String {
     let table = if table.is_empty() { "default" } else { table };
-    format!("{table}/{key}")
+    let mut text = format!("{table}/");
+    for byte in key.bytes() {
+        match byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
 }
 
 /// Where the home takes calls of clients, where an answer says so.
@@ -64,9 +74,11 @@ mod tests {
     #[test]
     fn a_key_is_the_same_with_and_without_a_lock_ref() {
         assert_eq!(key_of("default/demo#1.8nw0wh0k"), "default/demo");
-        assert_eq!(key_of("default/a#b#7.8nw0wh0k@12"), "default/a#b");
         assert_eq!(key_in("", "demo"), "default/demo");
         assert_eq!(key_in("other", "demo"), "other/demo");
+        let encoded = "default/orders/a%23b%20%C3%A4-_.~:=+,";
+        assert_eq!(key_of(&format!("{encoded}#7.8nw0wh0k@12")), encoded);
+        assert_eq!(key_in("", "orders/a#b ä-_.~:=+,"), encoded);
     }
 
     #[test]
