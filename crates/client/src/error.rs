@@ -1,7 +1,7 @@
 //! Why an operation failed: one enum per operation, each variant something else for the caller to do.
 
 use super::fault::{Fault, ServerError};
-use super::lost::Lost;
+use super::lost::{Lost, LostReason};
 
 /// Why there is no client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -207,8 +207,8 @@ pub enum ReleaseError {
     /// No server could do it in time. It is tried further in the background, without the write.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
-    /// An earlier attempt may have written the carried value, and repeating it was refused, as after a take-over. It
-    /// is released in the background, without the write.
+    /// An earlier attempt may have written the carried value, and repeating it was refused, as after a take-over, or
+    /// where it is released by now. If it is not, it is released in the background, without the write.
     #[error("the write may or may not have taken effect, and was not repeated: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
@@ -224,6 +224,10 @@ impl ReleaseError {
         }
         match fault.refusal() {
             Ok(error) => ReleaseError::WriteUnknown(error),
+            // By an earlier attempt, with the write, or by somebody else, before it.
+            Err(Fault::Ended(lost)) if lost.reason == LostReason::Released => {
+                ReleaseError::WriteUnknown(lost.into())
+            }
             Err(fault) => fault.into(),
         }
     }

@@ -72,6 +72,19 @@ impl ServerError {
     }
 }
 
+impl From<Lost> for ServerError {
+    /// The same as the server said it.
+    fn from(lost: Lost) -> ServerError {
+        ServerError {
+            code: Code::FailedPrecondition,
+            message: lost.detail,
+            reason: lost.reason.as_str().to_owned(),
+            fields: Vec::new(),
+            retry_after: None,
+        }
+    }
+}
+
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.message.is_empty(), self.reason.is_empty()) {

@@ -284,7 +284,7 @@ impl LockGuard {
             match fault.ended() {
                 Ok(lost) => {
                     self.held = false;
-                    return Err(ReleaseError::Lost(lost));
+                    return Err(ReleaseError::of(Fault::Ended(lost), in_doubt));
                 }
                 // Not repeated where it may have been done: another one may have written under the new grant.
                 Err(Fault::Superseded(error)) if !regranted && !in_doubt => {

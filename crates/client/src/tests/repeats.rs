@@ -241,6 +241,21 @@ async fn a_release_with_a_put_of_unknown_outcome_does_not_repeat_it_under_a_new_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_in_doubt_is_not_said_to_be_undone_because_its_lock_is_released_by_now() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let released = refusal(Code::FailedPrecondition, "RELEASED", "it was released");
+    world.fake.next("release", unavailable());
+    world.fake.next("release", Act::Refuse(released));
+    let released = guard.release_with(Mutation::Put("v".into())).await;
+    let Err(ReleaseError::WriteUnknown(error)) = released else {
+        panic!("{released:?}");
+    };
+    assert_eq!(error.reason, "RELEASED");
+    assert_eq!(world.fake.count("release"), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_is_not_said_to_have_been_refused_after_an_attempt_that_may_have_been_done() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
