@@ -154,8 +154,8 @@ pub enum CriticalError {
     #[error("the lock was taken over by another replica: {0}")]
     Superseded(#[source] ServerError),
     /// An earlier attempt of this write may have taken effect, and repeating it was refused, as after a take-over,
-    /// when somebody else with this lockRef may have written since. The lock is still held: read the value, or write
-    /// again what is to stand.
+    /// when somebody else with this lockRef may have written since. Nothing is known of a loss of the lock: read the
+    /// value, or write again what is to stand.
     #[error("the write may or may not have taken effect, and was not repeated: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.

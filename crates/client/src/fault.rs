@@ -59,17 +59,11 @@ impl ServerError {
     }
 }
 
-impl ServerError {
-    /// An answer that the contract does not allow.
-    pub(super) fn unexpected(what: String) -> ServerError {
-        ServerError {
-            code: Code::Internal,
-            message: format!("the server answered with {what}, which the contract does not allow"),
-            reason: String::new(),
-            fields: Vec::new(),
-            retry_after: None,
-        }
-    }
+/// An answer that the contract does not allow.
+pub(super) fn unexpected(what: &str) -> Status {
+    Status::internal(format!(
+        "the server answered with {what}, which the contract does not allow"
+    ))
 }
 
 impl From<Lost> for ServerError {

@@ -162,6 +162,13 @@ impl LockGuard {
             .map_or(Duration::ZERO, |until| now.until(until))
     }
 
+    /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back it does so a moment
+    /// after it was granted, and this library asks until it is so. Before, such a crash ends it
+    /// ([`LostReason::NoLongerKept`](super::LostReason::NoLongerKept)), and its validity is some seconds.
+    pub fn durable(&self) -> bool {
+        self.held_lock.by_memory().is_none()
+    }
+
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
         self.held_lock.lease.ttl()
@@ -287,11 +294,11 @@ impl LockGuard {
                     return Err(ReleaseError::of(Fault::Ended(lost), in_doubt));
                 }
                 // Not repeated where it may have been done: another one may have written under the new grant.
-                Err(Fault::Superseded(error)) if !regranted && !in_doubt => {
+                Err(Fault::Superseded(_)) if !regranted && !in_doubt => {
                     regranted = true;
-                    if held_lock.regrant().await.is_err() {
-                        return Err(ReleaseError::Other(error));
-                    }
+                    held_lock.regrant().await.inspect_err(|fault| {
+                        self.held &= !matches!(fault, Fault::Ended(_));
+                    })?;
                 }
                 // An attempt before this one is still at it; its outcome is what counts.
                 Err(Fault::Other(error))

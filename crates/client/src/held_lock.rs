@@ -1,22 +1,30 @@
 //! What a guard and the task that watches its lock share. What the guard offers is in `guard.rs`.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 use tonic::Status;
 
-use super::answer::LockStatus;
+use super::answer::{Acquired, LockStatus};
 use super::clock::sleep_until;
 use super::connect::Client;
-use super::error::{CriticalError, WaitError};
-use super::fault::{Fault, ServerError};
+use super::error::CriticalError;
+use super::fault::{Fault, unexpected};
 use super::grant::Grants;
 use super::lease::{Lease, LeaseState};
 use super::lost::Lost;
-use super::retry::Backoff;
+use super::retry::{Backoff, retry_delay};
 use super::sent_write::SentWrite;
 use super::validity::{Promise, Validity};
 use super::watch::{Seen, Watcher};
+
+/// A lock that is not durable yet is asked about for the first time when it was held for so long: a little after it becomes
+/// durable. Shorter sections pay nothing for it.
+const CONFIRM_AFTER: Duration = Duration::from_millis(300);
+/// Attempts to ask about it that fit into what is left of its validity.
+const CONFIRMS_LEFT: u32 = 4;
 
 /// A held lock: its grant, its lease, and whether it is lost.
 pub(super) struct HeldLock {
@@ -153,29 +161,50 @@ impl HeldLock {
         }
     }
 
-    /// Asks again, at half of what was promised, until the lock is durable.
+    /// Asks until the lock is durable: soon, because a lock that became durable is safe from a crash of its home for
+    /// those only who heard so; then less and less often, but before half of what is left has passed.
     async fn confirm(&self) -> Lost {
         let mut backoff = Backoff::new();
-        while let Some(until) = self.by_memory() {
-            let now = self.client.now();
-            let half = now.after(until.left(now) / 2);
-            sleep_until(self.client.clock(), half).await;
-            let Some(before) = self.by_memory() else {
-                break;
-            };
-            if before != until {
-                continue;
+        let mut every = CONFIRM_AFTER;
+        let mut pause = every;
+        loop {
+            if let Some(lost) = self.lost_now() {
+                return lost;
             }
-            match self.regrant().await {
-                Err(CriticalError::Lost(lost)) => return lost,
-                Err(error) => {
-                    tracing::debug!(%error, "a lock is asked about again");
-                    tokio::time::sleep(backoff.next(None)).await;
+            let Some(until) = self.by_memory() else {
+                return std::future::pending().await;
+            };
+            let now = self.client.now();
+            let due = now.after(pause.min(until.left(now) / 2));
+            sleep_until(self.client.clock(), due).await;
+            let Some(until) = self.by_memory() else {
+                continue;
+            };
+            let left = until.left(self.client.now());
+            match self.regrant_once(left / CONFIRMS_LEFT).await {
+                Ok(()) => {
+                    backoff.reset();
+                    every = every.saturating_mul(2);
+                    pause = every;
                 }
-                Ok(()) => backoff.reset(),
+                Err(status) => match Fault::new(&status).ended() {
+                    Ok(lost) => return lost,
+                    Err(_) => {
+                        tracing::debug!(code = ?status.code(), "a lock is asked about again");
+                        pause = backoff.next(retry_delay(&status));
+                    }
+                },
             }
         }
-        std::future::pending().await
+    }
+
+    /// What comes of this, unless the lock is lost before.
+    async fn unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            lost = self.ended() => Err(lost),
+        }
     }
 
     /// Makes one critical call, for a superseded grant a second time with the new one; but not a write that may have
@@ -190,12 +219,8 @@ impl HeldLock {
             if let Some(lost) = self.lost_now() {
                 return Err(CriticalError::Lost(lost));
             }
-            let result = tokio::select! {
-                biased;
-                result = call(self.grants.present().lock_ref) => result,
-                lost = self.ended() => return Err(CriticalError::Lost(lost)),
-            };
-            let fault = match result {
+            let called = self.unless_lost(call(self.grants.present().lock_ref)).await;
+            let fault = match called.map_err(CriticalError::Lost)? {
                 Ok((value, promise)) => {
                     self.note(promise);
                     // An acknowledgement that comes after the end promises nothing.
@@ -210,9 +235,12 @@ impl HeldLock {
                 Ok(lost) => return Err(CriticalError::Lost(self.lose(lost))),
                 Err(fault @ Fault::Superseded(_)) if !regranted => {
                     regranted = true;
-                    self.regrant().await?;
-                    if sent.is_in_doubt() {
-                        return Err(CriticalError::of(fault, sent.is_in_doubt()));
+                    let regrant = self.unless_lost(self.regrant()).await;
+                    match regrant.map_err(CriticalError::Lost)? {
+                        Err(Fault::Ended(lost)) => return Err(CriticalError::Lost(lost)),
+                        // Whatever came of the regrant.
+                        _ if sent.is_in_doubt() => return Err(CriticalError::of(fault, true)),
+                        regrant => regrant?,
                     }
                 }
                 Err(fault) => return Err(CriticalError::of(fault, sent.is_in_doubt())),
@@ -221,28 +249,36 @@ impl HeldLock {
     }
 
     /// Asks for the present grant, after a take-over.
-    pub(super) async fn regrant(&self) -> Result<(), CriticalError> {
+    pub(super) async fn regrant(&self) -> Result<(), Fault> {
         let lock_ref = self.grants.present().lock_ref;
-        match self.client.acquire_lock(&lock_ref).await {
-            Ok(acquired) => match acquired.status {
-                LockStatus::Held { fencing_token } => {
-                    self.note(acquired.promise);
-                    self.grants.renew(&acquired.lock_ref, fencing_token);
-                    Ok(())
-                }
-                // A holder does not become a waiter again.
-                LockStatus::Waiting { .. } => Err(CriticalError::Other(ServerError::unexpected(
-                    "an entry in the queue for a lock that is held".to_owned(),
-                ))),
-            },
-            Err(WaitError::Lost(lost)) => Err(CriticalError::Lost(self.lose(lost))),
-            Err(WaitError::Unavailable(error)) => Err(CriticalError::Unavailable(error)),
-            Err(WaitError::Denied(error)) => Err(CriticalError::Denied(error)),
-            Err(WaitError::Limit(error)) => Err(CriticalError::Limit(error)),
-            Err(WaitError::Other(error)) => Err(CriticalError::Other(error)),
-            Err(error @ WaitError::TimedOut { .. }) => Err(CriticalError::Other(
-                ServerError::unexpected(error.to_string()),
-            )),
+        let acquired = self.client.acquire_raw(&lock_ref).await;
+        let acquired = acquired.and_then(|acquired| self.granted(acquired));
+        acquired.map_err(|status| match Fault::new(&status).ended() {
+            Ok(lost) => Fault::Ended(self.lose(lost)),
+            Err(fault) => fault,
+        })
+    }
+
+    /// The same in one attempt.
+    async fn regrant_once(&self, attempt_max: Duration) -> Result<(), Status> {
+        let attempt_max = attempt_max.min(self.client.options().attempt_timeout);
+        let lock_ref = self.grants.present().lock_ref;
+        let acquired = self.client.acquire_once(&lock_ref, None, attempt_max);
+        self.granted(acquired.await?)
+    }
+
+    /// Takes note of an answer to AcquireLock.
+    fn granted(&self, acquired: Acquired) -> Result<(), Status> {
+        match acquired.status {
+            LockStatus::Held { fencing_token } => {
+                self.note(acquired.promise);
+                self.grants.renew(&acquired.lock_ref, fencing_token);
+                Ok(())
+            }
+            // A holder does not become a waiter again.
+            LockStatus::Waiting { .. } => {
+                Err(unexpected("an entry in the queue for a lock that is held"))
+            }
         }
     }
 
@@ -274,7 +310,7 @@ impl HeldLock {
                     fencing_token,
                 } => self.grants.renew(&lock_ref, fencing_token),
                 Seen::Superseded => {
-                    if let Err(CriticalError::Lost(lost)) = self.regrant().await {
+                    if let Err(Fault::Ended(lost)) = self.regrant().await {
                         return lost;
                     }
                 }

@@ -11,7 +11,7 @@ use crate::answer::{Acquired, Created, LockStatus, Mutation};
 use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
 use crate::error::{CreateError, ReleaseError, WaitError};
-use crate::fault::{Fault, ServerError};
+use crate::fault::{Fault, unexpected};
 use crate::homes::{key_in, key_of};
 use crate::request::LockRequest;
 use crate::sent_write::SentWrite;
@@ -173,9 +173,6 @@ fn status(state: i32, position: u32, fencing_token: u64) -> Result<LockStatus, S
         Ok(proto::LockState::Held) => Ok(LockStatus::Held { fencing_token }),
         Ok(proto::LockState::Waiting) => Ok(LockStatus::Waiting { position }),
         Ok(proto::LockState::Unspecified | proto::LockState::Lost | proto::LockState::Released)
-        | Err(_) => {
-            let error = ServerError::unexpected(format!("the state {state}"));
-            Err(Status::internal(error.message))
-        }
+        | Err(_) => Err(unexpected(&format!("the state {state}"))),
     }
 }

@@ -4,6 +4,7 @@ mod fake;
 mod held_lock;
 mod homes;
 mod repeats;
+mod volatile;
 mod waiting;
 
 use std::sync::Arc;

@@ -6,7 +6,9 @@ use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::{CreateError, CriticalError, LockError, Mutation, ReleaseError, SessionRequest};
+use crate::{
+    CreateError, CriticalError, LockError, LostReason, Mutation, ReleaseError, SessionRequest,
+};
 
 fn unavailable() -> Act {
     Act::Refuse(Status::unavailable("no majority"))
@@ -221,6 +223,49 @@ async fn a_put_of_unknown_outcome_is_not_repeated_under_a_new_grant() {
     );
     assert_eq!(guard.get().await.unwrap().unwrap(), "another's");
     guard.put("mine").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_of_unknown_outcome_stays_so_where_the_new_grant_is_not_given() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.next("put", Act::LoseAnswer);
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    world.fake.next("acquire", Act::Refuse(limit));
+    let (put, ()) = tokio::join!(guard.put("mine"), taken_over_meanwhile(&world));
+    assert!(
+        matches!(put, Err(CriticalError::WriteUnknown(_))),
+        "{put:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_asks_for_its_new_grant_does_not_outlive_the_validity() {
+    let world = World::new();
+    world.fake.state().ttl = secs(6);
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.take_over();
+    for method in ["acquire", "keep_alive", "renew"] {
+        world.fake.always(method, Act::Hang);
+    }
+    let start = tokio::time::Instant::now();
+    let put = guard.put("v").await;
+    assert!(matches!(put, Err(CriticalError::Lost(_))), "{put:?}");
+    assert!(start.elapsed() <= secs(6), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_lock_is_lost_when_it_asks_for_its_new_grant_says_so() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.take_over();
+    let expired = refusal(Code::FailedPrecondition, "EXPIRED", "it expired");
+    world.fake.next("acquire", Act::Refuse(expired));
+    let released = guard.release_with(Mutation::Delete).await;
+    let Err(ReleaseError::Lost(lost)) = released else {
+        panic!("{released:?}");
+    };
+    assert_eq!(lost.reason, LostReason::Expired);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,108 @@
+//! Locks that are not durable: a crash of the replica that serves their key ends them (H7).
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::fake::Act;
+use super::{World, secs};
+use crate::{LostReason, SessionRequest};
+
+/// What the home can promise at most, and what is believed of it.
+const MEMORY: Duration = Duration::from_millis(4_500);
+const BELIEVED: Duration = Duration::from_millis(4_050);
+
+fn ms(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+fn with_write_back() -> World {
+    let world = World::new();
+    world.fake.state().memory = Some(MEMORY);
+    world
+}
+
+/// The replica that serves the key crashes; the session is kept by another one.
+fn home_away(world: &World) {
+    for method in ["put", "acquire", "watch", "release"] {
+        let away = Act::Refuse(Status::unavailable("away"));
+        world.fake.always(method, away);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_safe_no_longer_than_its_own_promise_whatever_its_session_was_promised() {
+    let world = with_write_back();
+    let session = world.client.open_session(SessionRequest::new());
+    let session = session.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    assert!(!guard.durable());
+    assert!(guard.valid_for() <= BELIEVED, "{:?}", guard.valid_for());
+    home_away(&world);
+    let lost = timeout(BELIEVED + ms(2), guard.lost()).await;
+    let lost = lost.expect("it is believed in for too long");
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
+    assert!(session.valid_until().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_says_not_durable_is_believed_no_further_than_it_says() {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    // Asked about after 300 ms, and after 600 ms more.
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(world.fake.count("acquire"), 2);
+    assert!(!guard.durable());
+    home_away(&world);
+    let lost = timeout(BELIEVED, guard.lost()).await;
+    assert!(lost.is_ok(), "it is believed in for too long");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_became_durable_is_soon_known_to_be() {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(ms(100)).await;
+    world.fake.state().memory = None;
+    tokio::time::sleep(ms(250)).await;
+    assert!(guard.durable());
+    home_away(&world);
+    tokio::time::sleep(secs(20)).await;
+    assert!(guard.is_valid());
+    assert_eq!(world.fake.count("acquire"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_section_asks_for_nothing() {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(ms(250)).await;
+    guard.release().await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    assert_eq!(world.fake.count("acquire"), 0);
+    assert_eq!(world.fake.count("keep_alive"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_does_not_become_durable_is_asked_about_less_and_less_often() {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    tokio::time::sleep(secs(60)).await;
+    assert!(guard.is_valid());
+    let asked = world.fake.count("acquire");
+    // After 0.3, 0.9 and 2.1 s, and then each half of what is believed.
+    assert!((28..=32).contains(&asked), "{asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_attempts_to_ask_about_a_lock_fit_into_what_is_left_of_it() {
+    let world = with_write_back();
+    let guard = world.client.lock("k").await.unwrap();
+    for _ in 0..3 {
+        world.fake.next("acquire", Act::Hang);
+    }
+    tokio::time::sleep(BELIEVED).await;
+    assert!(guard.is_valid());
+    assert!(world.fake.count("acquire") >= 4);
+}
