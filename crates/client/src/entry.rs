@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use tonic::Status;
 use uuid::Uuid;
 
-use super::answer::LockStatus;
+use super::answer::{Created, LockStatus};
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CreateError, LockError, ReleaseError, WaitError};
+use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::LeaseWatch;
 use super::request::LockRequest;
+use super::sent_write::SentWrite;
 use super::session::Session;
-use super::validity::Validity;
 
 /// An entry in the queue of a key. Wait for the lock with [`QueueEntry::wait`], or give it up; a dropped entry is
 /// released in the background.
@@ -23,27 +25,32 @@ use super::validity::Validity;
 pub struct QueueEntry {
     pub(super) client: Client,
     pub(super) session: Option<Session>,
-    pub(super) lock_ref: String,
-    /// What keeps it alive.
-    pub(super) lease_id: String,
-    pub(super) ttl: Duration,
-    pub(super) status: LockStatus,
-    pub(super) validity: Validity,
-    /// Whether it survives a crash of the replica that serves its key.
-    pub(super) durable: bool,
-    /// What it was made of, to be made again where such a crash ended it while it waited.
-    made_of: (LockRequest, Uuid),
-    /// Whether it is this one's to wait with and to give up.
-    pub(super) taken: bool,
+    /// What was answered about it last.
+    pub(super) known: Created,
+    /// What it was made of, to be made again.
+    request: LockRequest,
+    request_id: Uuid,
+    pub(super) phase: EntryPhase,
+}
+
+/// Whether there is an entry to wait with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum EntryPhase {
+    /// It is this one's to wait with and to give up.
+    Taken,
+    /// It was lost with the replica that served its key, while it waited. The next wait makes it again.
+    LostWhileWaiting,
+    /// It has become a lock, or has ended.
+    Gone,
 }
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
-        if self.taken {
-            let lock_ref = std::mem::take(&mut self.lock_ref);
+        if self.phase == EntryPhase::Taken {
+            let lock_ref = std::mem::take(&mut self.known.lock_ref);
             let session = self.session.as_ref().map(Session::watch);
             self.client
-                .release_in_background(lock_ref, self.ttl, session);
+                .release_in_background(lock_ref, self.known.ttl, session);
         }
     }
 }
@@ -51,8 +58,8 @@ impl Drop for QueueEntry {
 impl std::fmt::Debug for QueueEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("QueueEntry")
-            .field("lock_ref", &self.lock_ref)
-            .field("status", &self.status)
+            .field("lock_ref", &self.known.lock_ref)
+            .field("status", &self.known.status)
             .finish_non_exhaustive()
     }
 }
@@ -108,62 +115,67 @@ impl Drop for Creating {
     }
 }
 
+impl Creating {
+    /// Takes an entry, within `total`.
+    async fn create(
+        client: &Client,
+        session: Option<&Session>,
+        (request, request_id): (&LockRequest, Uuid),
+        total: Duration,
+    ) -> Result<Created, Status> {
+        let mut creating = Creating {
+            client: client.clone(),
+            request: request.clone(),
+            session: session.map_or_else(String::new, |session| session.id().to_owned()),
+            request_id,
+            lease: session.map(Session::watch),
+            open: true,
+        };
+        let sent = SentWrite::default();
+        let created = client
+            .create_raw(request, &creating.session, request_id, &sent, total)
+            .await;
+        // Only then is it unknown whether an entry was taken.
+        creating.open = created.as_ref().is_err_and(|status| {
+            let fault = Fault::new(status);
+            sent.is_in_doubt() || matches!(fault, Fault::Unavailable(_) | Fault::Other(_))
+        });
+        let created = created?;
+        if let Some(session) = session {
+            session.lease().extend(created.promise.validity);
+        }
+        Ok(created)
+    }
+}
+
 impl QueueEntry {
     pub(super) async fn take(
         client: &Client,
         session: Option<&Session>,
         request: LockRequest,
     ) -> Result<QueueEntry, CreateError> {
-        let mut creating = Creating {
-            client: client.clone(),
-            request,
-            session: session.map_or_else(String::new, |session| session.id().to_owned()),
-            request_id: Uuid::new_v4(),
-            lease: session.map(Session::watch),
-            open: true,
-        };
-        let created = client
-            .create_lock_ref(&creating.request, &creating.session, creating.request_id)
-            .await;
-        // Only then is it unknown whether an entry was taken.
-        creating.open = matches!(
-            created,
-            Err(CreateError::Unavailable(_) | CreateError::Other(_))
-        );
-        let created = created?;
-        let made_of = (creating.request.clone(), creating.request_id);
-        if let Some(session) = session {
-            session.lease().extend(created.promise.validity);
-        }
+        let request_id = Uuid::new_v4();
+        let total = client.options().timeout;
+        let created = Creating::create(client, session, (&request, request_id), total).await;
         Ok(QueueEntry {
             client: client.clone(),
             session: session.cloned(),
-            lock_ref: created.lock_ref,
-            lease_id: created.session,
-            ttl: created.ttl,
-            status: created.status,
-            validity: created.promise.validity,
-            durable: created.promise.durable,
-            made_of,
-            taken: true,
+            known: created.map_err(|status| Fault::new(&status))?,
+            request,
+            request_id,
+            phase: EntryPhase::Taken,
         })
     }
 
-    /// Takes another entry by the same request, where this one was lost with the replica that served its key while it waited.
-    pub(super) async fn take_again(&mut self) -> Result<(), CreateError> {
-        let (request, request_id) = &self.made_of;
-        let session = self.session.as_ref().map_or("", Session::id);
-        let created = self
-            .client
-            .create_lock_ref(request, session, *request_id)
-            .await?;
-        self.lock_ref = created.lock_ref;
-        self.lease_id = created.session;
-        self.ttl = created.ttl;
-        self.status = created.status;
-        self.validity = created.promise.validity;
-        self.durable = created.promise.durable;
-        self.taken = true;
+    /// Takes another entry by the same request, within `total`.
+    pub(super) async fn take_again(&mut self, total: Duration) -> Result<(), Status> {
+        // What a try took that is given up is given back, by this id: the next one needs another.
+        let request_id = std::mem::replace(&mut self.request_id, Uuid::new_v4());
+        let session = self.session.as_ref();
+        let made_of = (&self.request, request_id);
+        self.known = Creating::create(&self.client, session, made_of, total).await?;
+        self.request_id = request_id;
+        self.phase = EntryPhase::Taken;
         Ok(())
     }
 
@@ -200,22 +212,22 @@ impl QueueEntry {
 
     /// The lockRef.
     pub fn lock_ref(&self) -> &str {
-        &self.lock_ref
+        &self.known.lock_ref
     }
 
     /// The TTL in force.
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        self.known.ttl
     }
 
     /// Until when it is safe from expiry, as far as its own calls told; a session may know of more.
     pub fn valid_until(&self) -> Moment {
-        self.validity.until()
+        self.known.valid_until()
     }
 
     /// How many were ahead in the queue when the server was last heard; 0 once it is held.
     pub fn position(&self) -> u32 {
-        match self.status {
+        match self.known.status {
             LockStatus::Held { .. } => 0,
             LockStatus::Waiting { position } => position,
         }
@@ -223,14 +235,17 @@ impl QueueEntry {
 
     /// Releases the entry, and waits until the server knows. True if it had ended before.
     pub async fn give_up(mut self) -> Result<bool, ReleaseError> {
-        if !self.taken {
+        if self.phase != EntryPhase::Taken {
             return Ok(true);
         }
-        let given_up = self.client.release_lock(&self.lock_ref, None, || 0).await;
-        self.taken = matches!(
+        let lock_ref = &self.known.lock_ref;
+        let given_up = self.client.release_lock(lock_ref, None, || 0).await;
+        if !matches!(
             given_up,
             Err(ReleaseError::Unavailable(_) | ReleaseError::Other(_))
-        );
+        ) {
+            self.phase = EntryPhase::Gone;
+        }
         given_up
     }
 }

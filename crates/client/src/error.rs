@@ -88,20 +88,6 @@ pub enum WaitError {
     Other(#[source] ServerError),
 }
 
-impl From<CreateError> for WaitError {
-    fn from(error: CreateError) -> WaitError {
-        match error {
-            CreateError::SessionEnded(lost) => WaitError::Lost(lost),
-            CreateError::Limit(error) => WaitError::Limit(error),
-            CreateError::Denied(error) => WaitError::Denied(error),
-            CreateError::Unavailable(error) => WaitError::Unavailable(error),
-            CreateError::Invalid(error)
-            | CreateError::NotFound(error)
-            | CreateError::Other(error) => WaitError::Other(error),
-        }
-    }
-}
-
 impl From<Fault> for WaitError {
     fn from(fault: Fault) -> WaitError {
         match fault.ended() {

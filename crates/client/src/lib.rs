@@ -46,6 +46,7 @@ mod fault;
 mod grant;
 mod guard;
 mod held_lock;
+mod hold;
 mod homes;
 mod keep_alive;
 mod lease;

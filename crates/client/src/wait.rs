@@ -1,33 +1,28 @@
 //! Waiting for the turn of an entry: in slices, so that a broken connection resumes the same entry in the
 //! queue.
 
-use std::sync::Arc;
+use std::future::Future;
 use std::time::Duration;
 
 use tonic::Status;
 
-use super::answer::{Acquired, LockStatus, Renewed};
+use super::answer::{Acquired, LockStatus};
 use super::clock::{Moment, sleep_until};
 use super::connections::LongCallPermit;
-use super::entry::QueueEntry;
-use super::error::{SessionError, WaitError};
+use super::entry::{EntryPhase, QueueEntry};
+use super::error::WaitError;
 use super::fault::Fault;
 use super::guard::LockGuard;
-use super::lease::{Lease, LeaseState};
 use super::lost::{Lost, LostReason};
 use super::progress::{Progress, ProgressReport};
 use super::retry::{Backoff, Verdict, judge};
 use super::session::Session;
-use super::validity::{Promise, Validity};
 use super::watch::{Seen, Watcher};
 
 /// The longest wait that is asked for in one call.
 const WAIT_SLICE_MAX: Duration = Duration::from_secs(30);
 /// The shortest, where connections do not live for longer.
 const WAIT_SLICE_MIN: Duration = Duration::from_millis(50);
-
-/// A lock that is not durable, and was promised no more than this, is asked about again before it is believed in.
-const MEMORY_LEFT_MIN: Duration = Duration::from_millis(500);
 
 /// Pauses between two calls, where they fail, that fit into a TTL.
 const PAUSES_PER_TTL: u32 = 8;
@@ -47,8 +42,8 @@ enum Entry {
     Answered(Acquired),
 }
 
-/// Why a call that waited has no answer.
-enum Broken {
+/// Why a call about an entry has no answer.
+pub(super) enum Broken {
     /// The call failed.
     Call(Status),
     /// The entry has ended.
@@ -57,7 +52,8 @@ enum Broken {
 
 impl QueueEntry {
     /// Waits for the lock, at most `limit` (zero is one try; `None` is without end). After `TimedOut` the
-    /// entry is still there. A wait that is dropped leaves the entry where it was.
+    /// entry is still there. A wait that is dropped leaves the entry where it was. An entry that was lost while it waited,
+    /// with the replica that served its key, is made again, at the end of the queue.
     pub async fn wait(&mut self, limit: Option<Duration>) -> Result<LockGuard, WaitError> {
         let end = limit.map(|limit| self.client.now().after(limit));
         self.wait_until(end, None).await
@@ -82,17 +78,46 @@ impl QueueEntry {
             on_progress,
             reported: None,
             start: self.client.now(),
-            watcher: Watcher::new(&self.client, &self.lock_ref),
+            watcher: Watcher::new(&self.client, &self.known.lock_ref),
         };
+        let mut backoff = Backoff::new();
         loop {
+            if self.phase == EntryPhase::LostWhileWaiting {
+                self.make_again(end, &mut backoff).await?;
+                report.watcher = Watcher::new(&self.client, &self.known.lock_ref);
+            }
             match self.wait_in_queue(end, &mut report).await {
-                // It was lost with the replica that served its key, before anybody was given the lock.
-                Err(WaitError::Lost(lost)) if lost.reason == LostReason::NoLongerKept => {
-                    tracing::debug!("an entry that was lost while it waited is made again");
-                    self.take_again().await?;
-                    report.watcher = Watcher::new(&self.client, &self.lock_ref);
-                }
+                Err(WaitError::Lost(_)) if self.phase == EntryPhase::LostWhileWaiting => {}
                 waited => return waited,
+            }
+        }
+    }
+
+    /// Makes an entry again that was lost while it waited: before anybody was given the lock by it.
+    async fn make_again(
+        &mut self,
+        end: Option<Moment>,
+        backoff: &mut Backoff,
+    ) -> Result<(), WaitError> {
+        tracing::debug!("an entry that was lost while it waited is made again");
+        let lost_at = self.client.now();
+        // What is made may be lost as soon as it is made; do not make a busy loop of that.
+        self.pause(backoff.next(None), end).await?;
+        loop {
+            let timeout = self.client.options().timeout;
+            let total = end.map_or(timeout, |end| self.client.now().until(end).min(timeout));
+            if total.is_zero() {
+                return Err(self.timed_out());
+            }
+            let session = self.session.clone();
+            let made = tokio::select! {
+                biased;
+                lost = session_ended(session.as_ref()) => return Err(self.lose(lost)),
+                made = self.take_again(total) => made,
+            };
+            match made {
+                Ok(()) => return Ok(()),
+                Err(status) => self.bear(status, lost_at, end, backoff).await?,
             }
         }
     }
@@ -102,7 +127,7 @@ impl QueueEntry {
         end: Option<Moment>,
         report: &mut ProgressReport<'_>,
     ) -> Result<LockGuard, WaitError> {
-        if !self.taken {
+        if self.phase != EntryPhase::Taken {
             return Err(WaitError::Lost(Lost::new(
                 LostReason::Released,
                 "this entry has become a lock, or has ended, already",
@@ -117,10 +142,14 @@ impl QueueEntry {
         // After a call that waited in vain the next one asks only: there may be no way for such to come through.
         let mut asks_only = false;
         loop {
-            let position = match self.status {
-                LockStatus::Held { .. } => match self.hold().await? {
-                    Some(guard) => return Ok(guard),
-                    None => continue,
+            let position = match self.known.status {
+                LockStatus::Held { .. } => match self.hold().await {
+                    Ok(Some(guard)) => return Ok(guard),
+                    Ok(None) => continue,
+                    Err(broken) => {
+                        self.mend(broken, answered_at, end, &mut backoff).await?;
+                        continue;
+                    }
                 },
                 LockStatus::Waiting { position } => position,
             };
@@ -153,22 +182,19 @@ impl QueueEntry {
             };
             let acquired = match acquired {
                 Ok(acquired) => acquired,
-                Err(Broken::Call(status)) => {
-                    self.bear(status, answered_at, end, &mut backoff).await?;
+                Err(broken) => {
+                    self.mend(broken, answered_at, end, &mut backoff).await?;
                     continue;
                 }
-                Err(Broken::Ended(lost)) => return Err(self.lose(lost)),
             };
             self.note(acquired);
-            if let LockStatus::Held { .. } = self.status {
+            answered_at = asked;
+            if let LockStatus::Held { .. } = self.known.status {
                 continue;
             }
-            answered_at = asked;
             let now = client.now();
             if end.is_some_and(|end| now >= end) {
-                return Err(WaitError::TimedOut {
-                    position: self.position(),
-                });
+                return Err(self.timed_out());
             }
             match slice {
                 // It did not wait as it was asked to; do not make a busy loop of that.
@@ -193,7 +219,7 @@ impl QueueEntry {
         tokio::pin!(permit);
         let mut ask_at = clock.now();
         loop {
-            ask_at = ask_at.after((self.ttl / POLLS_PER_TTL).min(POLL_AFTER_MAX));
+            ask_at = ask_at.after((self.known.ttl / POLLS_PER_TTL).min(POLL_AFTER_MAX));
             if end.is_some_and(|end| clock.now() >= end) {
                 return Ok(Entry::Asks);
             }
@@ -229,17 +255,31 @@ impl QueueEntry {
     }
 
     /// One call that does not wait.
-    async fn ask(&self) -> Result<Acquired, Broken> {
-        let asking = self
-            .client
-            .acquire_once(&self.lock_ref, None, self.attempt_max());
-        asking.await.map_err(Broken::Call)
+    pub(super) async fn ask(&self) -> Result<Acquired, Broken> {
+        let lock_ref = &self.known.lock_ref;
+        self.within_session(self.client.acquire_once(lock_ref, None, self.attempt_max()))
+            .await
+    }
+
+    /// What comes of a call, unless the session ends before.
+    pub(super) async fn within_session<T>(
+        &self,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Broken> {
+        tokio::select! {
+            biased;
+            lost = session_ended(self.session.as_ref()) => Err(Broken::Ended(lost)),
+            answered = call => answered.map_err(Broken::Call),
+        }
     }
 
     /// How long a call may take that does not wait, and one that does beyond that: so that a connection that broke in
     /// silence is noticed within the TTL.
-    fn attempt_max(&self) -> Duration {
-        self.client.options().attempt_timeout.min(self.ttl / 4)
+    pub(super) fn attempt_max(&self) -> Duration {
+        self.client
+            .options()
+            .attempt_timeout
+            .min(self.known.ttl / 4)
     }
 
     /// One call that waits, and what is seen beside it.
@@ -250,9 +290,9 @@ impl QueueEntry {
         report: &mut ProgressReport<'_>,
     ) -> Result<Acquired, Broken> {
         let waits = Some((slice, permit));
-        let waiting = self
-            .client
-            .acquire_once(&self.lock_ref, waits, slice + self.attempt_max());
+        let waiting =
+            self.client
+                .acquire_once(&self.known.lock_ref, waits, slice + self.attempt_max());
         tokio::pin!(waiting);
         loop {
             tokio::select! {
@@ -273,17 +313,30 @@ impl QueueEntry {
 
     /// How long the next call waits.
     fn slice(&self, now: Moment, end: Option<Moment>) -> Duration {
-        let slice = WAIT_SLICE_MAX.min(self.ttl / 2);
+        let slice = WAIT_SLICE_MAX.min(self.known.ttl / 2);
         end.map_or(slice, |end| slice.min(now.until(end)))
     }
 
-    fn note(&mut self, acquired: Acquired) {
-        self.lock_ref = acquired.lock_ref;
-        self.status = acquired.status;
-        self.validity = acquired.promise.validity;
-        self.durable = acquired.promise.durable;
+    pub(super) fn note(&mut self, acquired: Acquired) {
+        self.known.lock_ref = acquired.lock_ref;
+        self.known.status = acquired.status;
+        self.known.promise = acquired.promise;
         if let Some(session) = &self.session {
             session.lease().extend(acquired.promise.validity);
+        }
+    }
+
+    /// Goes on after a call without an answer, if the wait may.
+    async fn mend(
+        &mut self,
+        broken: Broken,
+        answered_at: Moment,
+        end: Option<Moment>,
+        backoff: &mut Backoff,
+    ) -> Result<(), WaitError> {
+        match broken {
+            Broken::Call(status) => self.bear(status, answered_at, end, backoff).await,
+            Broken::Ended(lost) => Err(self.lose(lost)),
         }
     }
 
@@ -296,124 +349,55 @@ impl QueueEntry {
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
         let Verdict::Repeat { not_before } = judge(&status) else {
-            let error = WaitError::from(Fault::new(&status));
-            if let WaitError::Lost(_) = error {
-                self.taken = false;
-            }
-            return Err(error);
+            return Err(match WaitError::from(Fault::new(&status)) {
+                WaitError::Lost(lost) => self.lose(lost),
+                error => error,
+            });
         };
         let now = self.client.now();
         // Another replica may have it for longer than its TTL, and says so if it has ended.
-        let unheard_max = self.ttl.max(self.client.options().timeout);
+        let unheard_max = self.known.ttl.max(self.client.options().timeout);
         if answered_at.until(now) >= unheard_max {
             return Err(Fault::new(&status).into());
         }
         if end.is_some_and(|end| now >= end) {
-            return Err(WaitError::TimedOut {
-                position: self.position(),
-            });
+            return Err(self.timed_out());
         }
         tracing::debug!(code = ?status.code(), "a wait is resumed");
         // It is to be learned of before its TTL has passed.
         let pause_max = not_before
             .unwrap_or_default()
-            .max(self.ttl / PAUSES_PER_TTL);
-        tokio::time::sleep(backoff.next(not_before).min(pause_max)).await;
-        Ok(())
+            .max(self.known.ttl / PAUSES_PER_TTL);
+        self.pause(backoff.next(not_before).min(pause_max), end)
+            .await
     }
 
+    /// Pauses, but not beyond the end of the wait.
+    async fn pause(&mut self, span: Duration, end: Option<Moment>) -> Result<(), WaitError> {
+        let span = end.map_or(span, |end| self.client.now().until(end).min(span));
+        tokio::select! {
+            biased;
+            lost = session_ended(self.session.as_ref()) => Err(self.lose(lost)),
+            () = tokio::time::sleep(span) => Ok(()),
+        }
+    }
+
+    fn timed_out(&self) -> WaitError {
+        WaitError::TimedOut {
+            position: self.position(),
+        }
+    }
+
+    /// Of an entry that waited it may be that it was lost with its replica. A holder was answered HELD: it is to learn of its
+    /// loss, and not of another lock.
     fn lose(&mut self, lost: Lost) -> WaitError {
-        self.taken = false;
+        self.phase = match self.known.status {
+            LockStatus::Waiting { .. } if lost.reason == LostReason::NoLongerKept => {
+                EntryPhase::LostWhileWaiting
+            }
+            LockStatus::Waiting { .. } | LockStatus::Held { .. } => EntryPhase::Gone,
+        };
         WaitError::Lost(lost)
-    }
-
-    /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
-    async fn hold(&mut self) -> Result<Option<LockGuard>, WaitError> {
-        let promise = self.fresh_promise().await?;
-        let LockStatus::Held { fencing_token } = self.status else {
-            return Ok(None);
-        };
-        let validity = promise.validity;
-        let lease = match &self.session {
-            Some(session) => {
-                session.lease().extend(validity);
-                Arc::clone(session.lease())
-            }
-            None => {
-                let opened = Renewed {
-                    session: self.lease_id.clone(),
-                    ttl: self.ttl,
-                    disconnect_grace: None,
-                    validity,
-                };
-                Arc::new(Lease::start(&self.client, opened))
-            }
-        };
-        self.taken = false;
-        Ok(Some(LockGuard::new(
-            &self.client,
-            self.session.clone(),
-            lease,
-            (self.lock_ref.clone(), fencing_token),
-            promise,
-        )))
-    }
-
-    /// What is promised for the lock. Of one that is not durable that is what the answer about it promised; after a long wait
-    /// little or nothing of it is left, and it is asked about again.
-    async fn fresh_promise(&mut self) -> Result<Promise, WaitError> {
-        if !self.durable && self.validity.left(self.client.now()) < MEMORY_LEFT_MIN {
-            let acquired = self.client.acquire_lock(&self.lock_ref).await;
-            let acquired = acquired.inspect_err(|error| {
-                self.taken &= !matches!(error, WaitError::Lost(_));
-            })?;
-            self.note(acquired);
-        }
-        let durable = self.durable;
-        let validity = match durable {
-            true => self.fresh_validity().await?,
-            false => self.validity,
-        };
-        Ok(Promise { validity, durable })
-    }
-
-    /// Validity counts from when the request was sent. After a long wait little or nothing is left of it,
-    /// so the server is asked again, unless a session that lives by itself has more.
-    async fn fresh_validity(&mut self) -> Result<Validity, WaitError> {
-        let now = self.client.now();
-        let mut span = self.ttl;
-        if let Some(session) = &self.session {
-            match session.lease().state() {
-                LeaseState::Live(validity) => self.validity = self.validity.or_later(validity),
-                LeaseState::Ended(lost) => return Err(self.lose(lost)),
-            }
-            span = session.disconnect_grace().unwrap_or(span);
-        }
-        let full = Validity::promised(now, span).left(now);
-        if self.validity.left(now) >= full / 2 {
-            return Ok(self.validity);
-        }
-        let lease_id = match &self.session {
-            Some(session) => session.id(),
-            None => &self.lease_id,
-        };
-        let error = match self.client.renew_session(lease_id).await {
-            Ok(renewed) => return Ok(self.validity.or_later(renewed.validity)),
-            Err(error) => error,
-        };
-        if let SessionError::Ended(lost) = error {
-            return Err(self.lose(lost));
-        }
-        if !self.validity.has_ended(self.client.now()) {
-            return Ok(self.validity);
-        }
-        Err(match error {
-            SessionError::Ended(lost) => WaitError::Lost(lost),
-            SessionError::Unavailable(error) => WaitError::Unavailable(error),
-            SessionError::Limit(error) => WaitError::Limit(error),
-            SessionError::Denied(error) => WaitError::Denied(error),
-            SessionError::Invalid(error) | SessionError::Other(error) => WaitError::Other(error),
-        })
     }
 }
 

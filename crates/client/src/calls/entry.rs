@@ -27,7 +27,10 @@ impl Client {
         request_id: Uuid,
     ) -> Result<Created, CreateError> {
         let total = self.options().timeout;
-        let created = self.create_raw(request, session, request_id, total).await;
+        let sent = SentWrite::default();
+        let created = self
+            .create_raw(request, session, request_id, &sent, total)
+            .await;
         Ok(created.map_err(|status| Fault::new(&status))?)
     }
 
@@ -36,6 +39,7 @@ impl Client {
         request: &LockRequest,
         session: &str,
         request_id: Uuid,
+        sent: &SentWrite,
         total: Duration,
     ) -> Result<Created, Status> {
         let message = proto::CreateLockRefRequest {
@@ -53,7 +57,10 @@ impl Client {
         let answer = self
             .repeat(Some(&key), total, |attempt| {
                 let request = attempt.request(message.clone());
-                async move { attempt.locks().create_lock_ref(request).await }
+                async move {
+                    let mut locks = attempt.locks();
+                    sent.attempt(locks.create_lock_ref(request)).await
+                }
             })
             .await?;
         let promise = promise(&answer, answer.message.valid_for, answer.message.durable);

@@ -3,6 +3,7 @@
 mod fake;
 mod held_lock;
 mod homes;
+mod made_again;
 mod repeats;
 mod volatile;
 mod waiting;

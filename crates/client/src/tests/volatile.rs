@@ -7,7 +7,7 @@ use tonic::Status;
 
 use super::fake::Act;
 use super::{World, secs};
-use crate::{LostReason, SessionRequest};
+use crate::{LockError, LostReason, SessionRequest, WaitError};
 
 /// What the home can promise at most, and what is believed of it.
 const MEMORY: Duration = Duration::from_millis(4_500);
@@ -105,4 +105,65 @@ async fn several_attempts_to_ask_about_a_lock_fit_into_what_is_left_of_it() {
     tokio::time::sleep(BELIEVED).await;
     assert!(guard.is_valid());
     assert!(world.fake.count("acquire") >= 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_of_which_little_is_left_is_asked_about_before_it_is_believed_in() {
+    let world = with_write_back();
+    world.fake.next("create", Act::Late(secs(4)));
+    let guard = world.client.lock("k").await.unwrap();
+    assert_eq!(world.fake.count("acquire"), 1);
+    assert!(guard.valid_for() > secs(4), "{:?}", guard.valid_for());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_disconnect_grace_costs_no_further_call() {
+    let world = with_write_back();
+    let request = SessionRequest::new().disconnect_grace(ms(500));
+    let session = world.client.open_session(request).await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    assert_eq!(world.fake.count("acquire"), 0);
+    assert!(guard.valid_for() <= ms(450), "{:?}", guard.valid_for());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_its_promise_makes_no_lock() {
+    let world = with_write_back();
+    world.fake.next("create", Act::Late(ms(4_200)));
+    world.fake.next("acquire", Act::Late(ms(4_200)));
+    let guard = world.client.lock("k").await.unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(world.fake.count("acquire"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_whose_session_ended_before_its_answer_came_is_lost() {
+    let world = with_write_back();
+    let session = world.client.open_session(SessionRequest::new());
+    let session = session.await.unwrap();
+    world.fake.next("create", Act::Late(secs(2)));
+    let closing = session.clone();
+    let (locked, closed) = tokio::join!(session.lock("k"), async {
+        tokio::time::sleep(secs(1)).await;
+        closing.close().await
+    });
+    assert!(
+        matches!(locked, Err(LockError::Wait(WaitError::Lost(_)))),
+        "{locked:?}"
+    );
+    closed.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_lock_that_is_held_and_not_confirmed_keeps_to_its_limit() {
+    let world = with_write_back();
+    let mut entry = world.client.enqueue("k").await.unwrap();
+    tokio::time::sleep(secs(4)).await;
+    world.fake.always("acquire", Act::Hang);
+    let start = tokio::time::Instant::now();
+    let waited = entry.wait(Some(secs(2))).await;
+    assert_eq!(waited.unwrap_err(), WaitError::TimedOut { position: 0 });
+    assert!(start.elapsed() <= secs(6), "{:?}", start.elapsed());
+    world.fake.state().always.clear();
+    assert!(entry.wait(Some(secs(2))).await.unwrap().is_valid());
 }

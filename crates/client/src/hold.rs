@@ -1,0 +1,109 @@
+//! From an entry that is held to a guard of its lock: with a promise that is worth to begin with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::answer::{LockStatus, Renewed};
+use super::entry::{EntryPhase, QueueEntry};
+use super::fault::Fault;
+use super::guard::LockGuard;
+use super::lease::{Lease, LeaseState};
+use super::session::Session;
+use super::validity::Validity;
+use super::wait::Broken;
+
+/// A lock that is not durable, and of whose promise no more than this is left, is asked about again before it is believed in.
+const MEMORY_LEFT_MIN: Duration = Duration::from_millis(500);
+
+impl QueueEntry {
+    /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
+    pub(super) async fn hold(&mut self) -> Result<Option<LockGuard>, Broken> {
+        self.freshen().await?;
+        let LockStatus::Held { fencing_token } = self.known.status else {
+            return Ok(None);
+        };
+        let promise = self.known.promise;
+        let lease = match &self.session {
+            Some(session) => match session.lease().state() {
+                LeaseState::Live(_) => Some(Arc::clone(session.lease())),
+                LeaseState::Ended(lost) => return Err(Broken::Ended(lost)),
+            },
+            None => None,
+        };
+        if promise.validity.has_ended(self.client.now()) {
+            return Err(Broken::Call(Status::deadline_exceeded(
+                "the answer came after the end of what it promised",
+            )));
+        }
+        let lease = lease.unwrap_or_else(|| {
+            let opened = Renewed {
+                session: self.known.session.clone(),
+                ttl: self.known.ttl,
+                disconnect_grace: None,
+                validity: promise.validity,
+            };
+            Arc::new(Lease::start(&self.client, opened))
+        });
+        self.phase = EntryPhase::Gone;
+        Ok(Some(LockGuard::new(
+            &self.client,
+            self.session.clone(),
+            lease,
+            (self.known.lock_ref.clone(), fencing_token),
+            promise,
+        )))
+    }
+
+    /// Asks again where little or nothing is left of what was promised. That counts from when the call was sent, which may
+    /// have waited for long.
+    async fn freshen(&mut self) -> Result<(), Broken> {
+        let grace = self.session.as_ref().and_then(Session::disconnect_grace);
+        let now = self.client.now();
+        let full = Validity::promised(now, grace.unwrap_or(self.known.ttl)).left(now);
+        let promise = self.known.promise;
+        if !promise.durable && promise.validity.left(now) < MEMORY_LEFT_MIN.min(full / 2) {
+            let acquired = self.ask().await?;
+            self.note(acquired);
+        }
+        match self.known.promise.durable {
+            true => self.freshen_durable(full).await,
+            // No renewal of its lease says how long it is safe from a crash of its home.
+            false => Ok(()),
+        }
+    }
+
+    /// The same of a lock that is as safe as its lease: that is renewed, unless it is a session, which lives by itself, and
+    /// has more.
+    async fn freshen_durable(&mut self, full: Duration) -> Result<(), Broken> {
+        let mut validity = self.known.promise.validity;
+        let lease_id = match &self.session {
+            Some(session) => {
+                if let LeaseState::Live(of_session) = session.lease().state() {
+                    validity = validity.or_later(of_session);
+                }
+                session.id()
+            }
+            None => &self.known.session,
+        };
+        if validity.left(self.client.now()) < full / 2 {
+            let renewal = self.client.renew_within(lease_id, self.attempt_max());
+            match self.within_session(renewal).await {
+                Ok(renewed) => validity = validity.or_later(renewed.validity),
+                Err(Broken::Ended(lost)) => return Err(Broken::Ended(lost)),
+                Err(Broken::Call(status)) => match Fault::new(&status).ended() {
+                    Ok(lost) => return Err(Broken::Ended(lost)),
+                    // What was promised stands.
+                    Err(_) if !validity.has_ended(self.client.now()) => {}
+                    Err(_) => return Err(Broken::Call(status)),
+                },
+            }
+        }
+        self.known.promise.validity = validity;
+        if let Some(session) = &self.session {
+            session.lease().extend(validity);
+        }
+        Ok(())
+    }
+}
