@@ -31,7 +31,7 @@ pub(super) struct LeaseShared {
 
 impl LeaseShared {
     /// The state now. Ends it first if its time is up, so that nobody sees a live lease that is none.
-    fn look(&self) -> LeaseState {
+    pub(super) fn look(&self) -> LeaseState {
         let now = self.clock.now();
         self.state.send_if_modified(|state| match state {
             LeaseState::Live(validity) if validity.has_ended(now) => {

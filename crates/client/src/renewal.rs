@@ -12,7 +12,7 @@ use super::connect::Client;
 use super::error::SessionError;
 use super::fault::Fault;
 use super::keep_alive::{KeepAliveLink, Unrenewed};
-use super::lease::LeaseShared;
+use super::lease::{LeaseShared, LeaseState};
 use super::lost::Lost;
 use super::retry::Backoff;
 use super::validity::Validity;
@@ -30,6 +30,9 @@ const ATTEMPTS_PER_GRACE: u32 = 4;
 /// A stream that broke is opened again at once, but not sooner than this after the last renewal; after twice that
 /// where it broke again before the next was due, and so on.
 const REOPENED_AFTER: Duration = Duration::from_millis(250);
+
+/// What was promised for next to nothing is not renewed sooner than after this.
+const RENEWED_AFTER_MIN: Duration = Duration::from_millis(50);
 
 /// How often a renewal is sent, and what is tried for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,12 @@ impl Pace {
                 at_once: true,
             },
         }
+    }
+
+    /// When the next renewal is due: soon enough after what was promised was asked for, and before half of the rest has passed.
+    fn due(self, validity: Validity, now: Moment) -> Moment {
+        let half = (validity.left(now) / 2).max(RENEWED_AFTER_MIN.min(self.every));
+        validity.sent().after(self.every).min(now.after(half))
     }
 }
 
@@ -109,9 +118,9 @@ impl Renewals {
     pub(super) async fn run(mut self, lease: &LeaseShared) -> Lost {
         let pace = self.pace;
         let client = self.client.clone();
-        let mut due = match pace.at_once {
-            true => client.now(),
-            false => client.now().after(pace.every),
+        let mut due = match lease.look() {
+            LeaseState::Live(validity) if !pace.at_once => pace.due(validity, client.now()),
+            LeaseState::Live(_) | LeaseState::Ended(_) => client.now(),
         };
         let mut backoff = Backoff::new();
         let mut reopened_after = REOPENED_AFTER;
@@ -126,13 +135,12 @@ impl Renewals {
                     sleep_until(client.clock(), soonest).await;
                 }
             }
-            let asked = client.now();
-            self.sent_at = asked;
+            self.sent_at = client.now();
             match self.renew().await {
                 Ok(validity) => {
                     lease.extend(validity);
                     backoff.reset();
-                    due = asked.after(pace.every);
+                    due = pace.due(validity, client.now());
                 }
                 Err(SessionError::Ended(lost)) => return lost,
                 // What was promised stands; until it ends it is worth trying.
@@ -166,7 +174,7 @@ impl Renewals {
         for tried in 1..=self.pace.streams {
             match self.renew_on_stream().await {
                 Ok(Some(validity)) => return Ok(validity),
-                // Over, says the stream; the call says it in words.
+                // The call says it in words.
                 Ok(None) => break,
                 Err(Unrenewed::Refused) => {
                     self.path = RenewalPath::Calls;
@@ -185,7 +193,7 @@ impl Renewals {
         Ok(renewed.map_err(|status| Fault::new(&status))?.validity)
     }
 
-    /// `None` where the stream says that the session has ended.
+    /// `None` where the stream says that the session has ended, or that nothing can be said of it now.
     async fn renew_on_stream(&mut self) -> Result<Option<Validity>, Unrenewed> {
         let link = match &self.path {
             RenewalPath::Stream(link) => Arc::clone(link),
@@ -203,10 +211,10 @@ impl Renewals {
         let renewal = link.renew(&self.session, Instant::now() + attempt_max);
         let renewal = renewal.await?;
         self.heard_on = Some(renewal.stream);
-        if renewal.answer.reason != 0 {
+        let valid_for = from_wire(renewal.answer.valid_for);
+        if renewal.answer.reason != 0 || valid_for.is_zero() {
             return Ok(None);
         }
-        let valid_for = from_wire(renewal.answer.valid_for);
         Ok(Some(Validity::promised(sent, valid_for)))
     }
 }

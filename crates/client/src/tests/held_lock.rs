@@ -44,6 +44,34 @@ async fn without_a_keep_alive_stream_renewals_are_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_the_stream_can_say_nothing_a_renewal_is_a_call() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.state().says_nothing = true;
+    tokio::time::sleep(secs(100)).await;
+    assert!(guard.is_valid());
+    assert!(world.fake.count("renew") >= 9);
+    assert_eq!(world.fake.state().streams, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_waited_for_is_renewed_as_soon_as_its_promise_is_a_third_of_its_ttl_old() {
+    let world = World::new();
+    let holder = world.fake.occupy();
+    let (guard, ()) = tokio::join!(world.client.lock("k"), async {
+        // 15 s of the 27 s are left, and nothing is asked for at first.
+        tokio::time::sleep(secs(12)).await;
+        world.fake.end(&holder, "RELEASED", "");
+    });
+    let guard = guard.unwrap();
+    assert_eq!(world.fake.count("renew"), 0);
+    for _ in 0..30 {
+        tokio::time::sleep(secs(1)).await;
+        assert!(guard.valid_for() >= secs(15), "{:?}", guard.valid_for());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_is_told_before_anyone_else_can_have_the_lock() {
     let world = World::new();
     let guard = world.client.lock("k").await.unwrap();
