@@ -11,10 +11,10 @@ use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::session::Session;
-use super::validity::Validity;
+use super::validity::{Promise, Validity};
 use super::wait::Broken;
 
-/// A lock that is not durable, and of whose promise no more than this is left, is asked about again before it is believed in.
+/// A lock that is not durable, and was promised less than this, is asked about again before it is believed in.
 const MEMORY_LEFT_MIN: Duration = Duration::from_millis(500);
 
 impl QueueEntry {
@@ -62,8 +62,9 @@ impl QueueEntry {
         let grace = self.session.as_ref().and_then(Session::disconnect_grace);
         let now = self.client.now();
         let full = Validity::promised(now, grace.unwrap_or(self.known.ttl)).left(now);
-        let promise = self.known.promise;
-        if !promise.durable && promise.validity.left(now) < MEMORY_LEFT_MIN.min(full / 2) {
+        let Promise { validity, durable } = self.known.promise;
+        let least = MEMORY_LEFT_MIN.min(full / 2).max(validity.span() / 2);
+        if !durable && validity.left(now) < least {
             let acquired = self.ask().await?;
             self.note(acquired);
         }
