@@ -12,7 +12,7 @@ use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
 use super::fault::Fault;
 use super::held_lock::HeldLock;
-use super::lease::{Lease, LeaseState};
+use super::lease::Lease;
 use super::lost::Lost;
 use super::sent_write::SentWrite;
 use super::session::Session;
@@ -122,18 +122,13 @@ impl LockGuard {
 
     /// The status of the guard now.
     pub fn state(&self) -> GuardState {
-        if let Some(lost) = self.held_lock.lost_now() {
-            return GuardState::Lost(lost);
-        }
-        match self.held_lock.lease.state() {
-            LeaseState::Ended(lost) => GuardState::Lost(lost),
-            LeaseState::Live(validity) => {
+        match self.held_lock.validity() {
+            Err(lost) => GuardState::Lost(lost),
+            Ok(validity) => {
                 let grant = self.held_lock.grants.present();
-                let by_memory = self.held_lock.by_memory().map(Validity::until);
-                let until = validity.until();
                 GuardState::Held {
                     fencing_token: grant.fencing_token,
-                    valid_until: by_memory.map_or(until, |by_memory| by_memory.min(until)),
+                    valid_until: validity.until(),
                     take_overs: grant.take_overs,
                 }
             }
@@ -160,6 +155,14 @@ impl LockGuard {
         let now = self.held_lock.client.now();
         self.valid_until()
             .map_or(Duration::ZERO, |until| now.until(until))
+    }
+
+    /// How long the promise in force was good for when it was asked for: no more of it was ever left. Zero once the lock is
+    /// lost.
+    pub fn promised_for(&self) -> Duration {
+        self.held_lock
+            .validity()
+            .map_or(Duration::ZERO, Validity::span)
     }
 
     /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back it does so a moment

@@ -87,6 +87,20 @@ impl HeldLock {
         }
     }
 
+    /// The promise in force: the one that ends first.
+    pub(super) fn validity(&self) -> Result<Validity, Lost> {
+        if let Some(lost) = self.lost_now() {
+            return Err(lost);
+        }
+        match self.lease.state() {
+            LeaseState::Ended(lost) => Err(lost),
+            LeaseState::Live(of_lease) => Ok(match self.by_memory() {
+                Some(by_memory) => by_memory.or_earlier(of_lease),
+                None => of_lease,
+            }),
+        }
+    }
+
     /// Until when the lock is safe while it is not durable; `None` once it is.
     pub(super) fn by_memory(&self) -> Option<Validity> {
         *self.by_memory.borrow()

@@ -65,8 +65,10 @@ async fn a_lock_that_became_durable_is_soon_known_to_be() {
     let guard = world.client.lock("k").await.unwrap();
     tokio::time::sleep(ms(100)).await;
     world.fake.state().memory = None;
+    assert_eq!(guard.promised_for(), BELIEVED);
     tokio::time::sleep(ms(250)).await;
     assert!(guard.durable());
+    assert_eq!(guard.promised_for(), secs(27));
     home_away(&world);
     tokio::time::sleep(secs(20)).await;
     assert!(guard.is_valid());
@@ -110,7 +112,7 @@ async fn several_attempts_to_ask_about_a_lock_fit_into_what_is_left_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_of_which_little_is_left_is_asked_about_before_it_is_believed_in() {
     let world = with_write_back();
-    world.fake.next("create", Act::Late(secs(4)));
+    world.fake.next("create", Act::Late(ms(2_100)));
     let guard = world.client.lock("k").await.unwrap();
     assert_eq!(world.fake.count("acquire"), 1);
     assert!(guard.valid_for() > secs(4), "{:?}", guard.valid_for());
