@@ -13,7 +13,7 @@ use super::error::{CriticalError, ReleaseError};
 use super::fault::Fault;
 use super::held_lock::HeldLock;
 use super::lease::Lease;
-use super::lost::Lost;
+use super::lost::{Lost, LostReason};
 use super::sent_write::SentWrite;
 use super::session::Session;
 use super::validity::{Promise, Validity};
@@ -167,7 +167,7 @@ impl LockGuard {
 
     /// Whether the lock survives a crash of the replica that serves its key. On a table with write-back it does so a moment
     /// after it was granted, and this library asks until it is so. Before, such a crash ends it
-    /// ([`LostReason::NoLongerKept`](super::LostReason::NoLongerKept)), and its validity is some seconds.
+    /// ([`LostReason::NoLongerKept`]), and its validity is some seconds.
     pub fn durable(&self) -> bool {
         self.held_lock.by_memory().is_none()
     }
@@ -222,7 +222,9 @@ impl LockGuard {
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;
-    /// then it is tried further in the background.
+    /// then it is tried further in the background. A lock that was valid when the release was sent, and is not kept any more
+    /// when the answer comes, because the replica that served its key crashed, is given back: until the release nobody
+    /// else had it.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         self.end(None).await
     }
@@ -268,6 +270,8 @@ impl LockGuard {
             .client
             .now()
             .after(held_lock.client.options().timeout);
+        // It is valid now, when the first attempt is sent.
+        let by_memory = !self.durable();
         let mut regranted = false;
         let sent = SentWrite::default();
         loop {
@@ -292,6 +296,14 @@ impl LockGuard {
                 Err(status) => Fault::new(&status),
             };
             match fault.ended() {
+                Ok(lost)
+                    if put.is_none()
+                        && lost.reason == LostReason::NoLongerKept
+                        && (by_memory || sent.is_in_doubt()) =>
+                {
+                    self.held = false;
+                    return Ok(());
+                }
                 Ok(lost) => {
                     self.held = false;
                     return Err(ReleaseError::of(Fault::Ended(lost), in_doubt));

@@ -27,7 +27,8 @@ pub enum LostReason {
     Forced,
     /// It was released.
     Released,
-    /// It has ended, and the server no longer keeps why.
+    /// It has ended, and the server no longer keeps why; or the replica that served its key crashed before the lock was
+    /// durable ([`LockGuard::durable`](super::LockGuard::durable)).
     NoLongerKept,
     /// The server does not know it: it was never issued, or the store was replaced.
     NeverIssued,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::fake::Act;
+use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::{LockError, LostReason, SessionRequest, WaitError};
+use crate::{LockError, LockGuard, LostReason, Mutation, ReleaseError, SessionRequest, WaitError};
 
 /// What the home can promise at most, and what is believed of it.
 const MEMORY: Duration = Duration::from_millis(4_500);
@@ -168,4 +168,41 @@ async fn a_wait_for_a_lock_that_is_held_and_not_confirmed_keeps_to_its_limit() {
     assert!(start.elapsed() <= secs(6), "{:?}", start.elapsed());
     world.fake.state().always.clear();
     assert!(entry.wait(Some(secs(2))).await.unwrap().is_valid());
+}
+
+/// The server does not know any more that there was this lock.
+async fn held_and_lost(world: &World) -> LockGuard {
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.end(&guard.lock_ref(), "NO_LONGER_KEPT", "");
+    guard
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_lock_that_was_valid_and_is_lost_with_its_home_is_a_release() {
+    let world = with_write_back();
+    let guard = held_and_lost(&world).await;
+    guard.release().await.unwrap();
+
+    // Durable, and a crash after an attempt whose answer was lost.
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let lost = refusal(Code::FailedPrecondition, "NO_LONGER_KEPT", "");
+    world.fake.next("release", Act::LoseAnswer);
+    world.fake.next("release", Act::Refuse(lost));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_lock_that_is_not_kept_says_so_where_it_was_durable_or_carried_a_write() {
+    let world = World::new();
+    let durable = held_and_lost(&world).await.release().await;
+    let world = with_write_back();
+    let guard = held_and_lost(&world).await;
+    let writing = guard.release_with(Mutation::Put("v".into())).await;
+    for released in [durable, writing] {
+        let Err(ReleaseError::Lost(lost)) = released else {
+            panic!("{released:?}");
+        };
+        assert_eq!(lost.reason, LostReason::NoLongerKept);
+    }
 }
