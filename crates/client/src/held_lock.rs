@@ -111,8 +111,11 @@ impl HeldLock {
         self.by_memory().is_some_and(|until| until.has_ended(now))
     }
 
-    /// Takes note of what an answer about the lock promised.
+    /// Takes note of what an answer about the lock promised. One that comes after the end brings nothing back.
     fn note(&self, promise: Promise) {
+        if self.lost_now().is_some() {
+            return;
+        }
         self.lease.extend(promise.validity);
         self.by_memory
             .send_if_modified(|by_memory| match by_memory {
@@ -175,8 +178,8 @@ impl HeldLock {
         }
     }
 
-    /// Asks until the lock is durable: soon, because a lock that became durable is safe from a crash of its home for
-    /// those only who heard so; then less and less often, but before half of what is left has passed.
+    /// Asks until the lock is durable. Soon at first: only who was answered that it is may count on it when its home crashes.
+    /// Then less and less often, but before half of what is left has passed.
     async fn confirm(&self) -> Lost {
         let mut backoff = Backoff::new();
         let mut every = CONFIRM_AFTER;

@@ -1,4 +1,4 @@
-//! From an entry that is held to a guard of its lock: with a promise that is worth to begin with.
+//! From an entry that is held to the guard of its lock, with a promise of which enough is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +56,8 @@ impl QueueEntry {
         )))
     }
 
-    /// Asks again where little or nothing is left of what was promised. That counts from when the call was sent, which may
-    /// have waited for long.
+    /// Asks again where little or nothing is left of what was promised: it counts from when the call was sent, which may have
+    /// waited for long.
     async fn freshen(&mut self) -> Result<(), Broken> {
         let grace = self.session.as_ref().and_then(Session::disconnect_grace);
         let now = self.client.now();
@@ -75,8 +75,8 @@ impl QueueEntry {
         }
     }
 
-    /// The same of a lock that is as safe as its lease: that is renewed, unless it is a session, which lives by itself, and
-    /// has more.
+    /// The same of a lock that is as safe as its lease: that is renewed, unless it is a session, which is renewed by itself and
+    /// has more left.
     async fn freshen_durable(&mut self, full: Duration) -> Result<(), Broken> {
         let mut validity = self.known.promise.validity;
         let lease_id = match &self.session {

@@ -27,6 +27,8 @@
 //!   when an effect reaches another system. Only that system can tell, by the token.
 //! - **Watch for the loss.** [`LockGuard::lost`] resolves before anyone else can have the lock (unless an
 //!   operator ended it by force); stop what the lock protects then.
+//! - On a table with write-back a lock is not durable in its first moments ([`LockGuard::durable`]). If the replica that serves
+//!   its key crashes then, it is lost ([`LostReason::NoLongerKept`]); what was written under it stays.
 //! - An error of [`LockGuard::put`] does not say that nothing was written; only its `Ok` says something.
 //!
 //! What lives here: connecting and repeating calls ([`Client`]), liveness ([`Session`]), waiting

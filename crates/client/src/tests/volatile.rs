@@ -7,7 +7,10 @@ use tonic::{Code, Status};
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::{LockError, LockGuard, LostReason, Mutation, ReleaseError, SessionRequest, WaitError};
+use crate::{
+    CriticalError, LockError, LockGuard, LostReason, Mutation, ReleaseError, SessionRequest,
+    WaitError,
+};
 
 /// What the home can promise at most, and what is believed of it.
 const MEMORY: Duration = Duration::from_millis(4_500);
@@ -73,6 +76,24 @@ async fn a_lock_that_became_durable_is_soon_known_to_be() {
     tokio::time::sleep(secs(20)).await;
     assert!(guard.is_valid());
     assert_eq!(world.fake.count("acquire"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_says_durable_after_the_end_brings_nothing_back() {
+    let world = with_write_back();
+    let session = world.client.open_session(SessionRequest::new());
+    let session = session.await.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    world.fake.state().memory = None;
+    world.fake.always("acquire", Act::Hang);
+    world.fake.next("put", Act::Late(ms(990)));
+    let (put, ()) = tokio::join!(guard.put("v"), async {
+        tokio::time::sleep(ms(900)).await;
+        world.clock.suspend(secs(10));
+    });
+    assert!(matches!(put, Err(CriticalError::Lost(_))), "{put:?}");
+    assert!(!guard.is_valid());
+    assert!(session.valid_until().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,6 +189,18 @@ async fn a_wait_for_a_lock_that_is_held_and_not_confirmed_keeps_to_its_limit() {
     assert!(start.elapsed() <= secs(6), "{:?}", start.elapsed());
     world.fake.state().always.clear();
     assert!(entry.wait(Some(secs(2))).await.unwrap().is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_asked_about_at_another_endpoint_where_one_does_not_answer() {
+    let world = World::with_nobody();
+    world.fake.state().memory = Some(MEMORY);
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.state().memory = None;
+    // Where nobody listens.
+    world.client.leave(0);
+    tokio::time::sleep(ms(500)).await;
+    assert!(guard.durable());
 }
 
 /// The server does not know any more that there was this lock.
