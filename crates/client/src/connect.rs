@@ -17,9 +17,11 @@ use super::endpoint::connector;
 use super::error::ConnectError;
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
-use super::options::ClientOptions;
+use super::options::{ClientOptions, Zone};
 use super::retry::{Backoff, Verdict, judge};
 
+/// In which metadata each call says in which zone its client runs.
+const ZONE: &str = "fermata-zone";
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
@@ -61,6 +63,7 @@ pub(super) struct Attempt {
     timeout: Duration,
     /// Of a call that stays open: held for as long as that does.
     stream: Option<LongCallStream>,
+    zone: Option<Zone>,
 }
 
 impl Attempt {
@@ -76,6 +79,9 @@ impl Attempt {
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
+        if let Some(zone) = &self.zone {
+            request.metadata_mut().insert(ZONE, zone.value().clone());
+        }
         request
     }
 
@@ -205,6 +211,7 @@ impl Client {
             channel: self.shared.connections.calls(at),
             timeout,
             stream: None,
+            zone: self.shared.options.zone.clone(),
         }
     }
 
@@ -224,6 +231,7 @@ impl Client {
             channel: stream.channel(),
             timeout,
             stream: Some(stream),
+            zone: self.shared.options.zone.clone(),
         }
     }
 

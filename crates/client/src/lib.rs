@@ -79,7 +79,7 @@ pub use error::{
 pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};
 pub use lost::{Lost, LostReason};
-pub use options::ClientOptions;
+pub use options::{ClientOptions, InvalidZone, Zone};
 pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
 pub use session::Session;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tonic::metadata::AsciiMetadataValue;
+
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -30,6 +32,37 @@ pub struct ClientOptions {
     /// may learn of its turn that much later. Watches get half of the streams at most; where those are taken an end by
     /// force shows with the next call or renewal only. Calls and renewals of holders are not affected.
     pub wait_connections_max: usize,
+    /// Where this client runs, as `peers.zone` of the replicas there says. A key that is used from one other zone only
+    /// moves there; a client that calls the home of a key itself would else say nothing of where it is. `None`: where the
+    /// replicas are that it calls.
+    pub zone: Option<Zone>,
+}
+
+/// The name of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone(AsciiMetadataValue);
+
+/// What is no name of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a zone has 1 to 64 printable ASCII characters")]
+pub struct InvalidZone;
+
+impl Zone {
+    const BYTES_MAX: usize = 64;
+
+    /// 1 to 64 printable ASCII characters.
+    pub fn parse(text: &str) -> Result<Zone, InvalidZone> {
+        let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if text.is_empty() || text.len() > Zone::BYTES_MAX || !is_printable {
+            return Err(InvalidZone);
+        }
+        text.parse().map(Zone).map_err(|_| InvalidZone)
+    }
+
+    /// As it goes with each call.
+    pub(super) fn value(&self) -> &AsciiMetadataValue {
+        &self.0
+    }
 }
 
 impl Default for ClientOptions {
@@ -42,6 +75,24 @@ impl Default for ClientOptions {
             watch_after: Duration::from_millis(500),
             waits_per_connection: 100,
             wait_connections_max: 64,
+            zone: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_has_as_many_characters_as_its_replicas_take() {
+        let long = "x".repeat(64);
+        for good in ["a", "eu-west 1", &long] {
+            let zone = Zone::parse(good);
+            assert_eq!(zone.unwrap().value().to_str().unwrap(), good);
+        }
+        for bad in ["", "zürich", "a\nb", &format!("{long}x")] {
+            assert_eq!(Zone::parse(bad), Err(InvalidZone), "{bad:?}");
         }
     }
 }

@@ -179,9 +179,12 @@ impl LockService for Fake {
         &self,
         request: Request<CreateLockRefRequest>,
     ) -> Result<Response<CreateLockRefResponse>, Status> {
+        let zone = request.metadata().get("fermata-zone");
+        let zone = zone.map(|zone| zone.to_str().unwrap().to_owned());
         let request = request.into_inner();
         let call = request.request_id.clone();
         self.act("create", call, |state| {
+            state.zone = zone;
             let known = |(_, id): &&(String, String)| *id == request.request_id;
             let known = state.queue.iter().find(known).cloned();
             let already_existed = known.is_some();

@@ -14,6 +14,8 @@ pub struct State {
     pub acts: BTreeMap<&'static str, VecDeque<Act>>,
     /// What happens to all later calls of a method.
     pub always: BTreeMap<&'static str, Act>,
+    /// The zone that the last create came from, as its client says.
+    pub zone: Option<String>,
     /// The calls, as they came in.
     pub calls: Vec<String>,
     /// The entries in the queue: lockRef without grant, request_id.
