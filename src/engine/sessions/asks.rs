@@ -117,6 +117,7 @@ mod tests {
                 ttl: 10 * SECOND,
                 disconnect_grace: None,
                 valid_for: 10 * SECOND,
+                durable: false,
             })
         })
     }
