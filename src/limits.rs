@@ -32,6 +32,8 @@ pub struct Limits {
     pub ended_per_key_max: usize,
     /// How many lockRefs may live by one session.
     pub lock_refs_per_session_max: usize,
+    /// How many lockRefs one RenewLocks may renew.
+    pub lock_refs_per_renewal_max: usize,
     /// How many sessions may be open on this replica.
     pub sessions_max: usize,
     /// How many keys this replica may know at once. Above that, one that is idle is forgotten for one that is used.
@@ -75,6 +77,7 @@ impl Default for Limits {
             entries_per_key_max: 10_000,
             ended_per_key_max: 64,
             lock_refs_per_session_max: 10_000,
+            lock_refs_per_renewal_max: 1_000,
             sessions_max: 100_000,
             active_keys_max: 1_000_000,
             calls_per_key_max: 20_000,
@@ -171,6 +174,7 @@ impl Limits {
             ("entries_per_key_max", self.entries_per_key_max),
             ("ended_per_key_max", self.ended_per_key_max),
             ("lock_refs_per_session_max", self.lock_refs_per_session_max),
+            ("lock_refs_per_renewal_max", self.lock_refs_per_renewal_max),
             ("sessions_max", self.sessions_max),
             ("active_keys_max", self.active_keys_max),
             ("calls_per_key_max", self.calls_per_key_max),

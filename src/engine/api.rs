@@ -210,6 +210,8 @@ pub struct Renewed {
     pub disconnect_grace: Option<Duration>,
     /// How long it is safe from expiry, from when the call came in.
     pub valid_for: Duration,
+    /// Of a lockRef: it survives a crash of the replica that serves its key. Of a session it says nothing, and is false.
+    pub durable: bool,
 }
 
 /// A key as operators see it.

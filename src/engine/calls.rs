@@ -373,6 +373,7 @@ impl Engine {
                             ttl: validity.ttl,
                             disconnect_grace: None,
                             valid_for: validity.valid_for,
+                            durable: validity.durable,
                         }
                     }
                     other => return Err(unexpected(&other)),

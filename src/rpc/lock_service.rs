@@ -9,8 +9,8 @@ use fermata_proto::{
     CreateLockRefRequest, CreateLockRefResponse, CriticalDeleteRequest, CriticalDeleteResponse,
     CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, GetRequest,
     GetResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest, OpenSessionResponse,
-    ReleaseLockRequest, ReleaseLockResponse, RenewSessionRequest, RenewSessionResponse,
-    WatchLockRequest, WatchLockResponse,
+    ReleaseLockRequest, ReleaseLockResponse, RenewLocksRequest, RenewLocksResponse,
+    RenewSessionRequest, RenewSessionResponse, WatchLockRequest, WatchLockResponse,
 };
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
@@ -25,7 +25,7 @@ use super::deadline::{Deadline, within};
 use super::peer::PeerClient;
 use super::route::{Router, watch_relay};
 use super::stopping::Stopping;
-use super::{answer, give_up, keep_alive, parse, status};
+use super::{answer, give_up, keep_alive, parse, renew_locks, status};
 use crate::clock::Ids;
 use crate::engine::Engine;
 
@@ -79,6 +79,13 @@ impl LockService for LockServiceRpc {
             // The engine answers those who wait here, and not those who wait through this replica at another.
             () = stopping.stopped(), if waits => Err(status::stopping()),
         }
+    }
+
+    async fn renew_locks(
+        &self,
+        request: Request<RenewLocksRequest>,
+    ) -> Result<Response<RenewLocksResponse>, Status> {
+        renew_locks::renew(&self.router, request).await
     }
 
     async fn release_lock(

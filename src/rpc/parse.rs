@@ -39,6 +39,16 @@ pub enum FieldProblem {
         /// The name of the limit.
         limit: &'static str,
     },
+    /// It has too many elements.
+    #[error("{count} were given; the limit is {max} ({limit})")]
+    TooMany {
+        /// How many were given.
+        count: usize,
+        /// The limit in force.
+        max: usize,
+        /// The name of the limit.
+        limit: &'static str,
+    },
     /// It holds a control character.
     #[error("contains a control character at byte {at}")]
     Control {
@@ -150,6 +160,18 @@ fn lock_ref_text(text: &str) -> Result<LockRef, FieldProblem> {
         return Err(FieldProblem::Missing);
     }
     text.parse().map_err(FieldProblem::LockRef)
+}
+
+/// `lock_refs`: how many there are. Each of them is parsed for itself, so that one does not stand for the others.
+pub fn lock_refs(texts: &[String], limits: &Limits) -> Result<(), Invalid> {
+    let (count, max) = (texts.len(), limits.lock_refs_per_renewal_max);
+    let limit = "limits.lock_refs_per_renewal_max";
+    let parsed = match count {
+        0 => Err(FieldProblem::Missing),
+        count if count > max => Err(FieldProblem::TooMany { count, max, limit }),
+        _ => Ok(()),
+    };
+    at("lock_refs", parsed)
 }
 
 /// `request_id`: a missing one is made by `make`.

@@ -218,3 +218,19 @@ fn a_mode_that_this_server_does_not_know_is_refused() {
     assert_eq!(mode(1), Ok(Mode::Exclusive));
     assert_eq!(refused(mode(2)), ("mode", FieldProblem::UnknownMode(2)));
 }
+
+#[test]
+fn a_renewal_has_lock_refs_and_not_too_many() {
+    let limits = Limits {
+        lock_refs_per_renewal_max: 2,
+        ..limits()
+    };
+    let given = |count| lock_refs(&vec!["nonsense".to_owned(); count], &limits);
+    assert_eq!(refused(given(0)), ("lock_refs", FieldProblem::Missing));
+    assert_eq!(given(1), Ok(()));
+    assert_eq!(given(2), Ok(()), "each is parsed for itself");
+    let (field, problem) = refused(given(3));
+    assert_eq!(field, "lock_refs");
+    let words = "3 were given; the limit is 2 (limits.lock_refs_per_renewal_max)";
+    assert_eq!(problem.to_string(), words);
+}

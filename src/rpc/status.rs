@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use fermata_proto::{self as proto, DOMAIN};
 use tonic::{Code, Status};
 use tonic_types::{
@@ -194,7 +195,7 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
     let builder = |reason| StatusBuilder::new(Code::InvalidArgument, invalid.to_string(), reason);
     match &invalid.problem {
         FieldProblem::Missing => builder("MISSING"),
-        FieldProblem::TooLong { limit, max, .. } => {
+        FieldProblem::TooLong { limit, max, .. } | FieldProblem::TooMany { limit, max, .. } => {
             builder("TOO_LARGE").with("limit", limit).with("max", max)
         }
         FieldProblem::Negative => builder("OUT_OF_RANGE"),
@@ -222,6 +223,18 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
 impl From<Invalid> for Status {
     fn from(invalid: Invalid) -> Status {
         of_invalid(&invalid)
+    }
+}
+
+/// The same status as a part of an answer that is about more.
+pub fn lock_error(status: &Status) -> proto::LockError {
+    let details = status.get_error_details();
+    let reason = details.error_info().map(|info| info.reason.clone());
+    proto::LockError {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        reason: reason.unwrap_or_default(),
+        details: Bytes::copy_from_slice(status.details()),
     }
 }
 

@@ -249,3 +249,18 @@ fn a_field_that_cannot_be_used_is_named_with_its_limit() {
     );
     assert_eq!(metadata(&status, "max").as_deref(), Some("10"));
 }
+
+#[test]
+fn an_error_of_one_lock_of_many_says_all_that_its_status_would() {
+    let ended = of_engine(&ended(EndReason::Forced {
+        by: "op".into(),
+        why: "wedged".into(),
+    }));
+    let error = lock_error(&ended);
+    assert_eq!(error.code, Code::FailedPrecondition as i32);
+    assert_eq!(error.reason, "FORCED");
+    assert_eq!(error.message, ended.message());
+    let read = Status::with_details(Code::from_i32(error.code), error.message, error.details);
+    assert_eq!(metadata(&read, "by").as_deref(), Some("op"));
+    assert_eq!(metadata(&read, "why").as_deref(), Some("wedged"));
+}

@@ -6,9 +6,10 @@ use fermata::engine::{EngineError, LeaseId, LockStatus, Presence, WatchEvent};
 use fermata::lock::EndReason;
 use fermata::lock::EndedAs::Lost;
 use fermata::lock::{LockRef, SessionId};
+use futures_util::future::join_all;
 
 use super::recorded::Engine;
-use super::replicas::{LONG, acquire, create, down, get, session, write};
+use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, write};
 use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
 
 use super::shared::{Service, elsewhere, some_id};
@@ -368,4 +369,26 @@ async fn a_session_whose_row_cannot_be_read_holds_up_no_other() {
     };
     let (acquired, ()) = tokio::join!(wait, goes_on);
     assert!(matches!(acquired.unwrap().status, LockStatus::Held { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_is_asked_once_for_many_entries_that_are_renewed_together() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 6_000).await;
+    let mut held = Vec::new();
+    for number in 0..100 {
+        let created = create(b, call_of(session, &format!("k{number}"))).await;
+        held.push(created.lock_ref);
+    }
+    // What the keeper said last is used for a third of its time.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    service.wires.slow(Duration::from_millis(200));
+    let before = service.wires.renewals();
+    let renewals = held
+        .iter()
+        .map(|lock_ref| b.acquire(lock_ref, NO_WAIT, false));
+    for renewed in join_all(renewals).await {
+        assert!(renewed.unwrap().valid_for > Duration::from_secs(4));
+    }
+    assert_eq!(service.wires.renewals() - before, 1);
 }

@@ -1,6 +1,7 @@
 //! Several replicas of one process on a store that they share, which call each other unless that is cut.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,9 +23,23 @@ pub struct Wires {
     engines: Mutex<BTreeMap<String, Engine>>,
     /// Addresses that cannot be called.
     cut: Mutex<BTreeSet<String>>,
+    /// How long a keeper takes to answer.
+    slow: Mutex<Duration>,
+    /// How often a keeper was asked.
+    renewals: AtomicUsize,
 }
 
 impl Wires {
+    /// A keeper takes so long to answer from here on.
+    pub fn slow(&self, by: Duration) {
+        *self.slow.lock().unwrap() = by;
+    }
+
+    /// How often a keeper was asked.
+    pub fn renewals(&self) -> usize {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
     pub fn cut(&self, address: &str) {
         self.cut.lock().unwrap().insert(address.to_owned());
     }
@@ -58,6 +73,9 @@ impl Peers for Wired {
     }
 
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
+        self.0.renewals.fetch_add(1, Ordering::Relaxed);
+        let slow = *self.0.slow.lock().unwrap();
+        tokio::time::sleep(slow).await;
         match self.0.to(to) {
             Some(engine) => engine.renew_kept(session).await.map_err(PeerError::Refused),
             None => Err(PeerError::Unreachable("cut".to_owned())),

@@ -14,11 +14,16 @@ mod connections;
 mod deadlines;
 mod disconnects;
 mod lever;
+#[allow(dead_code, reason = "the tests of the engine go on to break it")]
+#[path = "../engine/link.rs"]
+mod link;
 mod listings;
 mod logs;
 mod malformed;
+mod pair;
 mod peer_tls;
 mod peers;
+mod renewals;
 mod section;
 mod served;
 mod statuses;

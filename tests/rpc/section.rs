@@ -220,6 +220,7 @@ async fn limits_that_are_as_large_as_can_be_set_are_served_with() {
         entries_per_key_max: MAX,
         ended_per_key_max: MAX,
         lock_refs_per_session_max: MAX,
+        lock_refs_per_renewal_max: MAX,
         sessions_max: MAX,
         active_keys_max: MAX,
         calls_per_key_max: MAX,

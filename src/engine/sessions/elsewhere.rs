@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
+use super::asks::Ask;
 use super::table::{Due, Keeper};
 use super::take_over;
 use crate::engine::api::{EngineError, Renewed};
@@ -106,11 +107,20 @@ pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
     }
 }
 
-/// Passes a renewal on to the keeper of a session: what that says of its validity.
+/// Passes a renewal on to the keeper of a session, once for all that come meanwhile: what that says of its validity.
 pub(in super::super) async fn renew(
     replica: &Arc<Replica>,
     session: SessionId,
 ) -> Result<Renewed, EngineError> {
+    let begin = || -> Ask {
+        let replica = Arc::clone(replica);
+        Box::pin(async move { ask_keeper(&replica, session).await })
+    };
+    let boot = replica.clock.boot();
+    replica.sessions.asks.join(session, boot, begin).await
+}
+
+async fn ask_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Renewed, EngineError> {
     let table = &replica.sessions.table;
     for _ in 0..HOPS_MAX {
         if let Ok(renewed) = table.renew(session, replica.time.now(), false) {

@@ -6,6 +6,7 @@
 //! of keys whose entries live by a session elsewhere pass renewals on to its keeper, and learn from it, or from the row,
 //! that it ended.
 
+mod asks;
 mod close_row;
 mod elsewhere;
 mod ends;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::asks::KeeperAsks;
 use super::table::{Attached, NoRoom, SessionTable};
 use crate::clock::Clock;
 use crate::engine::time::Time;
@@ -10,13 +11,20 @@ use crate::lock::{KeyId, Seq, SessionId};
 /// The sessions of a replica, with its clocks.
 pub(in crate::engine) struct Sessions {
     pub table: SessionTable,
+    /// What the keepers of other sessions are being asked.
+    pub asks: KeeperAsks,
     time: Arc<Time>,
     clock: Arc<dyn Clock>,
 }
 
 impl Sessions {
     pub fn new(table: SessionTable, time: Arc<Time>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Sessions { table, time, clock })
+        Arc::new(Sessions {
+            table,
+            asks: KeeperAsks::default(),
+            time,
+            clock,
+        })
     }
 
     /// Notes that an entry lives by a session.

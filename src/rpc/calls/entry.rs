@@ -83,6 +83,20 @@ impl UnaryCall for AcquireLock {
 }
 
 impl AcquireLock {
+    /// Asks about a lockRef once, which renews it.
+    pub fn renewal(lock_ref: String, context: &CallContext) -> Result<AcquireLock, Invalid> {
+        let ask = AcquireLockRequest {
+            lock_ref,
+            ..AcquireLockRequest::default()
+        };
+        AcquireLock::parse(ask, context)
+    }
+
+    /// The lockRef as it was given.
+    pub fn lock_ref_text(&self) -> String {
+        self.ask.lock_ref.clone()
+    }
+
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }

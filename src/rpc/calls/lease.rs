@@ -91,6 +91,7 @@ impl UnaryCall for RenewSession {
             valid_for: Some(answer::duration(renewed.valid_for)),
             ttl: Some(answer::duration(renewed.ttl)),
             disconnect_grace: renewed.disconnect_grace.map(answer::duration),
+            durable: renewed.durable,
         })
     }
 }
@@ -118,6 +119,7 @@ impl KeepAlive {
             ttl: None,
             reason: reason.into(),
             disconnect_grace: None,
+            durable: false,
         }
     }
 }
@@ -148,6 +150,7 @@ impl UnaryCall for KeepAlive {
             ttl: Some(answer::duration(renewed.ttl)),
             reason: EndReason::Unspecified.into(),
             disconnect_grace: renewed.disconnect_grace.map(answer::duration),
+            durable: renewed.durable,
         })
     }
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fermata_proto::{ReplicaActivity, WatchLockRequest};
-use prost::Message as _;
+use fermata_proto::{AcquireLockResponse, RenewLocksRequest, ReplicaActivity, WatchLockRequest};
+use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -21,8 +21,9 @@ use super::proto::hint_request::What;
 use super::proto::peer_client::PeerClient as Client;
 use super::proto::{
     DescribeActivityRequest, ForwardRequest, ForwardResponse, ForwardWatchRequest,
-    ForwardWatchResponse, HandedOver, HintRequest, Refusal, RenewSessionRequest,
-    RenewSessionResponse, forward_response, forward_watch_response, renew_session_response,
+    ForwardWatchResponse, ForwardedRenewals, HandedOver, HintRequest, Method, Refusal,
+    RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
+    renew_session_response,
 };
 use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
@@ -142,43 +143,47 @@ impl PeerClient {
         context: &CallContext,
         answer_by: Instant,
     ) -> ForwardOutcome<Served<C::Answer>> {
-        let message = ForwardRequest {
-            to: id_bytes(to.id.0),
-            method: C::METHOD.into(),
-            request: call.ask().encode_to_vec().into(),
-            identity: context.identity.clone(),
-            zone: context.zone.to_string(),
-        };
-        let mut client = match self.client(to, call.waits()) {
+        let message = forwarded(to, C::METHOD, call.ask().as_ref(), context);
+        let response = self.send(to, message, call.waits(), answer_by).await;
+        response.and_then(|response| outcome(to, response))
+    }
+
+    /// Has another replica renew these lockRefs in one call: what came of each, in their order.
+    pub async fn renew_locks(
+        &self,
+        to: &Peer,
+        ask: &RenewLocksRequest,
+        context: &CallContext,
+        answer_by: Instant,
+    ) -> ForwardOutcome<Vec<ForwardOutcome<Served<AcquireLockResponse>>>> {
+        let message = forwarded(to, Method::RenewLocks, ask, context);
+        let response = self.send(to, message, false, answer_by).await;
+        let response = response.and_then(|response| outcome::<ForwardedRenewals>(to, response));
+        response.and_then(|served| {
+            let renewals = served.answer.renewals;
+            if renewals.len() != ask.lock_refs.len() {
+                return ForwardOutcome::Unknown("it does not answer each lockRef".to_owned());
+            }
+            let each = renewals.into_iter().map(|renewal| outcome(to, renewal));
+            ForwardOutcome::Answered(each.collect())
+        })
+    }
+
+    async fn send(
+        &self,
+        to: &Peer,
+        message: ForwardRequest,
+        waits: bool,
+        answer_by: Instant,
+    ) -> ForwardOutcome<ForwardResponse> {
+        let mut client = match self.client(to, waits) {
             Ok(client) => client,
             Err(why) => return ForwardOutcome::NotAsked(why),
         };
         let request = self.request(message, Some(answer_by));
-        let answered = client.forward(request).await;
-        let response: ForwardResponse = match answered {
-            Ok(response) => response.into_inner(),
-            Err(status) => return self.failed(to, &status),
-        };
-        match response.outcome {
-            Some(forward_response::Outcome::Answer(answer)) => match C::Answer::decode(answer) {
-                Ok(answer) => ForwardOutcome::Answered(Served {
-                    answer,
-                    home: (response.term > 0).then(|| KeyHome {
-                        id: to.id,
-                        address: to.address.clone(),
-                        term: response.term,
-                    }),
-                }),
-                Err(error) => ForwardOutcome::Unknown(error.to_string()),
-            },
-            Some(forward_response::Outcome::Refusal(refusal)) => {
-                ForwardOutcome::Refused(refused(refusal))
-            }
-            Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
-            Some(forward_response::Outcome::Unable(answer)) => unable(answer),
-            None => ForwardOutcome::Unknown(
-                "the answer is of a version that this replica does not know".to_owned(),
-            ),
+        match client.forward(request).await {
+            Ok(response) => ForwardOutcome::Answered(response.into_inner()),
+            Err(status) => self.failed(to, &status),
         }
     }
 
@@ -372,6 +377,50 @@ impl PeerClient {
     }
 }
 
+/// A call as it is passed on.
+fn forwarded(
+    to: &Peer,
+    method: Method,
+    ask: &impl Message,
+    context: &CallContext,
+) -> ForwardRequest {
+    ForwardRequest {
+        to: id_bytes(to.id.0),
+        method: method.into(),
+        request: ask.encode_to_vec().into(),
+        identity: context.identity.clone(),
+        zone: context.zone.to_string(),
+    }
+}
+
+/// What came of a call that was passed on.
+fn outcome<A: Message + Default>(
+    to: &Peer,
+    response: ForwardResponse,
+) -> ForwardOutcome<Served<A>> {
+    match response.outcome {
+        Some(forward_response::Outcome::Answer(answer)) => match A::decode(answer) {
+            Ok(answer) => ForwardOutcome::Answered(Served {
+                answer,
+                home: (response.term > 0).then(|| KeyHome {
+                    id: to.id,
+                    address: to.address.clone(),
+                    term: response.term,
+                }),
+            }),
+            Err(error) => ForwardOutcome::Unknown(error.to_string()),
+        },
+        Some(forward_response::Outcome::Refusal(refusal)) => {
+            ForwardOutcome::Refused(refused(refusal))
+        }
+        Some(forward_response::Outcome::Elsewhere(answer)) => elsewhere(&answer),
+        Some(forward_response::Outcome::Unable(answer)) => unable(answer),
+        None => ForwardOutcome::Unknown(
+            "the answer is of a version that this replica does not know".to_owned(),
+        ),
+    }
+}
+
 fn caused_by<E: std::error::Error + 'static>(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -443,6 +492,7 @@ fn renewed(response: RenewSessionResponse) -> Result<Renewed, PeerError> {
                     ttl,
                     disconnect_grace: span(renewed.disconnect_grace),
                     valid_for,
+                    durable: false,
                 }),
                 (None, _) | (_, None) => Err(words()),
             }

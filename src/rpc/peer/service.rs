@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fermata_proto::WatchLockRequest;
 use fermata_proto::codec::of_undecodable;
+use fermata_proto::{RenewLocksRequest, WatchLockRequest};
+use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message as _;
 use tonic::service::Interceptor;
@@ -19,9 +20,9 @@ use super::proto::hint_request::What;
 use super::proto::peer_server::{Peer, PeerServer};
 use super::proto::{
     DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Ended, Exhausted, ForwardRequest,
-    ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method,
-    Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable, forward_response,
-    forward_watch_response, renew_session_response,
+    ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HintRequest,
+    HintResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
+    forward_response, forward_watch_response, renew_session_response,
 };
 use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
 use crate::clock::Ids;
@@ -33,6 +34,7 @@ use crate::rpc::calls::{
     CriticalPut, ForceRelease, KeepAlive, OpenSession, ReleaseLock, RenewSession, UnaryCall,
 };
 use crate::rpc::deadline::{Deadline, by, by_or};
+use crate::rpc::part_limit::PartLimit;
 use crate::rpc::stopping::Stopping;
 use crate::rpc::watch::{self, Broken};
 use crate::rpc::{parse, status};
@@ -136,6 +138,33 @@ impl PeerRpc {
             outcome: Some(outcome),
             term: home.map_or(0, |home| home.term),
         }
+    }
+
+    /// Renews many, each with an outcome of its own.
+    async fn renew_locks(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
+        use forward_response::Outcome;
+        let lock_refs = match RenewLocksRequest::decode(request) {
+            Ok(ask) => parse::lock_refs(&ask.lock_refs, &context.limits)
+                .map(|()| ask.lock_refs)
+                .map_err(|invalid| status::of_invalid(&invalid)),
+            Err(error) => Err(of_undecodable(&error)),
+        };
+        let lock_refs = match lock_refs {
+            Ok(lock_refs) => lock_refs,
+            Err(status) => return without_key(Outcome::Refusal(refusal(&status))),
+        };
+        let limit = PartLimit::default();
+        let renewals = lock_refs.into_iter().map(|lock_ref| {
+            limit.run(async {
+                without_key(match AcquireLock::renewal(lock_ref, context) {
+                    Ok(call) => self.outcome(call, context).await,
+                    Err(invalid) => Outcome::Refusal(refusal(&status::of_invalid(&invalid))),
+                })
+            })
+        });
+        let renewals = join_all(renewals).await;
+        let answer = ForwardedRenewals { renewals }.encode_to_vec();
+        without_key(Outcome::Answer(answer.into()))
     }
 
     async fn outcome<C: UnaryCall>(
@@ -250,6 +279,7 @@ impl Peer for PeerRpc {
                 Method::KeepAlive => self.serve::<KeepAlive>(ask.request, &context).await,
                 Method::CloseSession => self.serve::<CloseSession>(ask.request, &context).await,
                 Method::ForceRelease => self.serve::<ForceRelease>(ask.request, &context).await,
+                Method::RenewLocks => self.renew_locks(ask.request, &context).await,
                 Method::Unspecified => without_key(forward_response::Outcome::Unable(Unable {
                     nothing_done: true,
                     why: "this version does not know the method".to_owned(),

@@ -72,6 +72,21 @@ pub enum ForwardOutcome<A> {
     Unknown(String),
 }
 
+impl<A> ForwardOutcome<A> {
+    /// What comes of its answer.
+    pub fn and_then<B>(self, read: impl FnOnce(A) -> ForwardOutcome<B>) -> ForwardOutcome<B> {
+        match self {
+            ForwardOutcome::Answered(answer) => read(answer),
+            ForwardOutcome::Refused(refusal) => ForwardOutcome::Refused(refusal),
+            ForwardOutcome::Elsewhere { home, version } => {
+                ForwardOutcome::Elsewhere { home, version }
+            }
+            ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
+            ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
+        }
+    }
+}
+
 /// One call, to be made where it belongs.
 pub trait Step: Sync {
     /// What it brings.
@@ -95,6 +110,31 @@ pub trait Step: Sync {
     fn forward(&self, peer: &Peer) -> impl Future<Output = ForwardOutcome<Self::Answer>> + Send;
 }
 
+/// The replica that ranks first.
+pub fn ranked(membership: &impl RouteView, target: &Target) -> Presence {
+    match target.key_id() {
+        Some(id) => membership.ranked(&id),
+        None => Presence::Local,
+    }
+}
+
+/// Where a call is made first: at the home that is remembered, else where it ranks.
+pub fn expected(
+    membership: &impl RouteView,
+    homes: &Homes,
+    target: &Target,
+    ranked: &Presence,
+) -> Presence {
+    let remembered = homes.of(target).map(|home| match home {
+        KnownHome::Local => Presence::Local,
+        KnownHome::Remote(id) => membership.presence(id),
+    });
+    match remembered {
+        Some(known @ (Presence::Local | Presence::Live(_))) => known,
+        Some(Presence::Suspected | Presence::Down | Presence::Unsure) | None => ranked.clone(),
+    }
+}
+
 /// Makes a call where it belongs. Goes on for as long as it is polled, so its caller sets the time.
 pub async fn route<S: Step>(
     membership: &impl RouteView,
@@ -102,23 +142,13 @@ pub async fn route<S: Step>(
     step: &S,
 ) -> Result<S::Answer, Status> {
     let target = step.target();
-    let ranked = match target.key_id() {
-        Some(id) => membership.ranked(&id),
-        None => Presence::Local,
-    };
+    let ranked = ranked(membership, target);
     let mut attempt = RouteAttempt {
         hops: 0,
         newest: None,
         lost: Vec::new(),
     };
-    let remembered = homes.of(target).map(|home| match home {
-        KnownHome::Local => Presence::Local,
-        KnownHome::Remote(id) => membership.presence(id),
-    });
-    let mut next = match remembered {
-        Some(known @ (Presence::Local | Presence::Live(_))) => known,
-        Some(Presence::Suspected | Presence::Down | Presence::Unsure) | None => ranked.clone(),
-    };
+    let mut next = expected(membership, homes, target, &ranked);
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
             let (home, version) = match step.serve_locally().await {

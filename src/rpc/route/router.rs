@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use fermata_proto::WatchLockRequest;
+use fermata_proto::{AcquireLockResponse, RenewLocksRequest, WatchLockRequest};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
 use super::homes::{Homes, KnownHome};
-use super::hops::{ForwardOutcome, Step, route};
+use super::hops::{self, ForwardOutcome, Step, route};
 use super::served::Served;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, Peer, Presence, Watch};
 use crate::limits::Limits;
 use crate::lock::{LockRef, SessionId};
-use crate::rpc::calls::{CallContext, Target, UnaryCall};
+use crate::rpc::calls::{AcquireLock, CallContext, Target, UnaryCall};
 use crate::rpc::deadline::{Deadline, by, by_or};
 use crate::rpc::peer::PeerClient;
 use crate::rpc::peer::proto::ForwardWatchResponse;
@@ -90,17 +90,65 @@ impl Router {
         context: &CallContext,
         answer_by: Instant,
     ) -> Result<Served<C::Answer>, Status> {
-        let target = call.target();
-        target.record(&Span::current());
+        call.target().record(&Span::current());
+        self.make_part(call, context, answer_by).await
+    }
+
+    /// As [`Router::make`], as a part of a call about more: whose span does not name it.
+    pub async fn make_part<C: UnaryCall>(
+        &self,
+        call: &C,
+        context: &CallContext,
+        answer_by: Instant,
+    ) -> Result<Served<C::Answer>, Status> {
         let step = CallStep {
             router: self,
-            target,
+            target: call.target(),
             call,
             context,
             answer_by,
         };
         let late = || call.late();
         by_or(answer_by, late, route(&self.engine, &self.homes, &step)).await
+    }
+
+    /// The replica that a call about this is passed on to first; `None` where it is made here.
+    pub fn expected(&self, target: &Target) -> Option<Arc<Peer>> {
+        let ranked = hops::ranked(&self.engine, target);
+        match hops::expected(&self.engine, &self.homes, target, &ranked) {
+            Presence::Live(peer) => Some(peer),
+            Presence::Local | Presence::Suspected | Presence::Down | Presence::Unsure => None,
+        }
+    }
+
+    /// Has the replica that is expected to serve these lockRefs renew them in one call: what came of each, in their
+    /// order. `None` of one that it did not serve, or may not have: that is to be made by itself.
+    pub async fn renew_at(
+        &self,
+        peer: &Peer,
+        calls: &[AcquireLock],
+        context: &CallContext,
+        answer_by: Instant,
+    ) -> Vec<Option<Result<AcquireLockResponse, Status>>> {
+        let ask = RenewLocksRequest {
+            lock_refs: calls.iter().map(AcquireLock::lock_ref_text).collect(),
+        };
+        let came = match &self.peers {
+            Some(peers) => peers.renew_locks(peer, &ask, context, answer_by).await,
+            None => no_way(),
+        };
+        let ForwardOutcome::Answered(each) = came else {
+            tracing::debug!(replica = %peer.id, ?came, "renewals were not forwarded in one call");
+            return calls.iter().map(|_| None).collect();
+        };
+        let each = each.into_iter().map(|came| match came {
+            ForwardOutcome::Answered(served) => Some(Ok(served.answer)),
+            ForwardOutcome::Refused(refusal) => Some(Err(refusal)),
+            ForwardOutcome::Elsewhere { .. }
+            | ForwardOutcome::NotAsked(_)
+            | ForwardOutcome::Unknown(_) => None,
+        });
+        each.collect()
     }
 
     /// A stream ended that the client of a session sent renewals on: tells whoever keeps that session.
@@ -222,16 +270,7 @@ impl Step for WatchStep<'_> {
         let ask = WatchLockRequest {
             lock_ref: self.lock_ref.to_string(),
         };
-        match peers.watch(peer, &ask, self.context).await {
-            ForwardOutcome::Answered(stream) => {
-                ForwardOutcome::Answered(WatchSource::Remote(stream))
-            }
-            ForwardOutcome::Refused(refusal) => ForwardOutcome::Refused(refusal),
-            ForwardOutcome::Elsewhere { home, version } => {
-                ForwardOutcome::Elsewhere { home, version }
-            }
-            ForwardOutcome::NotAsked(why) => ForwardOutcome::NotAsked(why),
-            ForwardOutcome::Unknown(why) => ForwardOutcome::Unknown(why),
-        }
+        let watched = peers.watch(peer, &ask, self.context).await;
+        watched.and_then(|stream| ForwardOutcome::Answered(WatchSource::Remote(stream)))
     }
 }

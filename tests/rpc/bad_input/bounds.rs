@@ -268,6 +268,7 @@ pub fn messages(stage: &Stage) -> Vec<Row> {
         ("WatchLock", 1, "lock_ref"),
         ("OpenSession", 2, "request_id"),
         ("OpenSession", 3, "owner"),
+        ("RenewLocks", 1, "lock_refs"),
         ("RenewSession", 1, "session"),
         ("KeepAlive", 1, "session"),
         ("CloseSession", 1, "session"),

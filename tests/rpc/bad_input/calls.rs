@@ -6,8 +6,8 @@ use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 
 use super::stage::Stage;
 use crate::malformed::{call, framed};
@@ -24,6 +24,7 @@ pub enum Call {
     CriticalDelete(CriticalDeleteRequest),
     Watch(WatchLockRequest),
     Open(OpenSessionRequest),
+    RenewLocks(RenewLocksRequest),
     Renew(RenewSessionRequest),
     KeepAlive(KeepAliveRequest),
     Close(CloseSessionRequest),
@@ -59,6 +60,17 @@ impl Call {
                 Ok(format!("{:?}", stream.message().await?))
             }
             Call::Open(ask) => client.open_session(ask).await.map(shown),
+            Call::RenewLocks(ask) => {
+                let answer = client.renew_locks(ask).await?.into_inner();
+                match answer.renewals.into_iter().next().unwrap().outcome.unwrap() {
+                    lock_renewal::Outcome::Renewed(lock) => Ok(format!("{lock:?}")),
+                    lock_renewal::Outcome::Error(error) => Err(Status::with_details(
+                        Code::from_i32(error.code),
+                        error.message,
+                        error.details,
+                    )),
+                }
+            }
             Call::Renew(ask) => client.renew_session(ask).await.map(shown),
             Call::KeepAlive(ask) => {
                 let asks = tokio_stream::iter([ask]);
@@ -153,6 +165,9 @@ pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)>
         ..Default::default()
     };
     let watch = WatchLockRequest { lock_ref: text() };
+    let together = RenewLocksRequest {
+        lock_refs: vec![text()],
+    };
     let renew = RenewSessionRequest { session: text() };
     let keep_alive = KeepAliveRequest { session: text() };
     calls.extend([
@@ -160,6 +175,7 @@ pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)>
         ("ReleaseLock", "lock_ref", Call::Release(release)),
         ("ForceRelease", "lock_ref", Call::Force(force)),
         ("WatchLock", "lock_ref", Call::Watch(watch)),
+        ("RenewLocks", "lock_ref", Call::RenewLocks(together)),
         ("RenewSession", "session", Call::Renew(renew)),
         ("KeepAlive", "session", Call::KeepAlive(keep_alive)),
     ]);

@@ -73,6 +73,7 @@ impl SessionTable {
                     ttl: lease.ttl(),
                     disconnect_grace: lease.disconnect_grace(),
                     valid_for,
+                    durable: false,
                 })
             }
             SessionRole::Elsewhere { ended: true, .. } => Err(NotRenewed::Ended),

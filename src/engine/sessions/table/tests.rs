@@ -57,6 +57,7 @@ fn renewed(valid_for: Duration) -> Renewed {
         ttl: TTL,
         disconnect_grace: None,
         valid_for,
+        durable: false,
     }
 }
 

@@ -227,8 +227,7 @@ impl LockService for Fake {
         let request = request.into_inner();
         let wait = super::super::calls::from_wire(request.wait);
         let lock_ref = request.lock_ref.clone();
-        let answered = self.act("acquire", format!("{wait:?}"), |_| Ok(())).await;
-        answered?;
+        self.act("acquire", format!("{wait:?}"), |_| Ok(())).await?;
         let refused = self.state().always.get("long acquire").cloned();
         if let Some(Act::Refuse(status)) = refused
             && !wait.is_zero()
@@ -250,6 +249,13 @@ impl LockService for Fake {
             Ok(answer) => answer.map(Response::new),
             Err(_) => self.state().acquired(&lock_ref).map(Response::new),
         }
+    }
+
+    async fn renew_locks(
+        &self,
+        _: Request<RenewLocksRequest>,
+    ) -> Result<Response<RenewLocksResponse>, Status> {
+        Err(Status::unimplemented("RenewLocks"))
     }
 
     async fn release_lock(
@@ -419,6 +425,7 @@ impl LockService for Fake {
                 disconnect_grace: state.disconnect_grace.and_then(span),
                 ttl: span(state.ttl),
                 valid_for: state.valid_for_of(&session),
+                durable: false,
             })
         })
         .await
@@ -448,7 +455,7 @@ impl LockService for Fake {
                             ttl: span(state.ttl),
                             valid_for: state.valid_for_of(&session),
                             disconnect_grace: state.disconnect_grace.and_then(span),
-                            reason: 0,
+                            ..KeepAliveResponse::default()
                         },
                         Err(_) => KeepAliveResponse {
                             session: session.clone(),

@@ -1,0 +1,163 @@
+//! The keeper of a session is asked once for all that want to know at the same time (H10): one call may renew a
+//! thousand entries of one session.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
+
+use crate::engine::api::{EngineError, Renewed};
+use crate::lock::SessionId;
+
+/// A renewal that is passed on to a keeper.
+pub type Ask = Pin<Box<dyn Future<Output = Result<Renewed, EngineError>> + Send>>;
+
+/// The renewals that are being passed on, each for as long as somebody waits for it.
+#[derive(Default)]
+pub struct KeeperAsks {
+    open: Mutex<BTreeMap<SessionId, OpenAsk>>,
+}
+
+struct OpenAsk {
+    ask: Shared<Ask>,
+    began: Duration,
+    waiting: usize,
+}
+
+impl KeeperAsks {
+    /// What comes of the renewal of this session that is being passed on, else of this one.
+    pub async fn join(
+        &self,
+        session: SessionId,
+        boot: Duration,
+        begin: impl FnOnce() -> Ask,
+    ) -> Result<Renewed, EngineError> {
+        let (ask, began) = self.find_or_begin(session, boot, begin);
+        let _waiting = Waiting {
+            asks: self,
+            session,
+        };
+        let renewed = ask.await?;
+        // What the keeper says counts from when it was asked.
+        let joined_after = boot.saturating_sub(began);
+        Ok(Renewed {
+            valid_for: renewed.valid_for.saturating_sub(joined_after),
+            ..renewed
+        })
+    }
+
+    fn find_or_begin(
+        &self,
+        session: SessionId,
+        boot: Duration,
+        begin: impl FnOnce() -> Ask,
+    ) -> (Shared<Ask>, Duration) {
+        let mut open = self.open();
+        let open = open.entry(session).or_insert_with(|| OpenAsk {
+            ask: begin().shared(),
+            began: boot,
+            waiting: 0,
+        });
+        open.waiting += 1;
+        (open.ask.clone(), open.began)
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<SessionId, OpenAsk>> {
+        // Nothing below panics between two dependent changes.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that waits for what a keeper says.
+struct Waiting<'a> {
+    asks: &'a KeeperAsks,
+    session: SessionId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut open = self.asks.open();
+        let Some(ask) = open.get_mut(&self.session) else {
+            return;
+        };
+        ask.waiting -= 1;
+        if ask.waiting == 0 {
+            let done = open.remove(&self.session);
+            drop(open);
+            drop(done);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+    use tokio::time::{sleep, timeout};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const SESSION: SessionId = SessionId(Uuid::from_u128(7));
+
+    /// A keeper that says 10 s after a second, and counts how often it was asked.
+    fn ask(asked: &Arc<AtomicUsize>) -> Ask {
+        let asked = Arc::clone(asked);
+        Box::pin(async move {
+            asked.fetch_add(1, Ordering::Relaxed);
+            sleep(SECOND).await;
+            Ok(Renewed {
+                ttl: 10 * SECOND,
+                disconnect_grace: None,
+                valid_for: 10 * SECOND,
+                durable: false,
+            })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_is_asked_once_by_those_that_come_at_the_same_time() {
+        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let joined = (0..100).map(|_| asks.join(SESSION, SECOND, || ask(&asked)));
+        let said = join_all(joined).await;
+        assert!(
+            said.iter()
+                .all(|said| said.as_ref().unwrap().valid_for == 10 * SECOND)
+        );
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        asks.join(SESSION, SECOND, || ask(&asked)).await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "nobody asked any more");
+        assert!(asks.open().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_joins_later_is_promised_less() {
+        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let first = asks.join(SESSION, SECOND, || ask(&asked));
+        let later = asks.join(SESSION, 3 * SECOND, || ask(&asked));
+        let (first, later) = tokio::join!(first, later);
+        assert_eq!(first.unwrap().valid_for, 10 * SECOND);
+        assert_eq!(later.unwrap().valid_for, 8 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_ends_the_asking_for_no_other() {
+        let (asks, asked) = (KeeperAsks::default(), Arc::default());
+        let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
+        let stays = asks.join(SESSION, SECOND, || ask(&asked));
+        let (gone, stays) = tokio::join!(gone, stays);
+        assert!(gone.is_err());
+        assert_eq!(stays.unwrap().valid_for, 10 * SECOND);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
+        assert!(gone.await.is_err());
+        assert!(asks.open().is_empty(), "nobody waits");
+    }
+}

@@ -1,0 +1,144 @@
+//! RenewLocks: many lockRefs in one call. Each is renewed at its home, as by AcquireLock without a wait, and has a result
+//! of its own.
+//!
+//! Those that other replicas are expected to serve go to each of these in one call. What is left then, since its home is
+//! another one or does not answer, is made one by one, as what is served here is. Nobody is held up by what hangs: the answer
+//! comes within [`ANSWER_WITHIN`], and what is not known by then is said to be so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_proto::lock_renewal::Outcome;
+use fermata_proto::{AcquireLockResponse, LockRenewal, RenewLocksRequest, RenewLocksResponse};
+use futures_util::future::{join, join_all};
+use tokio::time::{Instant, timeout_at};
+use tonic::{Request, Response, Status};
+
+use super::calls::{AcquireLock, CallContext, UnaryCall as _};
+use super::deadline::{by, later};
+use super::part_limit::PartLimit;
+use super::route::Router;
+use super::{parse, status};
+use crate::engine::Peer;
+use crate::lock::ReplicaId;
+
+/// When a call is answered at the latest: of a lock that is not durable at most 90 % of the replica TTL is promised, 4.5 s
+/// unless set, and its client asks at half of that.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// What came of one renewal.
+type Renewed = Result<AcquireLockResponse, Status>;
+
+/// Renews many lockRefs.
+pub async fn renew(
+    router: &Router,
+    request: Request<RenewLocksRequest>,
+) -> Result<Response<RenewLocksResponse>, Status> {
+    let context = router.context(&request);
+    let lock_refs = request.into_inner().lock_refs;
+    parse::lock_refs(&lock_refs, &context.limits)?;
+    let soon = later(Instant::now(), ANSWER_WITHIN);
+    let renewals = Renewals {
+        router,
+        answer_by: context.deadline.answer_by_or(ANSWER_WITHIN).min(soon),
+        context: &context,
+        limit: PartLimit::default(),
+    };
+    let renewed = renewals.all(lock_refs).await;
+    Ok(Response::new(RenewLocksResponse {
+        renewals: renewed.into_iter().map(answer).collect(),
+    }))
+}
+
+fn answer(renewed: Renewed) -> LockRenewal {
+    LockRenewal {
+        outcome: Some(match renewed {
+            Ok(lock) => Outcome::Renewed(lock),
+            Err(status) => Outcome::Error(status::lock_error(&status)),
+        }),
+    }
+}
+
+/// The renewals of one call.
+struct Renewals<'a> {
+    router: &'a Router,
+    context: &'a CallContext,
+    answer_by: Instant,
+    limit: PartLimit,
+}
+
+/// Those that one replica is expected to serve, and which they are of the call.
+#[derive(Default)]
+struct Group {
+    indices: Vec<usize>,
+    calls: Vec<AcquireLock>,
+}
+
+impl Group {
+    fn push(&mut self, index: usize, call: AcquireLock) {
+        self.indices.push(index);
+        self.calls.push(call);
+    }
+}
+
+impl Renewals<'_> {
+    /// In the order of the lockRefs.
+    async fn all(&self, lock_refs: Vec<String>) -> Vec<Renewed> {
+        let mut renewed: Vec<(usize, Renewed)> = Vec::with_capacity(lock_refs.len());
+        let mut here = Group::default();
+        let mut elsewhere: BTreeMap<ReplicaId, (Arc<Peer>, Group)> = BTreeMap::new();
+        for (index, lock_ref) in lock_refs.into_iter().enumerate() {
+            match AcquireLock::renewal(lock_ref, self.context) {
+                Err(invalid) => renewed.push((index, Err(invalid.into()))),
+                Ok(call) => match self.router.expected(&call.target()) {
+                    None => here.push(index, call),
+                    Some(peer) => {
+                        let group = elsewhere.entry(peer.id);
+                        let (_, group) = group.or_insert_with(|| (peer, Group::default()));
+                        group.push(index, call);
+                    }
+                },
+            }
+        }
+        let elsewhere = elsewhere.into_values();
+        let elsewhere = elsewhere.map(|(peer, group)| self.elsewhere(peer, group));
+        let (here, elsewhere) = join(self.here(here), join_all(elsewhere)).await;
+        renewed.extend(here);
+        renewed.extend(elsewhere.into_iter().flatten());
+        renewed.sort_unstable_by_key(|(index, _)| *index);
+        renewed.into_iter().map(|(_, renewed)| renewed).collect()
+    }
+
+    async fn here(&self, group: Group) -> Vec<(usize, Renewed)> {
+        let renewed = join_all(group.calls.iter().map(|call| self.one(call))).await;
+        group.indices.into_iter().zip(renewed).collect()
+    }
+
+    /// In one call; what that leaves open, one by one.
+    async fn elsewhere(&self, peer: Arc<Peer>, group: Group) -> Vec<(usize, Renewed)> {
+        let (context, answer_by) = (self.context, self.answer_by);
+        let together = self
+            .router
+            .renew_at(&peer, &group.calls, context, answer_by);
+        let together = timeout_at(answer_by, together).await;
+        let together = together.unwrap_or_else(|_| group.calls.iter().map(|_| None).collect());
+        let renewed = group.calls.iter().zip(together);
+        let renewed = renewed.map(|(call, came)| async {
+            match came {
+                Some(renewed) => renewed,
+                None if Instant::now() >= answer_by => Err(status::outcome_unknown()),
+                None => self.one(call).await,
+            }
+        });
+        let renewed = join_all(renewed).await;
+        group.indices.into_iter().zip(renewed).collect()
+    }
+
+    /// Where it belongs, as a call of its own.
+    async fn one(&self, call: &AcquireLock) -> Renewed {
+        let made = self.router.make_part(call, self.context, self.answer_by);
+        let served = by(self.answer_by, self.limit.run(made)).await?;
+        Ok(served.answer)
+    }
+}
