@@ -117,6 +117,17 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
     });
     json!({
         "replica": replica,
+    let as_home = activity.as_home.map(|counts| {
+        json!({
+            "volatile_grants": counts.volatile_grants,
+            "durable_grants": counts.durable_grants,
+            "background_commits": counts.background_commits,
+            "commits_in_doubt": counts.commits_in_doubt,
+            "take_overs": counts.take_overs,
+            "hand_overs": counts.hand_overs,
+            "forgotten_keys": counts.forgotten_keys,
+        })
+    });
         "answered": activity.answered,
         "sessions": activity.sessions,
         "keys": activity.keys,
@@ -136,6 +147,7 @@ fn turns(turns: &proto::Turns) -> Value {
     })
 }
 
+        "as_home": as_home,
 /// A value: as text where it is UTF-8 (else null), and always as base64 (null where there is none).
 pub fn value(value: Option<&Bytes>) -> Value {
     json!({

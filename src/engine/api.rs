@@ -23,6 +23,18 @@ pub struct Counts {
     pub conflicts: u64,
     /// Compare-and-swaps whose outcome had to be resolved.
     pub unknown: u64,
+    /// Those that took effect with write-back and changed no home (H5).
+    pub background_commits: u64,
+    /// Grants that survived a crash of this replica when they were made.
+    pub durable_grants: u64,
+    /// Grants that only the memory of this replica had when they were made.
+    pub volatile_grants: u64,
+    /// Keys that were taken over, or given to this replica (H3, H4).
+    pub take_overs: u64,
+    /// Keys that were given to another replica (H4).
+    pub hand_overs: u64,
+    /// Idle keys that were forgotten to have room for others (H11).
+    pub forgotten_keys: u64,
 }
 
 /// What keeps an entry alive.

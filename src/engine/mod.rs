@@ -8,6 +8,7 @@ mod admin;
 mod api;
 mod ask;
 mod calls;
+mod counters;
 mod current;
 mod hand_over;
 mod keys;

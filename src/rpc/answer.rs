@@ -81,6 +81,15 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         }),
         busiest_keys: busiest.collect(),
         resident_bytes: resident_bytes(),
+        as_home: Some(proto::HomeCounts {
+            volatile_grants: did.counts.volatile_grants,
+            durable_grants: did.counts.durable_grants,
+            background_commits: did.counts.background_commits,
+            commits_in_doubt: did.counts.unknown,
+            take_overs: did.counts.take_overs,
+            hand_overs: did.counts.hand_overs,
+            forgotten_keys: did.counts.forgotten_keys,
+        }),
     }
 }
 
