@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
-use crate::lock::{EndedAs, Fence, KeyId, LockRef, Mode, ReplicaId, SessionId};
+use crate::lock::{EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName};
 use crate::store::{SessionRow, StoreError};
 
 /// What the engine has at the moment, and what it counted since the process started.
@@ -229,10 +229,45 @@ pub struct Renewed {
 pub struct Described {
     /// The key.
     pub id: KeyId,
-    /// Its committed state.
+    /// Its state: as its home has it, or as its row says.
     pub state: KeyState,
-    /// What is left of the leases of its entries, by their order, where this replica keeps them.
-    pub leases: Vec<Option<LeaseLeft>>,
+    /// Only the row says so.
+    pub from_row: bool,
+    /// Who serves it; `None` before its first use.
+    pub home: Option<KeyHome>,
+    /// What the state does not say of its entries, by their order.
+    pub entries: Vec<DescribedEntry>,
+}
+
+/// An entry as operators see it, beside what the state says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescribedEntry {
+    /// It survives a crash of the home.
+    pub durable: bool,
+    /// What is left of its lease, where this replica keeps that.
+    pub lease: Option<LeaseLeft>,
+}
+
+/// Which keys a listing has.
+#[derive(Clone, Debug)]
+pub struct KeyFilter {
+    /// Those of this table.
+    pub table: TableName,
+    /// Those above this one.
+    pub after: Option<Key>,
+    /// Those that start with this.
+    pub prefix: String,
+    /// Those with at least one waiter.
+    pub contended: bool,
+}
+
+/// Keys that a replica serves and that have live entries, from its memory.
+#[derive(Clone, Debug)]
+pub struct ServedKeys {
+    /// The keys.
+    pub page: Page<Described, Key>,
+    /// Which of the keys that were named, by their index, are served there and not to be listed.
+    pub left_out: Vec<usize>,
 }
 
 /// What is left of a lease.

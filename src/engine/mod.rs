@@ -20,6 +20,7 @@ mod request_sent;
 mod requests;
 mod sessions;
 mod shell;
+mod shown;
 mod start;
 mod sweep;
 mod take_over;

@@ -14,13 +14,18 @@ mod connections;
 mod deadlines;
 mod disconnects;
 mod lever;
+#[allow(dead_code, reason = "the engine's tests use more of it")]
+#[path = "../engine/link.rs"]
+mod link;
 mod listings;
 mod logs;
 mod malformed;
 mod peer_tls;
 mod peers;
+mod says;
 mod section;
 mod served;
+mod shown;
 mod statuses;
 mod stopping;
 mod streams;
