@@ -31,6 +31,7 @@ pub fn entry(entry: &proto::QueueEntry) -> Value {
         "owner": entry.owner,
         "identity": entry.identity,
         "home": entry.home,
+        "durable": entry.durable,
     })
 }
 
@@ -62,6 +63,16 @@ pub fn described(lock: &proto::DescribeLockResponse) -> Value {
         "unsynced": lock.unsynced,
         "last_fencing_token": lock.last_fencing_token,
         "ended": ended,
+        "from_row": lock.from_row,
+        "home": lock.home.as_ref().map(key_home),
+    })
+}
+
+fn key_home(home: &proto::KeyHome) -> Value {
+    json!({
+        "replica": home.replica,
+        "address": home.address,
+        "term": home.term,
     })
 }
 
@@ -106,17 +117,6 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "conflicts": store.conflicts,
         })
     });
-    let keys = activity.busiest_keys.iter().map(|key| {
-        json!({
-            "table": key.table,
-            "key": key.key,
-            "owner": key.owner,
-            "waiters": key.waiters,
-            "last_minute": key.last_minute.as_ref().map(turns),
-        })
-    });
-    json!({
-        "replica": replica,
     let as_home = activity.as_home.map(|counts| {
         json!({
             "volatile_grants": counts.volatile_grants,
@@ -128,6 +128,17 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "forgotten_keys": counts.forgotten_keys,
         })
     });
+    let keys = activity.busiest_keys.iter().map(|key| {
+        json!({
+            "table": key.table,
+            "key": key.key,
+            "owner": key.owner,
+            "waiters": key.waiters,
+            "last_minute": key.last_minute.as_ref().map(turns),
+        })
+    });
+    json!({
+        "replica": replica,
         "answered": activity.answered,
         "sessions": activity.sessions,
         "keys": activity.keys,
@@ -136,6 +147,7 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
         "store": store,
         "busiest_keys": keys.collect::<Vec<_>>(),
         "resident_bytes": activity.resident_bytes,
+        "as_home": as_home,
     })
 }
 
@@ -147,7 +159,6 @@ fn turns(turns: &proto::Turns) -> Value {
     })
 }
 
-        "as_home": as_home,
 /// A value: as text where it is UTF-8 (else null), and always as base64 (null where there is none).
 pub fn value(value: Option<&Bytes>) -> Value {
     json!({
