@@ -31,6 +31,7 @@ pub fn entry(entry: &proto::QueueEntry) -> Value {
         "owner": entry.owner,
         "identity": entry.identity,
         "home": entry.home,
+        "durable": entry.durable,
     })
 }
 
@@ -62,6 +63,16 @@ pub fn described(lock: &proto::DescribeLockResponse) -> Value {
         "unsynced": lock.unsynced,
         "last_fencing_token": lock.last_fencing_token,
         "ended": ended,
+        "from_row": lock.from_row,
+        "home": lock.home.as_ref().map(key_home),
+    })
+}
+
+fn key_home(home: &proto::KeyHome) -> Value {
+    json!({
+        "replica": home.replica,
+        "address": home.address,
+        "term": home.term,
     })
 }
 
@@ -106,6 +117,17 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "conflicts": store.conflicts,
         })
     });
+    let as_home = activity.as_home.map(|counts| {
+        json!({
+            "volatile_grants": counts.volatile_grants,
+            "durable_grants": counts.durable_grants,
+            "background_commits": counts.background_commits,
+            "commits_in_doubt": counts.commits_in_doubt,
+            "take_overs": counts.take_overs,
+            "hand_overs": counts.hand_overs,
+            "forgotten_keys": counts.forgotten_keys,
+        })
+    });
     let keys = activity.busiest_keys.iter().map(|key| {
         json!({
             "table": key.table,
@@ -125,6 +147,7 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
         "store": store,
         "busiest_keys": keys.collect::<Vec<_>>(),
         "resident_bytes": activity.resident_bytes,
+        "as_home": as_home,
     })
 }
 

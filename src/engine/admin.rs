@@ -1,89 +1,17 @@
-//! What operators see and do.
+//! What operators see of sessions and replicas, and what they do. What they see of keys is in `shown`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::ReplicaActivity;
-use super::api::{Described, DescribedSession, EngineError, ForceReleased, LeaseLeft, Page};
+use super::api::{DescribedSession, EngineError, ForceReleased, Page};
 use super::calls::{Engine, unexpected};
 use super::peers::Peer;
-use super::replica::Replica;
-use crate::key::KeyState;
 use crate::key::machine::{Answer, Call, EntryRef};
-use crate::lock::{Key, KeyId, Liveness, LockRef, ReplicaId, SessionId, TableName};
-use crate::store::{ReplicaRow, StoreError};
-
-/// How many keys one call looks at, at most, to fill its page.
-const READ_AT_MAX: usize = 10_000;
-
-fn failed(error: StoreError) -> EngineError {
-    EngineError::Unavailable(error.to_string())
-}
+use crate::lock::{LockRef, ReplicaId, SessionId};
+use crate::store::ReplicaRow;
 
 impl Engine {
-    /// Lists keys with live entries, `limit` at most, from the first above `after`. A page may be short,
-    /// or empty, before the last one.
-    pub async fn list_locks(
-        &self,
-        table: &TableName,
-        after: Option<&Key>,
-        key_prefix: &str,
-        contended: bool,
-        limit: usize,
-    ) -> Result<Page<Described, Key>, EngineError> {
-        let replica = self.current()?;
-        if !self.shared.tables.contains(table) {
-            return Err(EngineError::UnknownTable(table.to_string()));
-        }
-        let limit = limit.clamp(1, replica.limits.page_size_max);
-        let mut after = after.cloned();
-        let mut items = Vec::new();
-        let mut read_at = 0;
-        loop {
-            let listed = replica
-                .store
-                .keys
-                .list_live(table, after.as_ref(), limit)
-                .await
-                .map_err(failed)?;
-            let last_page = listed.len() < limit;
-            read_at += listed.len();
-            for one in listed {
-                if items.len() == limit {
-                    return Ok(Page { items, next: after });
-                }
-                after = Some(one.key.clone());
-                let fits = one.key.as_str().starts_with(key_prefix)
-                    && (!contended || one.state.entries.len() > 1);
-                if fits {
-                    let id = KeyId {
-                        table: table.clone(),
-                        key: one.key,
-                    };
-                    items.push(described(&replica, id, one.state));
-                }
-            }
-            if last_page {
-                return Ok(Page { items, next: None });
-            }
-            if items.len() == limit || read_at >= READ_AT_MAX {
-                return Ok(Page { items, next: after });
-            }
-        }
-    }
-
-    /// Shows one key, also one that was never locked.
-    pub async fn describe(&self, id: &KeyId) -> Result<Described, EngineError> {
-        let replica = self.current()?;
-        let id = self.id_of(id.clone())?;
-        let state = replica.store.keys.load(&id).await.map_err(failed)?;
-        Ok(described(
-            &replica,
-            KeyId::clone(&id),
-            state.unwrap_or_default(),
-        ))
-    }
-
     /// Ends an entry whatever its holder thinks.
     pub async fn force_release(
         &self,
@@ -123,7 +51,7 @@ impl Engine {
             .sessions
             .list_sessions(after, limit)
             .await
-            .map_err(failed)?;
+            .map_err(EngineError::of_store)?;
         let next = (rows.len() == limit)
             .then(|| rows.last().map(|row| row.id))
             .flatten();
@@ -151,7 +79,10 @@ impl Engine {
         let replica = self.current()?;
         let limit = limit.clamp(1, replica.limits.page_size_max);
         let all = match &replica.store.cluster {
-            Some(cluster) => cluster.list_replicas().await.map_err(failed)?,
+            Some(cluster) => cluster
+                .list_replicas()
+                .await
+                .map_err(EngineError::of_store)?,
             None => vec![replica.row.clone()],
         };
         let above = all
@@ -190,23 +121,4 @@ impl Engine {
         self.current()
             .map_or(Duration::ZERO, |replica| replica.time.missed())
     }
-}
-
-fn described(replica: &Replica, id: KeyId, state: KeyState) -> Described {
-    let now = replica.time.now();
-    let cell = replica.keys.find(&id);
-    let slot = cell.as_ref().map(|cell| cell.slot());
-    let leases = state
-        .entries
-        .iter()
-        .map(|entry| {
-            let left = match entry.liveness {
-                Liveness::Own { .. } => slot.as_ref()?.machine.lease_left(entry.seq, now),
-                Liveness::Session(session) => replica.sessions.table.left(session, now),
-            };
-            left.map(|(ttl, left)| LeaseLeft { ttl, left })
-        })
-        .collect();
-    drop(slot);
-    Described { id, state, leases }
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
-use crate::lock::{EndedAs, Fence, KeyId, LockRef, Mode, ReplicaId, SessionId};
+use crate::lock::{EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName};
 use crate::store::{SessionRow, StoreError};
 
 /// What the engine has at the moment, and what it counted since the process started.
@@ -23,6 +23,18 @@ pub struct Counts {
     pub conflicts: u64,
     /// Compare-and-swaps whose outcome had to be resolved.
     pub unknown: u64,
+    /// Those that took effect with write-back and changed no home (H5).
+    pub background_commits: u64,
+    /// Grants that survived a crash of this replica when they were made.
+    pub durable_grants: u64,
+    /// Grants that only the memory of this replica had when they were made.
+    pub volatile_grants: u64,
+    /// Keys that were taken over, or given to this replica (H3, H4).
+    pub take_overs: u64,
+    /// Keys that were given to another replica (H4).
+    pub hand_overs: u64,
+    /// Idle keys that were forgotten to have room for others (H11).
+    pub forgotten_keys: u64,
 }
 
 /// What keeps an entry alive.
@@ -219,10 +231,45 @@ pub struct Renewed {
 pub struct Described {
     /// The key.
     pub id: KeyId,
-    /// Its committed state.
+    /// Its state: as its home has it, or as its row says.
     pub state: KeyState,
-    /// What is left of the leases of its entries, by their order, where this replica keeps them.
-    pub leases: Vec<Option<LeaseLeft>>,
+    /// Only the row says so.
+    pub from_row: bool,
+    /// Who serves it; `None` before its first use.
+    pub home: Option<KeyHome>,
+    /// What the state does not say of its entries, by their order.
+    pub entries: Vec<DescribedEntry>,
+}
+
+/// An entry as operators see it, beside what the state says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescribedEntry {
+    /// It survives a crash of the home.
+    pub durable: bool,
+    /// What is left of its lease, where this replica keeps that.
+    pub lease: Option<LeaseLeft>,
+}
+
+/// Which keys a listing has.
+#[derive(Clone, Debug)]
+pub struct KeyFilter {
+    /// Those of this table.
+    pub table: TableName,
+    /// Those above this one.
+    pub after: Option<Key>,
+    /// Those that start with this.
+    pub prefix: String,
+    /// Those with at least one waiter.
+    pub contended: bool,
+}
+
+/// Keys that a replica serves and that have live entries, from its memory.
+#[derive(Clone, Debug)]
+pub struct ServedKeys {
+    /// The keys.
+    pub page: Page<Described, Key>,
+    /// Which of the keys that were named, by their index, are served there and not to be listed.
+    pub left_out: Vec<usize>,
 }
 
 /// What is left of a lease.

@@ -66,6 +66,12 @@ impl Engine {
             swaps: counters.swaps.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
             unknown: counters.unknown.load(Relaxed),
+            background_commits: counters.background_commits.load(Relaxed),
+            durable_grants: counters.durable_grants.load(Relaxed),
+            volatile_grants: counters.volatile_grants.load(Relaxed),
+            take_overs: counters.take_overs.load(Relaxed),
+            hand_overs: counters.hand_overs.load(Relaxed),
+            forgotten_keys: counters.forgotten_keys.load(Relaxed),
         }
     }
 

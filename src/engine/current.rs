@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::activity::Activity;
 use super::api::EngineError;
-use super::replica::{Counters, Replica};
+use super::counters::Counters;
+use super::replica::Replica;
 use crate::limits::Limits;
 use crate::lock::TableName;
 use crate::membership::Starter;

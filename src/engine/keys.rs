@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use super::counters::Counters;
 use super::remembered::RememberedValue;
 use super::sessions::OpenCall;
 use super::time::AlarmAt;
@@ -194,17 +195,19 @@ pub(super) struct Keys {
     most: usize,
     /// Where room was looked for last.
     looked_at: AtomicUsize,
+    counters: Arc<Counters>,
 }
 
 impl Keys {
     /// For `most` keys; above that those that are idle for longest are forgotten (H11).
-    pub fn new(most: usize) -> Self {
+    pub fn new(most: usize, counters: Arc<Counters>) -> Self {
         Keys {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             count: AtomicUsize::new(0),
             most,
             looked_at: AtomicUsize::new(0),
+            counters,
         }
     }
 
@@ -273,6 +276,7 @@ impl Keys {
         }
         shard.remove(&id);
         self.count.fetch_sub(1, Ordering::Relaxed);
+        Counters::add(&self.counters.forgotten_keys, 1);
         true
     }
 
@@ -317,7 +321,8 @@ mod tests {
 
     #[test]
     fn idle_keys_make_room_in_whichever_shard_they_are() {
-        let keys = Keys::new(2);
+        let counters = Arc::<Counters>::default();
+        let keys = Keys::new(2, Arc::clone(&counters));
         for n in 0..200 {
             let id = Arc::new(KeyId {
                 table: TableName::default_table(),
@@ -326,5 +331,6 @@ mod tests {
             assert!(keys.cell(&id).is_some(), "no room for key {n}");
             assert!(keys.count() <= 2);
         }
+        assert_eq!(counters.forgotten_keys.load(Ordering::Relaxed), 198);
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::activity::Activity;
 use super::api::EngineError;
+use super::counters::Counters;
 use super::keys::Keys;
 use super::peers::Peers;
 use super::requests::Requests;
@@ -71,41 +72,6 @@ pub(super) struct EngineLogThrottles {
     pub not_closed: LogThrottle,
 }
 
-/// What the engine counted since the process started, under all its ids.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    /// Compare-and-swaps that took effect.
-    pub swaps: AtomicU64,
-    /// Compare-and-swaps that met another state.
-    pub conflicts: AtomicU64,
-    /// Compare-and-swaps of unknown outcome.
-    pub unknown: AtomicU64,
-    /// What one that took effect takes lately, in microseconds.
-    pub commit_us: AtomicU64,
-    /// Those that are on their way.
-    pub open: AtomicU64,
-}
-
-impl Counters {
-    pub fn add(counter: &AtomicU64, n: usize) {
-        counter.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    /// A compare-and-swap is on its way.
-    pub fn open_commit(&self) -> OpenCommit<'_> {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        OpenCommit(&self.open)
-    }
-
-    /// A compare-and-swap that took effect took so long; the last eight or so count.
-    pub fn note_commit(&self, took: Duration) {
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let before = self.commit_us.load(Ordering::Relaxed);
-        let lately = (before / 8 * 7).saturating_add(took / 8);
-        self.commit_us.store(lately, Ordering::Relaxed);
-    }
-}
-
 /// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer; and after so much
 /// more as more commits are on their way, so that slow sections make no storm of them.
 const KEEP_AFTER: Duration = Duration::from_millis(100);
@@ -121,26 +87,22 @@ fn keep_after(commit: Duration, open: u64) -> Duration {
     usual.saturating_mul(more.saturating_add(1))
 }
 
-/// A compare-and-swap that is on its way until this is dropped.
-pub(super) struct OpenCommit<'a>(&'a AtomicU64);
-
-impl Drop for OpenCommit<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Replica {
     /// How the keys of this table are committed.
     pub fn commit_rules(&self, table: &TableName) -> CommitRules {
         let commit = Duration::from_micros(self.counters.commit_us.load(Ordering::Relaxed));
         CommitRules {
-            mode: match self.write_back.contains(table) {
+            mode: match self.is_write_back(table) {
                 true => CommitMode::WriteBack(Reserve::default()),
                 false => CommitMode::WriteThrough,
             },
             keep_after: keep_after(commit, self.counters.open.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Whether homes of keys of this table decide in memory, ahead of the row.
+    pub fn is_write_back(&self, table: &TableName) -> bool {
+        self.write_back.contains(table)
     }
 
     /// For how long this replica may answer if no other heartbeat comes through: until then nobody takes its keys over.

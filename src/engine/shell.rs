@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::activity::{Cause, GrantNoted};
 use super::api::EngineError;
+use super::counters::Counters;
 use super::keys::{CallResult, KeyCell, Listener, PendingCall, Slot};
-use super::replica::{Counters, Replica};
+use super::replica::Replica;
 use super::sessions::Attached;
 use crate::key::machine::{
     Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, KeyError, Loaded, PauseOf,
@@ -450,6 +451,9 @@ impl Replica {
         match self.store.keys.compare_and_swap(id, old, new).await {
             Swap::Applied => {
                 counters.note_commit(self.clock.boot().saturating_sub(sent));
+                // What changes the home is always waited for.
+                let is_behind = old.home == new.home && self.is_write_back(&id.table);
+                Counters::add(&counters.background_commits, usize::from(is_behind));
                 Counters::add(&counters.swaps, 1);
                 SwapOutcome::Applied
             }
@@ -476,11 +480,20 @@ impl Replica {
                 key = %cell.id, seq = %entry.seq, was_holder,
                 "an entry ended: {}", super::api::describe_end(end)
             ),
-            Report::TookOver { from: Some(from) } => {
-                tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+            Report::TookOver { from } => {
+                // It may have been given, which leaves no home before.
+                let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
+                Counters::add(&self.counters.take_overs, usize::from(!is_first));
+                match from {
+                    Some(from) => {
+                        tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+                    }
+                    None => tracing::debug!(key = %cell.id, "serves a key that had no home"),
+                }
             }
-            Report::TookOver { from: None } => {
-                tracing::debug!(key = %cell.id, "serves a key that had no home");
+            Report::HandedOver { to } => {
+                Counters::add(&self.counters.hand_overs, 1);
+                tracing::debug!(key = %cell.id, to = %to.replica, "handed a key over");
             }
             Report::Deposed { by } => {
                 let by = by.map(|home| home.replica.to_string());
@@ -514,6 +527,12 @@ impl Replica {
         let Some(entry) = state.entry(seq) else {
             return;
         };
+        let counters = &self.counters;
+        let granted = match slot.machine.is_durable(seq) {
+            true => &counters.durable_grants,
+            false => &counters.volatile_grants,
+        };
+        Counters::add(granted, 1);
         let wall_ms = i64::try_from(self.clock.wall_us() / 1_000).unwrap_or(i64::MAX);
         let waited = wall_ms.saturating_sub(entry.created_at_ms).max(0);
         let grant = GrantNoted {

@@ -288,7 +288,7 @@ impl EngineShared {
                 known_value_bytes_max: limits.remembered_value_bytes_max,
                 session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
             },
-            keys: Keys::new(limits.active_keys_max),
+            keys: Keys::new(limits.active_keys_max, Arc::clone(&self.counters)),
             values: Values::new(limits.remembered_bytes_max),
             requests: Requests::default(),
             sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),

@@ -147,6 +147,12 @@ impl KeyState {
         self.position(seq).and_then(|at| self.entries.get(at))
     }
 
+    /// Whether this row alone keeps an entry through a crash of its home: as the holder, or with its turn in the queue.
+    pub fn keeps(&self, seq: Seq) -> bool {
+        let is_listed = self.position(seq).is_some();
+        self.kept == Some(seq) || (is_listed && seq >= self.reserved.volatile_end)
+    }
+
     /// How an entry that is not live, and was given out, is known to have ended.
     pub fn end_of(&self, seq: Seq) -> EndedAs {
         self.ended.end_of(seq)

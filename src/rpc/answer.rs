@@ -6,10 +6,10 @@ use bytes::Bytes;
 use fermata_proto::{self as proto, LockState};
 
 use crate::engine::{
-    Acquired, BusyKey, CreatedLockRef, Described, DescribedSession, LeaseId, LeaseLeft, LockStatus,
-    ReplicaActivity, Turns, Value,
+    Acquired, BusyKey, CreatedLockRef, Described, DescribedEntry, DescribedSession, KeyHome,
+    LeaseId, LockStatus, ReplicaActivity, Turns, Value,
 };
-use crate::key::{Entry, Home, KeyState};
+use crate::key::{Entry, KeyState};
 use crate::lock::{
     EndReason, EndedEntry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, Tag,
 };
@@ -81,6 +81,15 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
         }),
         busiest_keys: busiest.collect(),
         resident_bytes: resident_bytes(),
+        as_home: Some(proto::HomeCounts {
+            volatile_grants: did.counts.volatile_grants,
+            durable_grants: did.counts.durable_grants,
+            background_commits: did.counts.background_commits,
+            commits_in_doubt: did.counts.unknown,
+            take_overs: did.counts.take_overs,
+            hand_overs: did.counts.hand_overs,
+            forgotten_keys: did.counts.forgotten_keys,
+        }),
     }
 }
 
@@ -200,12 +209,12 @@ fn entry_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
 
 /// One live entry; a holder where it comes with its grant.
 fn queue_entry(
-    id: &KeyId,
+    described: &Described,
     entry: &Entry,
-    home: Option<Home>,
+    beside: DescribedEntry,
     grant: Option<Fence>,
-    lease: Option<LeaseLeft>,
 ) -> proto::QueueEntry {
+    let lease = beside.lease;
     let (session, ttl) = match entry.liveness {
         Liveness::Own { ttl_ms } => (String::new(), Some(millis(ttl_ms))),
         Liveness::Session(id) => (id.to_string(), lease.map(|lease| duration(lease.ttl))),
@@ -218,7 +227,7 @@ fn queue_entry(
         None => LockState::Waiting,
     };
     proto::QueueEntry {
-        lock_ref: entry_text(id, entry.seq, entry.tag()),
+        lock_ref: entry_text(&described.id, entry.seq, entry.tag()),
         seq: entry.seq.0,
         state: state.into(),
         mode: mode.into(),
@@ -229,18 +238,21 @@ fn queue_entry(
         create_time: Some(timestamp(entry.created_at_ms)),
         owner: entry.owner.to_string(),
         identity: entry.identity.to_string(),
-        home: home.map_or_else(String::new, |home| home.replica.to_string()),
+        home: described
+            .home
+            .as_ref()
+            .map_or_else(String::new, |home| home.id.to_string()),
+        durable: beside.durable,
     }
 }
 
 /// The entry at this index of a key's queue.
 fn entry_at(described: &Described, index: usize) -> Option<proto::QueueEntry> {
     let entry = described.state.entries.get(index)?;
-    let lease = described.leases.get(index).copied().flatten();
+    let beside = described.entries.get(index).copied()?;
     let holder = described.state.holder().map(|holder| holder.seq);
     let grant = (holder == Some(entry.seq)).then_some(described.state.grant);
-    let home = described.state.home;
-    Some(queue_entry(&described.id, entry, home, grant, lease))
+    Some(queue_entry(described, entry, beside, grant))
 }
 
 /// The holder of a key.
@@ -278,6 +290,15 @@ pub fn summary(described: &Described) -> proto::LockSummary {
         key: described.id.key.to_string(),
         holder: holder(described),
         waiters: waiter_count(&described.state),
+    }
+}
+
+/// The replica that serves a key.
+pub fn key_home(home: &KeyHome) -> proto::KeyHome {
+    proto::KeyHome {
+        replica: home.id.to_string(),
+        address: home.address.clone(),
+        term: home.term,
     }
 }
 

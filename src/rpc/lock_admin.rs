@@ -19,14 +19,15 @@ use uuid::Uuid;
 
 use super::calls::ForceRelease;
 use super::deadline::{Deadline, by, within};
-use super::page::{self, Filling, Listing};
+use super::locks::{DescribeLock, KeySources, ListLocks};
+use super::page::{self, Listing};
 use super::peer::PeerClient;
 use super::route::Router;
-use super::{answer, parse, status};
+use super::{answer, status};
 use crate::clock::Ids;
 use crate::engine::Engine;
 use crate::limits::Limits;
-use crate::lock::{Fence, ReplicaId, Seq, SessionId};
+use crate::lock::{ReplicaId, SessionId};
 
 /// How many tables are on a page where the caller does not say.
 const TABLES_DEFAULT: usize = 1000;
@@ -41,9 +42,8 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// LockAdmin on an engine.
 #[derive(Clone)]
 pub struct LockAdminRpc {
-    engine: Engine,
+    sources: KeySources,
     limits: Arc<Limits>,
-    peers: Option<Arc<PeerClient>>,
     router: Router,
 }
 
@@ -53,8 +53,7 @@ impl LockAdminRpc {
         LockAdminRpc {
             limits: Arc::new(engine.limits().clone()),
             router: Router::new(engine.clone(), ids, peers.clone()),
-            engine,
-            peers,
+            sources: KeySources { engine, peers },
         }
     }
 
@@ -64,10 +63,10 @@ impl LockAdminRpc {
         keys_max: usize,
         within: Duration,
     ) -> Result<Vec<ReplicaActivity>, Status> {
-        let peers = self.engine.live_peers();
+        let peers = self.sources.engine.live_peers();
         let peers = peers.map_err(|error| status::of_engine(&error))?;
         let asked = peers.into_iter().map(|peer| async move {
-            let answered = match &self.peers {
+            let answered = match &self.sources.peers {
                 Some(peers) => peers.activity(&peer, keys_max, within).await,
                 None => None,
             };
@@ -97,7 +96,13 @@ impl LockAdmin for LockAdminRpc {
         let size = page::size(ask.page_size, TABLES_DEFAULT, &self.limits)?;
         let listing = Listing::new("ListTables", &[]);
         let after: Option<String> = listing.after(&ask.page_token)?;
-        let mut names: Vec<String> = self.engine.tables().iter().map(|t| t.to_string()).collect();
+        let mut names: Vec<String> = self
+            .sources
+            .engine
+            .tables()
+            .iter()
+            .map(|t| t.to_string())
+            .collect();
         names.sort();
         let above = |name: &String| after.as_ref().is_none_or(|after| name > after);
         let mut names = names.into_iter().filter(above).peekable();
@@ -121,27 +126,9 @@ impl LockAdmin for LockAdminRpc {
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let ask = request.into_inner();
-        let table = parse::table(&ask.table)?;
-        Span::current().record("table", display(&table));
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
-        let prefix = parse::key_prefix(ask.key_prefix, &self.limits)?;
-        let contended = if ask.contended { "contended" } else { "all" };
-        let listing = Listing::new("ListLocks", &[table.as_str(), &prefix, contended]);
-        let after = page::key_after(&listing, &ask.page_token)?;
-        let list = self
-            .engine
-            .list_locks(&table, after.as_ref(), &prefix, ask.contended, size);
-        let found = within(answer_by, list).await?;
-        let (locks, next) = page::filled(
-            found,
-            |described| described.id.key.clone(),
-            |described| answer::summary(&described),
-        );
-        Ok(Response::new(ListLocksResponse {
-            locks,
-            next_page_token: next.map_or_else(String::new, |key| listing.token(key.as_str())),
-        }))
+        let list = ListLocks::parse(request.into_inner(), &self.limits)?;
+        let listed = within(answer_by, list.answer(&self.sources, answer_by)).await?;
+        Ok(Response::new(listed))
     }
 
     async fn describe_lock(
@@ -149,48 +136,10 @@ impl LockAdmin for LockAdminRpc {
         request: Request<DescribeLockRequest>,
     ) -> Result<Response<DescribeLockResponse>, Status> {
         let answer_by = self.answer_by(&request);
-        let ask = request.into_inner();
-        let id = parse::key_id(&ask.key, &ask.table, &self.limits)?;
-        Span::current().record("table", display(&id.table));
-        let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
-        let listing = Listing::new("DescribeLock", &[id.table.as_str(), id.key.as_str()]);
-        let after = listing.after::<u64>(&ask.page_token)?.map(Seq);
-        let described = within(answer_by, self.engine.describe(&id)).await?;
-
-        let mut waiters = Filling::new();
-        let mut last = None;
-        let mut more = false;
-        for (index, waiter) in answer::waiters(&described, after).enumerate() {
-            let seq = waiter.seq;
-            more = index >= size || !waiters.push(waiter);
-            if more {
-                break;
-            }
-            last = Some(seq);
-        }
-        let next_page_token = match last {
-            Some(seq) if more => listing.token(&seq.to_string()),
-            Some(_) | None => String::new(),
-        };
-        let state = &described.state;
-        // The fence is the grant, or more after it was extended; without a holder only it is kept.
-        let last_fencing_token = if state.grant == Fence::NONE {
-            state.fence.0
-        } else {
-            state.grant.0
-        };
-        let ended = state.ended.entries.iter();
-        Ok(Response::new(DescribeLockResponse {
-            table: id.table.to_string(),
-            key: id.key.to_string(),
-            holders: answer::holder(&described).into_iter().collect(),
-            waiters: waiters.entries(),
-            waiter_count: answer::waiter_count(state),
-            unsynced: state.unsynced,
-            last_fencing_token,
-            ended: ended.map(|entry| answer::ended(&id, entry)).collect(),
-            next_page_token,
-        }))
+        let describe = DescribeLock::parse(request.into_inner(), &self.limits)?;
+        Span::current().record("table", display(&describe.id().table));
+        let shown = within(answer_by, describe.answer(&self.sources, answer_by)).await?;
+        Ok(Response::new(shown))
     }
 
     async fn force_release(
@@ -209,7 +158,7 @@ impl LockAdmin for LockAdminRpc {
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
         let listing = Listing::new("ListSessions", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(SessionId);
-        let found = within(answer_by, self.engine.list_sessions(after, size)).await?;
+        let found = within(answer_by, self.sources.engine.list_sessions(after, size)).await?;
         let (sessions, next) = page::filled(found, |found| found.row.id, answer::session);
         Ok(Response::new(ListSessionsResponse {
             sessions,
@@ -226,8 +175,8 @@ impl LockAdmin for LockAdminRpc {
         let size = page::size(ask.page_size, page::SIZE_DEFAULT, &self.limits)?;
         let listing = Listing::new("ListReplicas", &[]);
         let after = listing.after::<Uuid>(&ask.page_token)?.map(ReplicaId);
-        let found = within(answer_by, self.engine.list_replicas(after, size)).await?;
-        let answering = self.engine.replica();
+        let found = within(answer_by, self.sources.engine.list_replicas(after, size)).await?;
+        let answering = self.sources.engine.replica();
         let (replicas, next) =
             page::filled(found, |row| row.id, |row| answer::replica(row, answering));
         Ok(Response::new(ListReplicasResponse {
@@ -243,9 +192,9 @@ impl LockAdmin for LockAdminRpc {
         let answer_by = self.answer_by(&request);
         let keys_max = request.into_inner().keys_max;
         let keys_max = page::most("keys_max", keys_max, BUSIEST_DEFAULT, &self.limits)?;
-        let did = self.engine.activity(keys_max);
+        let did = self.sources.engine.activity(keys_max);
         let did = did.map_err(|error| status::of_engine(&error))?;
-        let mut replicas = vec![answer::activity(did, self.engine.replica())];
+        let mut replicas = vec![answer::activity(did, self.sources.engine.replica())];
         // One that is silent leaves its place in the answer empty, and costs no more than that.
         let left = answer_by.saturating_duration_since(Instant::now()) / 4;
         let within = left.min(ANSWERED_WITHIN);

@@ -1,9 +1,9 @@
 //! gRPC at the edge: text and numbers in, typed calls on the engine, typed answers out.
 //!
 //! What lives here: parsing ([`parse`], [`page`]), the choice of status codes ([`status`], nowhere else),
-//! deadlines ([`deadline`]), the two services and their streams, and the way between replicas: where a call
-//! is made ([`route`]), and how another replica is called ([`peer`]). What must not: rules of the lock, of
-//! sessions or of the store. This folder calls the engine and knows nothing below it but its types.
+//! deadlines ([`deadline`]), the two services and their streams, what operators are shown of keys ([`locks`]), and the
+//! way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
+//! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
 pub mod answer;
 pub mod call_layer;
@@ -15,6 +15,7 @@ pub mod give_up;
 mod keep_alive;
 pub mod lock_admin;
 pub mod lock_service;
+pub mod locks;
 pub mod page;
 pub mod parse;
 mod part_limit;

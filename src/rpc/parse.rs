@@ -133,8 +133,13 @@ pub fn table(text: &str) -> Result<TableName, Invalid> {
 /// `key` and `table`.
 pub fn key_id(key: &str, table_name: &str, limits: &Limits) -> Result<KeyId, Invalid> {
     let table = table(table_name)?;
-    let key = at("key", key_text(key, limits))?;
+    let key = key_in("key", key, limits)?;
     Ok(KeyId { table, key })
+}
+
+/// A key, in a field of this name.
+pub fn key_in(field: &'static str, text: &str, limits: &Limits) -> Result<Key, Invalid> {
+    at(field, key_text(text, limits))
 }
 
 /// In the words, and under the names of limits, that all fields share.

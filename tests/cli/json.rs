@@ -42,6 +42,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     let holding = &lock["holder"];
     let entry = [
         "create_time",
+        "durable",
         "fencing_token",
         "home",
         "identity",
@@ -58,6 +59,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     assert_eq!(holding["owner"], json!("billing"));
     assert_eq!(holding["ttl"], json!("20s"));
     assert_eq!(holding["state"], json!("LOCK_STATE_HELD"));
+    assert_eq!(holding["durable"], json!(true));
     assert!(holding["fencing_token"].as_u64().unwrap() > 0);
     assert_eq!(
         world.json(&["locks", "ls", "--contended"]),
@@ -77,7 +79,9 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     let shown = world.json(&["locks", "show", "k"]);
     let described = [
         "ended",
+        "from_row",
         "holders",
+        "home",
         "key",
         "last_fencing_token",
         "table",
@@ -86,6 +90,9 @@ fn locks_are_shown_with_the_names_of_the_contract() {
         "waiters",
     ];
     assert_eq!(names(&shown), described);
+    assert_eq!(shown["from_row"], json!(false));
+    assert_eq!(names(&shown["home"]), ["address", "replica", "term"]);
+    assert_eq!(shown["home"]["replica"], holding["home"]);
     let ended = &shown["ended"][0];
     assert_eq!(
         names(ended),

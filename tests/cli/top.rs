@@ -75,7 +75,7 @@ still mailer 0 1 # #
         + "\
 REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
 # # # 1 2 # # # # 0
-q quit p pause j/k or arrows scroll ? what the columns tell";
+q quit p pause h homes j/k or arrows scroll ? what the columns tell";
     terminal.until(&expected, |screen| steady(screen) == expected);
     assert!(terminal.on_other_screen());
 
@@ -148,7 +148,10 @@ hot billing 1 3 # #
 still mailer 0 1 # #
 
 REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
-# # # 1 2 - - - - 0"
+# # # 1 2 - - - - 0
+
+REPLICA VOLATILE DURABLE COMMITS IN DOUBT TAKEN GIVEN FORGOTTEN
+# 0 4 0 0 0 0 0"
     );
     let two = [
         "locks",
@@ -172,6 +175,7 @@ REPLICA ADDRESS VERSION SESSIONS KEYS GRANTS/S READS/S WRITES/S LWTS/S CONFLICTS
     let replica = &looks[1]["replicas"][0];
     let of_a_replica = [
         "answered",
+        "as_home",
         "busiest_keys",
         "grants",
         "keys",

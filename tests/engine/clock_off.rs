@@ -68,7 +68,7 @@ impl World {
     }
 
     async fn state(&self, id: &str) -> KeyState {
-        let described = self.meanwhile(self.engine().describe(&key(id))).await;
+        let described = self.meanwhile(self.engine().describe_row(&key(id))).await;
         described.unwrap().state
     }
 }

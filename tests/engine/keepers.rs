@@ -108,7 +108,7 @@ async fn a_session_taken_over_without_an_answer_is_kept_and_ends() {
     let _ = b.take_session(session, keeper).await;
     let id = key("k");
     until("it ended with its client", || async {
-        b.describe(&id).await.unwrap().state.entries.is_empty()
+        b.describe_row(&id).await.unwrap().state.entries.is_empty()
     })
     .await;
     assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
@@ -211,7 +211,7 @@ async fn a_session_of_a_keeper_that_stopped_is_taken_over_at_once_and_ends_there
     }
     assert_eq!(get(b, &held).await, Ok(None));
     until("it ended with its client", || async {
-        b.describe(&key("k"))
+        b.describe_row(&key("k"))
             .await
             .unwrap()
             .state

@@ -170,7 +170,7 @@ async fn keys_that_nobody_asks_for_are_swept_once_their_home_is_down() {
     for name in ["k1", "k2", "k3"] {
         let mut looks = 0;
         while !b
-            .describe(&key(name))
+            .describe_row(&key(name))
             .await
             .unwrap()
             .state

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fermata::engine::{CreatedLockRef, EngineError};
+use fermata::engine::{CreatedLockRef, EngineError, KeyFilter, ServedKeys};
 use fermata::key::KeyState;
-use fermata::lock::EndedAs;
+use fermata::lock::{EndedAs, TableName};
 use fermata::store::Life;
 
-use super::replicas::{NO_WAIT, acquire, create, get, write};
+use super::replicas::{LONG, NO_WAIT, acquire, create, get, write};
 use super::shared::{Service, TTL};
 use super::world::{World, call, key, until};
 
@@ -44,6 +44,105 @@ async fn sections_of_a_key_in_use_change_no_row() {
     // A section that took long, on a machine that is busy, is made durable.
     let swaps = a.counts().swaps - before;
     assert!(swaps < 25, "{swaps} swaps in 50 sections");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_shows_what_its_row_does_not_say_and_another_replica_only_the_row() {
+    let service = Service::writing_back(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let id = key("k");
+    let first = create(a, call("k", 20_000)).await.lock_ref;
+    a.release(&first, None, 0).await.unwrap();
+    until("the row has nobody left", || async {
+        b.describe_row(&id).await.unwrap().state.entries.is_empty()
+    })
+    .await;
+    service.replicas[0].link.stick(id.clone());
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    let shown = a.describe_here(&id).unwrap().unwrap();
+    let seqs: Vec<_> = shown.state.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(seqs, [held.seq, waiting.seq]);
+    assert_eq!(
+        shown.state.holder().map(|holder| holder.seq),
+        Some(held.seq)
+    );
+    assert!(!shown.from_row && shown.home.unwrap().id == a.replica());
+    for entry in shown.entries {
+        assert!(!entry.durable && entry.lease.is_some(), "{entry:?}");
+    }
+    // Another one knows no more than the row, and does not take the key over to know it.
+    assert!(b.describe_here(&id).unwrap().is_none());
+    let row = b.describe_row(&id).await.unwrap();
+    assert!(row.from_row && row.state.entries.is_empty());
+    let home = row.home.unwrap();
+    assert_eq!((home.id, home.term), (a.replica(), 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_lists_the_first_of_its_keys_and_says_which_rows_are_behind() {
+    let service = Service::writing_back(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    for name in ["d", "b", "a", "c"] {
+        create(a, call(name, 20_000)).await;
+    }
+    let gone = create(a, call("gone", 20_000)).await.lock_ref;
+    a.release(&gone, None, 0).await.unwrap();
+    create(b, call("of b", 20_000)).await;
+    let filter = |after: Option<&str>, contended| KeyFilter {
+        table: TableName::default_table(),
+        after: after.map(|after| key(after).key),
+        prefix: String::new(),
+        contended,
+    };
+    let rows = ["a", "gone", "of b", "never"].map(|name| key(name).key);
+    let listed = a.list_here(&filter(None, false), 2, &rows).await.unwrap();
+    let names = |listed: &ServedKeys| -> Vec<String> {
+        let keys = listed.page.items.iter();
+        keys.map(|one| one.id.key.to_string()).collect()
+    };
+    assert_eq!(names(&listed), ["a", "b"]);
+    assert_eq!(listed.page.next, Some(key("b").key));
+    assert_eq!(listed.left_out, [1]);
+    let listed = a
+        .list_here(&filter(Some("b"), false), 2, &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        (names(&listed), listed.page.next),
+        (vec!["c".into(), "d".into()], None)
+    );
+    // Nobody waits for any of them.
+    let listed = a.list_here(&filter(None, true), 9, &rows).await.unwrap();
+    assert_eq!(names(&listed), [] as [&str; 0]);
+    assert_eq!(listed.left_out, [0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_home_did_is_counted() {
+    let service = Service::writing_back(2).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    for _ in 0..3 {
+        let held = create(a, call("k", 20_000)).await.lock_ref;
+        a.release(&held, None, 0).await.unwrap();
+    }
+    let counts = a.counts();
+    assert_eq!(counts.volatile_grants, 3);
+    assert_eq!(
+        (counts.durable_grants, counts.take_overs, counts.hand_overs),
+        (0, 0, 0)
+    );
+    let held = create(a, call("given", 20_000)).await.lock_ref;
+    until("the holder is durable", || async {
+        a.counts().background_commits > 0
+    })
+    .await;
+    a.stop();
+    a.leave(LONG).await;
+    assert!(a.counts().hand_overs >= 1, "{:?}", a.counts());
+    acquire(b, &held).await;
+    let counts = b.counts();
+    assert!(counts.take_overs >= 1 && counts.volatile_grants + counts.durable_grants >= 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ mod connections;
 mod deadlines;
 mod disconnects;
 mod lever;
-#[allow(dead_code, reason = "the tests of the engine go on to break it")]
+#[allow(dead_code, reason = "the engine's tests use more of it")]
 #[path = "../engine/link.rs"]
 mod link;
 mod listings;
@@ -24,8 +24,10 @@ mod pair;
 mod peer_tls;
 mod peers;
 mod renewals;
+mod says;
 mod section;
 mod served;
+mod shown;
 mod statuses;
 mod stopping;
 mod streams;

@@ -13,9 +13,9 @@ use fermata::lock::TableName;
 use fermata::rpc::peer::PeerRpc;
 use fermata::rpc::peer::proto::peer_server::{Peer, PeerServer};
 use fermata::rpc::peer::proto::{
-    DescribeActivityRequest, DescribeActivityResponse, ForwardRequest, ForwardResponse,
-    ForwardWatchRequest, HintRequest, HintResponse, Method, RenewSessionRequest,
-    RenewSessionResponse,
+    DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
+    ForwardRequest, ForwardResponse, ForwardWatchRequest, HintRequest, HintResponse,
+    ListKeysRequest, ListKeysResponse, Method, RenewSessionRequest, RenewSessionResponse,
 };
 use fermata::rpc::stopping::{Stop, Stopping};
 use fermata::server::{Server, bind};
@@ -97,6 +97,20 @@ impl Peer for Serves {
         request: Request<DescribeActivityRequest>,
     ) -> Result<Response<DescribeActivityResponse>, Status> {
         self.0.inner.describe_activity(request).await
+    }
+
+    async fn describe_key(
+        &self,
+        request: Request<DescribeKeyRequest>,
+    ) -> Result<Response<DescribeKeyResponse>, Status> {
+        self.0.inner.describe_key(request).await
+    }
+
+    async fn list_keys(
+        &self,
+        request: Request<ListKeysRequest>,
+    ) -> Result<Response<ListKeysResponse>, Status> {
+        self.0.inner.list_keys(request).await
     }
 }
 

@@ -13,11 +13,8 @@ use fermata::rpc::calls::{
 use fermata::rpc::deadline::Deadline;
 use fermata::rpc::peer::PeerClient;
 use fermata::rpc::peer::proto::peer_client::PeerClient as RawClient;
-use fermata::rpc::peer::proto::peer_server::{Peer as PeerService, PeerServer};
 use fermata::rpc::peer::proto::{
-    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, ForwardRequest, ForwardResponse,
-    ForwardWatchRequest, ForwardWatchResponse, HintRequest, HintResponse, Method, Refusal,
-    RenewSessionRequest, RenewSessionResponse, Unable, forward_response, forward_watch_response,
+    Elsewhere, HintRequest, Method, Refusal, Unable, forward_response, forward_watch_response,
 };
 use fermata::rpc::route::{ForwardOutcome, Served};
 use fermata::server::{Secret, Server, ServerError, Stopped, bind};
@@ -27,16 +24,17 @@ use fermata_proto::{
     AcquireLockRequest, CreateLockRefRequest, DescribeLockRequest, KeepAliveRequest, LockState,
     OpenSessionRequest, ReleaseLockRequest, WatchLockRequest, WatchLockResponse,
 };
-use futures_util::stream;
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request};
 use uuid::Uuid;
+
+use crate::says::Says;
 
 const SOON: Duration = Duration::from_secs(1);
 const SECRET: &str = "the secret of this test";
@@ -60,7 +58,7 @@ fn within(ms: u64) -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_millis(ms)
 }
 
-fn peer(id: ReplicaId, address: impl ToString) -> Peer {
+pub fn peer(id: ReplicaId, address: impl ToString) -> Peer {
     Peer {
         id,
         name: String::new(),
@@ -390,77 +388,6 @@ async fn a_replica_that_is_paused_is_noticed_within_seconds_whatever_the_deadlin
         "{:?}",
         begun.elapsed()
     );
-}
-
-/// A replica that says the same to all.
-#[derive(Clone)]
-struct Says {
-    outcome: Option<forward_response::Outcome>,
-    heard: Arc<Mutex<Vec<ForwardRequest>>>,
-}
-
-impl Says {
-    async fn start(outcome: Option<forward_response::Outcome>) -> (Says, Peer) {
-        let says = Says {
-            outcome,
-            heard: Arc::default(),
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = peer(
-            ReplicaId(Uuid::from_u128(1)),
-            listener.local_addr().unwrap(),
-        );
-        let incoming = stream::unfold(listener, |listener| async {
-            Some((listener.accept().await.map(|(io, _)| io), listener))
-        });
-        let service = PeerServer::new(says.clone());
-        let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(server.serve_with_incoming(Box::pin(incoming)));
-        (says, peer)
-    }
-}
-
-#[tonic::async_trait]
-impl PeerService for Says {
-    async fn forward(
-        &self,
-        request: Request<ForwardRequest>,
-    ) -> Result<Response<ForwardResponse>, Status> {
-        assert!(request.metadata().contains_key("grpc-timeout"));
-        self.heard.lock().await.push(request.into_inner());
-        let outcome = self.outcome.clone();
-        Ok(Response::new(ForwardResponse { outcome, term: 0 }))
-    }
-
-    type ForwardWatchStream = stream::Empty<Result<ForwardWatchResponse, Status>>;
-
-    async fn forward_watch(
-        &self,
-        _request: Request<ForwardWatchRequest>,
-    ) -> Result<Response<Self::ForwardWatchStream>, Status> {
-        Ok(Response::new(stream::empty()))
-    }
-
-    async fn hint(&self, _request: Request<HintRequest>) -> Result<Response<HintResponse>, Status> {
-        Ok(Response::new(HintResponse {}))
-    }
-
-    async fn renew_session(
-        &self,
-        _request: Request<RenewSessionRequest>,
-    ) -> Result<Response<RenewSessionResponse>, Status> {
-        Err(Status::failed_precondition(
-            "as a proxy in between would say",
-        ))
-    }
-
-    async fn describe_activity(
-        &self,
-        _request: Request<DescribeActivityRequest>,
-    ) -> Result<Response<DescribeActivityResponse>, Status> {
-        // Never, for as long as anybody asks.
-        std::future::pending().await
-    }
 }
 
 #[tokio::test]

@@ -6,11 +6,14 @@ use fermata_command::output::{Format, Table, colour, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{age, lease_left};
+use super::{age, durability, lease_left, short};
 use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0; 64 malformed; 66 no such table; 69 no server; 77 not allowed.
+
+DURABILITY says whether the lock survives a crash of the replica that serves
+its key, which is HOME: a volatile one is only in the memory of that replica.
 
 Examples:
   fermata locks ls
@@ -55,7 +58,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
-    let mut table = Table::new(&["KEY", "OWNER", "AGE", "LEASE LEFT", "WAITERS", "LOCK_REF"]);
+    let mut table = Table::new(&[
+        "KEY",
+        "OWNER",
+        "AGE",
+        "LEASE LEFT",
+        "WAITERS",
+        "DURABILITY",
+        "HOME",
+        "LOCK_REF",
+    ]);
     for lock in locks {
         let holder = lock.holder.clone().unwrap_or_default();
         table.row(vec![
@@ -64,6 +76,8 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
             age(&holder, now),
             lease_left(&holder),
             lock.waiters.to_string(),
+            durability(&holder),
+            short(&holder.home),
             holder.lock_ref,
         ]);
     }
@@ -78,18 +92,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_tells_who_holds_and_how_many_wait() {
-        let locks = [proto::LockSummary {
+    fn a_list_tells_who_holds_where_and_how_many_wait() {
+        let summary = |key: &str, holder| proto::LockSummary {
             table: "default".to_owned(),
-            key: "a".to_owned(),
-            holder: Some(holder()),
+            key: key.to_owned(),
+            holder,
             waiters: 2,
-        }];
+        };
+        let volatile = proto::QueueEntry {
+            durable: false,
+            ..holder()
+        };
+        let locks = [
+            summary("a", Some(holder())),
+            summary("b", Some(volatile)),
+            summary("c", None),
+        ];
         let now = UNIX_EPOCH + Duration::from_secs(190);
         assert_eq!(
             list(&locks, now, false),
-            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  LOCK_REF\n\
-             a    billing  1m30s  27.2s       2        default/a#1.00000000\n"
+            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  DURABILITY  HOME      LOCK_REF\n\
+             a    billing  1m30s  27.2s       2        durable     00000001  default/a#1.00000000\n\
+             b    billing  1m30s  27.2s       2        volatile    00000001  default/a#1.00000000\n\
+             c    -        -      -           2        -           -         -\n"
         );
     }
 }

@@ -65,6 +65,15 @@ fn age(entry: &proto::QueueEntry, now: SystemTime) -> String {
     Span::from_secs(age.as_secs()).to_string()
 }
 
+/// Whether an entry survives a crash of the replica that serves its key.
+fn durability(entry: &proto::QueueEntry) -> String {
+    match (entry.lock_ref.is_empty(), entry.durable) {
+        (true, _) => String::new(),
+        (false, true) => "durable".to_owned(),
+        (false, false) => "volatile".to_owned(),
+    }
+}
+
 fn lease_left(entry: &proto::QueueEntry) -> String {
     let left = entry
         .lease_left
@@ -90,6 +99,8 @@ mod tests {
                 seconds: 100,
                 nanos: 0,
             }),
+            home: "00000001-0000-4000-8000-000000000000".to_owned(),
+            durable: true,
             ..proto::QueueEntry::default()
         }
     }

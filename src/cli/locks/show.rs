@@ -1,18 +1,21 @@
 //! `fermata locks show`: the queue of one key.
 
-use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use fermata_command::output::{Format, Table, colour, one_line, print_json, print_text};
 use fermata_command::{Failure, Remote};
 use fermata_proto as proto;
 
-use super::{age, lease_left, short};
+use super::{age, durability, lease_left};
 use crate::cli::views;
 
 const HELP: &str = "\
 Exit status: 0 (also where nobody holds the key); 64 malformed; 66 no such
 table; 69 no server; 77 not allowed.
+
+DURABILITY says of each entry whether it survives a crash of the key's home.
+What comes from the row only lacks what the home has in memory alone: it was
+not asked in time, is gone, or has nothing of the key in memory.
 
 Examples:
   fermata locks show orders-42
@@ -44,40 +47,33 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let lock = client.describe_lock(&table, &args.key, args.limit).await?;
     match args.remote.format() {
         Format::Json => print_json(&views::described(&lock))?,
-        Format::Text => {
-            let replicas = match lock.holders.is_empty() {
-                true => Vec::new(),
-                false => client.list_replicas().await?,
-            };
-            print_text(&describe(&lock, &replicas, SystemTime::now(), colour()))?;
-        }
+        Format::Text => print_text(&describe(&lock, SystemTime::now(), colour()))?,
     }
     Ok(())
 }
 
-fn describe(
-    lock: &proto::DescribeLockResponse,
-    replicas: &[proto::ReplicaInfo],
-    now: SystemTime,
-    colour: bool,
-) -> String {
-    let mut text = format!(
-        "{} (table {})\n",
-        one_line(&lock.key),
-        one_line(&lock.table)
-    );
+fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        text.push_str(&format!("{:<21}{}\n", format!("{name}:"), one_line(value)));
+    };
+    line("Key", &lock.key);
+    line("Table", &lock.table);
+    line("Home", &home(lock.home.as_ref()));
+    line("Source", source(lock));
     match lock.last_fencing_token {
-        0 => text.push_str("never locked\n"),
-        token => text.push_str(&format!("last fencing token {token}\n")),
+        0 => line("Last fencing token", "none: never locked"),
+        token => line("Last fencing token", &token.to_string()),
     }
     // For one who holds it that was done before it was granted the lock, though the mark stays until its release.
     if lock.unsynced && lock.holders.is_empty() {
-        text.push_str(
-            "the last holder went without a clean release: the value is rewritten before the next one is granted the lock\n",
+        line(
+            "Unsynced",
+            "the last holder went without a clean release: the value is rewritten before the next grant",
         );
     }
     if lock.holders.is_empty() && lock.waiters.is_empty() {
-        text.push_str("nobody holds it\n");
+        line("Queue", "empty: nobody holds it");
     } else {
         text.push('\n');
         text.push_str(&entries(lock, now).render(colour));
@@ -85,8 +81,6 @@ fn describe(
         if hidden > 0 {
             text.push_str(&format!("and {hidden} more\n"));
         }
-        text.push('\n');
-        text.push_str(&homes(lock, replicas).render(colour));
     }
     if !lock.ended.is_empty() {
         let mut ends = Table::new(&["ENDED", "REASON", "BY", "DETAIL"]);
@@ -116,7 +110,7 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         "AGE",
         "LEASE LEFT",
         "FENCING TOKEN",
-        "HOME",
+        "DURABILITY",
     ];
     let mut table = Table::new(&columns);
     for entry in lock.holders.iter().chain(&lock.waiters) {
@@ -139,27 +133,29 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
             age(entry, now),
             lease_left(entry),
             token,
-            short(&entry.home),
+            durability(entry),
         ]);
     }
     table
 }
 
-/// The replicas that serve the entries, and where each takes calls: nothing of one that is gone.
-fn homes(lock: &proto::DescribeLockResponse, replicas: &[proto::ReplicaInfo]) -> Table {
-    let entries = lock.holders.iter().chain(&lock.waiters);
-    let homes: BTreeSet<&str> = entries.map(|entry| entry.home.as_str()).collect();
-    let mut table = Table::new(&["HOME", "REPLICA", "ADDRESS"]);
-    for home in homes {
-        let known = replicas.iter().find(|one| one.replica == home);
-        let address = known.map(|one| one.address.clone());
-        table.row(vec![
-            short(home),
-            home.to_owned(),
-            address.unwrap_or_default(),
-        ]);
+/// Who serves the key, and where that takes calls, as far as it is known to live.
+fn home(home: Option<&proto::KeyHome>) -> String {
+    match home {
+        None => "none yet".to_owned(),
+        Some(home) if home.address.is_empty() => {
+            format!("{}, not known as live, term {}", home.replica, home.term)
+        }
+        Some(home) => format!("{}, {}, term {}", home.replica, home.address, home.term),
     }
-    table
+}
+
+fn source(lock: &proto::DescribeLockResponse) -> &'static str {
+    match (&lock.home, lock.from_row) {
+        (None, _) => "its row",
+        (Some(_), false) => "the memory of its home",
+        (Some(_), true) => "its row only: what the home may know beside it is not shown",
+    }
 }
 
 #[cfg(test)]
@@ -169,43 +165,59 @@ mod tests {
     use super::super::tests::holder;
     use super::*;
 
+    fn key_home(address: &str) -> Option<proto::KeyHome> {
+        Some(proto::KeyHome {
+            replica: holder().home,
+            address: address.to_owned(),
+            term: 3,
+        })
+    }
+
     #[test]
-    fn the_home_of_each_entry_is_told_with_its_address_if_that_is_known() {
-        let home = |number: u8| format!("0000000{number}-0000-4000-8000-000000000000");
-        let entry = |number| proto::QueueEntry {
-            home: home(number),
-            ..holder()
-        };
+    fn a_key_is_shown_with_its_home_and_what_survives_that() {
         let lock = proto::DescribeLockResponse {
             table: "default".to_owned(),
             key: "a".to_owned(),
             last_fencing_token: 7,
             // Until the release, though the value was rewritten before this holder was granted the lock.
             unsynced: true,
-            holders: vec![entry(1)],
-            waiters: vec![entry(2)],
-            waiter_count: 1,
+            holders: vec![holder()],
+            waiters: vec![proto::QueueEntry {
+                state: proto::LockState::Waiting.into(),
+                fencing_token: 0,
+                durable: false,
+                ..holder()
+            }],
+            waiter_count: 3,
+            home: key_home("10.0.0.1:7450"),
             ..proto::DescribeLockResponse::default()
         };
-        let replicas = [proto::ReplicaInfo {
-            replica: home(1),
-            address: "10.0.0.1:7450".to_owned(),
-            ..proto::ReplicaInfo::default()
-        }];
         let now = UNIX_EPOCH + Duration::from_secs(101);
         assert_eq!(
-            describe(&lock, &replicas, now, false),
-            "a (table default)\n\
-             last fencing token 7\n\
+            describe(&lock, now, false),
+            "Key:                 a\n\
+             Table:               default\n\
+             Home:                00000001-0000-4000-8000-000000000000, 10.0.0.1:7450, term 3\n\
+             Source:              the memory of its home\n\
+             Last fencing token:  7\n\
              \n\
-             STATE  LOCK_REF              OWNER    AGE  LEASE LEFT  FENCING TOKEN  HOME\n\
-             held   default/a#1.00000000  billing  1s   27.2s       7              00000001\n\
-             held   default/a#1.00000000  billing  1s   27.2s       7              00000002\n\
-             \n\
-             HOME      REPLICA                               ADDRESS\n\
-             00000001  00000001-0000-4000-8000-000000000000  10.0.0.1:7450\n\
-             00000002  00000002-0000-4000-8000-000000000000  -\n"
+             STATE    LOCK_REF              OWNER    AGE  LEASE LEFT  FENCING TOKEN  DURABILITY\n\
+             held     default/a#1.00000000  billing  1s   27.2s       7              durable\n\
+             waiting  default/a#1.00000000  billing  1s   27.2s       -              volatile\n\
+             and 2 more\n"
         );
+    }
+
+    #[test]
+    fn what_comes_from_the_row_alone_says_so() {
+        let lock = proto::DescribeLockResponse {
+            from_row: true,
+            home: key_home(""),
+            ..proto::DescribeLockResponse::default()
+        };
+        let shown = describe(&lock, UNIX_EPOCH, false);
+        assert!(shown.contains("its row only"), "{shown}");
+        assert!(shown.contains("not known as live, term 3"), "{shown}");
     }
 
     #[test]
@@ -214,9 +226,9 @@ mod tests {
             unsynced: true,
             ..proto::DescribeLockResponse::default()
         };
-        let answered = describe(&lock, &[], UNIX_EPOCH, false);
+        let answered = describe(&lock, UNIX_EPOCH, false);
         assert!(
-            answered.contains("rewritten before the next one"),
+            answered.contains("rewritten before the next grant"),
             "{answered}"
         );
     }
@@ -237,10 +249,13 @@ mod tests {
             ..proto::DescribeLockResponse::default()
         };
         assert_eq!(
-            describe(&lock, &[], UNIX_EPOCH, false),
-            "a (table default)\n\
-             last fencing token 7\n\
-             nobody holds it\n\
+            describe(&lock, UNIX_EPOCH, false),
+            "Key:                 a\n\
+             Table:               default\n\
+             Home:                none yet\n\
+             Source:              its row\n\
+             Last fencing token:  7\n\
+             Queue:               empty: nobody holds it\n\
              \n\
              ENDED                 REASON  BY   DETAIL\n\
              default/a#1.00000000  forced  ops  host on fire\n"

@@ -518,6 +518,11 @@ pub enum Report {
         /// The home before.
         from: Option<Home>,
     },
+    /// This replica gave the key to another one.
+    HandedOver {
+        /// To which.
+        to: Home,
+    },
     /// Another replica took the key while this one was its home.
     Deposed {
         /// By whom.

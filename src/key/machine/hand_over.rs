@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::commit::{CHANGES_MAX, SEQS_MAX};
 use super::context::Context;
-use super::event::{Answer, CallId, Effect, KeyError, fail};
+use super::event::{Answer, CallId, Effect, KeyError, Report, fail};
 use super::holder::Claim;
 use super::refusal::refused;
 use super::serving::Serving;
@@ -133,6 +133,7 @@ impl Machine {
             && home.replica == hand_over.to
             && home.term == serving.home.term.saturating_add(1)
         {
+            out.push(Effect::Report(Report::HandedOver { to: home }));
             for call in std::mem::take(&mut hand_over.calls) {
                 let answer = Ok(Answer::HandedOver(home));
                 out.push(Effect::Answer { call, answer });

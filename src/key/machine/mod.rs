@@ -54,7 +54,7 @@ use holder::Holder;
 use serving::{KnownValue, Serving};
 use take_over::Taking;
 
-use crate::key::KeyState;
+use crate::key::{CommitMode, KeyState};
 use crate::lock::Seq;
 use crate::session::Observed;
 
@@ -206,6 +206,18 @@ impl Machine {
     pub fn forget_value(&mut self) {
         if let Role::Serving(serving) | Role::HandingOver(serving, _) = &mut self.role {
             serving.value = KnownValue::Unknown;
+        }
+    }
+
+    /// What operators are shown of the key, where this replica is the home: with write-through the row as it was acknowledged,
+    /// since nothing else is answered; with write-back what is known beside it, too.
+    pub fn shown(&self, mode: CommitMode) -> Option<&Arc<KeyState>> {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => Some(match mode {
+                CommitMode::WriteThrough => serving.row.known(),
+                CommitMode::WriteBack(_) => &serving.state,
+            }),
+            Role::Unread | Role::Taking(_) => None,
         }
     }
 

@@ -126,8 +126,6 @@ impl KnownRow {
 
     /// Whether this entry survives the home, as far as it has come: as the holder, or with its turn in the queue.
     pub fn is_durable(&self, seq: Seq) -> bool {
-        let listed = |row: &KeyState| row.position(seq).is_some();
-        self.each()
-            .all(|row| row.kept == Some(seq) || (listed(row) && seq >= row.reserved.volatile_end))
+        self.each().all(|row| row.keeps(seq))
     }
 }

@@ -226,7 +226,7 @@ impl PeerClient {
         }
     }
 
-    fn client(&self, to: &Peer, waits: bool) -> Result<Client<Channel>, String> {
+    pub(super) fn client(&self, to: &Peer, waits: bool) -> Result<Client<Channel>, String> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(link) = links.get_mut(&to.id)
@@ -295,7 +295,7 @@ impl PeerClient {
     }
 
     /// With the secret, and what is left of its caller's time.
-    fn request<T>(&self, message: T, answer_by: Option<Instant>) -> Request<T> {
+    pub(super) fn request<T>(&self, message: T, answer_by: Option<Instant>) -> Request<T> {
         let mut request = Request::new(message);
         self.secret.show(request.metadata_mut());
         if let Some(answer_by) = answer_by {

@@ -7,6 +7,7 @@ mod client;
 mod connect;
 mod secret;
 mod service;
+mod shown;
 mod tls;
 
 pub use client::{PING_EVERY, PING_TIMEOUT, PeerClient};

@@ -19,12 +19,13 @@ use super::super::answer;
 use super::proto::hint_request::What;
 use super::proto::peer_server::{Peer, PeerServer};
 use super::proto::{
-    DescribeActivityRequest, DescribeActivityResponse, Elsewhere, Ended, Exhausted, ForwardRequest,
-    ForwardResponse, ForwardWatchRequest, ForwardWatchResponse, ForwardedRenewals, HintRequest,
-    HintResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
+    DescribeActivityRequest, DescribeActivityResponse, DescribeKeyRequest, DescribeKeyResponse,
+    Elsewhere, Ended, Exhausted, ForwardRequest, ForwardResponse, ForwardWatchRequest,
+    ForwardWatchResponse, ForwardedRenewals, HintRequest, HintResponse, ListKeysRequest,
+    ListKeysResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
     forward_response, forward_watch_response, renew_session_response,
 };
-use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes};
+use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes, shown};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
@@ -373,6 +374,30 @@ impl Peer for PeerRpc {
         let answered = answer::activity(did, ReplicaId(Uuid::nil()));
         Ok(Response::new(DescribeActivityResponse {
             activity: answered.encode_to_vec().into(),
+        }))
+    }
+
+    async fn describe_key(
+        &self,
+        request: Request<DescribeKeyRequest>,
+    ) -> Result<Response<DescribeKeyResponse>, Status> {
+        let ask = request.into_inner();
+        Ok(Response::new(match self.is_meant(&ask.to) {
+            Ok(()) => shown::describe_key(&self.engine, &self.limits, ask)?,
+            // It serves nothing any more.
+            Err(_) => DescribeKeyResponse::default(),
+        }))
+    }
+
+    async fn list_keys(
+        &self,
+        request: Request<ListKeysRequest>,
+    ) -> Result<Response<ListKeysResponse>, Status> {
+        let ask = request.into_inner();
+        Ok(Response::new(match self.is_meant(&ask.to) {
+            Ok(()) => shown::list_keys(&self.engine, &self.limits, ask).await?,
+            // It serves nothing any more.
+            Err(_) => ListKeysResponse::default(),
         }))
     }
 

@@ -114,6 +114,8 @@ pub struct AnsweredReplica {
     pub rates: Option<Rates>,
     /// Since it started.
     pub conflicts: u64,
+    /// Since it started; nothing of one of an older version.
+    pub as_home: Option<proto::HomeCounts>,
 }
 
 /// One replica.
@@ -218,6 +220,7 @@ fn activity(
         keys: replica.keys,
         rates,
         conflicts: replica.store.map_or(0, |store| store.conflicts),
+        as_home: replica.as_home,
     }
 }
 

@@ -52,6 +52,15 @@ pub fn replica(number: u8, granted: u64, keys: Vec<proto::KeyActivity>) -> proto
         }),
         busiest_keys: keys,
         resident_bytes: 0,
+        as_home: Some(proto::HomeCounts {
+            volatile_grants: granted - 1,
+            durable_grants: 1,
+            background_commits: 3,
+            commits_in_doubt: 4,
+            take_overs: 5,
+            hand_overs: 6,
+            forgotten_keys: 7,
+        }),
     }
 }
 

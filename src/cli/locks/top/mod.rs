@@ -30,8 +30,9 @@ last minute are not in it: for one that somebody holds on to while others
 wait see `fermata locks ls --contended`. Keys of all tables are in it, unless
 --table names one. Times are UTC.
 
-Keys: q or Esc quits, p pauses, j and k, arrows, pages scroll, ? tells what
-the columns mean.
+Keys: q or Esc quits, p pauses, h shows what the replicas counted as homes of
+keys since their start, j and k, arrows, pages scroll, ? tells what the columns
+mean.
 
 Exit status: 0; 64 malformed; 69 no server (the live view goes on trying); 77
 not allowed; 128 plus the number of a signal that ended it (130 for Ctrl-C).
@@ -148,12 +149,13 @@ async fn print(args: &Args) -> Result<(), Failure> {
 /// One look, for people without a terminal.
 fn text(board: &Board, now: SystemTime) -> String {
     format!(
-        "{}  {} of {} replicas  {}\n\n{}\n{}",
+        "{}  {} of {} replicas  {}\n\n{}\n{}\n{}",
         view::time_of_day(now),
         board.answered(),
         board.replicas.len(),
         view::summary(board),
         Sheet::keys(board).text(),
-        Sheet::replicas(board).text()
+        Sheet::replicas(board).text(),
+        Sheet::homes(board).text()
     )
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fermata_command::Span;
 use fermata_command::output::{Table, one_line};
+use fermata_proto::HomeCounts;
 use ratatui::text::Span as Drawn;
 
 use super::board::{Board, Rates};
@@ -65,6 +66,21 @@ const REPLICAS: [Column; 10] = [
         9,
         "changes that met another's, since its start",
     ),
+];
+
+const HOMES: [Column; 8] = [
+    column("REPLICA", 0, "the start of its UUID"),
+    column("VOLATILE", 0, "grants by its memory alone, since its start"),
+    column(
+        "DURABLE",
+        1,
+        "grants that its crash could not end, likewise",
+    ),
+    column("COMMITS", 4, "of rows of keys with write-back, likewise"),
+    column("IN DOUBT", 2, "commits whose outcome was unknown, likewise"),
+    column("TAKEN", 3, "keys that it took over or was given, likewise"),
+    column("GIVEN", 5, "keys that it gave to other replicas, likewise"),
+    column("FORGOTTEN", 6, "idle keys, to have room, likewise"),
 ];
 
 /// One table.
@@ -143,6 +159,30 @@ impl Sheet {
         sheet
     }
 
+    /// What the replicas did as homes of keys.
+    pub fn homes(board: &Board) -> Sheet {
+        let mut sheet = Sheet::new(&HOMES);
+        for replica in &board.replicas {
+            let counts = replica.activity.as_ref().and_then(|one| one.as_home);
+            let count = |of: fn(&HomeCounts) -> u64| {
+                counts
+                    .as_ref()
+                    .map_or_else(String::new, |counts| of(counts).to_string())
+            };
+            sheet.row(vec![
+                replica.short.clone(),
+                count(|counts| counts.volatile_grants),
+                count(|counts| counts.durable_grants),
+                count(|counts| counts.background_commits),
+                count(|counts| counts.commits_in_doubt),
+                count(|counts| counts.take_overs),
+                count(|counts| counts.hand_overs),
+                count(|counts| counts.forgotten_keys),
+            ]);
+        }
+        sheet
+    }
+
     /// As plain text.
     pub fn text(&self) -> String {
         let titles: Vec<&str> = self.columns.iter().map(|column| column.title).collect();
@@ -187,15 +227,18 @@ impl Sheet {
     }
 }
 
-/// What the columns tell.
-pub fn meanings() -> Vec<String> {
+/// What the columns tell of keys, and of replicas: of what they do, or of what they counted as homes.
+pub fn meanings(counts: bool) -> Vec<String> {
     let lines = |columns: &[Column]| -> Vec<String> {
         let line = |column: &Column| format!("{:<11} {}", column.title, column.means);
         columns.iter().map(line).collect()
     };
     let mut all = lines(&KEYS);
     all.push(String::new());
-    all.extend(lines(&REPLICAS));
+    all.extend(match counts {
+        true => lines(&HOMES),
+        false => lines(&REPLICAS),
+    });
     all
 }
 
@@ -256,6 +299,12 @@ mod tests {
             "REPLICA   ADDRESS          VERSION  SESSIONS  KEYS  GRANTS/S  READS/S  WRITES/S  LWTS/S  CONFLICTS\n\
              00000001  10.0.0.1:7450    0.1.0    3         2     15        150      0.0       15      1\n\
              00000002  does not answer  -        -         -     -         -        -         -       -\n"
+        );
+        assert_eq!(
+            Sheet::homes(&board).text(),
+            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  GIVEN  FORGOTTEN\n\
+             00000001  39        1        3        4         5      6      7\n\
+             00000002  -         -        -        -         -      -      -\n"
         );
     }
 

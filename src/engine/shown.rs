@@ -1,0 +1,251 @@
+//! Keys as operators see them: from the memory of this replica where it is their home, and from their rows.
+//!
+//! Whoever asks puts the two together: here no other replica is asked, and no home changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::api::{
+    Described, DescribedEntry, EngineError, KeyFilter, KeyHome, LeaseLeft, Page, ServedKeys,
+};
+use super::calls::Engine;
+use super::keys::{KeyCell, Slot};
+use super::peers::Presence;
+use super::replica::Replica;
+use crate::key::{CommitMode, Entry, Home, KeyState};
+use crate::lock::{Key, KeyId, Liveness, SessionId, TableName};
+
+/// How many rows one call looks at, at most, to fill its page.
+const ROWS_READ_MAX: usize = 10_000;
+/// After so many keys in memory others may run.
+const KEYS_AT_ONCE: usize = 1_024;
+
+impl KeyFilter {
+    fn fits_name(&self, table: &TableName, key: &Key) -> bool {
+        *table == self.table
+            && self.after.as_ref().is_none_or(|after| key > after)
+            && key.as_str().starts_with(&self.prefix)
+    }
+
+    fn fits_queue(&self, state: &KeyState) -> bool {
+        state.entries.len() > usize::from(self.contended)
+    }
+}
+
+impl Engine {
+    /// Whether the homes of keys of this table know more than their rows.
+    pub fn is_write_back(&self, table: &TableName) -> bool {
+        self.current()
+            .is_ok_and(|replica| replica.is_write_back(table))
+    }
+
+    /// Shows one key, also one that was never locked, as its row says.
+    pub async fn describe_row(&self, id: &KeyId) -> Result<Described, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(id.clone())?;
+        let state = replica.store.keys.load(&id).await;
+        let state = state.map_err(EngineError::of_store)?;
+        Ok(replica.described_row(KeyId::clone(&id), state.unwrap_or_default()))
+    }
+
+    /// Shows one key from the memory of this replica; `None` where it does not serve the key.
+    pub fn describe_here(&self, id: &KeyId) -> Result<Option<Described>, EngineError> {
+        let replica = self.current()?;
+        let id = self.id_of(id.clone())?;
+        let described = replica.keys.find(&id);
+        let described = described.and_then(|cell| replica.described_here(&cell, &cell.slot()));
+        replica.sure()?;
+        Ok(described)
+    }
+
+    /// What is left of a session, where this replica keeps it.
+    pub fn session_left(&self, session: SessionId) -> Option<LeaseLeft> {
+        self.current().ok()?.session_left(session)
+    }
+
+    /// Lists rows with live entries, `limit` at most. A page may be short, or empty, before the last one.
+    pub async fn list_rows(
+        &self,
+        filter: &KeyFilter,
+        limit: usize,
+    ) -> Result<Page<Described, Key>, EngineError> {
+        let replica = self.current()?;
+        let limit = self.page_of(filter, limit)?;
+        let mut after = filter.after.clone();
+        let mut items = Vec::new();
+        let mut rows_read = 0;
+        loop {
+            let listed = replica
+                .store
+                .keys
+                .list_live(&filter.table, after.as_ref(), limit)
+                .await
+                .map_err(EngineError::of_store)?;
+            let is_last = listed.len() < limit;
+            rows_read += listed.len();
+            for one in listed {
+                if items.len() == limit {
+                    return Ok(Page { items, next: after });
+                }
+                after = Some(one.key.clone());
+                if one.key.as_str().starts_with(&filter.prefix) && filter.fits_queue(&one.state) {
+                    let id = KeyId {
+                        table: filter.table.clone(),
+                        key: one.key,
+                    };
+                    items.push(replica.described_row(id, one.state));
+                }
+            }
+            if is_last {
+                return Ok(Page { items, next: None });
+            }
+            if items.len() == limit || rows_read >= ROWS_READ_MAX {
+                return Ok(Page { items, next: after });
+            }
+        }
+    }
+
+    /// Lists keys that this replica serves and that have live entries, `limit` at most, from its memory; and says which of
+    /// `rows` it serves and would not list.
+    pub async fn list_here(
+        &self,
+        filter: &KeyFilter,
+        limit: usize,
+        rows: &[Key],
+    ) -> Result<ServedKeys, EngineError> {
+        let replica = self.current()?;
+        let limit = self.page_of(filter, limit)?;
+        let mut first: BTreeMap<Key, Arc<KeyCell>> = BTreeMap::new();
+        for (looked_at, cell) in replica.keys.all().enumerate() {
+            if looked_at % KEYS_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
+            let key = &cell.id.key;
+            let is_far = first.len() > limit && first.keys().next_back().is_some_and(|l| key > l);
+            if is_far
+                || !filter.fits_name(&cell.id.table, key)
+                || replica.is_listed(filter, &cell.slot()) != Some(true)
+            {
+                continue;
+            }
+            first.insert(key.clone(), Arc::clone(&cell));
+            if first.len() > limit + 1 {
+                first.pop_last();
+            }
+        }
+        let has_more = first.len() > limit;
+        if has_more {
+            first.pop_last();
+        }
+        let next = match has_more {
+            true => first.keys().next_back().cloned(),
+            false => None,
+        };
+        let described = |cell: &Arc<KeyCell>| replica.described_here(cell, &cell.slot());
+        let items = first.values().filter_map(described).collect();
+        let is_left_out = |key: &Key| {
+            let id = KeyId {
+                table: filter.table.clone(),
+                key: key.clone(),
+            };
+            let cell = replica.keys.find(&id);
+            cell.is_some_and(|cell| replica.is_listed(filter, &cell.slot()) == Some(false))
+        };
+        let left_out = rows.iter().enumerate();
+        let left_out = left_out.filter_map(|(at, key)| is_left_out(key).then_some(at));
+        let left_out = left_out.collect();
+        replica.sure()?;
+        let page = Page { items, next };
+        Ok(ServedKeys { page, left_out })
+    }
+
+    /// How many keys are on a page, of a table that there is.
+    fn page_of(&self, filter: &KeyFilter, limit: usize) -> Result<usize, EngineError> {
+        match self.shared.tables.contains(&filter.table) {
+            true => Ok(limit.clamp(1, self.shared.limits.page_size_max)),
+            false => Err(EngineError::UnknownTable(filter.table.to_string())),
+        }
+    }
+}
+
+impl Replica {
+    /// Whether a key is listed by what this replica knows of it; `None` where it does not serve it.
+    fn is_listed(&self, filter: &KeyFilter, slot: &Slot) -> Option<bool> {
+        let mode = self.commit_rules(&filter.table).mode;
+        Some(filter.fits_queue(slot.machine.shown(mode)?))
+    }
+
+    fn described_here(&self, cell: &KeyCell, slot: &Slot) -> Option<Described> {
+        let mode = self.commit_rules(&cell.id.table).mode;
+        let state = slot.machine.shown(mode)?;
+        let entry = |entry: &Arc<Entry>| DescribedEntry {
+            durable: match mode {
+                CommitMode::WriteThrough => state.keeps(entry.seq),
+                CommitMode::WriteBack(_) => slot.machine.is_durable(entry.seq),
+            },
+            lease: self.lease_left(slot, entry),
+        };
+        Some(Described {
+            id: KeyId::clone(&cell.id),
+            from_row: false,
+            home: state.home.map(|home| self.key_home(home)),
+            entries: state.entries.iter().map(entry).collect(),
+            state: KeyState::clone(state),
+        })
+    }
+
+    fn described_row(&self, id: KeyId, state: KeyState) -> Described {
+        let cell = self.keys.find(&id);
+        let slot = cell.as_ref().map(|cell| cell.slot());
+        let entry = |entry: &Arc<Entry>| DescribedEntry {
+            durable: state.keeps(entry.seq),
+            lease: match &slot {
+                Some(slot) => self.lease_left(slot, entry),
+                None => self.left_in_session(entry),
+            },
+        };
+        let entries = state.entries.iter().map(entry).collect();
+        Described {
+            id,
+            from_row: true,
+            home: state.home.map(|home| self.key_home(home)),
+            entries,
+            state,
+        }
+    }
+
+    fn lease_left(&self, slot: &Slot, entry: &Entry) -> Option<LeaseLeft> {
+        match entry.liveness {
+            Liveness::Own { .. } => {
+                let left = slot.machine.lease_left(entry.seq, self.time.now());
+                left.map(|(ttl, left)| LeaseLeft { ttl, left })
+            }
+            Liveness::Session(_) => self.left_in_session(entry),
+        }
+    }
+
+    fn left_in_session(&self, entry: &Entry) -> Option<LeaseLeft> {
+        match entry.liveness {
+            Liveness::Own { .. } => None,
+            Liveness::Session(session) => self.session_left(session),
+        }
+    }
+
+    fn session_left(&self, session: SessionId) -> Option<LeaseLeft> {
+        let left = self.sessions.table.left(session, self.time.now());
+        left.map(|(ttl, left)| LeaseLeft { ttl, left })
+    }
+
+    fn key_home(&self, home: Home) -> KeyHome {
+        let address = match self.membership.presence(home.replica) {
+            Presence::Local => self.row.address.clone(),
+            Presence::Live(peer) => peer.address.clone(),
+            Presence::Suspected | Presence::Down | Presence::Unsure => String::new(),
+        };
+        KeyHome {
+            id: home.replica,
+            address,
+            term: home.term,
+        }
+    }
+}

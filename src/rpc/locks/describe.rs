@@ -1,0 +1,163 @@
+//! DescribeLock: the queue of one key.
+
+use fermata_proto::{self as proto, DescribeLockRequest, DescribeLockResponse};
+use tokio::time::Instant;
+
+use super::{KeySources, asked_within};
+use crate::engine::{Described, Engine, EngineError, Presence};
+use crate::limits::Limits;
+use crate::lock::{Fence, KeyId, ReplicaId, Seq};
+use crate::rpc::answer;
+use crate::rpc::page::{self, Filling, Listing};
+use crate::rpc::parse::{self, Invalid};
+
+/// How many homes are asked, one after the other, while the key goes from one to the next.
+const HOMES_MAX: usize = 3;
+
+/// A DescribeLock, parsed.
+#[derive(Debug)]
+pub struct DescribeLock {
+    ask: DescribeLockRequest,
+    id: KeyId,
+    size: usize,
+    listing: Listing,
+    after: Option<Seq>,
+}
+
+impl DescribeLock {
+    /// Parses its request.
+    pub fn parse(ask: DescribeLockRequest, limits: &Limits) -> Result<DescribeLock, Invalid> {
+        let id = parse::key_id(&ask.key, &ask.table, limits)?;
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let listing = Listing::new("DescribeLock", &[id.table.as_str(), id.key.as_str()]);
+        let after = listing.after::<u64>(&ask.page_token)?.map(Seq);
+        Ok(DescribeLock {
+            ask,
+            id,
+            size,
+            listing,
+            after,
+        })
+    }
+
+    /// What it asks about.
+    pub fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// Shows the key from the memory of its home; where that cannot be asked in time, as its row says.
+    pub async fn answer(
+        &self,
+        sources: &KeySources,
+        answer_by: Instant,
+    ) -> Result<DescribeLockResponse, EngineError> {
+        let mut asked: Option<ReplicaId> = None;
+        for _ in 0..HOMES_MAX {
+            if let Some(shown) = self.answer_here(&sources.engine)? {
+                return Ok(shown);
+            }
+            let row = sources.engine.describe_row(&self.id).await?;
+            let home = row.home.as_ref().map(|home| home.id);
+            // It was asked, and has nothing of the key in memory.
+            if home.is_none() || home == asked {
+                return Ok(self.shown(&row));
+            }
+            asked = home;
+            let peer = match home.map(|home| sources.engine.presence(home)) {
+                Some(Presence::Live(peer)) => peer,
+                // It may have become the home meanwhile.
+                Some(Presence::Local) => continue,
+                Some(Presence::Suspected | Presence::Down | Presence::Unsure) | None => {
+                    return Ok(self.shown(&row));
+                }
+            };
+            let Some(peers) = &sources.peers else {
+                return Ok(self.shown(&row));
+            };
+            let asking = peers.describe_key(&peer, &self.ask, asked_within(answer_by));
+            match asking.await {
+                Ok(Some(mut shown)) => {
+                    fill_in_leases(&sources.engine, &mut shown);
+                    return Ok(shown);
+                }
+                // The row may name another one by now.
+                Ok(None) => {}
+                Err(why) => {
+                    tracing::debug!(replica = %peer.id, why, "the home of a key did not describe it");
+                    return Ok(self.shown(&row));
+                }
+            }
+        }
+        let row = sources.engine.describe_row(&self.id).await?;
+        Ok(self.shown(&row))
+    }
+
+    /// Shows the key from the memory of this replica; `None` where it does not serve the key.
+    pub fn answer_here(
+        &self,
+        engine: &Engine,
+    ) -> Result<Option<DescribeLockResponse>, EngineError> {
+        let described = engine.describe_here(&self.id)?;
+        Ok(described.map(|described| self.shown(&described)))
+    }
+
+    fn shown(&self, described: &Described) -> DescribeLockResponse {
+        let mut waiters = Filling::new();
+        let mut last = None;
+        let mut more = false;
+        for (index, waiter) in answer::waiters(described, self.after).enumerate() {
+            let seq = waiter.seq;
+            more = index >= self.size || !waiters.push(waiter);
+            if more {
+                break;
+            }
+            last = Some(seq);
+        }
+        let next_page_token = match last {
+            Some(seq) if more => self.listing.token(&seq.to_string()),
+            Some(_) | None => String::new(),
+        };
+        let state = &described.state;
+        // The fence is the grant, or more after it was extended; without a holder only it is kept.
+        let last_fencing_token = if state.grant == Fence::NONE {
+            state.fence.0
+        } else {
+            state.grant.0
+        };
+        let ended = state.ended.entries.iter();
+        DescribeLockResponse {
+            table: self.id.table.to_string(),
+            key: self.id.key.to_string(),
+            holders: answer::holder(described).into_iter().collect(),
+            waiters: waiters.entries(),
+            waiter_count: answer::waiter_count(state),
+            unsynced: state.unsynced,
+            last_fencing_token,
+            ended: ended.map(|entry| answer::ended(&self.id, entry)).collect(),
+            next_page_token,
+            from_row: described.from_row,
+            home: described.home.as_ref().map(answer::key_home),
+        }
+    }
+}
+
+/// Of sessions the home may know less than this replica, which keeps some of them.
+fn fill_in_leases(engine: &Engine, shown: &mut DescribeLockResponse) {
+    let entries = shown.holders.iter_mut().chain(&mut shown.waiters);
+    for entry in entries {
+        fill_in_lease(engine, entry);
+    }
+}
+
+pub(super) fn fill_in_lease(engine: &Engine, entry: &mut proto::QueueEntry) {
+    if entry.lease_left.is_some() || entry.session.is_empty() {
+        return;
+    }
+    let Ok(session) = parse::session(&entry.session) else {
+        return;
+    };
+    if let Some(lease) = engine.session_left(session) {
+        entry.ttl = Some(answer::duration(lease.ttl));
+        entry.lease_left = Some(answer::duration(lease.left));
+    }
+}

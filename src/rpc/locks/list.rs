@@ -1,0 +1,154 @@
+//! ListLocks: the keys that somebody holds or waits for.
+
+use std::sync::Arc;
+
+use fermata_proto::{ListLocksRequest, ListLocksResponse};
+use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
+use tracing::Span;
+use tracing::field::display;
+
+use super::describe::fill_in_lease;
+use super::merge::{ListedKey, ListedRow, OfHome, merge};
+use super::{KeySources, asked_within};
+use crate::engine::{Described, EngineError, KeyFilter, Page, Peer, ServedKeys};
+use crate::limits::Limits;
+use crate::lock::{Key, ReplicaId};
+use crate::rpc::answer;
+use crate::rpc::page::{self, Listing};
+use crate::rpc::parse::{self, Invalid};
+
+/// How many replicas are asked at once.
+const ASKED_AT_ONCE: usize = 64;
+
+/// A ListLocks, parsed.
+#[derive(Debug)]
+pub struct ListLocks {
+    filter: KeyFilter,
+    size: usize,
+    listing: Listing,
+}
+
+impl ListLocks {
+    /// Parses its request.
+    pub fn parse(ask: ListLocksRequest, limits: &Limits) -> Result<ListLocks, Invalid> {
+        let table = parse::table(&ask.table)?;
+        Span::current().record("table", display(&table));
+        let size = page::size(ask.page_size, page::SIZE_DEFAULT, limits)?;
+        let prefix = parse::key_prefix(ask.key_prefix, limits)?;
+        let contended = if ask.contended { "contended" } else { "all" };
+        let listing = Listing::new("ListLocks", &[table.as_str(), &prefix, contended]);
+        let after = page::key_after(&listing, &ask.page_token)?;
+        Ok(ListLocks {
+            filter: KeyFilter {
+                table,
+                after,
+                prefix,
+                contended: ask.contended,
+            },
+            size,
+            listing,
+        })
+    }
+
+    /// Lists the keys: with write-back as the live replicas have them, as far as they answer in time.
+    pub async fn answer(
+        &self,
+        sources: &KeySources,
+        answer_by: Instant,
+    ) -> Result<ListLocksResponse, EngineError> {
+        let rows = sources.engine.list_rows(&self.filter, self.size).await?;
+        let listed = match sources.engine.is_write_back(&self.filter.table) {
+            false => Page {
+                items: rows.items.iter().map(ListedKey::of).collect(),
+                next: rows.next.map(|key| key.to_string()),
+            },
+            true => {
+                let homes = self.homes(sources, &rows, answer_by).await?;
+                let mut listed = merge(self.rows(rows), homes, self.size);
+                for key in &mut listed.items {
+                    if let Some(holder) = &mut key.summary.holder {
+                        fill_in_lease(&sources.engine, holder);
+                    }
+                }
+                listed
+            }
+        };
+        let cursor = |key: &ListedKey| key.summary.key.clone();
+        let (locks, next) = page::filled(listed, cursor, |key| key.summary);
+        Ok(ListLocksResponse {
+            locks,
+            next_page_token: next.map_or_else(String::new, |key| self.listing.token(&key)),
+        })
+    }
+
+    fn rows(&self, rows: Page<Described, Key>) -> Page<ListedRow, String> {
+        let row = |described: &Described| ListedRow {
+            home: described.home.as_ref().map(|home| home.id),
+            key: ListedKey::of(described),
+        };
+        Page {
+            items: rows.items.iter().map(row).collect(),
+            next: rows.next.map(|key| key.to_string()),
+        }
+    }
+
+    /// What each live replica has in memory, after the rows were read: what ended before, no home lists.
+    async fn homes(
+        &self,
+        sources: &KeySources,
+        rows: &Page<Described, Key>,
+        answer_by: Instant,
+    ) -> Result<Vec<OfHome>, EngineError> {
+        let here = sources.engine.replica();
+        let named = rows_of(here, rows);
+        let served = sources.engine.list_here(&self.filter, self.size, &named);
+        let mut homes = vec![OfHome::of(here, &named, &served.await?)];
+        let Some(peers) = &sources.peers else {
+            return Ok(homes);
+        };
+        let within = asked_within(answer_by);
+        let asked = sources.engine.live_peers()?.into_iter();
+        let asked = asked.map(|peer: Arc<Peer>| async move {
+            let named = rows_of(peer.id, rows);
+            let answered = peers.list_keys(&peer, &self.filter, self.size, &named, within);
+            answered.await
+        });
+        let mut answered = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        while let Some(one) = answered.next().await {
+            homes.extend(one);
+        }
+        Ok(homes)
+    }
+}
+
+/// The keys whose rows name this home.
+fn rows_of(home: ReplicaId, rows: &Page<Described, Key>) -> Vec<Key> {
+    let names = |row: &&Described| row.home.as_ref().is_some_and(|of| of.id == home);
+    let named = rows.items.iter().filter(names);
+    named.map(|row| row.id.key.clone()).collect()
+}
+
+impl ListedKey {
+    /// As its home has it, or as its row says.
+    pub fn of(described: &Described) -> ListedKey {
+        ListedKey {
+            term: described.home.as_ref().map_or(0, |home| home.term),
+            summary: answer::summary(described),
+        }
+    }
+}
+
+impl OfHome {
+    fn of(home: ReplicaId, named: &[Key], served: &ServedKeys) -> OfHome {
+        let left_out = served.left_out.iter().filter_map(|at| named.get(*at));
+        OfHome {
+            home,
+            keys: Page {
+                items: served.page.items.iter().map(ListedKey::of).collect(),
+                next: served.page.next.as_ref().map(Key::to_string),
+            },
+            left_out: left_out.map(Key::to_string).collect(),
+        }
+    }
+}
