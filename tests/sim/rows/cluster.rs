@@ -149,7 +149,12 @@ impl Asks for Cluster {
             return Ok(world.read(&ask, values, 100, None)?.0);
         }
         let new = world.proposed.take().unwrap();
-        Ok(applied(world.swap(&ask, values, &new)?))
+        let mut swapped = world.swap(&ask, values, &new);
+        if world.chance.one_in(4) {
+            // Its node was silent for a while: another one was asked as well, and answered first.
+            swapped = world.swap(&ask, values, &new);
+        }
+        Ok(applied(swapped?))
     }
 
     async fn page(
