@@ -215,7 +215,8 @@ async fn every_replica_shows_a_holder_that_only_memory_has_and_ends_it() {
         assert_eq!(listed_holder.lock_ref, holder.lock_ref);
         assert!(!listed_holder.durable && listed[0].waiters == 1);
     }
-    // The lockRef that another replica lists is one that it ends.
+    // The lockRef that another replica lists is one that it ends, once the row can be changed.
+    home.link.stick(key("another"));
     let mut listed = replicas[2].list(9).await;
     let force = ForceReleaseRequest {
         lock_ref: listed.remove(0).holder.unwrap().lock_ref,
