@@ -22,7 +22,6 @@ use scylla::policies::load_balancing::{
 };
 use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
 use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
-use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
@@ -58,8 +57,8 @@ const AGREEMENT_MAX: Duration = Duration::from_secs(60);
 pub enum Use {
     /// A lightweight transaction: never repeated by the driver, which could not know what became of it.
     Cas,
-    /// One that may be sent twice: whoever sent it sees by what is there whether it took effect, also where the answer says
-    /// that it did not. Where a node does not answer, another one is asked as well.
+    /// One that may be sent twice, since it takes effect once at most. Where a node does not answer, another one is asked as
+    /// well.
     RacedCas,
     /// A read that first settles the transactions that are in flight.
     SerialRead,
@@ -250,7 +249,7 @@ impl Driver {
         self.counted.one(statement.usage);
         let answer = match statement.usage {
             Use::Cas | Use::RacedCas | Use::SerialRead => {
-                self.coordinated(statement, values).await?
+                return self.coordinated(statement, values).await;
             }
             Use::Read | Use::AnyRead => {
                 let answer = self.session.execute_unpaged(&statement.prepared, values);
@@ -321,7 +320,7 @@ impl Driver {
         &self,
         statement: &Statement,
         values: &[Value],
-    ) -> Result<QueryResult, Fault> {
+    ) -> Result<Vec<Row>, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         let nodes = self.coordinators(&statement.prepared, values)?;
         let mut nodes = nodes.iter().peekable();
@@ -336,7 +335,10 @@ impl Driver {
                         }
                         answered
                     };
-                    raced(ask(first), self.is_silent(first), instead).await
+                    raced(ask(first), self.is_silent(first), instead, |rows| {
+                        is_applied(rows)
+                    })
+                    .await
                 }
                 Some(_) | None => ask(first).await,
             };
@@ -359,14 +361,17 @@ impl Driver {
         at: &Coordinator,
         prepared: &PreparedStatement,
         values: &[Value],
-    ) -> Result<QueryResult, Unanswered> {
+    ) -> Result<Vec<Row>, Unanswered> {
         let mut there = prepared.clone();
         let id = at.node.host_id;
         there.set_load_balancing_policy(Some(only(Arc::clone(&at.node), Some(at.shard))));
         let error = match self.session.execute_unpaged(&there, values).await {
             Ok(answer) => {
                 self.suspects.answered(id);
-                return Ok(answer);
+                return rows(answer).map_err(|fault| Unanswered {
+                    fault,
+                    is_unreached: false,
+                });
             }
             Err(error) => error,
         };
@@ -445,6 +450,12 @@ impl Driver {
 struct Coordinator {
     node: Arc<Node>,
     shard: Shard,
+}
+
+/// Whether the answer to a transaction says that it took effect.
+fn is_applied(rows: &[Row]) -> bool {
+    let applied = rows.first().and_then(|row| row.get("[applied]"));
+    matches!(applied, Some(Value::Boolean(true)))
 }
 
 fn only(

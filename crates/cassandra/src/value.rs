@@ -89,6 +89,12 @@ macro_rules! columns_of {
 }
 
 impl Row {
+    /// The value of a column, which stays there.
+    pub(crate) fn get(&self, column: &str) -> Option<&Value> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        self.values.get(at)?.as_ref()
+    }
+
     fn take(&mut self, column: &str) -> Option<Value> {
         let at = self.columns.iter().position(|name| name == column)?;
         self.values.get_mut(at).and_then(Option::take)

@@ -151,17 +151,13 @@ impl<A: Asks> Rows<'_, A> {
                 self.in_doubt.saw(self.id, new.version, new.head().0);
                 Swap::Applied
             }
-            // It may have been sent twice, and the other one have taken effect before: nobody else makes the same change.
-            Ok(false) => match self.met(old.version).await {
-                Ok(state) => {
-                    open.close();
-                    match state {
-                        Some(state) if state == *new => Swap::Applied,
-                        state => Swap::Conflict(state),
-                    }
+            Ok(false) => {
+                open.close();
+                match self.met(old.version).await {
+                    Ok(state) => Swap::Conflict(state),
+                    Err(error) => Swap::NotStarted(error),
                 }
-                Err(error) => Swap::Unknown(error),
-            },
+            }
             Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),
             Err(fault) => {
                 open.close();

@@ -8,7 +8,7 @@ use fermata::lock::{KeyId, ReplicaId};
 use fermata::store::cassandra::modelled::{Asks, Cql, Rows};
 use fermata_cassandra::{Fault, Row, Value};
 
-use super::super::nodes::{Query, Reach, applied};
+use super::super::nodes::{Query, Reach, applied, of_raced};
 use super::cluster::Cluster;
 use super::fate::Fate;
 use super::link::{Ambush, Failed, StoreLink};
@@ -159,7 +159,7 @@ impl Cluster {
         let swapped = self.with_nodes(id, |nodes| {
             let swapped = nodes.swap(statement, swap.clone(), reach, pick);
             match is_raced {
-                true => nodes.swap(statement, swap, reach, pick),
+                true => of_raced(nodes.swap(statement, swap, reach, pick)),
                 false => swapped,
             }
         });

@@ -60,9 +60,11 @@ impl Changes {
         };
         changes.proxy.set_before(changes.first, lost);
         let next = changes.next();
-        assert!(changes.attempt(next).await.is_some());
+        let swap = changes.attempt(next).await;
+        println!("warming up: {swap:?}");
         changes.proxy.set(Faults::default());
-        changes.look().await;
+        let settled = changes.store.load_settled(&changes.key).await.unwrap();
+        changes.state = settled.unwrap();
         changes
     }
 

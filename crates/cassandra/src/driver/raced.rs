@@ -26,11 +26,13 @@ impl Unanswered {
     }
 }
 
-/// The first result of two, the second of which is asked for once `silence` has come before the first one's.
+/// The first result of two, the second of which is asked for once `silence` has come before the first one's. One that does
+/// not say that the transaction `took_effect` says nothing while the other one may have done so before.
 pub(super) async fn raced<T, S>(
     first: impl Future<Output = Result<T, Unanswered>>,
     silence: impl Future<Output = ()>,
     second: impl FnOnce() -> S,
+    took_effect: impl Fn(&T) -> bool,
 ) -> Result<T, Unanswered>
 where
     S: Future<Output = Result<T, Unanswered>>,
@@ -43,18 +45,34 @@ where
     }
     let second = second();
     pin!(second);
-    let (unanswered, other) = tokio::select! {
+    let (one, other) = tokio::select! {
         biased;
-        answer = &mut first => match answer {
-            Ok(answer) => return Ok(answer),
+        one = &mut first => match one {
+            Ok(answer) => return sure(answer, took_effect),
             Err(unanswered) => (unanswered, second.await),
         },
-        answer = &mut second => match answer {
-            Ok(answer) => return Ok(answer),
+        one = &mut second => match one {
+            Ok(answer) => return sure(answer, took_effect),
             Err(unanswered) => (unanswered, first.await),
         },
     };
-    other.map_err(|other| unanswered.and(other))
+    match other {
+        Ok(answer) if one.fault.is_unknown() => sure(answer, took_effect),
+        Ok(answer) => Ok(answer),
+        Err(other) => Err(one.and(other)),
+    }
+}
+
+fn sure<T>(answer: T, took_effect: impl Fn(&T) -> bool) -> Result<T, Unanswered> {
+    match took_effect(&answer) {
+        true => Ok(answer),
+        false => Err(Unanswered {
+            fault: Fault::Unknown(
+                "it was sent to two nodes, and the one that answered did not apply it".to_owned(),
+            ),
+            is_unreached: false,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -73,22 +91,25 @@ mod tests {
     #[tokio::test]
     async fn the_second_one_is_not_asked_before_the_first_one_is_silent() {
         let never = || -> std::future::Ready<Result<u8, Unanswered>> { panic!("asked") };
-        assert_eq!(raced(ready(Ok(1)), pending(), never).await, Ok(1));
+        assert_eq!(
+            raced(ready(Ok(1)), pending(), never, |_| false).await,
+            Ok(1)
+        );
         let refused = || unanswered(Fault::Refused, false);
-        let answer = raced(ready(Err(refused())), pending(), never).await;
+        let answer = raced(ready(Err(refused())), pending(), never, |_| false).await;
         assert_eq!(answer, Err(refused()));
     }
 
     #[tokio::test]
     async fn the_first_result_counts_whoever_has_it() {
-        let answer = raced(pending(), ready(()), || ready(Ok(2))).await;
+        let answer = raced(pending(), ready(()), || ready(Ok(2)), |_| true).await;
         assert_eq!(answer, Ok(2));
         let failed = || ready(Err(unanswered(Fault::Unknown, false)));
         let first = async {
             tokio::task::yield_now().await;
             Ok(1)
         };
-        assert_eq!(raced(first, ready(()), failed).await, Ok(1));
+        assert_eq!(raced(first, ready(()), failed, |_| true).await, Ok(1));
     }
 
     #[tokio::test]
@@ -106,10 +127,32 @@ mod tests {
                 Err::<u8, _>(unanswered(first, true))
             };
             let second = || ready(Err(unanswered(second, false)));
-            let both = raced(first, ready(()), second).await.unwrap_err();
+            let both = raced(first, ready(()), second, |_| true).await.unwrap_err();
             assert!(both.fault.is_unknown());
             // One of them was asked: no third one is.
             assert!(!both.is_unreached);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_did_not_apply_it_says_nothing_while_the_other_one_may_have() {
+        let no = |_: &u8| false;
+        let answer = raced(pending(), ready(()), || ready(Ok(1)), no).await;
+        assert!(answer.unwrap_err().fault.is_unknown());
+        for (fault, is_sure) in [
+            (Fault::Unknown as fn(String) -> Fault, false),
+            (Fault::NotStarted, true),
+            (Fault::Refused, true),
+        ] {
+            let late = async {
+                for _ in 0..3 {
+                    tokio::task::yield_now().await;
+                }
+                Ok(1)
+            };
+            let second = || ready(Err(unanswered(fault, false)));
+            let answer = raced(late, ready(()), second, no).await;
+            assert_eq!(answer.is_ok(), is_sure, "{answer:?}");
         }
     }
 }
