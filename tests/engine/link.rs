@@ -207,8 +207,13 @@ impl StoreLink {
 
     /// Changes a key past all replicas.
     pub async fn put_state(&self, id: &KeyId, old: &KeyState, new: &KeyState) {
+        assert!(self.try_put_state(id, old, new).await);
+    }
+
+    /// The same, if nobody changed it before.
+    pub async fn try_put_state(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> bool {
         let swap = self.shared.store.compare_and_swap(id, old, new).await;
-        assert!(matches!(swap, Swap::Applied), "{swap:?}");
+        matches!(swap, Swap::Applied)
     }
 
     /// The life of a replica; `None` where it has no row.

@@ -211,22 +211,28 @@ async fn a_home_that_lost_its_memory_serves_nobody_until_what_it_promised_is_pas
 async fn a_home_whose_row_was_replaced_serves_nobody_until_what_it_promised_is_past() {
     let service = Service::writing_back(2).await;
     let (a, link) = (service.engine(0), &service.replicas[0].link);
-    let sent = Instant::now();
-    let made = create(a, call("k", 20_000)).await;
-    assert!(!made.durable);
-    // As a table that was restored shows it. The next commit, which makes the lock durable, meets it.
-    let row = link.state(&key("k")).await;
-    assert_eq!(row.kept, None, "a busy machine");
-    let other = KeyState {
-        version: row.version + 1,
-        ..row.clone()
+    let mut keys = (0..100).map(|n| format!("k{n}"));
+    // On a busy machine a lock may be durable before its row is replaced.
+    let (name, sent, made) = loop {
+        let name = keys.next().unwrap();
+        let sent = Instant::now();
+        let made = create(a, call(&name, 20_000)).await;
+        assert!(!made.durable);
+        let row = link.state(&key(&name)).await;
+        // As a table that was restored shows it. The next commit, which makes the lock durable, meets it.
+        let other = KeyState {
+            version: row.version + 1,
+            ..row.clone()
+        };
+        if row.kept.is_none() && link.try_put_state(&key(&name), &row, &other).await {
+            break (name, sent, made);
+        }
     };
-    link.put_state(&key("k"), &row, &other).await;
     until("it noticed", || async {
         a.acquire(&made.lock_ref, NO_WAIT, false).await.is_err()
     })
     .await;
-    is_refused_until_its_promise_is_past(&service, "k", &made, sent).await;
+    is_refused_until_its_promise_is_past(&service, &name, &made, sent).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
