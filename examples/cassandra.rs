@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use cassandra::{Cluster, ClusterError, NODES_MAX, Purpose, Signal};
+use cassandra::{Cluster, ClusterError, CommitLog, NODES_MAX, Purpose, Signal};
 use clap::Parser;
 
 /// The last thing said before it only waits.
@@ -36,6 +36,9 @@ enum Action {
         /// Start and change tables in less time, and do everything else in more
         #[arg(long)]
         for_tests: bool,
+        /// Sync each write to the disk at once, instead of those of 2 ms together
+        #[arg(long, conflicts_with = "for_tests")]
+        batch: bool,
     },
     /// End them
     Down,
@@ -71,14 +74,20 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
     match action {
         Action::Up {
             nodes,
-            detach: false,
+            detach,
             for_tests,
-        } => hold(nodes, for_tests)?,
-        Action::Up {
-            nodes,
-            detach: true,
-            for_tests,
-        } => return detach(nodes, for_tests),
+            batch,
+        } => {
+            let purpose = match (for_tests, batch) {
+                (true, _) => Purpose::Tests,
+                (false, true) => Purpose::Work(CommitLog::Batch),
+                (false, false) => Purpose::Work(CommitLog::Group),
+            };
+            match detach {
+                true => return leave_behind(nodes, purpose),
+                false => hold(nodes, purpose)?,
+            }
+        }
         Action::Down => {
             cassandra::down()?;
             println!("down");
@@ -110,11 +119,7 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
 }
 
 /// Starts, or joins, and stays until the nodes are ended or this process is.
-fn hold(nodes: u8, for_tests: bool) -> Result<(), ClusterError> {
-    let purpose = match for_tests {
-        true => Purpose::Tests,
-        false => Purpose::Work,
-    };
+fn hold(nodes: u8, purpose: Purpose) -> Result<(), ClusterError> {
     let _cluster = Cluster::up(nodes.into(), purpose, &say)?;
     say(HELD);
     while cassandra::status()?.iter().any(|node| node.pid.is_some()) {
@@ -124,14 +129,18 @@ fn hold(nodes: u8, for_tests: bool) -> Result<(), ClusterError> {
 }
 
 /// Leaves a process behind that holds the cluster, and passes on what that says until it is up.
-fn detach(nodes: u8, for_tests: bool) -> Result<ExitCode, ClusterError> {
+fn leave_behind(nodes: u8, purpose: Purpose) -> Result<ExitCode, ClusterError> {
     let io = |source| ClusterError::Io {
         what: "the process that stays".to_owned(),
         source,
     };
     let mut holder = Command::new(std::env::current_exe().map_err(io)?);
     holder.args(["up", &nodes.to_string()]);
-    holder.args(for_tests.then_some("--for-tests"));
+    holder.args(match purpose {
+        Purpose::Tests => Some("--for-tests"),
+        Purpose::Work(CommitLog::Batch) => Some("--batch"),
+        Purpose::Work(CommitLog::Group) => None,
+    });
     holder
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -103,6 +103,10 @@ struct LoadArgs {
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     ttl: Span,
 
+    /// How long to do nothing while the lock is held: what a section of real work takes
+    #[arg(long, value_name = "SPAN", default_value = "0s")]
+    hold: Span,
+
     /// How long to measure
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     duration: Span,
@@ -154,6 +158,7 @@ pub(super) struct Plan {
     pub(super) table: String,
     pub(super) call_within: Duration,
     pub(super) ttl: Duration,
+    pub(super) hold: Duration,
     pub(super) value_bytes: usize,
     pub(super) span: load::Span,
     pub(super) disk_probe: Option<PathBuf>,
@@ -187,6 +192,11 @@ impl<P: Program> Args<P> {
         if baseline.is_some() && load.keys != KeyChoice::Own {
             return Err(Failure::usage("--baseline is for --keys own"));
         }
+        if baseline.is_some() && !load.hold.duration().is_zero() {
+            return Err(Failure::usage(
+                "--hold is not for --baseline, whose sections hold for no longer than their calls take",
+            ));
+        }
         if replica.is_some() && remote.names_endpoints() {
             return Err(Failure::usage(
                 "--endpoint names a server, and --in-process calls none: leave one of them out",
@@ -207,6 +217,7 @@ impl<P: Program> Args<P> {
             table: remote.table(),
             call_within: remote.timeout().unwrap_or(ClientOptions::default().timeout),
             ttl: load.ttl.duration(),
+            hold: load.hold.duration(),
             value_bytes,
             span: load::Span {
                 warm_up: load.warm_up.duration(),

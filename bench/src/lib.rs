@@ -296,6 +296,7 @@ impl Plan {
             counters: Counters::new(keys.count()),
             keys,
             ttl: self.ttl,
+            hold: self.hold,
             value_bytes: self.value_bytes,
         }
     }
@@ -316,6 +317,7 @@ impl Plan {
             zipf_skew: zipf.then_some(self.zipf_skew),
             value_bytes: (self.form != Form::Lock).then_some(self.value_bytes),
             ttl_ms: millis(self.ttl),
+            hold_ms: millis(self.hold),
             warm_up_ms: millis(self.span.warm_up),
             duration_ms: millis(self.span.duration),
             load_loop: "closed",

@@ -46,6 +46,8 @@ pub(super) struct Settings {
     /// Absent where nothing is written.
     pub(super) value_bytes: Option<usize>,
     pub(super) ttl_ms: u64,
+    /// How long each holder did nothing.
+    pub(super) hold_ms: u64,
     pub(super) warm_up_ms: u64,
     pub(super) duration_ms: u64,
     /// Always `closed`: a worker begins a section when its last one ends.

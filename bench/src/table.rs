@@ -101,8 +101,12 @@ fn settings(settings: &Settings) -> String {
         Transport::Grpc => format!("at {}", settings.endpoints.join(", ")),
         Transport::InProcess => "by a replica in this process, with no network to it".to_owned(),
     };
+    let held = match settings.hold_ms {
+        0 => String::new(),
+        ms => format!(", held for {}", span(ms)),
+    };
     format!(
-        "{calls}\n{keys}{value}, TTL {}, {} after a warm-up of {}\n{location}\n",
+        "{calls}\n{keys}{value}{held}, TTL {}, {} after a warm-up of {}\n{location}\n",
         span(settings.ttl_ms),
         span(settings.duration_ms),
         span(settings.warm_up_ms),
@@ -239,6 +243,7 @@ pub(super) mod tests {
                 zipf_skew: None,
                 value_bytes: Some(64),
                 ttl_ms: 30_000,
+                hold_ms: 0,
                 warm_up_ms: 500,
                 duration_ms: 10_000,
                 load_loop: "closed",

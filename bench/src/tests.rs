@@ -98,6 +98,7 @@ fn plan(endpoints: Vec<String>) -> Plan {
         table: String::new(),
         call_within: Duration::from_secs(10),
         ttl: Duration::from_secs(30),
+        hold: Duration::ZERO,
         value_bytes: 64,
         span: load::Span {
             warm_up: Duration::from_millis(50),

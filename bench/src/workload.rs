@@ -8,7 +8,7 @@ use fermata_proto::{
     AcquireLockRequest, CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, HOME_ADDRESS,
     LockState, Mutation, ReleaseLockRequest,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -43,6 +43,8 @@ pub(super) struct Workload {
     pub(super) keys: Keys,
     pub(super) counters: Counters,
     pub(super) ttl: Duration,
+    /// How long a holder does nothing, once in a section.
+    pub(super) hold: Duration,
     pub(super) value_bytes: usize,
 }
 
@@ -97,6 +99,10 @@ impl Worker for Caller {
         let form = self.workload.form;
         let held = self.take(key, form == Form::Short).await?;
         let lock_ref = held.lock_ref.clone();
+        let hold = self.workload.hold;
+        if !hold.is_zero() {
+            sleep(hold).await;
+        }
         let done = match form {
             Form::Full => self.increment(key, held).await,
             Form::Short => self.increment_at_release(key, held).await,

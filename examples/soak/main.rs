@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use shared::cassandra::{self, Cluster, Purpose, Tools};
+use shared::cassandra::{self, Cluster, CommitLog, Purpose, Tools};
 use shared::network;
 
 use report::Report;
@@ -51,7 +51,7 @@ Exit status: 0 nothing was broken, 1 something was, 2 it could not be tried.
 
 Examples:
   cargo run --release --example soak -- --minutes 30 --report target/soak
-  cargo run --release --example soak -- --minutes 30 --commit write-back --report target/soak-write-back
+  cargo run --release --example soak -- --minutes 30 --commit write-through --report target/soak-write-through
   cargo run --release --example soak -- --minutes 5 --seed 7";
 
 /// The replicas' setting `commit`
@@ -86,7 +86,7 @@ struct Words {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=5))]
     replicas: u8,
     /// When the row of a key says what its home decided
-    #[arg(long, value_enum, default_value_t = Commit::WriteThrough)]
+    #[arg(long, value_enum, default_value_t = Commit::WriteBack)]
     commit: Commit,
     /// Where the report goes: NAME.txt and NAME.html
     #[arg(long, value_name = "NAME", default_value = "target/soak")]
@@ -141,10 +141,10 @@ fn soak(words: &Words) -> Result<Report, Failure> {
     // Before the first thread: a network is of a thread and of those that it starts.
     let cut = network::enter(&address, cassandra::own_group(CUT_NODE));
     let cluster = match &cut {
-        Ok(()) => Cluster::up_alone(NODES, Purpose::Work, &say)?,
+        Ok(()) => Cluster::up_alone(NODES, Purpose::Work(CommitLog::Group), &say)?,
         Err(why) => {
             say(&format!("nothing will be cut off: {why}"));
-            Cluster::up(NODES, Purpose::Work, &say)?
+            Cluster::up(NODES, Purpose::Work(CommitLog::Group), &say)?
         }
     };
     let asked = run::SoakOptions {

@@ -68,7 +68,17 @@ pub enum Purpose {
     /// written out at each change, which takes longer than the change: see [`Node::keep_schema`].
     Tests,
     /// To work with it, or to measure it.
-    Work,
+    Work(CommitLog),
+}
+
+/// When a node syncs what it acknowledges to its disk: always before it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitLog {
+    /// For what comes within 2 ms together.
+    #[default]
+    Group,
+    /// At once, together with what came while the disk was busy.
+    Batch,
 }
 
 /// Keeps Java's second compiler away.
@@ -81,7 +91,15 @@ impl Purpose {
     fn words(self) -> &'static [&'static str] {
         match self {
             Purpose::Tests => &[QUICK_TO_START, SCHEMA_IN_MEMORY],
-            Purpose::Work => &[],
+            Purpose::Work(_) => &[],
+        }
+    }
+
+    /// What its configuration says otherwise.
+    fn settings(self) -> Vec<(&'static str, String)> {
+        match self {
+            Purpose::Work(CommitLog::Batch) => vec![("commitlog_sync", "batch".to_owned())],
+            Purpose::Work(CommitLog::Group) | Purpose::Tests => Vec::new(),
         }
     }
 }
@@ -163,7 +181,7 @@ impl Node {
             1 => "0",
             _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
         };
-        self.make_with(token, &seeds.join(","), &[], purpose)
+        self.make_with(token, &seeds.join(","), &purpose.settings(), purpose)
     }
 
     /// The same for tests, of a cluster of its own, with some settings set otherwise: each a name and what follows the
