@@ -11,7 +11,9 @@ use fermata_proto::lock_service_client::LockServiceClient;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::answer::Acquired;
 use super::clock::{BootClock, Clock, Moment};
+use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
 use super::endpoint::connector;
 use super::error::ConnectError;
@@ -37,6 +39,7 @@ struct Shared {
     connections: Connections,
     homes: Homes,
     keep_alives: KeepAlives,
+    confirms: Confirms,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
 }
@@ -176,6 +179,7 @@ impl Client {
                 connections: Connections::new(replicas, limits),
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
+                confirms: Confirms::default(),
                 options,
                 clock,
             }),
@@ -236,7 +240,7 @@ impl Client {
     }
 
     /// The number of the replica that a call about this key is made at: its home, or the one in use.
-    fn best(&self, key: Option<&str>) -> usize {
+    pub(super) fn best(&self, key: Option<&str>) -> usize {
         let home = key.and_then(|key| self.shared.homes.of(key));
         home.unwrap_or_else(|| self.shared.connections.current())
     }
@@ -251,6 +255,20 @@ impl Client {
             Some(at) if at != shared.connections.current() => shared.homes.note(key, at),
             Some(_) | None => shared.homes.forget(key),
         }
+    }
+
+    /// A call about this key is made at the replica in use, until an answer says who its home is.
+    pub(super) fn forget_home(&self, key: &str) {
+        self.shared.homes.forget(key);
+    }
+
+    /// Asks whether a lock is held still, together with others.
+    pub(super) async fn confirm(
+        &self,
+        lock_ref: String,
+        timeout: Duration,
+    ) -> Result<Acquired, Status> {
+        self.shared.confirms.ask(self, lock_ref, timeout).await
     }
 
     /// Goes on to the next endpoint, unless another call has left `failed` already.
@@ -280,8 +298,37 @@ impl Client {
         F: FnOnce(Attempt) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
         let at = self.best(key);
+        let result = self.once_at(at, permit, timeout, op).await;
+        if let Some(key) = key {
+            match &result {
+                Ok((response, _)) => self.note_home(key, response),
+                Err(status) if matches!(judge(status), Verdict::Repeat { .. }) => {
+                    self.forget_home(key);
+                }
+                Err(_) => {}
+            }
+        }
+        let (response, sent) = result?;
+        Ok(Answer {
+            message: response.into_inner(),
+            sent,
+        })
+    }
+
+    /// One attempt of `op` at the replica with this number, and when it was sent.
+    pub(super) async fn once_at<T, F, Fut>(
+        &self,
+        at: usize,
+        permit: Option<LongCallPermit>,
+        timeout: Duration,
+        op: F,
+    ) -> Result<(Response<T>, Moment), Status>
+    where
+        F: FnOnce(Attempt) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let answered = timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2);
         let attempt = match permit {
             None => self.attempt_at(at, answered),
             Some(permit) => self.long_attempt_at(at, answered, permit),
@@ -294,20 +341,9 @@ impl Client {
             ))),
         };
         match result {
-            Ok(response) => {
-                if let Some(key) = key {
-                    self.note_home(key, &response);
-                }
-                Ok(Answer {
-                    message: response.into_inner(),
-                    sent,
-                })
-            }
+            Ok(response) => Ok((response, sent)),
             Err(status) => {
                 if matches!(judge(&status), Verdict::Repeat { .. }) {
-                    if let Some(key) = key {
-                        self.shared.homes.forget(key);
-                    }
                     self.leave(at);
                 }
                 Err(self.named(at, status))

@@ -25,6 +25,10 @@ use super::watch::{Seen, Watcher};
 const CONFIRM_AFTER: Duration = Duration::from_millis(300);
 /// Attempts to ask about it that fit into what is left of its validity.
 const CONFIRMS_LEFT: u32 = 4;
+/// What an attempt has at least, where so much is left.
+const CONFIRM_ATTEMPT_MIN: Duration = Duration::from_millis(150);
+/// With less than this left it is not asked any more.
+const CONFIRM_LEFT_MIN: Duration = Duration::from_millis(20);
 
 /// A held lock: its grant, its lease, and whether it is lost.
 pub(super) struct HeldLock {
@@ -184,6 +188,7 @@ impl HeldLock {
         let mut backoff = Backoff::new();
         let mut every = CONFIRM_AFTER;
         let mut pause = every;
+        let mut together = true;
         loop {
             if let Some(lost) = self.lost_now() {
                 return lost;
@@ -197,9 +202,18 @@ impl HeldLock {
             let Some(until) = self.by_memory() else {
                 continue;
             };
-            let left = until.left(self.client.now());
-            match self.regrant_once(left / CONFIRMS_LEFT).await {
+            let now = self.client.now();
+            let left = until.left(now);
+            if left < CONFIRM_LEFT_MIN {
+                // No answer would be in time.
+                pause = left;
+                sleep_until(self.client.clock(), until.until()).await;
+                continue;
+            }
+            let attempt_max = (left / CONFIRMS_LEFT).max(CONFIRM_ATTEMPT_MIN).min(left);
+            match self.confirm_once(attempt_max, together).await {
                 Ok(()) => {
+                    together = true;
                     backoff.reset();
                     every = every.saturating_mul(2);
                     pause = every;
@@ -208,6 +222,8 @@ impl HeldLock {
                     Ok(lost) => return lost,
                     Err(_) => {
                         tracing::debug!(code = ?status.code(), "a lock is asked about again");
+                        // What failed for others is not to fail for it again, and another replica may know more.
+                        together = false;
                         pause = backoff.next(retry_delay(&status));
                     }
                 },
@@ -276,12 +292,18 @@ impl HeldLock {
         })
     }
 
-    /// The same in one attempt.
-    async fn regrant_once(&self, attempt_max: Duration) -> Result<(), Status> {
+    /// The same in one attempt, `together` with other locks.
+    async fn confirm_once(&self, attempt_max: Duration, together: bool) -> Result<(), Status> {
         let attempt_max = attempt_max.min(self.client.options().attempt_timeout);
         let lock_ref = self.grants.present().lock_ref;
-        let acquired = self.client.acquire_once(&lock_ref, None, attempt_max);
-        self.granted(acquired.await?)
+        let acquired = match together {
+            true => self.client.confirm(lock_ref, attempt_max).await,
+            false => {
+                let acquired = self.client.acquire_once(&lock_ref, None, attempt_max);
+                acquired.await
+            }
+        };
+        self.granted(acquired?)
     }
 
     /// Takes note of an answer to AcquireLock.

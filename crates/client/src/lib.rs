@@ -39,6 +39,7 @@ mod admin;
 mod answer;
 mod calls;
 mod clock;
+mod confirms;
 mod connect;
 mod connections;
 mod endpoint;

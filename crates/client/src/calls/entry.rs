@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fermata_proto as proto;
-use tonic::Status;
+use fermata_proto::lock_renewal::Outcome;
+use tonic::{Code, Status};
 use uuid::Uuid;
 
 use super::{from_wire, promise, to_wire};
@@ -95,6 +96,39 @@ impl Client {
             })
             .await?;
         acquired(answer)
+    }
+
+    /// The same of many in one call to the replica with this number: what it says of each, in their order. One attempt.
+    pub(crate) async fn renew_locks_once(
+        &self,
+        at: usize,
+        lock_refs: Vec<String>,
+        timeout: Duration,
+    ) -> Result<Vec<Result<Acquired, Status>>, Status> {
+        let asked = lock_refs.len();
+        let message = proto::RenewLocksRequest { lock_refs };
+        let answer = self.once_at(at, None, timeout, |attempt| {
+            let request = attempt.request(message);
+            async move { attempt.locks().renew_locks(request).await }
+        });
+        let (response, sent) = answer.await?;
+        let renewals = response.into_inner().renewals;
+        if renewals.len() != asked {
+            let answered = renewals.len();
+            return Err(unexpected(&format!(
+                "{answered} results of {asked} renewals"
+            )));
+        }
+        let renewed = renewals.into_iter().map(|renewal| match renewal.outcome {
+            Some(Outcome::Renewed(message)) => acquired(Answer { message, sent }),
+            Some(Outcome::Error(error)) => Err(Status::with_details(
+                Code::from_i32(error.code),
+                error.message,
+                error.details,
+            )),
+            None => Err(unexpected("a renewal without an outcome")),
+        });
+        Ok(renewed.collect())
     }
 
     /// Asks, without waiting, whether a lockRef holds its key, and with which grant.

@@ -253,9 +253,30 @@ impl LockService for Fake {
 
     async fn renew_locks(
         &self,
-        _: Request<RenewLocksRequest>,
+        request: Request<RenewLocksRequest>,
     ) -> Result<Response<RenewLocksResponse>, Status> {
-        Err(Status::unimplemented("RenewLocks"))
+        let lock_refs = request.into_inner().lock_refs;
+        let number = lock_refs.len().to_string();
+        self.act("renew_locks", number, |state| {
+            let renewed = lock_refs
+                .iter()
+                .map(|lock_ref| match state.acquired(lock_ref) {
+                    Ok(acquired) => lock_renewal::Outcome::Renewed(acquired),
+                    Err(status) => lock_renewal::Outcome::Error(LockError {
+                        code: status.code().into(),
+                        message: status.message().to_owned(),
+                        details: status.details().to_vec().into(),
+                        ..LockError::default()
+                    }),
+                });
+            let renewals = renewed.map(|outcome| LockRenewal {
+                outcome: Some(outcome),
+            });
+            Ok(RenewLocksResponse {
+                renewals: renewals.collect(),
+            })
+        })
+        .await
     }
 
     async fn release_lock(
