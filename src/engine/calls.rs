@@ -24,6 +24,9 @@ pub struct Engine {
     pub(super) shared: Arc<EngineShared>,
 }
 
+/// How long what was done is kept back for the sake of saying how long its lease is valid.
+const VALIDITY_WITHIN: Duration = Duration::from_secs(1);
+
 /// What may be told of the lease of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
@@ -86,17 +89,6 @@ impl Engine {
         ready.map_err(EngineError::of_store)
     }
 
-    /// Who serves a key, where that is this replica.
-    pub fn home_here(&self, id: &KeyId) -> Option<KeyHome> {
-        let replica = self.current().ok()?;
-        let term = replica.keys.find(id)?.slot().machine.state()?.term();
-        Some(KeyHome {
-            id: replica.id,
-            address: replica.row.address.clone(),
-            term,
-        })
-    }
-
     pub(super) fn id_of(&self, id: KeyId) -> Result<Arc<KeyId>, EngineError> {
         if self.shared.tables.contains(&id.table) {
             Ok(Arc::new(id))
@@ -135,7 +127,12 @@ impl Engine {
         value: T,
         lease: LeaseStatus,
     ) -> Result<Done<T>, EngineError> {
-        let validity = Self::validity(replica, lease).await;
+        let validity = Self::validity(replica, lease);
+        let validity = tokio::select! {
+            biased;
+            validity = validity => validity.ok(),
+            () = replica.clock.sleep(VALIDITY_WITHIN) => None,
+        };
         replica.sure()?;
         Ok(Done {
             value,

@@ -86,12 +86,13 @@ async fn a_holder_that_could_not_be_told_that_it_holds_has_not_claimed_the_key()
     let first = create(b, call("k", 20_000)).await.lock_ref;
     let in_vain = create(b, call_of(session, "k")).await.lock_ref;
     let last = create(b, call("k", 20_000)).await.lock_ref;
-    // How long its session may be sure cannot be asked any more, and what was said lately is too old.
+    // How long its session may be sure cannot be asked any more, and what was said before has ended.
     // And it does not hear what it is asked through the store.
     service.replicas[0].link.deaf(true);
     service.wires.cut("replica-0");
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    a.renew(&LeaseId::Session(session)).await.unwrap();
+    let renewing = keep_renewed::<()>(a, session);
+    let ended = tokio::time::timeout(Duration::from_millis(1_100), renewing);
+    assert!(ended.await.is_err());
     b.release(&first, None, 0).await.unwrap();
     let answered = tokio::select! {
         answered = b.acquire(&in_vain, NO_WAIT, false) => answered,

@@ -392,3 +392,32 @@ async fn a_keeper_is_asked_once_for_many_entries_that_are_renewed_together() {
     }
     assert_eq!(service.wires.renewals() - before, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_crashed_holds_up_no_call_while_what_it_said_stands() {
+    let service = Service::with_ttls(&[Duration::from_secs(5); 2]).await;
+    let (a, b) = (service.engine(0), service.engine(1));
+    let keeper = a.replica();
+    let session = session(a, 6_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    // Less than two thirds are left of what it said.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    service.kill(0);
+    let left = Duration::from_millis(3_500);
+    let done = b.critical_write(&held, put("x"), 0).await.unwrap();
+    assert!(
+        !done.valid_for.is_zero() && done.valid_for <= left,
+        "{done:?}"
+    );
+    let got = b.acquire(&held, NO_WAIT, false).await.unwrap();
+    assert!(!got.valid_for.is_zero() && got.valid_for <= left, "{got:?}");
+    assert_ne!(b.presence(keeper), Presence::Down);
+    // Once it is down, the session has another keeper.
+    down(b, keeper).await;
+    until("the session is kept here", || async {
+        let renewed = b.renew(&LeaseId::Session(session)).await;
+        renewed.is_ok_and(|renewed| renewed.valid_for > left)
+    })
+    .await;
+    assert_eq!(get(b, &held).await, Ok(Some("x".to_owned())));
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -16,16 +16,22 @@ use crate::lock::SessionId;
 /// A renewal that is passed on to a keeper.
 pub type Ask = Pin<Box<dyn Future<Output = Result<Renewed, EngineError>> + Send>>;
 
-/// The renewals that are being passed on, each for as long as somebody waits for it.
+/// The renewals that are being passed on. Each goes on to its end, whether anybody waits for it still or not.
 #[derive(Default)]
 pub struct KeeperAsks {
-    open: Mutex<BTreeMap<SessionId, OpenAsk>>,
+    open: Arc<Mutex<OpenAsks>>,
 }
+
+type OpenAsks = BTreeMap<SessionId, OpenAsk>;
 
 struct OpenAsk {
     ask: Shared<Ask>,
     began: Duration,
-    waiting: usize,
+}
+
+fn open(asks: &Mutex<OpenAsks>) -> MutexGuard<'_, OpenAsks> {
+    // Nothing below panics between two dependent changes.
+    asks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl KeeperAsks {
@@ -37,10 +43,6 @@ impl KeeperAsks {
         begin: impl FnOnce() -> Ask,
     ) -> Result<Renewed, EngineError> {
         let (ask, began) = self.find_or_begin(session, boot, begin);
-        let _waiting = Waiting {
-            asks: self,
-            session,
-        };
         let renewed = ask.await?;
         // What the keeper says counts from when it was asked.
         let joined_after = boot.saturating_sub(began);
@@ -56,46 +58,23 @@ impl KeeperAsks {
         boot: Duration,
         begin: impl FnOnce() -> Ask,
     ) -> (Shared<Ask>, Duration) {
-        let mut open = self.open();
-        let open = open.entry(session).or_insert_with(|| OpenAsk {
-            ask: begin().shared(),
-            began: boot,
-            waiting: 0,
+        let mut asks = open(&self.open);
+        let found = asks.entry(session).or_insert_with(|| {
+            let ask = begin().shared();
+            let (to_its_end, asks) = (ask.clone(), Arc::clone(&self.open));
+            tokio::spawn(async move {
+                // Whoever waits for it hears of it.
+                let _ = to_its_end.await;
+                open(&asks).remove(&session);
+            });
+            OpenAsk { ask, began: boot }
         });
-        open.waiting += 1;
-        (open.ask.clone(), open.began)
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<SessionId, OpenAsk>> {
-        // Nothing below panics between two dependent changes.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One that waits for what a keeper says.
-struct Waiting<'a> {
-    asks: &'a KeeperAsks,
-    session: SessionId,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut open = self.asks.open();
-        let Some(ask) = open.get_mut(&self.session) else {
-            return;
-        };
-        ask.waiting -= 1;
-        if ask.waiting == 0 {
-            let done = open.remove(&self.session);
-            drop(open);
-            drop(done);
-        }
+        (found.ask.clone(), found.began)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::future::join_all;
@@ -132,9 +111,10 @@ mod tests {
                 .all(|said| said.as_ref().unwrap().valid_for == 10 * SECOND)
         );
         assert_eq!(asked.load(Ordering::Relaxed), 1);
+        sleep(SECOND / 2).await;
+        assert!(open(&asks.open).is_empty());
         asks.join(SESSION, SECOND, || ask(&asked)).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 2, "nobody asked any more");
-        assert!(asks.open().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -156,8 +136,11 @@ mod tests {
         assert!(gone.is_err());
         assert_eq!(stays.unwrap().valid_for, 10 * SECOND);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
+        // Nor does it end where nobody waits any more: the next one finds it.
+        sleep(SECOND / 2).await;
         let gone = timeout(SECOND / 2, asks.join(SESSION, SECOND, || ask(&asked)));
         assert!(gone.await.is_err());
-        assert!(asks.open().is_empty(), "nobody waits");
+        asks.join(SESSION, SECOND, || ask(&asked)).await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,12 +1,16 @@
 //! Renewals, wherever a session is kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::table::NotRenewed;
 use super::{elsewhere, take_over};
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
 use crate::lock::SessionId;
+
+/// How long a call waits for the keeper of its session, where what that said before is not over.
+const KEEPER_ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 
 impl Replica {
     /// A renewal of a session by whoever wants to be told its validity: here, or at its keeper.
@@ -41,14 +45,34 @@ impl Replica {
         Err(EngineError::changing_keeper())
     }
 
-    /// As [`Replica::renew_session`], where what its keeper said lately is enough (H10).
+    /// As [`Replica::renew_session`], where what its keeper said lately is enough (H10). One that says nothing now holds
+    /// nobody up: what it said stands.
     pub async fn session_validity(
         self: &Arc<Self>,
         session: SessionId,
     ) -> Result<Renewed, EngineError> {
-        match self.sessions.table.said(session, self.clock.boot()) {
-            Some(said) => Ok(said),
-            None => self.renew_session(session).await,
+        let said = || self.sessions.table.said(session, self.clock.boot());
+        match said() {
+            Some(said) if said.is_fresh => return Ok(said.renewed),
+            Some(_) => {}
+            None => return self.renew_session(session).await,
+        }
+        let renewal = self.renew_session(session);
+        tokio::pin!(renewal);
+        tokio::select! {
+            biased;
+            renewed = &mut renewal => match (renewed, said()) {
+                (Err(error), Some(said)) if error != EngineError::SessionEnded => {
+                    tracing::debug!(%session, %error, "a session is as valid as its keeper said before");
+                    Ok(said.renewed)
+                }
+                (renewed, _) => renewed,
+            },
+            () = self.clock.sleep(KEEPER_ANSWERS_WITHIN) => match said() {
+                // The asking goes on: whoever comes next may find it answered.
+                Some(said) => Ok(said.renewed),
+                None => renewal.await,
+            },
         }
     }
 

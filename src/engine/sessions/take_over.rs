@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::api::EngineError;
+use crate::engine::peers::Presence;
 use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
@@ -141,7 +142,11 @@ async fn take_from(
             return Ok(());
         };
         if !replica.declare_down(from).await? {
-            return request(replica, row).await;
+            match request(replica, row).await? {
+                Requested::Kept => return Ok(()),
+                // It crashed when it was asked.
+                Requested::Down => continue,
+            }
         }
         if take_row(replica, row).await? {
             tracing::info!(%session, %from, "took a session over");
@@ -151,8 +156,16 @@ async fn take_from(
     Err(EngineError::changing_keeper())
 }
 
+/// What came of asking a keeper for a session.
+enum Requested {
+    /// This replica keeps it.
+    Kept,
+    /// The keeper is down.
+    Down,
+}
+
 /// Asks the keeper of a session for it through the store, and waits for it.
-async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
+async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<Requested, EngineError> {
     let no_way = || {
         EngineError::Unavailable(
             "the replica that keeps this session cannot be called, and has not handed it over yet"
@@ -175,7 +188,10 @@ async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineEr
     while replica.clock.boot() < until {
         replica.clock.sleep(LOOK_EVERY).await;
         if row_kept_by(replica, session, from).await?.is_none() {
-            return Ok(());
+            return Ok(Requested::Kept);
+        }
+        if replica.membership.presence(from) == Presence::Down {
+            return Ok(Requested::Down);
         }
     }
     Err(no_way())

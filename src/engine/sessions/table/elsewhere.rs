@@ -26,9 +26,18 @@ pub struct Due {
     pub ended: bool,
 }
 
+/// What the keeper of a session said of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Said {
+    /// With what is left of its validity.
+    pub renewed: Renewed,
+    /// At least two thirds of that are left: it need not be asked again.
+    pub is_fresh: bool,
+}
+
 impl SessionTable {
-    /// What the keeper of a session elsewhere said, while at least two thirds of it are left (H10).
-    pub fn said(&self, session: SessionId, boot: Duration) -> Option<Renewed> {
+    /// What the keeper of a session elsewhere said, as far as it is left (H10).
+    pub fn said(&self, session: SessionId, boot: Duration) -> Option<Said> {
         let inner = self.inner();
         match &inner.sessions.get(&session)?.role {
             SessionRole::Elsewhere {
@@ -36,10 +45,18 @@ impl SessionTable {
                 ended: false,
                 ..
             } => {
-                let left = until.saturating_sub(boot);
-                (left >= renewed.valid_for / 3 * 2).then_some(Renewed {
-                    valid_for: left,
-                    ..*renewed
+                // It was said by the keeper's clock, and the client counts by its own: of each two clocks one may run a tenth
+                // slower.
+                let gone = boot
+                    .saturating_add(renewed.valid_for)
+                    .saturating_sub(*until);
+                let left = renewed.valid_for.saturating_sub(gone + gone / 9);
+                (!left.is_zero()).then_some(Said {
+                    renewed: Renewed {
+                        valid_for: left,
+                        ..*renewed
+                    },
+                    is_fresh: left >= renewed.valid_for / 3 * 2,
                 })
             }
             SessionRole::Elsewhere { .. } | SessionRole::Kept { .. } => None,
