@@ -97,7 +97,7 @@ async fn take_keys(
         let keys = replica
             .store
             .keys
-            .list_live(table, after.as_ref(), PAGE)
+            .list_live(table, "", after.as_ref(), PAGE)
             .await;
         let keys = keys.map_err(failed)?;
         after = keys.last().map(|listed| listed.key.clone());

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::api::{
     Described, DescribedEntry, EngineError, KeyFilter, KeyHome, LeaseLeft, Page, ServedKeys,
@@ -17,6 +18,8 @@ use crate::lock::{Key, KeyId, Liveness, SessionId, TableName};
 
 /// How many rows one call looks at, at most, to fill its page.
 const ROWS_READ_MAX: usize = 10_000;
+/// How many it looks at at once, where not all of them are on the page.
+const ROWS_AT_ONCE: usize = 1_000;
 /// After so many keys in memory others may run.
 const KEYS_AT_ONCE: usize = 1_024;
 
@@ -63,14 +66,22 @@ impl Engine {
         self.current().ok()?.session_left(session)
     }
 
-    /// Lists rows with live entries, `limit` at most. A page may be short, or empty, before the last one.
+    /// Lists rows with live entries, `limit` at most. A page may be short, or empty, before the last one: so many rows are
+    /// looked at as that takes, but no further ones once `within` has passed.
     pub async fn list_rows(
         &self,
         filter: &KeyFilter,
         limit: usize,
+        within: Duration,
     ) -> Result<Page<Described, Key>, EngineError> {
         let replica = self.current()?;
         let limit = self.page_of(filter, limit)?;
+        // One read may pass over the whole table, however few rows it is for.
+        let at_once = match filter.contended {
+            true => limit.max(ROWS_AT_ONCE),
+            false => limit,
+        };
+        let until = replica.clock.boot().saturating_add(within);
         let mut after = filter.after.clone();
         let mut items = Vec::new();
         let mut rows_read = 0;
@@ -78,17 +89,17 @@ impl Engine {
             let listed = replica
                 .store
                 .keys
-                .list_live(&filter.table, after.as_ref(), limit)
+                .list_live(&filter.table, &filter.prefix, after.as_ref(), at_once)
                 .await
                 .map_err(EngineError::of_store)?;
-            let is_last = listed.len() < limit;
+            let is_last = listed.len() < at_once;
             rows_read += listed.len();
             for one in listed {
                 if items.len() == limit {
                     return Ok(Page { items, next: after });
                 }
                 after = Some(one.key.clone());
-                if one.key.as_str().starts_with(&filter.prefix) && filter.fits_queue(&one.state) {
+                if filter.fits_queue(&one.state) {
                     let id = KeyId {
                         table: filter.table.clone(),
                         key: one.key,
@@ -99,7 +110,8 @@ impl Engine {
             if is_last {
                 return Ok(Page { items, next: None });
             }
-            if items.len() == limit || rows_read >= ROWS_READ_MAX {
+            let is_late = replica.clock.boot() >= until;
+            if items.len() == limit || rows_read >= ROWS_READ_MAX || is_late {
                 return Ok(Page { items, next: after });
             }
         }

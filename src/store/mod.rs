@@ -287,11 +287,12 @@ pub trait KeyStore: Send + Sync + 'static {
     /// `new.version` is `old.version + 1`.
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap;
 
-    /// Lists keys with at least one live entry in the order of their bytes, from the first one above
-    /// `after`, `limit` at most. A shorter answer is the last page.
+    /// Lists keys with at least one live entry that begin with `prefix`, in the order of their bytes, from the first one
+    /// above `after`, `limit` at most. A shorter answer is the last page.
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError>;

@@ -1,7 +1,10 @@
 //! More keys than a replica knows at once (H11).
 
-use fermata::engine::EngineError;
+use std::time::Duration;
+
+use fermata::engine::{EngineError, KeyFilter};
 use fermata::limits::Limits;
+use fermata::lock::Key;
 
 use super::world::{World, call, key, soon};
 
@@ -91,4 +94,29 @@ async fn a_replica_starts_though_more_keys_are_locked_than_it_may_know_now() {
         }
         world.put(lock_ref, name).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_listing_whose_time_is_up_ends_its_page_and_says_where_it_goes_on() {
+    let world = World::new().await;
+    for n in 0..1_100 {
+        world.create(&format!("k{n:04}")).await;
+    }
+    let contended = world.create("k1050").await;
+    let mut filter = KeyFilter {
+        table: key("k").table,
+        after: None,
+        prefix: "k".to_owned(),
+        contended: true,
+    };
+    let page = world.engine.list_rows(&filter, 1, Duration::ZERO);
+    let page = page.await.unwrap();
+    assert!(page.items.is_empty());
+    filter.after = page.next;
+    assert_eq!(filter.after.as_ref().map(Key::as_str), Some("k0999"));
+    let page = world.engine.list_rows(&filter, 1, Duration::ZERO);
+    let page = page.await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!(page.items[0].id.key.as_str(), "k1050");
+    assert_eq!(page.items[0].entries.len(), 2, "{contended:?}");
 }

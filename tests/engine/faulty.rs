@@ -284,10 +284,11 @@ impl KeyStore for FaultyStore {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        self.real()?.list_live(table, after, limit).await
+        self.real()?.list_live(table, prefix, after, limit).await
     }
 
     async fn each_live(

@@ -304,10 +304,12 @@ impl KeyStore for StoreLink {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        self.open()?.store.list_live(table, after, limit).await
+        let store = &self.open()?.store;
+        store.list_live(table, prefix, after, limit).await
     }
 
     async fn each_live(

@@ -91,11 +91,12 @@ impl KeyStore for Levered {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
         self.pass().await?;
-        self.store.keys.list_live(table, after, limit).await
+        self.store.keys.list_live(table, prefix, after, limit).await
     }
 
     async fn each_live(

@@ -25,7 +25,7 @@ use super::proto::{
     RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{Dial, ENVELOPE_BYTES_MAX, PeerTls, Secret, connect, elsewhere, id_bytes, unable};
+use super::{Dial, PeerTls, Secret, connect, elsewhere, id_bytes, message_bytes_max, unable};
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -79,7 +79,7 @@ impl PeerClient {
             secret,
             tls: None,
             dial: None,
-            message_bytes_max: limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX),
+            message_bytes_max: message_bytes_max(limits),
             links: Mutex::new(BTreeMap::new()),
             hints: Arc::new(Semaphore::new(HINTS_MAX)),
         }

@@ -19,10 +19,19 @@ pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 use uuid::Uuid;
 
 use super::route::ForwardOutcome;
+use crate::limits::Limits;
 use crate::lock::ReplicaId;
 
 /// What a message between replicas has beside the message that it carries, in bytes, generously.
-pub const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
+const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
+/// How large a page may be that they show each other, in bytes: whatever a client's message may be.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How large a message between replicas may be, in bytes.
+fn message_bytes_max(limits: &Limits) -> usize {
+    let carried = limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX);
+    carried.max(PAGE_BYTES_MAX)
+}
 
 /// The messages and both sides: no part of the contract.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]

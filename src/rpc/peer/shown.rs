@@ -82,14 +82,13 @@ impl PeerClient {
         };
         let items: Option<Vec<ListedKey>> = answer.keys.into_iter().map(listed).collect();
         let items = items?;
-        let last = items.last().map(|last| last.summary.key.clone());
         let left_out = answer.left_out.into_iter();
         let left_out = left_out.filter_map(|at| rows.get(usize::try_from(at).ok()?));
         Some(OfHome {
             home: to.id,
             keys: Page {
                 items,
-                next: last.filter(|_| answer.more),
+                next: Some(answer.next).filter(|next| !next.is_empty()),
             },
             left_out: left_out.map(Key::to_string).collect(),
         })
@@ -145,7 +144,7 @@ pub(super) async fn list_keys(
     let left_out = served.left_out.into_iter();
     Ok(ListKeysResponse {
         keys,
-        more: next.is_some(),
+        next: next.map_or_else(String::new, |next| next.to_string()),
         left_out: left_out.filter_map(|at| u32::try_from(at).ok()).collect(),
     })
 }

@@ -26,10 +26,11 @@ impl KeyStore for CassandraStore {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        self.live(table, after, limit).await
+        self.live(table, prefix, after, limit).await
     }
 
     async fn each_live(

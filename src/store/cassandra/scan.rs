@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fermata_cassandra::{Row, TokenRange, Value, present};
+use futures_util::{StreamExt as _, stream};
 
 use super::CassandraStore;
 use super::rows::Asks;
@@ -14,6 +15,8 @@ use crate::key::KeyState;
 use crate::lock::{Key, KeyId, TableName};
 use crate::store::{Listed, StoreError};
 
+/// How many rows of a page are read at once.
+const LOADED_AT_ONCE: usize = 16;
 /// How often it is said that a row cannot be read.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
@@ -155,6 +158,7 @@ impl CassandraStore {
     pub(super) async fn live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
@@ -163,23 +167,28 @@ impl CassandraStore {
         while listed.len() < limit {
             let wanted = limit - listed.len();
             let mut keys = Smallest::new(wanted);
-            let is_after = |key: &Key| from.as_ref().is_none_or(|from| key > from);
-            let decode = |row| Ok(live_key(table, row)?.filter(is_after));
+            let is_wanted = |key: &Key| {
+                key.as_str().starts_with(prefix) && from.as_ref().is_none_or(|from| key > from)
+            };
+            let decode = |row| Ok(live_key(table, row)?.filter(is_wanted));
             self.scan_readable(Cql::Keys(table.clone()), ALL, decode, |key| {
                 keys.offer(key, ())
             })
             .await?;
             let keys = keys.into_items();
             let last = keys.len() < wanted;
-            for (key, ()) in keys {
-                from = Some(key.clone());
+            from = keys.last().map(|(key, ())| key.clone()).or(from);
+            let looked_at = stream::iter(keys).map(|(key, ())| async move {
                 let id = KeyId {
                     table: table.clone(),
                     key,
                 };
-                if let Some(state) = self.listed(&id).await? {
-                    listed.push(Listed { key: id.key, state });
-                }
+                let state = self.listed(&id).await?;
+                Ok::<_, StoreError>(state.map(|state| Listed { key: id.key, state }))
+            });
+            let mut looked_at = looked_at.buffered(LOADED_AT_ONCE);
+            while let Some(one) = looked_at.next().await {
+                listed.extend(one?);
             }
             if last {
                 break;

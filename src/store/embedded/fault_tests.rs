@@ -245,7 +245,7 @@ async fn a_closed_store_says_so_at_once_and_does_not_take_an_older_file() {
     let begun = Instant::now();
     let swap = world.swap(&two, &with_entry(&two)).await;
     assert!(matches!(swap, Swap::NotStarted(StoreError::Closed(_))));
-    let listed = world.store.list_live(&id("k").table, None, 1).await;
+    let listed = world.store.list_live(&id("k").table, "", None, 1).await;
     assert!(matches!(listed, Err(StoreError::Closed(_))));
     assert!(begun.elapsed() < Duration::from_millis(500));
 

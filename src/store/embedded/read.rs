@@ -56,17 +56,18 @@ pub(super) fn data(snapshot: &ReadTransaction, id: &KeyId) -> Result<Option<Cell
     }
 }
 
-/// Keys with a live entry. Goes through the entries, of which keys that nobody wants have none; steps
-/// over all but the first of each key.
+/// Keys with a live entry that begin with `prefix`. Goes through the entries, of which keys that nobody wants have none;
+/// steps over all but the first of each key.
 pub(super) fn live(
     snapshot: &ReadTransaction,
     table: &TableName,
+    prefix: &str,
     after: Option<&Key>,
     limit: usize,
 ) -> Result<Vec<Listed>, Fault> {
     let locks = snapshot.open_table(LOCKS)?;
     let entry_table = snapshot.open_table(ENTRIES)?;
-    let (mut from, to) = entries_after(table, after);
+    let (mut from, to) = entries_after(table, prefix, after);
     let mut listed = Vec::new();
     while listed.len() < limit {
         let Some(first) = entry_table.range(from.as_slice()..to.as_slice())?.next() else {
@@ -77,6 +78,9 @@ pub(super) fn live(
         let Some(id) = found else {
             return Err(Fault::Row(format!("an entry in {table} has no key")));
         };
+        if !id.key.as_str().starts_with(prefix) {
+            break;
+        }
         let Some(state) = state(&locks, &entry_table, &id)? else {
             return Err(Fault::Row(format!("{id} has entries and no lock")));
         };

@@ -60,13 +60,18 @@ pub(super) fn entries_of(key_row: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (ending(key_row, SEPARATOR), ending(key_row, ABOVE_SEPARATOR))
 }
 
-/// The entries of a table whose keys come after `after`: from the first up to, and without, the second.
-pub(super) fn entries_after(table: &TableName, after: Option<&Key>) -> (Vec<u8>, Vec<u8>) {
+/// The entries of a table whose keys come after `after`, and not before `prefix`: from the first up to, and without, the second.
+pub(super) fn entries_after(
+    table: &TableName,
+    prefix: &str,
+    after: Option<&Key>,
+) -> (Vec<u8>, Vec<u8>) {
     let name = table.as_str().as_bytes();
-    let from = match after {
-        None => ending(name, SEPARATOR),
-        Some(key) => entries_of(&row_of(table, key)).1,
-    };
+    let mut from = ending(name, SEPARATOR);
+    from.extend_from_slice(prefix.as_bytes());
+    if let Some(key) = after {
+        from = from.max(entries_of(&row_of(table, key)).1);
+    }
     (from, ending(name, ABOVE_SEPARATOR))
 }
 
@@ -133,8 +138,8 @@ mod tests {
     #[test]
     fn a_listing_begins_after_the_whole_key_and_ends_with_its_table() {
         let table = TableName::parse("t").unwrap();
-        let (all, end) = entries_after(&table, None);
-        let (after, _) = entries_after(&table, Some(&Key::parse("a", 9).unwrap()));
+        let (all, end) = entries_after(&table, "", None);
+        let (after, _) = entries_after(&table, "", Some(&Key::parse("a", 9).unwrap()));
         let row = |t, k| entry_row(&key_row(&id(t, k)), Seq(u64::MAX >> 1));
         assert!(all < row("t", "a") && row("t", "a") < after);
         assert!(after < row("t", "a b") && row("t", "\u{10FFFF}") < end);

@@ -58,12 +58,13 @@ impl KeyStore for EmbeddedStore {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
         let table = table.clone();
-        let after = after.cloned();
-        self.read(move |snapshot| read::live(snapshot, &table, after.as_ref(), limit))
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.read(move |snapshot| read::live(snapshot, &table, &prefix, after.as_ref(), limit))
             .await
     }
 
@@ -74,7 +75,7 @@ impl KeyStore for EmbeddedStore {
     ) -> Result<(), StoreError> {
         let mut after: Option<Key> = None;
         loop {
-            let listed = self.list_live(table, after.as_ref(), PAGE).await?;
+            let listed = self.list_live(table, "", after.as_ref(), PAGE).await?;
             let last_page = listed.len() < PAGE;
             after = listed.last().map(|one| one.key.clone());
             listed.into_iter().for_each(visit);

@@ -55,11 +55,17 @@ impl KeyStore for StoreLink {
     async fn list_live(
         &self,
         table: &TableName,
+        prefix: &str,
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError> {
-        let (of, after) = (table.clone(), after.cloned());
-        let list = move |rows: &mut Rows| rows.live(&of, after.as_ref(), limit);
+        let (of, prefix, after) = (table.clone(), prefix.to_owned(), after.cloned());
+        let list = move |rows: &mut Rows| {
+            let mut live = rows.live(&of, after.as_ref(), usize::MAX);
+            live.retain(|key| key.as_str().starts_with(&prefix));
+            live.truncate(limit);
+            live
+        };
         let mut live = Vec::new();
         for key in self.list("list locks", list).await? {
             let id = KeyId {
@@ -78,7 +84,7 @@ impl KeyStore for StoreLink {
         table: &TableName,
         visit: &(dyn Fn(Listed) + Sync),
     ) -> Result<(), StoreError> {
-        let live = self.list_live(table, None, usize::MAX).await?;
+        let live = self.list_live(table, "", None, usize::MAX).await?;
         live.into_iter().for_each(visit);
         Ok(())
     }

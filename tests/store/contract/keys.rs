@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use fermata::key::{Home, KeyState, Reserved};
-use fermata::lock::{Fence, Seq};
+use fermata::lock::{Fence, Key, Seq};
 use fermata::store::{Cell, Listed, Store, Swap, Written};
 
 use crate::world::{Random, apply, id, id_in, key, replica, table, with_entry, without_holder};
@@ -243,7 +243,7 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Store) {
         loop {
             let listed = store
                 .keys
-                .list_live(&default, seen.last(), page)
+                .list_live(&default, "", seen.last(), page)
                 .await
                 .unwrap();
             assert!(listed.len() <= page);
@@ -265,13 +265,34 @@ pub async fn live_keys_are_listed_in_order_and_by_page(store: Store) {
     // From a key that is not listed, and of a table that has none.
     let after = store
         .keys
-        .list_live(&default, Some(&key("a!")), 1)
+        .list_live(&default, "", Some(&key("a!")), 1)
         .await
         .unwrap();
     assert_eq!(after[0].key, key("a#1"));
+    for (prefix, after) in [
+        ("a", None),
+        ("a#", None),
+        ("a", Some("a!")),
+        ("b", Some("a")),
+        ("zz", None),
+    ] {
+        let after = after.map(key);
+        let listed = store.keys.list_live(&default, prefix, after.as_ref(), 100);
+        let listed: Vec<Key> = listed
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|one| one.key)
+            .collect();
+        let is_wanted = |one: &&Key| {
+            one.as_str().starts_with(prefix) && after.as_ref().is_none_or(|after| *one > after)
+        };
+        let wanted: Vec<Key> = expected.iter().filter(is_wanted).cloned().collect();
+        assert_eq!(listed, wanted, "{prefix} above {after:?}");
+    }
     let other = store
         .keys
-        .list_live(&table("other"), None, 9)
+        .list_live(&table("other"), "", None, 9)
         .await
         .unwrap();
     assert!(other.is_empty());

@@ -176,7 +176,10 @@ async fn a_turned_byte_anywhere_is_found_or_does_not_matter() {
     let whole = fs::read(&file).unwrap();
     let expected = {
         let store = open(directory.path()).unwrap();
-        let listed = store.list_live(&id("k").table, None, 1000).await.unwrap();
+        let listed = store
+            .list_live(&id("k").table, "", None, 1000)
+            .await
+            .unwrap();
         listed.into_iter().map(|one| one.state).collect::<Vec<_>>()
     };
     let mut found = 0;
@@ -188,7 +191,10 @@ async fn a_turned_byte_anywhere_is_found_or_does_not_matter() {
         fs::write(&file, &turned).unwrap();
         match open(directory.path()) {
             Ok(store) => {
-                let listed = store.list_live(&id("k").table, None, 1000).await.unwrap();
+                let listed = store
+                    .list_live(&id("k").table, "", None, 1000)
+                    .await
+                    .unwrap();
                 let states: Vec<_> = listed.into_iter().map(|one| one.state).collect();
                 assert!(states == expected, "byte {at}");
             }
