@@ -101,10 +101,12 @@ impl Drop for Watching {
 
 impl Replica {
     fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
-        self.keys.cell(id).ok_or(EngineError::Exhausted {
-            what: "active_keys_max",
-            limit: self.limits.active_keys_max as u64,
-        })
+        self.keys
+            .cell(id, self.clock.boot())
+            .ok_or(EngineError::Exhausted {
+                what: "active_keys_max",
+                limit: self.limits.active_keys_max as u64,
+            })
     }
 
     /// Hands a call in. `waits_for`: the entry that it keeps alive.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use crate::lock::{KeyId, Seq, SessionId};
 const SHARDS: usize = 64;
 /// How many idle keys are compared to find one that is idle for long.
 const COMPARED_MAX: usize = 64;
+/// For each key that was found in use, room is looked for so much later again: a look takes about a tenth of that.
+const FULL_FOR_EACH: Duration = Duration::from_micros(1);
 
 /// What a call brought.
 pub(super) type CallResult = Result<Answer, CallError>;
@@ -195,6 +197,8 @@ pub(super) struct Keys {
     most: usize,
     /// Where room was looked for last.
     looked_at: AtomicUsize,
+    /// All keys were found in use: until then it is not looked for room again. In microseconds, by CLOCK_BOOTTIME.
+    full_until_us: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -207,6 +211,7 @@ impl Keys {
             count: AtomicUsize::new(0),
             most,
             looked_at: AtomicUsize::new(0),
+            full_until_us: AtomicU64::new(0),
             counters,
         }
     }
@@ -228,15 +233,26 @@ impl Keys {
     }
 
     /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
-    pub fn cell(&self, id: &Arc<KeyId>) -> Option<Arc<KeyCell>> {
+    ///
+    /// To find that takes a look at all of them, so for a while after that nobody does.
+    pub fn cell(&self, id: &Arc<KeyId>, now: Duration) -> Option<Arc<KeyCell>> {
         let mut shard = self.shard(id);
         if let Some(cell) = shard.get(id) {
             return Some(Arc::clone(cell));
         }
-        if self.count() >= self.most && !self.forget_one(&mut shard) {
+        let is_full = self.count() >= self.most;
+        if is_full && now < Duration::from_micros(self.full_until_us.load(Ordering::Relaxed)) {
+            return None;
+        }
+        if is_full && !self.forget_one(&mut shard) {
             drop(shard);
             // Few keys are allowed, or this shard has few: no two shards are locked at once.
             if !self.forget_elsewhere() {
+                let pause =
+                    FULL_FOR_EACH.saturating_mul(self.count().try_into().unwrap_or(u32::MAX));
+                let until = now.saturating_add(pause).as_micros();
+                let until = u64::try_from(until).unwrap_or(u64::MAX);
+                self.full_until_us.store(until, Ordering::Relaxed);
                 return None;
             }
             shard = self.shard(id);
@@ -328,9 +344,30 @@ mod tests {
                 table: TableName::default_table(),
                 key: Key::parse(&format!("k{n}"), 64).unwrap(),
             });
-            assert!(keys.cell(&id).is_some(), "no room for key {n}");
+            let cell = keys.cell(&id, Duration::ZERO);
+            assert!(cell.is_some(), "no room for key {n}");
             assert!(keys.count() <= 2);
         }
         assert_eq!(counters.forgotten_keys.load(Ordering::Relaxed), 198);
+    }
+    #[test]
+    fn where_all_keys_are_in_use_room_is_not_looked_for_by_each_call() {
+        let keys = Keys::new(1_000, Arc::default());
+        let id = |n: usize| {
+            Arc::new(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse(&format!("k{n}"), 64).unwrap(),
+            })
+        };
+        let now = Duration::from_secs(1);
+        let cells: Vec<_> = (0..1_000)
+            .map(|n| keys.cell(&id(n), now).unwrap())
+            .collect();
+        let in_use: Vec<_> = cells.iter().map(|cell| cell.slot()).collect();
+        assert!(keys.cell(&id(1_000), now).is_none());
+        drop(in_use);
+        // There is room again; but it was looked for just now.
+        assert!(keys.cell(&id(1_000), now + FULL_FOR_EACH).is_none());
+        assert!(keys.cell(&id(1_000), now + 1_000 * FULL_FOR_EACH).is_some());
     }
 }

@@ -51,7 +51,6 @@ pub(super) async fn run(replica: Arc<Replica>) {
 }
 
 async fn sweep(replica: &Arc<Replica>) -> Result<(), StoreError> {
-    replica.values.sweep(replica.keys.count());
     let keys = keys(replica).await;
     all_sessions(replica).await.and(keys)
 }

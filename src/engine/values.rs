@@ -15,6 +15,8 @@ const BELIEVED_FOR: Duration = Duration::from_secs(60);
 const BESIDE_BYTES: usize = 128;
 /// How many are looked at, at most, to make room after one event.
 const LOOKED_AT_MAX: usize = 64;
+/// In a queue of so many it is not looked for keys that are gone.
+const SWEPT_AT_MIN: usize = 1_024;
 
 /// A key with a remembered value, which is looked at when room is needed.
 struct QueuedValue {
@@ -28,6 +30,8 @@ pub(super) struct Values {
     most: usize,
     bytes: Arc<AtomicUsize>,
     queue: Mutex<VecDeque<QueuedValue>>,
+    /// Once the queue is so long, it is looked for keys that are gone.
+    swept_at: AtomicUsize,
 }
 
 impl Values {
@@ -37,6 +41,7 @@ impl Values {
             most,
             bytes: Arc::default(),
             queue: Mutex::default(),
+            swept_at: AtomicUsize::new(SWEPT_AT_MIN),
         }
     }
 
@@ -86,14 +91,24 @@ impl Values {
                 cell: Arc::downgrade(cell),
                 used: slot.used,
             };
-            self.queue().push_back(queued);
+            let mut queue = self.queue();
+            queue.push_back(queued);
+            // What is left of keys that are gone goes, where that is as much as what is there.
+            if queue.len() >= self.swept_at.load(Ordering::Relaxed) {
+                queue.retain(|queued| queued.cell.strong_count() > 0);
+                let next = queue.len().saturating_mul(2).max(SWEPT_AT_MIN);
+                self.swept_at.store(next, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Makes room: values that were not used since they were looked at last go. To be called with no slot locked.
+    /// Makes room: values that were not used since they were looked at last go; of those that were used, where the sum is more
+    /// than an eighth too large. To be called with no slot locked.
     pub fn trim(&self) {
+        let used_go_above_bytes = self.most.saturating_add(self.most / 8);
         for _ in 0..LOOKED_AT_MAX {
-            if self.bytes() <= self.most {
+            let bytes = self.bytes();
+            if bytes <= self.most {
                 return;
             }
             let Some(queued) = self.queue().pop_front() else {
@@ -109,7 +124,7 @@ impl Values {
             };
             if slot.value.is_none() {
                 slot.is_queued = false;
-            } else if slot.used > queued.used {
+            } else if slot.used > queued.used && bytes <= used_go_above_bytes {
                 let used = slot.used;
                 drop(slot);
                 self.queue().push_back(QueuedValue { used, ..queued });
@@ -118,14 +133,6 @@ impl Values {
                 slot.machine.forget_value();
                 slot.value = None;
             }
-        }
-    }
-
-    /// What is left of keys that are gone goes, where that is much.
-    pub fn sweep(&self, keys: usize) {
-        let mut queue = self.queue();
-        if queue.len() > 2 * keys + LOOKED_AT_MAX {
-            queue.retain(|queued| queued.cell.strong_count() > 0);
         }
     }
 }

@@ -8,7 +8,7 @@ use fermata::store::embedded::EmbeddedOptions;
 use fermata::store::{Cell, DataStore as _, Written};
 use futures_util::StreamExt;
 
-use super::world::{World, call, key};
+use super::world::{World, call, key, put};
 
 const MIB: u64 = 1024 * 1024;
 /// How many keys are known at once.
@@ -55,7 +55,10 @@ async fn use_once(world: &World, keys: Range<usize>) {
         .for_each_concurrent(256, |n| async move {
             let name = format!("key/{n}");
             let created = world.engine.create(call(&name, 30_000)).await.unwrap();
-            world.release(&created.lock_ref).await.unwrap();
+            // With a value, which the key remembers while it is known.
+            let put = Some(put("remembered"));
+            let released = world.engine.release(&created.lock_ref, put, 1);
+            assert_eq!(released.await, Ok(false));
         })
         .await;
     assert!(world.engine.counts().active_keys <= KEYS_MAX);

@@ -27,7 +27,7 @@ impl Machine {
             Ok(live) => live,
             Err(why) => return fail(id, kind.refusal(why), out),
         };
-        let in_flight = serving.critical_calls();
+        let in_flight = serving.critical_calls(cx.limits.critical_calls_max);
         let accepted = match (entry.grant, &mut serving.holder) {
             (None, _) => Err(KeyError::NoGrant),
             // Nobody ever told this lockRef a grant.

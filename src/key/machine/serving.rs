@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::context::{CommitRules, Context};
 use super::decided::Decided;
 use super::event::{
@@ -547,21 +549,35 @@ impl Serving {
         reads + self.asks.iter().filter(|ask| ask.seq == seq).count()
     }
 
-    /// How many reads and writes of the holder are in flight, or accepted.
-    pub fn critical_calls(&self) -> usize {
-        let critical = |(_, io): &&(IoId, Io)| matches!(io, Io::Get { .. } | Io::Put { .. });
-        let in_flight = self.ios.iter().filter(critical).count();
-        in_flight + self.holder.as_ref().map_or(0, |holder| holder.queued.len())
+    /// How many reads and writes of the holder are in flight, or accepted. Those of the holders before are not its own, unless
+    /// they are more than three times as many as one may have.
+    pub fn critical_calls(&self, most: usize) -> usize {
+        let Some(holder) = &self.holder else {
+            return 0;
+        };
+        let is_own = |(_, io): &&(IoId, Io)| match io {
+            Io::Get { critical, .. } | Io::Put { critical, .. } => {
+                critical.entry.grant == Some(holder.grant)
+            }
+            Io::Held { .. } | Io::SyncRead { .. } | Io::SyncWrite { .. } => false,
+        };
+        let own = self.ios.iter().filter(is_own).count() + holder.queued.len();
+        own.max(self.ios.len().saturating_sub(most.saturating_mul(3)))
     }
 
-    /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last.
-    pub fn know(&mut self, cx: &Context<'_>, datum: Option<Datum>) {
-        let value = datum.as_ref().and_then(|datum| datum.value.as_ref());
-        let bytes = value.map_or(0, |value| value.len());
+    /// Whether this is the value from now on: what was read with no write open, or written and acknowledged last. A copy is
+    /// kept: the bytes of a request are a part of all that came with it, which may be much more.
+    pub fn know(&mut self, cx: &Context<'_>, mut datum: Option<Datum>) {
+        let value = datum.as_mut().and_then(|datum| datum.value.as_mut());
+        let bytes = value.as_ref().map_or(0, |value| value.len());
         let most = cx.limits.known_value_bytes_max;
-        self.value = match most > 0 && bytes <= most {
-            true => KnownValue::Known(datum),
-            false => KnownValue::Unknown,
-        };
+        if most == 0 || bytes > most {
+            self.value = KnownValue::Unknown;
+            return;
+        }
+        if let Some(value) = value {
+            *value = Bytes::copy_from_slice(value);
+        }
+        self.value = KnownValue::Known(datum);
     }
 }

@@ -283,3 +283,27 @@ fn a_release_whose_put_never_began_may_be_repeated_with_its_number() {
         assert_eq!(write(&effects).1, datum("x", NOW_US + 5));
     }
 }
+
+#[test]
+fn the_calls_of_the_holder_before_do_not_count_against_the_next_one() {
+    let mut world = World::serving(&[new_entry(1), new_entry(2)]);
+    world.limits.known_value_bytes_max = 0;
+    let get = || Call::Get {
+        entry: held(1, NOW_US),
+        call_no: 0,
+    };
+    read(&world.calls(get()));
+    read(&world.calls(get()));
+    assert!(matches!(
+        errors(&world.calls(get()))[..],
+        [CallError {
+            why: KeyError::Exhausted { .. },
+            ..
+        }]
+    ));
+    world.calls(acquire(2));
+    world.calls(release(held(1, NOW_US)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let grant = grant_told(&effects).unwrap();
+    write(&world.calls(put(held(2, grant), "x")));
+}

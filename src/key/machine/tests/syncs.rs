@@ -170,3 +170,20 @@ fn a_foreign_timestamp_that_one_holder_met_the_next_one_writes_above() {
     let effects = world.calls(put(held(2, NOW_US + 4), "x"));
     assert_eq!(swap(&effects).1.fence, Fence(NOW_US + 501));
 }
+
+#[test]
+fn a_remembered_value_is_a_copy_that_keeps_nothing_else_in_memory() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let request = Bytes::from(vec![b'x'; 1_000]);
+    let (io, _) = write(&world.calls(Call::Put {
+        entry: held(1, NOW_US),
+        call_no: 0,
+        value: Some(request.slice(10..20)),
+    }));
+    let outcome = WriteOutcome::Done;
+    world.on(Event::DataWritten { io, outcome });
+    let known = world.machine.known_value().flatten().unwrap();
+    let value = known.value.clone().unwrap();
+    assert_eq!(value, request.slice(10..20));
+    assert!(!request.as_ptr_range().contains(&value.as_ptr()));
+}
