@@ -1,12 +1,13 @@
 //! A key that is used from another zone only moves there, while nobody locks it or waits for it (H8). While several zones
-//! want it, it stays: one queue, one order.
+//! want it, it stays: one queue, one order. So it does where it had to be fetched from there: calls come here that cannot be
+//! made there.
 
 use std::sync::Arc;
 
+use super::api::KeyHome;
 use super::calls::Engine;
 use super::hand_over::hand_over_to;
 use super::replica::Replica;
-use super::users::Users;
 use crate::lock::KeyId;
 
 impl Engine {
@@ -16,27 +17,30 @@ impl Engine {
             .map_or_else(|_| "".into(), |replica| Arc::clone(&replica.zone))
     }
 
-    /// A call of a key was served here that came from this zone.
-    pub fn served_for(&self, id: &KeyId, zone: &str) {
-        let Ok(replica) = self.current() else {
-            return;
-        };
-        if zone.is_empty() || replica.zone.is_empty() {
-            return;
-        }
-        let Some(cell) = replica.keys.find(id) else {
-            return;
-        };
+    /// A call of a key was served here that came from this zone: who serves the key since, where that is this replica.
+    pub fn served_here(&self, id: &KeyId, zone: &str) -> Option<KeyHome> {
+        let replica = self.current().ok()?;
+        let cell = replica.keys.find(id)?;
         let mut slot = cell.slot();
+        let home = slot.machine.state().map(|state| KeyHome {
+            id: replica.id,
+            address: replica.row.address.clone(),
+            term: state.term(),
+        });
+        if zone.is_empty() || replica.zone.is_empty() {
+            return home;
+        }
         slot.users.note(zone, &replica.zone);
-        if slot.users.wanted_in().is_none() || !slot.machine.serves_nobody() {
-            return;
+        let wanted = slot.users.wanted_in(replica.clock.boot());
+        if wanted.is_none() || !slot.machine.serves_nobody() {
+            return home;
         }
         // It is tried once: what is in the way now may be so for long.
-        slot.users = Users::default();
+        slot.users.forget();
         drop(slot);
         let (id, zone) = (Arc::clone(&cell.id), zone.to_owned());
         tokio::spawn(async move { follow(&replica, id, &zone).await });
+        home
     }
 }
 
@@ -44,7 +48,7 @@ async fn follow(replica: &Arc<Replica>, id: Arc<KeyId>, zone: &str) {
     let Some(peer) = replica.membership.next_ranked(&id, zone) else {
         return;
     };
-    if peer.zone == zone && hand_over_to(replica, &id, &peer).await {
+    if peer.zone == zone && hand_over_to(replica, &id, &peer, true).await {
         tracing::info!(key = %id, to = %peer.id, zone, "handed a key over to where it is used");
     }
 }

@@ -19,12 +19,19 @@ const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as `within`
 /// allows.
 pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
-    let keys: Vec<Arc<KeyId>> = replica
+    let mut keys: Vec<(bool, Arc<KeyId>)> = replica
         .keys
         .all()
-        .filter(|cell| cell.slot().machine.is_to_hand_over())
-        .map(|cell| Arc::clone(&cell.id))
+        .filter_map(|cell| {
+            let slot = cell.slot();
+            let is_volatile = slot.machine.has_volatile();
+            let is_wanted = slot.machine.is_to_hand_over();
+            is_wanted.then(|| (is_volatile, Arc::clone(&cell.id)))
+        })
         .collect();
+    // First those that only memory knows of: while one is left, the others cannot take over at once what is left.
+    keys.sort_by_key(|(is_volatile, _)| !is_volatile);
+    let keys = keys.into_iter().map(|(_, id)| id);
     let all = futures_util::stream::iter(keys)
         .for_each_concurrent(AT_ONCE, |id| hand_over_one(replica, id));
     tokio::select! {
@@ -47,13 +54,19 @@ pub(super) fn keeps_volatile(replica: &Replica) -> bool {
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {
     if let Some(peer) = replica.membership.next_ranked(&id, &replica.zone) {
-        hand_over_to(replica, &id, &peer).await;
+        hand_over_to(replica, &id, &peer, false).await;
     }
 }
 
-/// Hands a key over to this replica. Whether it is the home then.
-pub(super) async fn hand_over_to(replica: &Arc<Replica>, id: &Arc<KeyId>, peer: &Peer) -> bool {
-    let answered = replica.ask(id, Call::HandOver { to: peer.id }, None);
+/// Hands a key over to this replica; with `if_idle`, unless anybody locks it or waits for it. Whether that is the home then.
+pub(super) async fn hand_over_to(
+    replica: &Arc<Replica>,
+    id: &Arc<KeyId>,
+    peer: &Peer,
+    if_idle: bool,
+) -> bool {
+    let to = peer.id;
+    let answered = replica.ask(id, Call::HandOver { to, if_idle }, None);
     let Ok(mut asking) = answered else {
         return false;
     };

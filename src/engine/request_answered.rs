@@ -87,7 +87,11 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
         Presence::Local | Presence::Down => return forget(open).await,
         Presence::Suspected | Presence::Unsure => return,
     }
-    match replica.asked(&id, Call::HandOver { to: request.to }).await {
+    let hand_over = Call::HandOver {
+        to: request.to,
+        if_idle: false,
+    };
+    match replica.asked(&id, hand_over).await {
         Ok(_) => {
             tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
             forget(open).await;

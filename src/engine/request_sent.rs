@@ -77,7 +77,12 @@ async fn ask_for(
             term: term.saturating_add(1),
         };
         match replica.asked(id, adopt).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                if let Some(cell) = replica.keys.find(id) {
+                    cell.slot().users.fetched(replica.clock.boot());
+                }
+                return Ok(());
+            }
             Err(EngineError::Elsewhere { home, version }) if home == from => {
                 term = term.max(version);
             }

@@ -1,20 +1,26 @@
 //! From where a key is used (H8).
 
+use std::time::Duration;
+
 /// After so many calls in a row from one other zone a key moves there.
 const CALLS_MIN: u8 = 16;
+/// For so long a key stays that was fetched from a home that cannot be called from here.
+const STAYS_FOR: Duration = Duration::from_secs(60);
 
 /// From which other zone the calls of a key came lately.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Users {
     zone: Option<Box<str>>,
     calls: u8,
+    /// By CLOCK_BOOTTIME.
+    stays_until: Duration,
 }
 
 impl Users {
     /// A call was served `here` that came from this zone.
     pub fn note(&mut self, zone: &str, here: &str) {
         if zone == here {
-            *self = Users::default();
+            self.forget();
         } else if self.zone.as_deref() == Some(zone) {
             self.calls = self.calls.saturating_add(1);
         } else {
@@ -23,10 +29,20 @@ impl Users {
         }
     }
 
+    /// Forgets from where calls came.
+    pub fn forget(&mut self) {
+        (self.zone, self.calls) = (None, 0);
+    }
+
+    /// The key was fetched from a home that cannot be called from here.
+    pub fn fetched(&mut self, now: Duration) {
+        self.stays_until = now.saturating_add(STAYS_FOR);
+    }
+
     /// Where the key is to move once it is idle.
-    pub fn wanted_in(&self) -> Option<&str> {
+    pub fn wanted_in(&self, now: Duration) -> Option<&str> {
         let zone = self.zone.as_deref();
-        zone.filter(|_| self.calls >= CALLS_MIN)
+        zone.filter(|_| self.calls >= CALLS_MIN && now >= self.stays_until)
     }
 }
 
@@ -41,7 +57,7 @@ mod tests {
                 users.note(zone, "here");
             }
         }
-        users.wanted_in().map(str::to_owned)
+        users.wanted_in(Duration::ZERO).map(str::to_owned)
     }
 
     #[test]
@@ -55,5 +71,16 @@ mod tests {
     fn a_key_that_several_zones_want_stays() {
         assert_eq!(after(&[("west", 15), ("east", 1), ("west", 15)]), None);
         assert_eq!(after(&[("west", 15), ("here", 1), ("west", 15)]), None);
+    }
+    #[test]
+    fn a_key_that_had_to_be_fetched_stays_for_a_while() {
+        let mut users = Users::default();
+        let fetched = Duration::from_secs(100);
+        users.fetched(fetched);
+        for _ in 0..100 {
+            users.note("west", "here");
+        }
+        assert_eq!(users.wanted_in(fetched + STAYS_FOR / 2), None);
+        assert_eq!(users.wanted_in(fetched + STAYS_FOR), Some("west"));
     }
 }

@@ -105,29 +105,29 @@ async fn an_idle_key_moves_to_the_one_zone_that_uses_it() {
     let (a, b) = (service.engine(0), service.engine(1));
     let held = create(a, call("k", 20_000)).await.lock_ref;
     for _ in 0..100 {
-        a.served_for(&key("k"), "west");
+        a.served_here(&key("k"), "west");
     }
     // Not while somebody holds it.
     write(a, &held, "in the east").await.unwrap();
-    assert!(a.home_here(&key("k")).is_some());
+    assert!(a.served_here(&key("k"), "").is_some());
     a.release(&held, None, 0).await.unwrap();
     for zone in ["east", "west"].into_iter().cycle().take(100) {
-        a.served_for(&key("k"), zone);
+        a.served_here(&key("k"), zone);
     }
     // Nor while two zones want it, or one that has no replica.
     let held = create(a, call("k", 20_000)).await.lock_ref;
     a.release(&held, None, 0).await.unwrap();
     for _ in 0..100 {
-        a.served_for(&key("k"), "north");
+        a.served_here(&key("k"), "north");
     }
     let held = create(a, call("k", 20_000)).await.lock_ref;
     a.release(&held, None, 0).await.unwrap();
-    assert!(a.home_here(&key("k")).is_some());
+    assert!(a.served_here(&key("k"), "").is_some());
     for _ in 0..16 {
-        a.served_for(&key("k"), "west");
+        a.served_here(&key("k"), "west");
     }
     until("the key is in the west", || async {
-        b.home_here(&key("k")).is_some()
+        b.served_here(&key("k"), "").is_some()
     })
     .await;
     let there = create(b, call("k", 20_000)).await.lock_ref;

@@ -381,7 +381,7 @@ impl World {
             Action::Passes(r) => self.event_at(setup, r, Event::Due, moment(&Event::Due, true)),
             Action::HandOver(r) => {
                 let to = replica_id(1 - r);
-                let call = Call::HandOver { to };
+                let call = Call::HandOver { to, if_idle: false };
                 self.event(
                     setup,
                     r,

@@ -76,7 +76,9 @@ impl Machine {
                 let answer = Ok(Answer::Home(serving.home));
                 out.push(Effect::Answer { call: id, answer });
             }
-            Call::HandOver { to } => self.begin_hand_over(cx, id, to, out),
+            Call::HandOver { to, if_idle } => {
+                self.begin_hand_over(cx, id, (to, if_idle), out);
+            }
         }
     }
 

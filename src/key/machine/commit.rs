@@ -67,6 +67,13 @@ impl Machine {
                     self.tries = 0;
                     self.sent_applied(out);
                 }
+                // A store that contradicts itself is not asked again at once.
+                SwapOutcome::Conflict(state) if *state == **serving.row.known() => {
+                    serving.row.doubt();
+                    let why = "the store refused a change of a row that is as it was".into();
+                    out.push(Effect::Report(Report::InDoubt { why }));
+                    self.pause(true, out);
+                }
                 SwapOutcome::Conflict(state) => self.reread(&state, out),
                 SwapOutcome::Unknown(why) => {
                     serving.row.doubt();

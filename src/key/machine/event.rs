@@ -118,6 +118,8 @@ pub enum Call {
     HandOver {
         /// To which.
         to: ReplicaId,
+        /// Only where nobody locks the key or waits for it; else it is answered with this replica as the home.
+        if_idle: bool,
     },
 }
 

@@ -31,16 +31,17 @@ enum Stage {
 }
 
 impl Machine {
-    /// Begins to give the key away: from here on no call is taken in.
+    /// Begins to give the key away: from here on no call is taken in. With `if_idle` it stays where it is while anybody locks
+    /// it or waits for it.
     pub(super) fn begin_hand_over(
         &mut self,
         cx: &Context<'_>,
         call: CallId,
-        to: ReplicaId,
+        (to, if_idle): (ReplicaId, bool),
         out: &mut Vec<Effect>,
     ) {
         if let Role::Serving(serving) = &self.role
-            && to == cx.replica
+            && (to == cx.replica || (if_idle && !self.serves_nobody()))
         {
             let answer = Ok(Answer::HandedOver(serving.home));
             return out.push(Effect::Answer { call, answer });

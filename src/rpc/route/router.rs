@@ -207,10 +207,7 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
         let engine = &self.router.engine;
         let answer = self.call.serve_locally(engine).await?;
         let id = self.target.key_id();
-        if let Some(id) = &id {
-            engine.served_for(id, &self.context.zone);
-        }
-        let home = id.and_then(|id| engine.home_here(&id));
+        let home = id.and_then(|id| engine.served_here(&id, &self.context.zone));
         Ok(Served { answer, home })
     }
 

@@ -3,7 +3,10 @@
 use super::*;
 
 fn hand_over() -> Call {
-    Call::HandOver { to: replica(2) }
+    Call::HandOver {
+        to: replica(2),
+        if_idle: false,
+    }
 }
 
 #[test]
@@ -32,7 +35,10 @@ fn a_hand_over_in_doubt_is_sent_again_as_it_was_though_no_fence_can_be_taken() {
 #[test]
 fn a_key_that_is_handed_to_its_home_stays_there() {
     let mut world = World::serving(&[new_entry(1)]);
-    let (call, effects) = world.call(Call::HandOver { to: replica(1) });
+    let (call, effects) = world.call(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    });
     let home = home(1, 1);
     assert_eq!(
         effects,
@@ -79,7 +85,10 @@ fn a_first_entry_that_came_ungranted_is_granted_though_nobody_asks_for_it() {
     let mut other = World::serving_at(2, &[of_session(1), of_session(2)]);
     let grant = Fence(NOW_US);
     other.on(Event::AnswerLost { grant });
-    let (_, row) = swap(&other.calls(Call::HandOver { to: replica(1) }));
+    let (_, row) = swap(&other.calls(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    }));
     assert_eq!(row.grant, Fence::NONE);
     let mut world = World::new();
     world.calls(Call::Adopt { term: 2 });
@@ -121,7 +130,10 @@ fn a_holder_that_is_not_heard_of_has_what_was_left_of_its_lease_at_the_home_afte
     let mut next = adopted(2, &row);
     assert_eq!(left(&mut next), TTL, "the first one heard of it");
     next.pass(TTL - Duration::from_millis(700));
-    let (_, row) = swap(&next.calls(Call::HandOver { to: replica(3) }));
+    let (_, row) = swap(&next.calls(Call::HandOver {
+        to: replica(3),
+        if_idle: false,
+    }));
     let mut last = adopted(3, &row);
     assert_eq!(left(&mut last), Duration::from_millis(700));
     // Its client comes.
@@ -144,7 +156,10 @@ fn a_first_entry_that_nobody_hears_of_ends_however_often_its_key_is_handed_over(
         loop {
             assert!(spent <= TTL * 3, "it goes on for ever");
             let (to, step) = (homes.next().unwrap(), TTL / 5);
-            let (_, row) = swap(&world.calls(Call::HandOver { to: replica(to) }));
+            let (_, row) = swap(&world.calls(Call::HandOver {
+                to: replica(to),
+                if_idle: false,
+            }));
             world = World::new();
             world.replica = replica(to);
             world.pass(TTL * 2);
@@ -193,4 +208,25 @@ fn who_asks_while_the_key_is_given_away_does_not_expire() {
     let outcome = WriteOutcome::Done;
     let effects = world.on(Event::DataWritten { io, outcome });
     assert_eq!(swap(&effects).1.entries.len(), 2);
+}
+
+#[test]
+fn a_key_that_is_to_move_while_it_is_idle_stays_while_anybody_locks_it() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let follow = || Call::HandOver {
+        to: replica(2),
+        if_idle: true,
+    };
+    let (call, effects) = world.call(follow());
+    let here = Ok(Answer::HandedOver(home(1, 1)));
+    assert_eq!(answers(&effects), [(call, here)]);
+    assert!(!effects.iter().any(is_swap));
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(Duration::from_secs(2));
+    if world.on(Event::Due).iter().any(is_swap) {
+        world.on(Event::Swapped(SwapOutcome::Applied));
+    }
+    let (_, new) = swap(&world.calls(follow()));
+    assert_eq!(new.home, Some(home(2, 2)));
 }

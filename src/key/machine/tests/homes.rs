@@ -112,7 +112,10 @@ fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
 #[test]
 fn from_the_sending_of_a_hand_over_nothing_is_answered() {
     let mut world = World::serving(&[new_entry(1)]);
-    let (hand, effects) = world.call(Call::HandOver { to: replica(2) });
+    let (hand, effects) = world.call(Call::HandOver {
+        to: replica(2),
+        if_idle: false,
+    });
     let (_, new) = swap(&effects);
     assert_eq!(new.home, Some(home(2, 2)));
     let (get, effects) = world.call(Call::Get {
@@ -134,7 +137,10 @@ fn from_the_sending_of_a_hand_over_nothing_is_answered() {
 #[test]
 fn a_hand_over_of_unknown_outcome_is_sent_again_whatever_the_old_version_shows() {
     let mut world = World::serving(&[new_entry(1)]);
-    let effects = world.calls(Call::HandOver { to: replica(2) });
+    let effects = world.calls(Call::HandOver {
+        to: replica(2),
+        if_idle: false,
+    });
     let (old, new) = swap(&effects);
     world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
     world.on(Event::Resume(PauseOf::Row));
@@ -153,7 +159,13 @@ fn a_hand_over_waits_for_the_writes_in_flight() {
     let mut world = World::serving(&[new_entry(1)]);
     let (put, effects) = world.call(put(held(1, NOW_US), "x"));
     let (io, _) = write(&effects);
-    assert_eq!(world.calls(Call::HandOver { to: replica(2) }), []);
+    assert_eq!(
+        world.calls(Call::HandOver {
+            to: replica(2),
+            if_idle: false
+        }),
+        []
+    );
     let outcome = WriteOutcome::Done;
     let effects = world.on(Event::DataWritten { io, outcome });
     assert!(matches!(
@@ -166,7 +178,10 @@ fn a_hand_over_waits_for_the_writes_in_flight() {
 #[test]
 fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
     let mut other = World::serving_at(2, &[new_entry(1)]);
-    let effects = other.calls(Call::HandOver { to: replica(1) });
+    let effects = other.calls(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    });
     let (_, row) = swap(&effects);
     let mut world = World::new();
     world.calls(Call::Adopt { term: 2 });
@@ -181,7 +196,10 @@ fn a_replica_serves_what_was_handed_to_it_in_the_term_that_it_was_told() {
 #[test]
 fn a_key_that_a_machine_takes_from_itself_is_not_served_in_the_term_before() {
     let mut other = World::serving_at(2, &[new_entry(1)]);
-    let (_, row) = swap(&other.calls(Call::HandOver { to: replica(1) }));
+    let (_, row) = swap(&other.calls(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    }));
     let mut world = World::new();
     // The news of the hand-over come late.
     world.calls(acquire(1));

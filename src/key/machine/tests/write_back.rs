@@ -266,7 +266,10 @@ fn while_a_commit_is_in_flight_or_pauses_nothing_else_is_due() {
 #[test]
 fn a_key_is_handed_over_with_all_that_its_home_knows() {
     let mut world = serving(3);
-    let (_, row) = swap(&world.calls(Call::HandOver { to: replica(2) }));
+    let (_, row) = swap(&world.calls(Call::HandOver {
+        to: replica(2),
+        if_idle: false,
+    }));
     assert_eq!((row.home, row.kept), (Some(home(2, 2)), Some(Seq(1))));
     assert_eq!(row.entries.len(), 3);
     assert!(!row.may_be_behind() && !row.unsynced);
