@@ -64,6 +64,7 @@ fn effective(mut config: Config) -> Config {
     if config.store.kind == StoreKind::Embedded {
         config.data_dir = config.data_dir().ok();
     }
+    config.commit = Some(config.commit());
     config
 }
 

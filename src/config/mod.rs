@@ -56,8 +56,9 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub log: LogConfig,
-    /// When what is decided about a key is committed, where its table does not say.
-    pub commit: Commit,
+    /// When what is decided about a key is committed, where its table does not say; where this is absent,
+    /// [`Config::commit`] goes by the store.
+    pub commit: Option<Commit>,
     /// The tables; `default` exists whether it is named or not.
     pub tables: BTreeMap<ConfiguredTable, TableConfig>,
 }
@@ -73,7 +74,7 @@ impl Default for Config {
             peers: PeersConfig::default(),
             limits: Limits::default(),
             log: LogConfig::default(),
-            commit: Commit::default(),
+            commit: None,
             tables: BTreeMap::from([(
                 ConfiguredTable(TableName::default_table()),
                 TableConfig::default(),
@@ -133,11 +134,10 @@ pub struct TableConfig {
 }
 
 /// When what is decided about a key is committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", rename_all = "kebab-case")]
 pub enum Commit {
     /// Before it is answered.
-    #[default]
     WriteThrough,
     /// Later: it is answered from memory.
     WriteBack,
@@ -275,13 +275,23 @@ impl Config {
         names
     }
 
+    /// When what is decided about a key is committed, where its table does not say: unless set, later on Cassandra,
+    /// where a commit is a lightweight transaction, and before it is answered on the embedded store, where it is one sync
+    /// of a disk.
+    pub fn commit(&self) -> Commit {
+        self.commit.unwrap_or(match self.store.kind {
+            StoreKind::Embedded => Commit::WriteThrough,
+            StoreKind::Cassandra => Commit::WriteBack,
+        })
+    }
+
     /// The tables whose keys are answered from memory.
     pub fn write_back(&self) -> BTreeSet<TableName> {
         let names = self.table_names().into_iter();
         let is_write_back = |name: &TableName| {
             let table = self.tables.get(&ConfiguredTable(name.clone()));
             let commit = table.and_then(|table| table.commit);
-            commit.unwrap_or(self.commit) == Commit::WriteBack
+            commit.unwrap_or(self.commit()) == Commit::WriteBack
         };
         names.filter(is_write_back).collect()
     }
