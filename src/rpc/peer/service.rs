@@ -25,7 +25,7 @@ use super::proto::{
     ListKeysResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
     forward_response, forward_watch_response, renew_session_response,
 };
-use super::{ENVELOPE_BYTES_MAX, PeerClient, Secret, id_bytes, shown};
+use super::{PeerClient, Secret, id_bytes, message_bytes_max, shown};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
@@ -85,7 +85,7 @@ impl PeerRpc {
         client: &PeerClient,
     ) -> tonic::service::interceptor::InterceptedService<PeerServer<PeerRpc>, KnowsSecret> {
         let limits = Arc::clone(&self.limits);
-        let bytes_max = limits.message_bytes_max.saturating_add(ENVELOPE_BYTES_MAX);
+        let bytes_max = message_bytes_max(&limits);
         let server = PeerServer::new(self)
             .max_decoding_message_size(bytes_max)
             .max_encoding_message_size(bytes_max);
@@ -131,19 +131,21 @@ impl PeerRpc {
         let home = target
             .key_id()
             .filter(|_| matches!(outcome, Outcome::Answer(_)));
-        if let Some(id) = &home {
-            self.engine.served_for(id, &context.zone);
-        }
-        let home = home.and_then(|id| self.engine.home_here(&id));
+        let home = home.and_then(|id| self.engine.served_here(&id, &context.zone));
         ForwardResponse {
             outcome: Some(outcome),
             term: home.map_or(0, |home| home.term),
         }
     }
 
-    /// Renews many, each with an outcome of its own.
+    /// Renews many, each with an outcome of its own. What hangs has half of the time, so that the rest is in time for whoever
+    /// asks from far away.
     async fn renew_locks(&self, request: Bytes, context: &CallContext) -> ForwardResponse {
         use forward_response::Outcome;
+        let context = &CallContext {
+            deadline: context.deadline.halved(),
+            ..context.clone()
+        };
         let lock_refs = match RenewLocksRequest::decode(request) {
             Ok(ask) => parse::lock_refs(&ask.lock_refs, &context.limits)
                 .map(|()| ask.lock_refs)
