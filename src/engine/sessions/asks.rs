@@ -62,14 +62,28 @@ impl KeeperAsks {
         let found = asks.entry(session).or_insert_with(|| {
             let ask = begin().shared();
             let (to_its_end, asks) = (ask.clone(), Arc::clone(&self.open));
+            let ending = Ending { asks, session };
             tokio::spawn(async move {
+                let _ending = ending;
                 // Whoever waits for it hears of it.
                 let _ = to_its_end.await;
-                open(&asks).remove(&session);
             });
             OpenAsk { ask, began: boot }
         });
         (found.ask.clone(), found.began)
+    }
+}
+
+/// Ends what is asked, also where that panics.
+struct Ending {
+    asks: Arc<Mutex<OpenAsks>>,
+    session: SessionId,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let done = open(&self.asks).remove(&self.session);
+        drop(done);
     }
 }
 
