@@ -1,5 +1,6 @@
 //! What many locks cost that are held and not used.
 
+use fermata_client::{Client, LockGuard, LockRequest, Session, SessionRequest};
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
 use futures_util::StreamExt as _;
@@ -11,12 +12,14 @@ use tokio::time::{Instant, sleep};
 
 use super::interrupt::Interrupt;
 use super::report::{millis, rate, tenths};
-use super::service::{Did, Replica, Service, ServiceError};
+use super::service::{Did, Kept, Replica, Service, ServiceError};
 
 /// How many locks are taken at once.
 const AT_ONCE: usize = 64;
 /// How many sessions are closed at once.
 const CLOSED_AT_ONCE: usize = 8;
+/// How many guards one client of the library has: as many as it watches at once.
+const GUARDS_PER_CLIENT: usize = 3_000;
 /// How many sessions one stream keeps alive.
 const PER_STREAM: usize = 100;
 
@@ -25,6 +28,8 @@ const PER_STREAM: usize = 100;
 /// Opens so many sessions on the first endpoint, kept alive by streams, and takes so many locks in them, each on a
 /// key of its own. Then nothing is done but to keep them alive, while the memory of the replicas and what they ask
 /// of the store are looked at. In the end all sessions are closed.
+///
+/// With --guards the locks are guards of the Rust library, which watches each of them.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = super::EXIT_STATUS)]
 pub(super) struct IdleArgs {
@@ -37,6 +42,10 @@ pub(super) struct IdleArgs {
     #[arg(long, value_name = "N", default_value = "1000",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sessions: u32,
+
+    /// Hold them as a program does that uses the Rust library
+    #[arg(long)]
+    guards: bool,
 
     /// The TTL of each session
     #[arg(long, value_name = "SPAN", default_value = "30s")]
@@ -61,6 +70,8 @@ struct Report {
     endpoints: Vec<String>,
     locks: u32,
     sessions: u32,
+    /// Whether they were held by the Rust library.
+    guards: bool,
     ttl_ms: u64,
     /// How long it took to take all of them.
     taken_in_ms: u64,
@@ -125,16 +136,13 @@ fn line(len: usize, what: &'static str) -> ProgressBar {
     line
 }
 
-async fn measure(
+async fn take_by_calls(
     args: &IdleArgs,
     table: &str,
-    service: &Service,
+    first: &Replica,
     opened: &mut Vec<String>,
-) -> Result<Report, ServiceError> {
-    let first = &service.first;
+) -> Result<Vec<Kept>, ServiceError> {
     let ttl = args.ttl.duration();
-    let before = service.did().await?;
-    let begun = Instant::now();
     let mut kept = Vec::new();
     while opened.len() < args.sessions as usize {
         let more = PER_STREAM.min(args.sessions as usize - opened.len());
@@ -148,10 +156,9 @@ async fn measure(
     let progress = line(args.locks as usize, "locks taken");
     let sessions: &[String] = opened;
     let take = |number: u32| {
-        let replica: &Replica = first;
         let session = &sessions[number as usize % sessions.len()];
         let key = format!("{}/{number}", args.key_prefix);
-        async move { replica.create(table, &key, session, ttl).await }
+        async move { first.create(table, &key, session, ttl).await }
     };
     let mut taking = stream::iter(0..args.locks)
         .map(take)
@@ -160,8 +167,65 @@ async fn measure(
         taken?;
         progress.inc(1);
     }
-    drop(taking);
     progress.finish_and_clear();
+    Ok(kept)
+}
+
+async fn take_guards(
+    args: &IdleArgs,
+    table: &str,
+    first: &Replica,
+    opened: &mut Vec<String>,
+) -> Result<Vec<LockGuard>, ServiceError> {
+    let ttl = args.ttl.duration();
+    // A client has room for so many watches.
+    let clients = (args.locks as usize).div_ceil(GUARDS_PER_CLIENT);
+    let clients = clients.min(args.sessions as usize).max(1);
+    let clients: Result<Vec<Client>, _> = (0..clients)
+        .map(|_| Client::connect([&first.endpoint]))
+        .collect();
+    let clients = clients.map_err(|error| ServiceError::Library(error.to_string()))?;
+    let mut sessions: Vec<Session> = Vec::new();
+    for number in 0..args.sessions as usize {
+        let client = &clients[number % clients.len()];
+        let session = client.open_session(SessionRequest::new().ttl(ttl)).await;
+        let session = session.map_err(|error| ServiceError::Library(error.to_string()))?;
+        opened.push(session.id().to_owned());
+        sessions.push(session);
+    }
+    let progress = line(args.locks as usize, "locks taken");
+    let take = |number: u32| {
+        let session = &sessions[number as usize % sessions.len()];
+        let key = format!("{}/{number}", args.key_prefix);
+        session.lock(LockRequest::new(key).table(table))
+    };
+    let mut taking = stream::iter(0..args.locks)
+        .map(take)
+        .buffer_unordered(AT_ONCE);
+    let mut guards = Vec::with_capacity(args.locks as usize);
+    while let Some(taken) = taking.next().await {
+        guards.push(taken.map_err(|error| ServiceError::Library(error.to_string()))?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(guards)
+}
+
+async fn measure(
+    args: &IdleArgs,
+    table: &str,
+    service: &Service,
+    opened: &mut Vec<String>,
+) -> Result<Report, ServiceError> {
+    let first = &service.first;
+    let ttl = args.ttl.duration();
+    let before = service.did().await?;
+    let begun = Instant::now();
+    let (mut kept, mut guards) = (Vec::new(), Vec::new());
+    match args.guards {
+        false => kept = take_by_calls(args, table, first, opened).await?,
+        true => guards = take_guards(args, table, first, opened).await?,
+    }
     let taken_in = begun.elapsed();
     // What the last of them left to do.
     sleep(args.duration.duration() / 4).await;
@@ -170,6 +234,10 @@ async fn measure(
     sleep(args.duration.duration()).await;
     let elapsed = begun.elapsed();
     let did = service.did().await?.since(then);
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    if lost > 0 {
+        return Err(ServiceError::Lost(lost));
+    }
     drop(kept);
     let open = did.sessions.saturating_sub(before.sessions);
     if open < u64::from(args.sessions) {
@@ -184,6 +252,7 @@ async fn measure(
         endpoints: Vec::new(),
         locks: args.locks,
         sessions: args.sessions,
+        guards: args.guards,
         ttl_ms: millis(ttl),
         taken_in_ms: millis(taken_in),
         elapsed_ms: millis(elapsed),

@@ -62,6 +62,12 @@ pub(super) enum ServiceError {
         "only {open} of {opened} sessions are open in the end: the others expired, so the figures are of less"
     )]
     Expired { open: u64, opened: u64 },
+    /// The message says why.
+    #[error("the library cannot hold so many locks: {0}")]
+    Library(String),
+    /// Take fewer, or give the machine less to do.
+    #[error("{0} guards lost their locks, so the figures are of less")]
+    Lost(usize),
     /// Leave more time before counting, or take fewer.
     #[error("only {waiting} of {asked} waiters wait when it is time to count")]
     NotWaiting { waiting: u32, asked: u32 },
@@ -84,6 +90,8 @@ impl From<ServiceError> for Failure {
             | ServiceError::Silent(_)
             | ServiceError::Overtaken
             | ServiceError::Expired { .. }
+            | ServiceError::Library(_)
+            | ServiceError::Lost(_)
             | ServiceError::NotWaiting { .. }
             | ServiceError::NoKey(_) => exit::UNAVAILABLE,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fermata::engine::{EngineError, LeaseId, Presence};
+use fermata::engine::{EngineError, Presence};
 use fermata::store::{ClusterStore as _, Life};
 
 use super::keepers::{goes_unclaimed, keep_renewed};

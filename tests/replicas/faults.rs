@@ -87,25 +87,40 @@ fn start_nodes(world: &World, nodes: &[usize]) {
     });
 }
 
+async fn kill(world: &mut World) {
+    world.replicas[0].kill();
+    sleep(Duration::from_secs(2)).await;
+    world.replicas[0].start_again();
+    tokio::task::block_in_place(|| world.replicas[0].serving());
+}
+
+async fn stop(world: &mut World) {
+    let status = tokio::task::block_in_place(|| world.replicas[1].stop());
+    assert!(status.success(), "{status}");
+    sleep(Duration::from_secs(1)).await;
+    world.replicas[1].start_again();
+    tokio::task::block_in_place(|| world.replicas[1].serving());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_is_killed_costs_its_holders_a_pause_and_not_their_locks() {
-    count_through("a replica is killed", async |world: &mut World| {
-        world.replicas[0].kill();
-        sleep(Duration::from_secs(2)).await;
-        world.replicas[0].start_again();
-        tokio::task::block_in_place(|| world.replicas[0].serving());
-    })
-    .await;
+async fn a_replica_that_is_killed_costs_its_holders_a_pause_and_not_their_durable_locks() {
+    count_through("a replica is killed", kill).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_stopped_hands_over() {
-    count_through("a replica is stopped", async |world: &mut World| {
-        let status = tokio::task::block_in_place(|| world.replicas[1].stop());
-        assert!(status.success(), "{status}");
-        sleep(Duration::from_secs(1)).await;
-        world.replicas[1].start_again();
-        tokio::task::block_in_place(|| world.replicas[1].serving());
+    count_through("a replica is stopped", stop).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_write_through_all_locks_are_durable_when_replicas_are_killed_and_stopped() {
+    let Some(mut world) = World::of_write_through(3).await else {
+        return;
+    };
+    let what = "write-through: one replica is killed, and another one stopped";
+    count_through_in(&mut world, what, async |world: &mut World| {
+        kill(world).await;
+        stop(world).await;
     })
     .await;
 }

@@ -131,6 +131,13 @@ impl World {
         schema::apply(&options, &schema, &|_| {}).await.unwrap();
     }
 
+    /// As [`World::of`], but whatever is decided is committed before it is answered.
+    pub async fn of_write_through(replicas: usize) -> Option<World> {
+        let world = World::without_tables().await?;
+        let commit = [("FERMATA_CFG_COMMIT", "write-through")];
+        Some(world.with(replicas, &commit).await)
+    }
+
     /// As [`World::of`], but each replica tells the others an address at which nobody is.
     pub async fn of_strangers(replicas: usize) -> Option<World> {
         let world = World::without_tables().await?;

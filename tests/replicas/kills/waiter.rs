@@ -5,6 +5,7 @@ use std::time::Duration;
 use fermata_client::{Client, LockGuard, LockRequest, SessionRequest};
 use fermata_proto::{CreateLockRefRequest, OpenSessionRequest};
 use tokio::task::JoinHandle;
+use tonic_types::StatusExt as _;
 
 use super::super::sprayed::Sprayed;
 use super::super::world::World;
@@ -94,10 +95,22 @@ impl Waiter {
     }
 }
 
+/// Makes its entry again where that was lost with the replica that served the key, before the row knew of it.
 async fn wait_at(next: Sprayed, own: CreateLockRefRequest) -> JoinHandle<Got> {
-    let entry = next.create(own).await.unwrap();
+    let mut entry = next.create(own.clone()).await.unwrap();
     tokio::spawn(async move {
-        let acquired = next.acquire(&entry).await.unwrap();
+        let acquired = loop {
+            match next.acquire(&entry).await {
+                Ok(acquired) => break acquired,
+                Err(status) => {
+                    let info = status.get_details_error_info();
+                    let reason = info.map(|info| info.reason);
+                    assert_eq!(reason.as_deref(), Some("NO_LONGER_KEPT"), "{status}");
+                }
+            }
+            eprintln!("its entry is made again");
+            entry = next.create(own.clone()).await.unwrap();
+        };
         Got {
             at: boot(),
             lock_ref: acquired.lock_ref,
