@@ -29,9 +29,9 @@ const TTL: Duration = Duration::from_secs(60);
 /// from sending ReleaseLock until the other one's AcquireLock says HELD. On the same replica: both call the
 /// first endpoint, where the key has its home. Across replicas: one of them calls the second endpoint.
 ///
-/// Beside it, in the same rounds: ReleaseLock of a key that nobody waits for, which is one change of the store
-/// by way of the service; with --contact-points also a lightweight transaction sent straight to Cassandra.
-/// And from what all replicas count: what showed the waiting one that its turn had come.
+/// Beside it, in the same rounds: ReleaseLock of a key that nobody waits for, which with write-through is one change
+/// of the store by way of the service; with --contact-points also a lightweight transaction sent straight to
+/// Cassandra.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = super::EXIT_STATUS)]
 pub(super) struct HandoverArgs<P: Program> {
@@ -69,7 +69,7 @@ struct Report {
     same_replica: Option<PhaseRow>,
     /// Absent with one endpoint.
     across_replicas: Option<PhaseRow>,
-    /// What showed the waiting one its turn, in all rounds.
+    /// What the replicas did, in all rounds.
     did: Did,
     interrupted: bool,
 }

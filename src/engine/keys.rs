@@ -171,6 +171,14 @@ impl Slot {
         }
     }
 
+    /// Gives back the memory of what is empty: a lock that is held may be so for long.
+    pub fn shrink(&mut self) {
+        if self.calls.is_empty() {
+            self.calls.shrink_to_fit();
+        }
+        self.machine.shrink();
+    }
+
     /// Whether nobody works at it.
     fn is_idle(&self) -> bool {
         self.machine.is_idle() && self.is_free()

@@ -130,6 +130,7 @@ impl Replica {
     fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
         self.set_alarm(cell, &mut slot);
         self.note_waiters(cell, &mut slot);
+        slot.shrink();
         let is_forgettable = slot.is_forgettable();
         let is_removed = slot.removed;
         drop(slot);

@@ -145,7 +145,7 @@ pub enum EndedAs {
     Released,
     /// Ended otherwise.
     Lost(EndReason),
-    /// So long ago that the reason is no longer kept.
+    /// So long ago that the reason is no longer kept, or with the replica that served its key, before a row knew of it.
     NoLongerKept,
 }
 

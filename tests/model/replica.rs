@@ -124,14 +124,13 @@ impl World {
         }
     }
 
-    /// Who holds the key by the memory of this replica only is not sure of it any longer than the replica was.
+    /// Who was promised no more than this replica was sure of is not sure of the key any longer.
     fn volatile_is_lost(&mut self, r: usize) {
         if self.home() != Some(r) {
             return;
         }
         for client in &mut self.clients {
-            let seq = client.entry.map(|entry| entry.seq);
-            client.is_sure &= seq.is_some() && seq == self.row.kept;
+            client.is_sure &= client.is_durable;
         }
     }
 
@@ -174,7 +173,7 @@ impl World {
     fn client_hears(&mut self, setup: &Setup, c: usize, answer: Answer) {
         self.clients[c].calls += 1;
         match answer {
-            Answer::Held { entry, .. } => {
+            Answer::Held { entry, lease, .. } => {
                 let sure = |(other, client): (usize, &Client)| other != c && client.is_sure;
                 if self.clients.iter().enumerate().any(sure) {
                     self.truth.breaks(Broken::TwoHolders);
@@ -183,6 +182,7 @@ impl World {
                 self.truth.held(entry.seq.0, grant);
                 let client = &mut self.clients[c];
                 client.entry = Some(entry);
+                client.is_durable |= lease.promised_until.is_none();
                 client.is_sure = !client.session_ended
                     && !matches!(client.step, Step::Release)
                     && self.forced != Some(entry.seq);
@@ -199,16 +199,18 @@ impl World {
                 client.entry = Some(entry);
                 client.step = Step::Acquire;
             }
-            Answer::Value { value, .. } => {
+            Answer::Value { value, lease } => {
                 let client = &mut self.clients[c];
+                client.is_durable |= lease.promised_until.is_none();
                 let entry = client.entry.map(|e| (e.seq.0, e.grant.map_or(0, |g| g.0)));
                 client.step = client.after_get(setup);
                 if let Some((seq, grant)) = entry {
                     self.truth.read(seq, grant, value_of(value.as_ref()));
                 }
             }
-            Answer::Written { .. } => {
+            Answer::Written { lease } => {
                 let client = &mut self.clients[c];
+                client.is_durable |= lease.promised_until.is_none();
                 let grant = client.entry.and_then(|e| e.grant).map_or(0, |g| g.0);
                 self.truth.acknowledged(grant, client.value);
                 client.puts += 1;
@@ -251,6 +253,7 @@ impl World {
             // A waiter whose entry was lost with its home asks for another one.
             KeyError::Ended(EndedAs::NoLongerKept) if is_waiter => {
                 client.entry = None;
+                client.is_durable = false;
                 client.step = Step::Create;
             }
             KeyError::Ended(_) | KeyError::NeverIssued => {
@@ -288,6 +291,7 @@ impl Client {
             calls: self.calls,
             entry: None,
             is_sure: false,
+            is_durable: false,
             value: 0,
             may_be_written: false,
             session_ended: self.session_ended,

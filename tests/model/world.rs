@@ -142,6 +142,8 @@ pub struct Client {
     pub entry: Option<EntryRef>,
     /// It was answered HELD, and nothing since says otherwise.
     pub is_sure: bool,
+    /// It was promised more than its home was sure of (H7).
+    pub is_durable: bool,
     /// The value of its put, from its first try on.
     pub value: Value,
     /// A try of the put was of unknown outcome.
@@ -159,6 +161,7 @@ impl Client {
             calls: 0,
             entry: None,
             is_sure: false,
+            is_durable: false,
             value: 0,
             may_be_written: false,
             session_ended: false,

@@ -242,6 +242,12 @@ impl Holder {
         }
     }
 
+    pub fn shrink(&mut self) {
+        if self.queued.is_empty() {
+            self.queued = VecDeque::new();
+        }
+    }
+
     /// Whether no further critical call is taken.
     pub fn is_closing(&self) -> bool {
         let closes = matches!(self.phase, Phase::LastPut { .. });

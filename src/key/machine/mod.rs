@@ -183,6 +183,16 @@ impl Machine {
         matches!(self.role, Role::Serving(_)) && self.is_idle()
     }
 
+    /// Gives back the memory of lists that are empty.
+    pub fn shrink(&mut self) {
+        if self.backlog.is_empty() {
+            self.backlog = VecDeque::new();
+        }
+        if let Role::Serving(serving) = &mut self.role {
+            serving.shrink();
+        }
+    }
+
     /// The state of the key, where this replica is the home.
     pub fn state(&self) -> Option<&Arc<KeyState>> {
         match &self.role {

@@ -528,6 +528,20 @@ impl Serving {
         }
     }
 
+    pub fn shrink(&mut self) {
+        fn shrink<T>(list: &mut Vec<T>) {
+            if list.is_empty() {
+                *list = Vec::new();
+            }
+        }
+        shrink(&mut self.decided);
+        shrink(&mut self.asks);
+        shrink(&mut self.watchers);
+        shrink(&mut self.ios);
+        shrink(&mut self.detaching);
+        self.holder.iter_mut().for_each(Holder::shrink);
+    }
+
     /// What to tell a caller whose entry is no longer what it was.
     pub fn why_not(&self, entry: EntryRef) -> KeyError {
         match self.state.lookup(entry.seq, entry.tag) {

@@ -367,6 +367,34 @@ fn only_a_durable_holder_is_promised_more_than_its_home_is_sure_of() {
 }
 
 #[test]
+fn while_the_commit_that_makes_a_holder_durable_is_in_doubt_it_is_promised_no_more() {
+    let mut world = serving(1);
+    world.pass(KEEP_AFTER);
+    swap(&world.on(Event::Due));
+    let promised = |world: &mut World| {
+        let effects = world.calls(Call::Acquire {
+            entry: entry(1),
+            wait: false,
+            read_value: false,
+        });
+        match answers(&effects).pop() {
+            Some((_, Ok(Answer::Held { lease, .. }))) => (lease.durable, lease.promised_until),
+            other => panic!("{other:?}"),
+        }
+    };
+    let sure = Some(world.sure_until);
+    assert_eq!(promised(&mut world), (false, sure));
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    assert_eq!(promised(&mut world), (false, sure));
+    world.on(Event::Resume(PauseOf::Row));
+    let row = Arc::clone(world.row());
+    swap(&world.on(loaded(&row)));
+    assert_eq!(promised(&mut world), (false, sure));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    assert_eq!(promised(&mut world), (true, None));
+}
+
+#[test]
 fn a_key_that_was_given_long_ago_is_taken_over_where_memory_may_have_gone_beyond_its_row() {
     let world = serving(1);
     let row = Arc::clone(world.row());
