@@ -103,15 +103,9 @@ impl Drop for Creating {
         if !self.open {
             return;
         }
-        let (client, request) = (self.client.clone(), self.request.clone());
-        let (session, request_id) = (self.session.clone(), self.request_id);
+        let made_of = (self.request.clone(), self.session.clone(), self.request_id);
         let lease = self.lease.take();
-        Client::in_background(async move {
-            let created = client.create_lock_ref(&request, &session, request_id).await;
-            if let Ok(created) = created {
-                client.release_in_background(created.lock_ref, created.ttl, lease);
-            }
-        });
+        self.client.give_back_in_background(made_of, lease);
     }
 }
 

@@ -159,6 +159,7 @@ impl Lease {
 }
 
 /// What outlives a lease and learns of its end.
+#[derive(Clone)]
 pub(super) struct LeaseWatch(watch::Receiver<LeaseState>);
 
 /// How a lease stopped being kept alive.

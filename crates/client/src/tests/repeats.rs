@@ -367,3 +367,18 @@ async fn a_release_that_nobody_answers_is_not_waited_for_long_after_its_put_was_
     let most = world.client.options().timeout + secs(3);
     assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_unknown_outcome_is_given_back_though_a_limit_is_reached_meanwhile() {
+    let world = World::new();
+    world.fake.next("create", Act::LoseAnswer);
+    let full = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "full");
+    for _ in 0..5 {
+        world.fake.next("create", Act::Refuse(full.clone()));
+    }
+    let taken = world.client.enqueue("k").await;
+    assert!(matches!(taken, Err(CreateError::Limit(_))), "{taken:?}");
+    tokio::time::sleep(secs(20)).await;
+    assert_eq!(world.fake.count("release"), 1);
+    assert!(world.fake.state().queue.is_empty());
+}
