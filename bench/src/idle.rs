@@ -3,8 +3,8 @@
 use fermata_client::{Client, LockGuard, LockRequest, Session, SessionRequest};
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
-use futures_util::StreamExt as _;
 use futures_util::stream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -136,6 +136,26 @@ fn line(len: usize, what: &'static str) -> ProgressBar {
     line
 }
 
+/// Takes all locks, by their numbers and keys.
+async fn take_all<T, F>(
+    args: &IdleArgs,
+    take: impl Fn(usize, String) -> F,
+) -> Result<Vec<T>, ServiceError>
+where
+    F: Future<Output = Result<T, ServiceError>>,
+{
+    let progress = line(args.locks as usize, "locks taken");
+    let take = |number: u32| take(number as usize, format!("{}/{number}", args.key_prefix));
+    let taken = stream::iter(0..args.locks)
+        .map(take)
+        .buffer_unordered(AT_ONCE)
+        .inspect_ok(|_| progress.inc(1))
+        .try_collect()
+        .await;
+    progress.finish_and_clear();
+    taken
+}
+
 async fn take_by_calls(
     args: &IdleArgs,
     table: &str,
@@ -153,21 +173,12 @@ async fn take_by_calls(
         opened.extend(sessions.iter().cloned());
         kept.push(first.keep(sessions, ttl / 3));
     }
-    let progress = line(args.locks as usize, "locks taken");
     let sessions: &[String] = opened;
-    let take = |number: u32| {
-        let session = &sessions[number as usize % sessions.len()];
-        let key = format!("{}/{number}", args.key_prefix);
-        async move { first.create(table, &key, session, ttl).await }
-    };
-    let mut taking = stream::iter(0..args.locks)
-        .map(take)
-        .buffer_unordered(AT_ONCE);
-    while let Some(taken) = taking.next().await {
-        taken?;
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
+    take_all(args, |number, key| async move {
+        let session = &sessions[number % sessions.len()];
+        first.create(table, &key, session, ttl).await.map(drop)
+    })
+    .await?;
     Ok(kept)
 }
 
@@ -193,22 +204,13 @@ async fn take_guards(
         opened.push(session.id().to_owned());
         sessions.push(session);
     }
-    let progress = line(args.locks as usize, "locks taken");
-    let take = |number: u32| {
-        let session = &sessions[number as usize % sessions.len()];
-        let key = format!("{}/{number}", args.key_prefix);
-        session.lock(LockRequest::new(key).table(table))
-    };
-    let mut taking = stream::iter(0..args.locks)
-        .map(take)
-        .buffer_unordered(AT_ONCE);
-    let mut guards = Vec::with_capacity(args.locks as usize);
-    while let Some(taken) = taking.next().await {
-        guards.push(taken.map_err(|error| ServiceError::Library(error.to_string()))?);
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    Ok(guards)
+    let sessions = &sessions;
+    take_all(args, |number, key| async move {
+        let session = &sessions[number % sessions.len()];
+        let locked = session.lock(LockRequest::new(key).table(table)).await;
+        locked.map_err(|error| ServiceError::Library(error.to_string()))
+    })
+    .await
 }
 
 async fn measure(

@@ -102,7 +102,7 @@ impl Drop for Watching {
 impl Replica {
     fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
         self.keys
-            .cell(id, self.clock.boot())
+            .cell(id, || self.clock.boot())
             .ok_or(EngineError::Exhausted {
                 what: "active_keys_max",
                 limit: self.limits.active_keys_max as u64,

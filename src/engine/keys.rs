@@ -243,35 +243,41 @@ impl Keys {
     /// The cell of a key, made where there is none; `None` where there is no room: all that are known are in use.
     ///
     /// To find that takes a look at all of them, so for a while after that nobody does.
-    pub fn cell(&self, id: &Arc<KeyId>, now: Duration) -> Option<Arc<KeyCell>> {
+    pub fn cell(&self, id: &Arc<KeyId>, now: impl FnOnce() -> Duration) -> Option<Arc<KeyCell>> {
         let mut shard = self.shard(id);
         if let Some(cell) = shard.get(id) {
             return Some(Arc::clone(cell));
         }
-        let is_full = self.count() >= self.most;
-        if is_full && now < Duration::from_micros(self.full_until_us.load(Ordering::Relaxed)) {
-            return None;
-        }
-        if is_full && !self.forget_one(&mut shard) {
-            drop(shard);
-            // Few keys are allowed, or this shard has few: no two shards are locked at once.
-            if !self.forget_elsewhere() {
-                let pause =
-                    FULL_FOR_EACH.saturating_mul(self.count().try_into().unwrap_or(u32::MAX));
-                let until = now.saturating_add(pause).as_micros();
-                let until = u64::try_from(until).unwrap_or(u64::MAX);
-                self.full_until_us.store(until, Ordering::Relaxed);
+        if self.count() >= self.most {
+            let now = now();
+            if now < Duration::from_micros(self.full_until_us.load(Ordering::Relaxed)) {
                 return None;
             }
-            shard = self.shard(id);
-            if let Some(cell) = shard.get(id) {
-                return Some(Arc::clone(cell));
+            if !self.forget_one(&mut shard) {
+                drop(shard);
+                // Few keys are allowed, or this shard has few: no two shards are locked at once.
+                if !self.forget_elsewhere() {
+                    self.note_full(now);
+                    return None;
+                }
+                shard = self.shard(id);
+                if let Some(cell) = shard.get(id) {
+                    return Some(Arc::clone(cell));
+                }
             }
         }
         let cell = Arc::new(KeyCell::new(Arc::clone(id)));
         shard.insert(Arc::clone(id), Arc::clone(&cell));
         self.count.fetch_add(1, Ordering::Relaxed);
         Some(cell)
+    }
+
+    /// All keys are in use.
+    fn note_full(&self, now: Duration) {
+        let count = u32::try_from(self.count()).unwrap_or(u32::MAX);
+        let until = now.saturating_add(FULL_FOR_EACH.saturating_mul(count));
+        let until = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        self.full_until_us.store(until, Ordering::Relaxed);
     }
 
     /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
@@ -352,12 +358,13 @@ mod tests {
                 table: TableName::default_table(),
                 key: Key::parse(&format!("k{n}"), 64).unwrap(),
             });
-            let cell = keys.cell(&id, Duration::ZERO);
+            let cell = keys.cell(&id, || Duration::ZERO);
             assert!(cell.is_some(), "no room for key {n}");
             assert!(keys.count() <= 2);
         }
         assert_eq!(counters.forgotten_keys.load(Ordering::Relaxed), 198);
     }
+
     #[test]
     fn where_all_keys_are_in_use_room_is_not_looked_for_by_each_call() {
         let keys = Keys::new(1_000, Arc::default());
@@ -369,13 +376,16 @@ mod tests {
         };
         let now = Duration::from_secs(1);
         let cells: Vec<_> = (0..1_000)
-            .map(|n| keys.cell(&id(n), now).unwrap())
+            .map(|n| keys.cell(&id(n), || now).unwrap())
             .collect();
         let in_use: Vec<_> = cells.iter().map(|cell| cell.slot()).collect();
-        assert!(keys.cell(&id(1_000), now).is_none());
+        assert!(keys.cell(&id(1_000), || now).is_none());
         drop(in_use);
         // There is room again; but it was looked for just now.
-        assert!(keys.cell(&id(1_000), now + FULL_FOR_EACH).is_none());
-        assert!(keys.cell(&id(1_000), now + 1_000 * FULL_FOR_EACH).is_some());
+        assert!(keys.cell(&id(1_000), || now + FULL_FOR_EACH).is_none());
+        assert!(
+            keys.cell(&id(1_000), || now + 1_000 * FULL_FOR_EACH)
+                .is_some()
+        );
     }
 }

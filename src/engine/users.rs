@@ -72,6 +72,7 @@ mod tests {
         assert_eq!(after(&[("west", 15), ("east", 1), ("west", 15)]), None);
         assert_eq!(after(&[("west", 15), ("here", 1), ("west", 15)]), None);
     }
+
     #[test]
     fn a_key_that_had_to_be_fetched_stays_for_a_while() {
         let mut users = Users::default();

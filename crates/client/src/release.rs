@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tonic::Status;
 use uuid::Uuid;
 
-use super::answer::Created;
 use super::clock::sleep_until;
 use super::connect::Client;
 use super::fault::Fault;
@@ -27,43 +27,22 @@ impl Client {
         let client = self.clone();
         let ttl = request.ttl.unwrap_or(TTL_DEFAULT);
         Client::in_background(async move {
+            let timeout = client.options().timeout;
+            let (asked, request, session) = (&client, &request, &session);
+            let create = || async move {
+                let sent = SentWrite::default();
+                let created = asked.create_raw(request, session, request_id, &sent, timeout);
+                created.await
+            };
             let created = tokio::select! {
                 biased;
-                created = client.create_until_answered(&request, &session, request_id) => created,
+                created = until_answered(create) => created,
                 () = client.expired(lease.clone(), ttl) => None,
             };
             if let Some(created) = created {
                 client.release_in_background(created.lock_ref, created.ttl, lease);
             }
         });
-    }
-
-    async fn create_until_answered(
-        &self,
-        request: &LockRequest,
-        session: &str,
-        request_id: Uuid,
-    ) -> Option<Created> {
-        let mut backoff = Backoff::new();
-        loop {
-            let (sent, timeout) = (SentWrite::default(), self.options().timeout);
-            let created = self.create_raw(request, session, request_id, &sent, timeout);
-            let status = match created.await {
-                Ok(created) => return Some(created),
-                Err(status) => status,
-            };
-            match Fault::new(&status) {
-                // A limit says nothing of the entry that may be there.
-                Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
-                    tokio::time::sleep(backoff.next(error.retry_after)).await;
-                }
-                Fault::Ended(_)
-                | Fault::NotFound(_)
-                | Fault::Invalid(_)
-                | Fault::Denied(_)
-                | Fault::Superseded(_) => return None,
-            }
-        }
     }
 
     /// Releases an entry in the background. Tried until the server says what became of it, or the entry has ended by
@@ -76,9 +55,16 @@ impl Client {
     ) {
         let client = self.clone();
         Client::in_background(async move {
+            let timeout = client.options().timeout;
+            let (asked, lock_ref) = (&client, &lock_ref);
+            let release = || async move {
+                let sent = SentWrite::default();
+                let released = asked.release_raw(lock_ref, None, &sent, || 0, timeout);
+                released.await
+            };
             tokio::select! {
                 biased;
-                () = client.release_until_answered(&lock_ref) => {}
+                _ = until_answered(release) => {}
                 () = client.expired(session, ttl) => tracing::debug!("an entry was left to expire"),
             }
         });
@@ -94,25 +80,29 @@ impl Client {
             sleep_until(self.clock(), self.now().after(ttl)).await;
         }
     }
+}
 
-    async fn release_until_answered(&self, lock_ref: &str) {
-        let mut backoff = Backoff::new();
-        loop {
-            let timeout = self.options().timeout;
-            let sent = SentWrite::default();
-            let released = self.release_raw(lock_ref, None, &sent, || 0, timeout);
-            let Err(status) = released.await else {
-                return;
-            };
-            match Fault::new(&status) {
-                Fault::Ended(_) | Fault::NotFound(_) => return,
-                Fault::Invalid(error) | Fault::Denied(error) | Fault::Superseded(error) => {
-                    tracing::debug!(%error, "an entry is left to expire");
-                    return;
-                }
-                Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
-                    tokio::time::sleep(backoff.next(error.retry_after)).await;
-                }
+/// Repeats a call about an entry until it is answered; `None` where it is answered that there is no such entry, or that it
+/// cannot be asked about.
+async fn until_answered<T, F>(call: impl Fn() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let mut backoff = Backoff::new();
+    loop {
+        let status = match call().await {
+            Ok(answer) => return Some(answer),
+            Err(status) => status,
+        };
+        match Fault::new(&status) {
+            Fault::Ended(_) | Fault::NotFound(_) => return None,
+            Fault::Invalid(error) | Fault::Denied(error) | Fault::Superseded(error) => {
+                tracing::debug!(%error, "an entry is left to expire");
+                return None;
+            }
+            // A limit says nothing of the entry that may be there.
+            Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
+                tokio::time::sleep(backoff.next(error.retry_after)).await;
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::engine::api::{EngineError, Renewed};
 use crate::engine::replica::Replica;
 use crate::lock::SessionId;
 
-/// How long a call waits for the keeper of its session, where what that said before is not over.
+/// How long a call waits for the keeper of its session, where what that said before has not ended.
 const KEEPER_ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 
 impl Replica {
