@@ -71,6 +71,27 @@ fn a_create_in_doubt_is_sent_again_though_nobody_waits() {
 }
 
 #[test]
+fn a_create_in_doubt_stays_though_its_caller_learned_that_the_row_cannot_be_read() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let (call, effects) = world.call(create(new_entry(2)));
+    let (old, new) = swap(&effects);
+    world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    world.on(Event::Resume(PauseOf::Row));
+    let why: Reason = "down".into();
+    let effects = world.on(Event::Loaded(Err(Arc::clone(&why))));
+    let failed = KeyError::StoreUnavailable(why);
+    assert_eq!(answers(&effects), [(call, Err(failed.into()))]);
+    // Its seq is not given out again.
+    world.calls(create(new_entry(3)));
+    world.on(Event::Resume(PauseOf::Row));
+    assert_eq!(swap(&world.on(loaded(&old))), (old, new));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let (_, new) = swap(&effects);
+    let made: Vec<Uuid> = new.entries.iter().map(|e| e.request_id).collect();
+    assert_eq!(made, [1, 2, 3].map(Uuid::from_u128));
+}
+
+#[test]
 fn what_is_in_doubt_is_sent_again_as_it_was_whatever_was_decided_since() {
     let mut world = World::serving(&[new_entry(1)]);
     let (first, effects) = world.call(create(new_entry(2)));
