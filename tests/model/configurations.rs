@@ -126,6 +126,9 @@ fn searches() -> Vec<Setup> {
         Setup::new("a session ends").faults(|f| f.sessions = 1),
         Setup::new("a replica ends").faults(|f| f.ends = 1),
         Setup::new("memory is lost").faults(|f| f.memory_lost = 1),
+        Setup::new("two sections, the key is forgotten")
+            .sections(2)
+            .faults(|f| f.forgotten = 1),
         Setup::new("a call is given up").faults(|f| f.given_up = 1),
         Setup::new("a hand-over").faults(|f| f.hand_overs = 1),
         Setup::new("an unclaimed holder").faults(|f| f.unclaimed = 1),
@@ -241,6 +244,21 @@ fn write_back_searches() -> Vec<Setup> {
         Setup::new("write-back: memory is lost")
             .write_back()
             .faults(|f| f.memory_lost = 1),
+        Setup::new("write-back: two sections, the key is forgotten")
+            .write_back()
+            .sections(2)
+            .puts(0)
+            .faults(|f| f.forgotten = 1)
+            .bounded(STEPS_MAX),
+        Setup::new("write-back: three sections, the key is forgotten, a put of unknown outcome")
+            .write_back()
+            .clients(1)
+            .sections(3)
+            .faults(|f| {
+                f.forgotten = 1;
+                f.unknown_writes = 1;
+            })
+            .bounded(STEPS_MAX),
         Setup::new("write-back: a swap of unknown outcome")
             .write_back()
             .faults(|f| f.unknown_swaps = 1),

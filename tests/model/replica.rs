@@ -99,8 +99,13 @@ impl World {
     }
 
     /// A replica ends, or its machine loses its memory: who waits there learns nothing.
-    pub fn forget(&mut self, r: usize, stays: bool) {
+    pub fn lose(&mut self, r: usize, stays: bool) {
         self.volatile_is_lost(r);
+        self.forget(r, stays);
+    }
+
+    /// Drops the machine of a replica. To forget an idle key takes nothing from anybody (H11).
+    pub fn forget(&mut self, r: usize, stays: bool) {
         let replica = &mut self.replicas[r];
         replica.is_up = stays;
         replica.machine = Machine::new();

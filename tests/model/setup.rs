@@ -13,6 +13,8 @@ pub struct Faults {
     pub ends: u8,
     /// A replica loses what it knew of the key, and goes on.
     pub memory_lost: u8,
+    /// A replica forgets a key that nobody uses, to have room for others.
+    pub forgotten: u8,
     /// The session of a client ends.
     pub sessions: u8,
     /// A holder is found unclaimed.

@@ -59,6 +59,8 @@ pub enum Action {
     Ends(usize),
     /// A replica loses what it knew of the key.
     MemoryLost(usize),
+    /// A replica forgets the key, which nobody uses.
+    Forgets(usize),
     /// The session of a client ends.
     SessionEnds(usize),
     /// A replica learns of it.
@@ -182,6 +184,9 @@ impl World {
         if left.memory_lost > 0 {
             out.push(Action::MemoryLost(r));
         }
+        if is_home && left.forgotten > 0 && replica.machine.is_idle() {
+            out.push(Action::Forgets(r));
+        }
         let due = replica.machine.due(setup.commit);
         if is_home && due.is_some() && (left.unclaimed > 0 || self.is_first_nobodys(r)) {
             out.push(Action::Unclaimed(r));
@@ -210,6 +215,7 @@ impl World {
             | Action::WriteUnknown(_)
             | Action::Ends(_)
             | Action::MemoryLost(_)
+            | Action::Forgets(_)
             | Action::SessionEnds(_)
             | Action::HandOver(_)
             | Action::Force(_) => true,
@@ -276,6 +282,7 @@ impl World {
             Action::WriteUnknown(_) => &mut left.unknown_writes,
             Action::Ends(_) => &mut left.ends,
             Action::MemoryLost(_) => &mut left.memory_lost,
+            Action::Forgets(_) => &mut left.forgotten,
             Action::SessionEnds(_) => &mut left.sessions,
             Action::Unclaimed(_) => &mut left.unclaimed,
             Action::HandOver(_) => &mut left.hand_overs,
@@ -367,8 +374,9 @@ impl World {
                 self.replicas[r].pauses.retain(|other| *other != of);
                 self.event(setup, r, Event::Resume(of));
             }
-            Action::Ends(r) => self.forget(r, false),
-            Action::MemoryLost(r) => self.forget(r, true),
+            Action::Ends(r) => self.lose(r, false),
+            Action::MemoryLost(r) => self.lose(r, true),
+            Action::Forgets(r) => self.forget(r, true),
             Action::SessionEnds(c) => {
                 self.clients[c].session_ended = true;
                 self.clients[c].is_sure = false;
