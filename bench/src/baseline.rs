@@ -12,6 +12,17 @@ use super::program::{Program, StartReplica};
 enum Other {
     /// MUSIC's statements for a section
     Music,
+    /// The put of a section alone
+    Puts,
+}
+
+impl Other {
+    fn system(self) -> System {
+        match self {
+            Other::Music => System::Music,
+            Other::Puts => System::Puts,
+        }
+    }
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -21,11 +32,12 @@ pub(super) struct BaselineArgs<P: Program> {
     ///
     /// `music` is the sequence of statements that MUSIC needs for a section: the guard read at ONE, a transaction
     /// for the lockRef, a peek at ONE, the value read and written at QUORUM, a transaction that deletes the
-    /// lockRef. Its tables, music_…, are made in the keyspace that the settings for Cassandra name, and dropped in
+    /// lockRef. `puts` is one write of the value at QUORUM and nothing else, without a lock: the floor of a section
+    /// that puts a value. Their tables, music_…, are made in the keyspace that the settings for Cassandra name, and dropped in
     /// the end. Name the nodes that the service stores in: nobody checks that.
     ///
-    /// Three things favour it: its statements go from this process straight to Cassandra, with no service in
-    /// between (--in-process takes that away); what its published code sends beyond them is left out; and its keys
+    /// Three things favour them: its statements go from this process straight to Cassandra, with no service in
+    /// between (--in-process takes that away); what MUSIC's published code sends beyond them is left out; and their keys
     /// are new in each round.
     #[arg(long, value_name = "SYSTEM", value_enum, hide_possible_values = true)]
     baseline: Option<Other>,
@@ -51,6 +63,7 @@ pub(super) struct BaselineArgs<P: Program> {
 /// The other system, and how often.
 #[derive(Debug, Clone)]
 pub(super) struct Baseline {
+    pub(super) system: System,
     pub(super) cluster: CassandraOptions,
     pub(super) rounds: u32,
     /// Whether fermata's sections are done by a replica in this process.
@@ -69,13 +82,14 @@ pub(super) struct BaselineSettings {
 impl<P: Program> BaselineArgs<P> {
     /// `None` where only the service is measured.
     pub(super) fn baseline(&self) -> Result<Option<Baseline>, Failure> {
-        let Some(Other::Music) = self.baseline else {
+        let Some(other) = self.baseline else {
             return match self.program.is_given() {
                 false => Ok(None),
                 true => Err(Failure::usage("settings for Cassandra are for --baseline")),
             };
         };
         Ok(Some(Baseline {
+            system: other.system(),
             cluster: self.program.cassandra()?,
             rounds: self.rounds,
             in_process: self.in_process,
@@ -93,7 +107,7 @@ impl<P: Program> BaselineArgs<P> {
 impl Baseline {
     pub(super) fn settings(&self) -> BaselineSettings {
         BaselineSettings {
-            system: System::Music,
+            system: self.system,
             contact_points: self.cluster.contact_points.clone(),
             keyspace: self.cluster.keyspace.to_string(),
             rounds: self.rounds,

@@ -22,6 +22,7 @@ mod measure;
 mod music;
 mod program;
 mod progress;
+mod puts;
 mod report;
 mod rounds;
 mod rounds_table;
@@ -49,6 +50,7 @@ use self::keys::{KeyChoice, Keys};
 pub use self::music::Music;
 use self::music::MusicWorker;
 pub use self::program::{InProcess, Program, StartReplica};
+use self::puts::PutsWorker;
 use self::report::{DiskReport, Report, Run, Transport, millis};
 use self::rounds::{Comparison, alternate};
 use self::workload::{Caller, Form, Workload};
@@ -63,8 +65,10 @@ const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 e
 enum System {
     /// The service.
     Fermata,
-    /// The baseline.
+    /// A baseline: MUSIC's statements for a section.
     Music,
+    /// A baseline: the put of a section alone.
+    Puts,
 }
 
 impl System {
@@ -72,6 +76,7 @@ impl System {
         match self {
             System::Fermata => "fermata",
             System::Music => "music",
+            System::Puts => "puts",
         }
     }
 }
@@ -203,7 +208,7 @@ async fn measure_all(
     };
     let (tag, ..) = Uuid::new_v4().as_fields();
     let music = Arc::new(Music::make(&baseline.cluster, tag).await?);
-    let measured = measure_in_turns(plan, replica, baseline.rounds, &music, interrupt).await;
+    let measured = measure_in_turns(plan, replica, baseline, &music, interrupt).await;
     if let Err(fault) = music.drop_tables().await {
         eprintln!("fermata: the tables music_…_{tag:08x} could not be dropped: {fault}");
     }
@@ -214,7 +219,7 @@ async fn measure_all(
 async fn measure_in_turns(
     plan: &Plan,
     replica: Option<&InProcess>,
-    rounds: u32,
+    baseline: &Baseline,
     music: &Arc<Music>,
     interrupt: &mut Interrupt,
 ) -> Result<(Vec<Run>, Vec<Comparison>), BenchError> {
@@ -222,9 +227,9 @@ async fn measure_in_turns(
     for &workers in &plan.workers {
         let turn = async |system, round| match system {
             System::Fermata => measure_one(plan, replica, workers, interrupt).await,
-            System::Music => measure_music(plan, music, workers, round, interrupt).await,
+            other => measure_baseline(plan, other, music, (workers, round), interrupt).await,
         };
-        let turns = alternate(rounds, turn).await?;
+        let turns = alternate(baseline.system, baseline.rounds, turn).await?;
         comparisons.extend(Comparison::of(workers, &turns));
         runs.extend(turns);
         if runs.last().is_some_and(|run| run.interrupted) {
@@ -268,22 +273,31 @@ async fn measure_one(
     Ok(Run::new(workers, connections, outcome))
 }
 
-/// One run by MUSIC's statements.
-async fn measure_music(
+/// One run of the baseline.
+async fn measure_baseline(
     plan: &Plan,
+    system: System,
     music: &Arc<Music>,
-    workers: usize,
-    round: u32,
+    (workers, round): (usize, u32),
     interrupt: &mut Interrupt,
 ) -> Result<Run, BenchError> {
     // Every section leaves a tombstone in its key's queue, which a peek has to read past: with keys of its own
-    // no round pays for those before it.
+    // no round pays for those before it. Nor need the first put of a round be above those of the one before.
     let prefix = format!("{}/{workers}/{round}", plan.key_prefix);
     let keys = Keys::new(KeyChoice::Own, &prefix, workers, 0, 0.0);
     let workload = Arc::new(plan.workload(keys));
-    let hands =
-        std::iter::repeat_with(|| MusicWorker::new(Arc::clone(music), Arc::clone(&workload)));
-    let outcome = load::run(&workload, hands, workers, plan.span, interrupt).await?;
+    let shared = || (Arc::clone(music), Arc::clone(&workload));
+    let span = plan.span;
+    let outcome = match system {
+        System::Puts => {
+            let hands = std::iter::repeat_with(shared).map(|(m, w)| PutsWorker::new(m, w));
+            load::run(&workload, hands, workers, span, interrupt).await?
+        }
+        System::Music | System::Fermata => {
+            let hands = std::iter::repeat_with(shared).map(|(m, w)| MusicWorker::new(m, w));
+            load::run(&workload, hands, workers, span, interrupt).await?
+        }
+    };
     Ok(Run::new(workers, 1, outcome))
 }
 

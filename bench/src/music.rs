@@ -149,13 +149,18 @@ impl Worker for MusicWorker {
 
     /// Without the lock: nobody else has the key.
     async fn read(&mut self, key: usize) -> Result<u64, Failure> {
-        let value = self.music.get(self.workload.keys.name(key)).await;
-        let value = value.map_err(|fault| failed(Phase::Get, fault))?;
-        Ok(decode(&value.unwrap_or_default()))
+        read_counter(&self.music, self.workload.keys.name(key)).await
     }
 }
 
-fn failed(phase: Phase, fault: Fault) -> Failure {
+/// The counter of a key, read at QUORUM.
+pub(super) async fn read_counter(music: &Music, key: &str) -> Result<u64, Failure> {
+    let value = music.get(key).await;
+    let value = value.map_err(|fault| failed(Phase::Get, fault))?;
+    Ok(decode(&value.unwrap_or_default()))
+}
+
+pub(super) fn failed(phase: Phase, fault: Fault) -> Failure {
     let code = match fault {
         Fault::Refused(_) | Fault::NotStarted(_) => "NOT_STARTED",
         Fault::Unknown(_) => "UNKNOWN_OUTCOME",
@@ -167,7 +172,7 @@ fn failed(phase: Phase, fault: Fault) -> Failure {
     }
 }
 
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let since_1970 = since_1970.unwrap_or_default();
     i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)

@@ -6,17 +6,18 @@ use super::System;
 use super::measure::Phase;
 use super::report::{PhaseRow, Run, tenths, thousandths};
 
-/// Gives each system its turn in each round; who begins changes from round to round, so that a machine that gets warm,
+/// Gives the service and this other one their turns in each round; who begins changes from round to round, so that a machine that gets warm,
 /// or slow, favours neither. Ends early after a run that was interrupted.
 pub(super) async fn alternate<E>(
+    other: System,
     rounds: u32,
     mut turn: impl AsyncFnMut(System, u32) -> Result<Run, E>,
 ) -> Result<Vec<Run>, E> {
     let mut runs = Vec::new();
     for round in 1..=rounds {
         let order = match round % 2 {
-            1 => [System::Fermata, System::Music],
-            _ => [System::Music, System::Fermata],
+            1 => [System::Fermata, other],
+            _ => [other, System::Fermata],
         };
         for system in order {
             let run = turn(system, round).await?;
@@ -77,6 +78,7 @@ impl Comparison {
     /// Compares the runs with one number of workers; `None` where no round was completed.
     pub(super) fn of(workers: usize, runs: &[Run]) -> Option<Comparison> {
         let (ours, others): (Vec<_>, Vec<_>) = runs.chunks(2).filter_map(pair).unzip();
+        let baseline = others.first()?.system;
         let both = ours.iter().zip(&others);
         let ratios: Option<Vec<f64>> = both
             .map(|(ours, other)| (other.sections > 0).then(|| exact(ours) / exact(other)))
@@ -85,7 +87,7 @@ impl Comparison {
             workers,
             rounds: ours.len(),
             fermata: Side::of(System::Fermata, runs, &ours)?,
-            baseline: Side::of(System::Music, runs, &others)?,
+            baseline: Side::of(baseline, runs, &others)?,
             ratio: ratios.and_then(|ratios| Spread::of(ratios, thousandths)),
         })
     }
@@ -185,10 +187,10 @@ pub(super) mod tests {
             Ok::<_, Infallible>(match (system, round) {
                 (System::Fermata, _) => run(120, 8),
                 (System::Music, 1) => run(50, 20),
-                (System::Music, _) => run(100, 10 * u64::from(round)),
+                (_, _) => run(100, 10 * u64::from(round)),
             })
         };
-        alternate(3, turn).await.unwrap()
+        alternate(System::Music, 3, turn).await.unwrap()
     }
 
     #[tokio::test]
@@ -212,9 +214,9 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn an_error_or_an_interruption_ends_the_turns() {
-        let failed = alternate(3, async |system, _| match system {
+        let failed = alternate(System::Puts, 3, async |system, _| match system {
             System::Fermata => Ok(run(1, 1)),
-            System::Music => Err("gone"),
+            _ => Err("gone"),
         });
         assert_eq!(failed.await.unwrap_err(), "gone");
 
@@ -226,7 +228,7 @@ pub(super) mod tests {
                 ..run(10, 1)
             })
         };
-        let runs = alternate(3, turn).await.unwrap();
+        let runs = alternate(System::Music, 3, turn).await.unwrap();
         assert_eq!(runs.len(), 3);
         let compared = Comparison::of(16, &runs).unwrap();
         assert_eq!(compared.rounds, 1, "the second one was cut short");
