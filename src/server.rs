@@ -3,7 +3,7 @@
 //!
 //! Stopping takes these steps: health says NOT_SERVING, no connection is accepted and streams end, the engine ends its
 //! waits, open calls are answered, and what is left after a grace period is cut off. What follows is in cli/serve.rs: keys
-//! are handed over, the row says `stopped`, and the store is closed.
+//! are handed over, the row says `stopped` unless a lock that only memory knows is left (H7), and the store is closed.
 
 mod connection;
 mod handshake;

@@ -13,7 +13,8 @@ use crate::lock::KeyId;
 
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
-/// How long that may take in all, whatever the time to stop: what is left is taken over by the others.
+/// How long that may take in all, whatever the time to stop: the others take over what is left, of which a lock that only
+/// memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 
 /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as `within`

@@ -102,7 +102,8 @@ impl Engine {
         Ok(())
     }
 
-    /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone. To
+    /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone, unless a
+    /// lock is left that only its memory knows: then they wait for the replica TTL (H7). To
     /// be called last, when all calls were answered: from here on nothing is. Keys have half of `within`, so that the word to
     /// the others has the rest; more is not waited for here.
     pub async fn leave(&self, within: Duration) {

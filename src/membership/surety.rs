@@ -6,7 +6,7 @@
 //!   announced ─┴──► Sure ──► Silent ──► Sure, under the next life
 //!                    │  90 % of the TTL    │  its own swap of life was applied
 //!                    └──────┬──────────────┘
-//!                           ▼ its row is missing, down, stopped, of a higher life, or ahead of its heartbeats
+//!                           ▼ its row is missing, down, stopped, of another life, or ahead of its heartbeats
 //!                         Fenced: for good
 //! ```
 //!

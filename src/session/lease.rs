@@ -138,7 +138,7 @@ impl Lease {
         }
     }
 
-    /// Ends it if nothing was heard for its TTL. True if it has ended now.
+    /// Ends it if nothing was heard for its TTL, or its grace has passed. True if it has ended now.
     pub fn expire(&mut self, now: Observed) -> bool {
         if self.expires(now) <= now {
             self.ended = true;

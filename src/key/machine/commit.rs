@@ -1,5 +1,6 @@
 //! Commits of what was decided: one at a time, each a copy of what the home knows, as far as the row is to have it. One
-//! whose outcome is not known is sent again as it is until a later version is known; it never changes what was decided (I6, H5).
+//! whose outcome is not known is looked up by a read and, where that shows the version before, sent again as it is, until a
+//! later version is known; it never changes what was decided (I6, H5).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -262,7 +262,7 @@ impl Serving {
         is_empty && is_quiet && self.row.sent().is_none()
     }
 
-    /// When the holder is to become durable: a while after it was told that it holds the key.
+    /// When the holder is to become durable: a while after it was told that it holds the key (H5).
     pub fn keep_at(&self, commit: CommitRules) -> Option<Observed> {
         let since = self.holder.as_ref()?.in_use_since?;
         match commit.mode {

@@ -138,8 +138,9 @@ impl Machine {
         self.backlog.iter().any(|queued| given(&queued.call))
     }
 
-    /// Whether the home of this row, if it has one, is gone, and somebody wants this replica to be the next. Where there is
-    /// none, whoever is asked takes the key; that calls come where names rank is advice (H8).
+    /// Whether somebody wants this replica to be the next home of this row. Whoever asks by `TakeOver` has found the home
+    /// that it names down or stopped (`declare_down` in membership/declare.rs). Where there is none, whoever is asked takes the
+    /// key; that calls come where names rank is advice (H8).
     fn may_take_over(&self, cx: &Context<'_>, state: &KeyState) -> bool {
         let calls = || self.backlog.iter().map(|queued| &queued.call);
         match state.home {

@@ -10,8 +10,7 @@ use crate::store::SessionRow;
 
 impl SessionTable {
     /// This replica keeps a session from here on, with a full TTL; what lives by it stays. False if it has gone to another
-    /// keeper since that row was written, or has ended. What was reserved is given up once it is kept: not before the guard of the
-    /// table, which it takes, is.
+    /// keeper since that row was written, or has ended. The room that was reserved for it is given up at the end of this call.
     pub fn keep(&self, row: &SessionRow, now: Observed, _reserved: Reservation<'_>) -> bool {
         let mut inner = self.inner();
         let id = row.id;
