@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::decided::RestsOn;
 use super::event::{CallError, Effect, KeyError, Reason, Report, SwapOutcome, fail};
-use super::holder::{Holder, Phase};
+use super::holder::Phase;
 use super::serving::{Ask, Io, Serving};
 use super::{Machine, Role, Turn};
 use crate::key::{Command, CommitMode, KeyState, NextRow, Reserve, Survivors, WritesOfHolder};
@@ -207,8 +207,8 @@ impl Serving {
             CommitMode::WriteThrough => return self.changed.then_some(Survivors::All),
             CommitMode::WriteBack(reserve) => reserve,
         };
+        let keep = self.is_to_keep(cx);
         let volatile = self.pace.volatile(cx.now, cx.commit.keep_after);
-        let keep = self.is_to_keep(cx) || (volatile <= 1 && self.is_grant_awaited());
         let is_wanted = !self.decided.is_empty()
             || !self.detaching.is_empty()
             || self.is_holder_waiting()
@@ -236,16 +236,6 @@ impl Serving {
     fn is_holder_waiting(&self) -> bool {
         let waits = |phase: &Phase| matches!(phase, Phase::Granting | Phase::Extending(_));
         self.holder.as_ref().is_some_and(|h| waits(&h.phase))
-    }
-
-    /// Whether somebody asked for the key whom only a commit can grant it to. Where keys are held for long, that commit makes
-    /// the holder durable as well, and saves the one that would do it a little later.
-    fn is_grant_awaited(&self) -> bool {
-        let waits = |h: &&Holder| matches!(h.phase, Phase::Granting);
-        let Some(holder) = self.holder.as_ref().filter(waits) else {
-            return false;
-        };
-        self.asks.iter().any(|ask| ask.seq == holder.seq)
     }
 
     /// Whether half of what is reserved is used.

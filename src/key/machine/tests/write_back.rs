@@ -97,43 +97,11 @@ fn nobody_is_granted_the_key_before_the_end_of_a_durable_holder_is_committed() {
     let (give, effects) = world.call(release(held(1, NOW_US)));
     assert_eq!(answers(&effects), []);
     let (_, row) = swap(&effects);
-    assert_eq!(row.position(Seq(1)), None);
+    assert_eq!((row.kept, row.position(Seq(1))), (None, None));
     assert!(row.reserved.volatile_end > Seq(2));
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let answered: Vec<CallId> = answers(&effects).iter().map(|(call, _)| *call).collect();
     assert_eq!(answered, [give, wait]);
-}
-
-#[test]
-fn where_keys_are_held_for_long_the_commit_that_ends_a_holder_makes_the_next_one_durable() {
-    let mut world = kept(3);
-    world.call(acquire(2));
-    let (_, row) = swap(&world.calls(release(held(1, NOW_US))));
-    assert_eq!(
-        (row.kept, row.reserved.volatile_end),
-        (Some(Seq(2)), Seq(3))
-    );
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    world.pass(KEEP_AFTER);
-    assert!(!world.on(Event::Due).iter().any(is_swap));
-    // But not one whom nobody waits for: it may never be claimed.
-    let effects = world.calls(release(held(2, NOW_US + 4)));
-    assert_eq!(swap(&effects).1.kept, None);
-}
-
-#[test]
-fn where_holders_follow_each_other_fast_the_commit_that_ends_one_leaves_the_next_one_volatile() {
-    let mut world = serving(20);
-    for n in 1..10 {
-        world.calls(release(held(n, NOW_US + 4 * (n - 1))));
-        world.calls(acquire(n + 1));
-    }
-    world.pass(KEEP_AFTER);
-    swap(&world.on(Event::Due));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    world.call(acquire(11));
-    let (_, row) = swap(&world.calls(release(held(10, NOW_US + 4 * 9))));
-    assert_eq!(row.kept, None);
 }
 
 #[test]
