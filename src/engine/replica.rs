@@ -80,8 +80,7 @@ const ALONE_PROMISE: Duration = Duration::from_secs(1);
 /// So many on their way make it twice as long.
 const COMMITS_AT_ONCE: u64 = 64;
 
-/// How long after it was told a holder becomes durable at the latest (H5), where a commit takes so long and so many are on
-/// their way.
+/// How long after it was told a holder becomes durable (H5), where a commit takes so long and so many are on their way.
 fn keep_after(commit: Duration, open: u64) -> Duration {
     let usual = KEEP_AFTER.max(commit.saturating_mul(4));
     let more = u32::try_from(open / COMMITS_AT_ONCE).unwrap_or(u32::MAX);

@@ -42,7 +42,7 @@ impl<'a> Context<'a> {
 pub struct CommitRules {
     /// Before it is answered, or later.
     pub mode: CommitMode,
-    /// With write-back: a holder becomes durable so long after it was told that it holds the key, at the latest.
+    /// With write-back: a holder becomes durable so long after it was told that it holds the key.
     pub keep_after: Duration,
 }
 
