@@ -107,6 +107,21 @@ struct LoadArgs {
     #[arg(long, value_name = "SPAN", default_value = "0s")]
     hold: Span,
 
+    /// So many sections a second in all, whether the ones before have ended or not: an open loop
+    ///
+    /// They are due at equal distances, and how long one took counts from when it was due: a stall makes all slow that
+    /// came meanwhile. --workers says how many may be in flight; what was due and found none free before the end is counted as
+    /// not begun. Without a rate the loop is closed: a worker begins a section when its last one ends.
+    #[arg(long, value_name = "N", value_parser = parse_rate)]
+    rate: Option<f64>,
+
+    /// Find the highest rate at which 99.9 % of the sections take less than this
+    ///
+    /// Each rate that is tried is a run of its own: the first is --rate, or 100, then twice as much until one is too high, then
+    /// the middle, to within a twentieth.
+    #[arg(long, value_name = "SPAN")]
+    p999_below: Option<Span>,
+
     /// How long to measure
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     duration: Span,
@@ -162,6 +177,8 @@ pub(super) struct Plan {
     pub(super) value_bytes: usize,
     pub(super) span: load::Span,
     pub(super) disk_probe: Option<PathBuf>,
+    /// Where the highest rate is looked for: what 99.9 % of the sections must stay under.
+    pub(super) p999_below: Option<Duration>,
     /// Sections of the full form or the short one, on own keys only.
     pub(super) baseline: Option<Baseline>,
 }
@@ -197,6 +214,12 @@ impl<P: Program> Args<P> {
                 "--hold is not for --baseline, whose sections hold for no longer than their calls take",
             ));
         }
+        let is_open = load.rate.is_some() || load.p999_below.is_some();
+        if baseline.is_some() && is_open {
+            return Err(Failure::usage(
+                "--rate and --p999-below are not for --baseline, whose workers begin a section when their last one ends",
+            ));
+        }
         if replica.is_some() && remote.names_endpoints() {
             return Err(Failure::usage(
                 "--endpoint names a server, and --in-process calls none: leave one of them out",
@@ -222,7 +245,9 @@ impl<P: Program> Args<P> {
             span: load::Span {
                 warm_up: load.warm_up.duration(),
                 duration: load.duration.duration(),
+                rate: load.rate,
             },
+            p999_below: load.p999_below.map(Span::duration),
             disk_probe: load.disk_probe,
             baseline,
         };
@@ -247,6 +272,13 @@ fn parse_value_size(text: &str) -> Result<usize, String> {
         _ => Err(format!(
             "it must be a number of bytes, {VALUE_BYTES_MIN} or more"
         )),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.001..=1_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("it must be a number of sections a second from 0.001 to 1000000".to_owned()),
     }
 }
 

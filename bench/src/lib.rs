@@ -8,6 +8,7 @@
 //! Cassandra and a replica in its own process, is a [`Program`].
 
 mod args;
+mod arrivals;
 mod baseline;
 mod connect;
 mod counters;
@@ -33,6 +34,7 @@ mod tests;
 mod workload;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fermata_cassandra::Fault;
 use fermata_command::output::{Format, print_text};
@@ -41,6 +43,7 @@ use uuid::Uuid;
 
 pub use self::args::Args;
 use self::args::{Plan, What};
+use self::arrivals::Search;
 use self::baseline::Baseline;
 use self::connect::{ConnectError, Connected, connect, connections_for};
 use self::counters::Counters;
@@ -51,13 +54,16 @@ pub use self::music::Music;
 use self::music::MusicWorker;
 pub use self::program::{InProcess, Program, StartReplica};
 use self::puts::PutsWorker;
-use self::report::{DiskReport, Report, Run, Transport, millis};
+use self::report::{DiskReport, HighestRate, Report, Run, Transport, millis, tenths};
 use self::rounds::{Comparison, alternate};
 use self::workload::{Caller, Form, Workload};
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
     sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
     probed; 78 the settings for Cassandra are not valid.";
+
+/// The rate that the search for the highest one begins with, unless one is given: sections a second.
+const FIRST_RATE: f64 = 100.0;
 
 /// Whose sections are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -169,7 +175,16 @@ async fn measure_by(
         Some(directory) => Some((directory, disk::probe(directory).await?)),
         None => None,
     };
-    let (runs, comparisons) = measure_all(plan, replica, interrupt).await?;
+    let (runs, comparisons, highest_rates) = match plan.p999_below {
+        Some(bound) => {
+            let (runs, found) = find_rates(plan, replica, bound, interrupt).await?;
+            (runs, Vec::new(), found)
+        }
+        None => {
+            let (runs, comparisons) = measure_all(plan, replica, interrupt).await?;
+            (runs, comparisons, Vec::new())
+        }
+    };
     let disk = match before {
         Some((directory, before)) => Some(DiskReport {
             directory: directory.display().to_string(),
@@ -181,9 +196,14 @@ async fn measure_by(
     let counted = plan.form != Form::Lock;
     Ok(Report {
         settings: plan.settings(),
-        clean: runs.iter().all(|run| run.is_clean(counted)),
+        // A rate that is too high may bring errors; to be lost nothing may.
+        clean: match plan.p999_below {
+            Some(_) => runs.iter().all(|run| run.is_exact() || !counted),
+            None => runs.iter().all(|run| run.is_clean(counted)),
+        },
         runs,
         comparisons,
+        highest_rates,
         disk,
     })
 }
@@ -197,7 +217,7 @@ async fn measure_all(
     let Some(baseline) = &plan.baseline else {
         let mut runs = Vec::new();
         for &workers in &plan.workers {
-            let run = measure_one(plan, replica, workers, interrupt).await?;
+            let run = measure_one(plan, replica, (workers, plan.span), interrupt).await?;
             let interrupted = run.interrupted;
             runs.push(run);
             if interrupted {
@@ -226,7 +246,7 @@ async fn measure_in_turns(
     let (mut runs, mut comparisons) = (Vec::new(), Vec::new());
     for &workers in &plan.workers {
         let turn = async |system, round| match system {
-            System::Fermata => measure_one(plan, replica, workers, interrupt).await,
+            System::Fermata => measure_one(plan, replica, (workers, plan.span), interrupt).await,
             other => measure_baseline(plan, other, music, (workers, round), interrupt).await,
         };
         let turns = alternate(baseline.system, baseline.rounds, turn).await?;
@@ -239,11 +259,42 @@ async fn measure_in_turns(
     Ok((runs, comparisons))
 }
 
+/// For each number of workers the highest rate at which 99.9 % of the sections stay under the bound, with the run of each rate
+/// that was tried.
+async fn find_rates(
+    plan: &Plan,
+    replica: Option<&InProcess>,
+    p999_below: Duration,
+    interrupt: &mut Interrupt,
+) -> Result<(Vec<Run>, Vec<HighestRate>), BenchError> {
+    let (mut runs, mut found) = (Vec::new(), Vec::new());
+    for &workers in &plan.workers {
+        let mut search = Search::default();
+        let mut next = Some(plan.span.rate.unwrap_or(FIRST_RATE));
+        while let Some(rate) = next {
+            let span = load::Span {
+                rate: Some(rate),
+                ..plan.span
+            };
+            let run = measure_one(plan, replica, (workers, span), interrupt).await?;
+            let (interrupted, in_time) = (run.interrupted, run.is_in_time(p999_below));
+            runs.push(run);
+            if interrupted {
+                return Ok((runs, found));
+            }
+            next = search.next(rate, in_time);
+        }
+        let rate = search.served().map(tenths);
+        found.push(HighestRate { workers, rate });
+    }
+    Ok((runs, found))
+}
+
 /// One run, on connections of its own where it takes any.
 async fn measure_one(
     plan: &Plan,
     replica: Option<&InProcess>,
-    workers: usize,
+    (workers, span): (usize, load::Span),
     interrupt: &mut Interrupt,
 ) -> Result<Run, BenchError> {
     let (clients, connections) = match replica {
@@ -269,8 +320,11 @@ async fn measure_one(
     let workload = Arc::new(plan.workload(keys));
     let clients: Arc<[Connected]> = clients.into();
     let callers = (0..).map(|number| Caller::new(&clients, number, Arc::clone(&workload)));
-    let outcome = load::run(&workload, callers, workers, plan.span, interrupt).await?;
-    Ok(Run::new(workers, connections, outcome))
+    let outcome = load::run(&workload, callers, workers, span, interrupt).await?;
+    Ok(Run {
+        rate: span.rate.map(tenths),
+        ..Run::new(workers, connections, outcome)
+    })
 }
 
 /// One run of the baseline.
@@ -334,7 +388,11 @@ impl Plan {
             hold_ms: millis(self.hold),
             warm_up_ms: millis(self.span.warm_up),
             duration_ms: millis(self.span.duration),
-            load_loop: "closed",
+            load_loop: match self.span.rate.or(self.p999_below.map(|_| FIRST_RATE)) {
+                Some(_) => "open",
+                None => "closed",
+            },
+            p999_below_ms: self.p999_below.map(millis),
             baseline: self.baseline.as_ref().map(Baseline::settings),
         }
     }

@@ -1,8 +1,12 @@
 //! One run: so many workers, for so long.
 //!
-//! The load is a closed loop: a worker begins a section when its last one ends. What is measured is
+//! The load is a closed loop, unless a rate is given: a worker begins a section when its last one ends. What is measured is
 //! every section that began after the warm-up, to its end, however late: a stall of the server shows in
 //! the highest latencies and in the rate, but as no more slow sections than there are workers.
+//!
+//! With a rate it is an open loop: sections are due at equal distances, and a worker that is free begins the next one that is due.
+//! How long a section took counts from when it was due, so all that came during a stall are slow. Those that were due and had
+//! not begun at the end are counted, and not measured.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +17,10 @@ use hdrhistogram::CreationError;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
+use super::arrivals::Arrivals;
 use super::counters::CounterCheck;
 use super::interrupt::Interrupt;
-use super::measure::{Failure, Measured};
+use super::measure::{Failure, Measured, Phase};
 use super::progress::Progress;
 use super::workload::{Form, Worker, Workload};
 
@@ -26,11 +31,13 @@ const SHOW_EVERY: Duration = Duration::from_millis(250);
 /// How many counters are read at once after the run.
 const READERS: usize = 64;
 
-/// How long a run takes.
+/// How long a run takes, and how fast it is to be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
+    /// Sections a second of all workers together; `None`: as fast as they are answered.
+    pub(super) rate: Option<f64>,
 }
 
 /// What came of a run.
@@ -41,6 +48,8 @@ pub(super) struct Outcome {
     pub(super) measured: Measured,
     /// Workers whose last section did not end in time.
     pub(super) unfinished: usize,
+    /// Sections that were due and for which no worker was free before the end.
+    pub(super) not_begun: u64,
     /// `None` where there are no counters, or they were not read.
     pub(super) check: Option<CounterCheck>,
     /// Ended early by Ctrl-C.
@@ -51,6 +60,7 @@ pub(super) struct Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     stop: AtomicBool,
+    begun: AtomicU64,
     pub(super) sections: AtomicU64,
     pub(super) errors: AtomicU64,
 }
@@ -70,6 +80,7 @@ pub(super) async fn run<W: Worker>(
     let patience = workload.ttl + workload.call_within;
 
     let seen = Arc::new(Seen::default());
+    let arrivals = span.rate.map(|rate| Arc::new(Arrivals::new(start, rate)));
     let mut tasks = JoinSet::new();
     let mut measured = Vec::new();
     for (number, worker) in hands.clone().take(workers).enumerate() {
@@ -80,6 +91,7 @@ pub(super) async fn run<W: Worker>(
             number,
             own,
             Arc::clone(&seen),
+            arrivals.clone(),
             measure_from..end,
         ));
     }
@@ -115,6 +127,9 @@ pub(super) async fn run<W: Worker>(
         all.add(&own.lock().unwrap_or_else(PoisonError::into_inner));
     }
     let unfinished = workers - ended;
+    let interrupted = seen.stop.load(Relaxed);
+    let due = arrivals.filter(|_| !interrupted).map(|a| a.until(end));
+    let not_begun = due.map_or(0, |due| due.saturating_sub(seen.begun.load(Relaxed)));
     let mut check = None;
     if workload.form != Form::Lock && unfinished == 0 {
         check = check_counters(workload, hands, &mut all, interrupt).await;
@@ -123,8 +138,9 @@ pub(super) async fn run<W: Worker>(
         elapsed,
         measured: all,
         unfinished,
+        not_begun,
         check,
-        interrupted: seen.stop.load(Relaxed),
+        interrupted,
     })
 }
 
@@ -134,20 +150,32 @@ async fn work(
     number: usize,
     measured: Arc<Mutex<Measured>>,
     seen: Arc<Seen>,
+    arrivals: Option<Arc<Arrivals>>,
     measure: std::ops::Range<Instant>,
 ) {
     loop {
+        let due = arrivals.as_ref().map(|arrivals| arrivals.next());
+        if let Some(due) = due {
+            sleep_until(due.min(measure.end)).await;
+        }
         let begun = Instant::now();
         if begun >= measure.end || seen.stop.load(Relaxed) {
             return;
         }
+        seen.begun.fetch_add(1, Relaxed);
+        let due = due.unwrap_or(begun);
+        let waited = begun.saturating_duration_since(due);
         let key = worker.pick(number);
         let done = worker.section(key).await;
         {
             let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
-            if begun >= measure.start {
+            if due >= measure.start {
                 for (phase, took) in worker.times() {
-                    measured.record(*phase, *took);
+                    let took = match phase {
+                        Phase::Section => *took + waited,
+                        _ => *took,
+                    };
+                    measured.record(*phase, took);
                 }
             }
             if let Err(failure) = &done {

@@ -23,10 +23,20 @@ pub(super) struct Report {
     pub(super) runs: Vec<Run>,
     /// One for each number of workers, where there is a baseline.
     pub(super) comparisons: Vec<Comparison>,
+    /// One for each number of workers, where the highest rate was looked for.
+    pub(super) highest_rates: Vec<HighestRate>,
     /// Where the disk was probed.
     pub(super) disk: Option<DiskReport>,
     /// No errors, nothing unfinished, and every counter exact.
     pub(super) clean: bool,
+}
+
+/// The highest rate at which 99.9 % of the sections took less than was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct HighestRate {
+    pub(super) workers: usize,
+    /// In sections a second; absent where none was low enough.
+    pub(super) rate: Option<f64>,
 }
 
 /// What the runs have in common.
@@ -50,11 +60,19 @@ pub(super) struct Settings {
     pub(super) hold_ms: u64,
     pub(super) warm_up_ms: u64,
     pub(super) duration_ms: u64,
-    /// Always `closed`: a worker begins a section when its last one ends.
+    /// `closed`: a worker begins a section when its last one ends; `open`: they come at a rate.
     #[serde(rename = "loop")]
     pub(super) load_loop: &'static str,
+    /// Where the highest rate was looked for: under which 99.9 % of the sections were to stay.
+    pub(super) p999_below_ms: Option<u64>,
     /// Absent where only fermata is measured.
     pub(super) baseline: Option<BaselineSettings>,
+}
+
+impl Settings {
+    pub(super) fn is_open(&self) -> bool {
+        self.load_loop == "open"
+    }
 }
 
 /// Which way the calls of fermata's sections went.
@@ -89,6 +107,10 @@ pub(super) struct Run {
     pub(super) errors_by_code: Vec<ErrorRow>,
     /// Workers whose last section was cut off.
     pub(super) unfinished: usize,
+    /// The rate that was asked for, in sections a second; absent of a closed loop.
+    pub(super) rate: Option<f64>,
+    /// Sections that were due at that rate and had not begun at the end: they are in no percentile.
+    pub(super) not_begun: u64,
     /// Ended early by Ctrl-C.
     pub(super) interrupted: bool,
     /// Absent where nothing is written, or the counters were not read.
@@ -152,9 +174,27 @@ impl Run {
             errors: errors_by_code.iter().map(|row| row.count).sum(),
             errors_by_code,
             unfinished: outcome.unfinished,
+            rate: None,
+            not_begun: outcome.not_begun,
             interrupted: outcome.interrupted,
             counter_check: outcome.check,
         }
+    }
+
+    /// Whether it was done at its rate, 99.9 % of the sections within this time and without an error.
+    pub(super) fn is_in_time(&self, p999_below: Duration) -> bool {
+        let sections = self
+            .phases
+            .iter()
+            .find(|row| row.phase == Phase::Section.name());
+        let in_time = sections.is_some_and(|row| u128::from(row.p999_us) < p999_below.as_micros());
+        in_time && self.not_begun == 0 && self.unfinished == 0 && self.errors == 0
+    }
+
+    /// Whether the counters were read, and every one is as it must be.
+    pub(super) fn is_exact(&self) -> bool {
+        let check = self.counter_check.as_ref();
+        check.is_some_and(CounterCheck::is_exact)
     }
 
     /// Whether nothing went wrong; `counted` if the counters must have been read.
@@ -224,6 +264,7 @@ pub(super) mod tests {
             elapsed: Duration::from_secs(10),
             measured,
             unfinished: 0,
+            not_begun: 0,
             check: Some(CounterCheck::default()),
             interrupted: false,
         }

@@ -175,6 +175,7 @@ pub(super) mod tests {
             elapsed: Duration::from_secs(1),
             measured,
             unfinished: 0,
+            not_begun: 0,
             check: None,
             interrupted: false,
         };

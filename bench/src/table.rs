@@ -31,11 +31,18 @@ pub(super) fn text(report: &Report) -> String {
             let _ = writeln!(out, "  {when}: {}", probed(disk));
         }
     }
-    out.push_str(
-        "\nClosed loop: a worker begins a section when its last one ends. So a stall of\n\
-         the server shows in the highest latencies and in the rate, but as no more slow\n\
-         sections than there are workers.\n",
-    );
+    out.push_str(match report.settings.is_open() {
+        false => {
+            "\nClosed loop: a worker begins a section when its last one ends. So a stall of\n\
+             the server shows in the highest latencies and in the rate, but as no more slow\n\
+             sections than there are workers.\n"
+        }
+        true => {
+            "\nOpen loop: sections are due at equal distances, and how long one took counts\n\
+             from then. So a stall of the server makes all slow that came meanwhile. The\n\
+             times of its calls count from when they were made.\n"
+        }
+    });
     out
 }
 
@@ -56,16 +63,33 @@ fn runs(report: &Report) -> String {
     for run in &report.runs {
         let _ = writeln!(
             out,
-            "\n{}, {}: {:.1} sections/s",
+            "\n{}, {}: {:.1}{} sections/s{}",
             counted(run.workers, "worker"),
             counted(run.connections, "connection"),
-            run.sections_per_s
+            run.sections_per_s,
+            run.rate
+                .map_or(String::new(), |rate| format!(" of {rate:.1}")),
+            match run.not_begun {
+                0 => String::new(),
+                left => format!(", {left} not begun"),
+            },
         );
         for _ in &run.phases {
             line(&mut out);
         }
     }
     out.push_str("\nTimes in ms, of calls that succeeded.\n\n");
+    let bound = span(report.settings.p999_below_ms.unwrap_or_default());
+    for found in &report.highest_rates {
+        let workers = counted(found.workers, "worker");
+        let _ = match found.rate {
+            Some(rate) => writeln!(
+                out,
+                "{workers}: p99.9 below {bound} up to {rate:.1} sections/s"
+            ),
+            None => writeln!(out, "{workers}: p99.9 below {bound} at no rate"),
+        };
+    }
     for run in &report.runs {
         out.push_str(&verdict(run, &report.settings));
     }
@@ -226,8 +250,8 @@ pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], names: u
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::counters::CounterCheck;
-    use super::super::report::DiskReport;
     use super::super::report::tests::outcome;
+    use super::super::report::{DiskReport, HighestRate};
     use super::*;
 
     pub(crate) fn report(runs: Vec<Run>) -> Report {
@@ -247,10 +271,12 @@ pub(super) mod tests {
                 warm_up_ms: 500,
                 duration_ms: 10_000,
                 load_loop: "closed",
+                p999_below_ms: None,
                 baseline: None,
             },
             runs,
             comparisons: Vec::new(),
+            highest_rates: Vec::new(),
             disk: None,
             clean: false,
         }
@@ -275,6 +301,28 @@ pub(super) mod tests {
                 "section   1000  500.505  500.223  900.095  990.207  999.423  1000.4",
             ]
         );
+    }
+
+    #[test]
+    fn an_open_loop_shows_the_rate_that_was_asked_for_and_the_highest_one_in_time() {
+        let run = Run {
+            rate: Some(200.0),
+            not_begun: 7,
+            ..Run::new(64, 4, outcome())
+        };
+        let mut report = report(vec![run]);
+        report.settings.load_loop = "open";
+        report.settings.p999_below_ms = Some(50);
+        let rate = Some(100.0);
+        report.highest_rates.push(HighestRate { workers: 64, rate });
+        let text = text(&report);
+        for line in [
+            "64 workers, 4 connections: 100.0 of 200.0 sections/s, 7 not begun",
+            "64 workers: p99.9 below 50ms up to 100.0 sections/s",
+            "Open loop: sections are due at equal distances, and how long one took counts",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
     }
 
     #[test]

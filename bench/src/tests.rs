@@ -17,7 +17,7 @@ use super::args::Plan;
 use super::interrupt::Interrupt;
 use super::keys::KeyChoice;
 use super::program::InProcess;
-use super::report::Report;
+use super::report::{Report, Run};
 use super::workload::Form;
 use super::{load, measure, measure_by};
 
@@ -103,8 +103,10 @@ fn plan(endpoints: Vec<String>) -> Plan {
         span: load::Span {
             warm_up: Duration::from_millis(50),
             duration: Duration::from_millis(250),
+            rate: None,
         },
         disk_probe: None,
+        p999_below: None,
         baseline: None,
     }
 }
@@ -213,6 +215,54 @@ async fn locks_alone_write_nothing_and_runs_follow_each_other() {
     assert!(report.runs.iter().all(|run| run.sections > 0));
     assert!(report.runs.iter().all(|run| run.counter_check.is_none()));
     assert_eq!(phases(&report).last(), Some(&"section"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_a_rate_that_is_too_high_sections_count_from_when_they_were_due_or_as_not_begun() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.keys = KeyChoice::Own;
+        plan.hold = Duration::from_millis(100);
+        plan.span.warm_up = Duration::ZERO;
+        plan.span.rate = Some(1_000.0);
+    })
+    .await;
+    let run = &report.runs[0];
+    assert_eq!(
+        (run.rate, report.settings.load_loop),
+        (Some(1_000.0), "open")
+    );
+    // Of 250 that were due four workers began no more than four every 100 ms.
+    assert_eq!(run.sections + run.not_begun, 250);
+    assert!(run.sections <= 12, "{run:?}");
+    // The ones of the second turn were due by 8 ms, and began at 100 ms.
+    let section = run.phases.iter().find(|row| row.phase == "section");
+    assert!(section.is_some_and(|row| row.max_us > 190_000), "{run:?}");
+    assert!(!run.is_in_time(Duration::from_secs(60)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_highest_rate_is_looked_for_until_it_is_found_or_none_is_low_enough() {
+    let server = server().await;
+    for (bound, is_found) in [(10_000, true), (50, false)] {
+        let report = bench(&server, |plan| {
+            plan.keys = KeyChoice::Own;
+            plan.hold = Duration::from_millis(100);
+            plan.span.warm_up = Duration::ZERO;
+            plan.span.rate = Some(8.0);
+            plan.p999_below = Some(Duration::from_millis(bound));
+        })
+        .await;
+        assert!(report.clean && report.runs.len() > 1, "{report:?}");
+        let [found] = report.highest_rates.as_slice() else {
+            panic!("{:?}", report.highest_rates)
+        };
+        assert_eq!((found.workers, found.rate.is_some()), (4, is_found));
+        let served = |run: &&Run| run.is_in_time(Duration::from_millis(bound));
+        let most = report.runs.iter().filter(served);
+        let most = most.filter_map(|run| run.rate).reduce(f64::max);
+        assert_eq!(found.rate, most);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,122 @@
+//! When sections are due, where they come at a fixed rate (an open loop), and the search for the highest rate that is served
+//! in time.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How close the search comes to the highest rate: so many times lies between one that was served in time and one that was not.
+const CLOSE: f64 = 1.05;
+/// How many rates are tried.
+const TRIES_MAX: usize = 24;
+
+/// The sections of a run, due one after the other at equal distances, whoever is free to begin them.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    start: Instant,
+    per_s: f64,
+    next: AtomicU64,
+}
+
+impl Arrivals {
+    pub(super) fn new(start: Instant, per_s: f64) -> Arrivals {
+        Arrivals {
+            start,
+            per_s,
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// When the next one is due. Each is given out once.
+    pub(super) fn next(&self) -> Instant {
+        let number = self.next.fetch_add(1, Relaxed);
+        let after = Duration::try_from_secs_f64(number as f64 / self.per_s);
+        self.start + after.unwrap_or(Duration::MAX / 4)
+    }
+
+    /// How many are due before this end.
+    pub(super) fn until(&self, end: Instant) -> u64 {
+        let span = end.saturating_duration_since(self.start).as_secs_f64();
+        (span * self.per_s).ceil() as u64
+    }
+}
+
+/// The search for the highest rate: twice as much each time until one is too high, then the middle between the two.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    served: Option<f64>,
+    too_high: Option<f64>,
+    tries: usize,
+}
+
+impl Search {
+    /// The rate to try after this one, which was served in time or was not; `None` once the highest is known closely enough.
+    pub(super) fn next(&mut self, rate: f64, in_time: bool) -> Option<f64> {
+        self.tries += 1;
+        match in_time {
+            true => self.served = Some(self.served.map_or(rate, |best| best.max(rate))),
+            false => self.too_high = Some(self.too_high.map_or(rate, |least| least.min(rate))),
+        }
+        let next = match (self.served, self.too_high) {
+            (Some(served), None) => served * 2.0,
+            (None, Some(too_high)) => too_high / 2.0,
+            (Some(served), Some(too_high)) if too_high > served * CLOSE => {
+                (served * too_high).sqrt()
+            }
+            _ => return None,
+        };
+        (self.tries < TRIES_MAX && next >= 1.0).then_some(next)
+    }
+
+    /// The highest rate that was served in time, if any was.
+    pub(super) fn served(&self) -> Option<f64> {
+        self.served
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_due_at_equal_distances_whoever_begins_them() {
+        let start = Instant::now();
+        let arrivals = Arrivals::new(start, 4.0);
+        let due: Vec<Duration> = (0..4).map(|_| arrivals.next() - start).collect();
+        assert_eq!(due, [0, 250, 500, 750].map(Duration::from_millis));
+        assert_eq!(arrivals.until(start + Duration::from_secs(1)), 4);
+        assert_eq!(arrivals.until(start + Duration::from_millis(1001)), 5);
+        assert_eq!(arrivals.until(start), 0);
+    }
+
+    #[test]
+    fn the_highest_rate_that_is_served_in_time_is_found_from_below_and_from_above() {
+        for (first, most) in [(100.0, 1_230.0), (10_000.0, 333.0), (100.0, 100.0)] {
+            let mut search = Search::default();
+            let mut rate = first;
+            while let Some(next) = search.next(rate, rate <= most) {
+                rate = next;
+            }
+            let served = search.served().unwrap();
+            assert!(
+                served <= most && most < served * CLOSE * 1.001,
+                "{served} for {most} from {first} in {} tries",
+                search.tries
+            );
+        }
+    }
+
+    #[test]
+    fn the_search_ends_where_nothing_or_everything_is_served_in_time() {
+        for in_time in [true, false] {
+            let mut search = Search::default();
+            let mut rate = 100.0;
+            while let Some(next) = search.next(rate, in_time) {
+                rate = next;
+            }
+            assert!(search.tries <= TRIES_MAX);
+            assert_eq!(search.served().is_some(), in_time);
+        }
+    }
+}
