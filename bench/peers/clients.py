@@ -1,0 +1,143 @@
+"""One run of one system's client, and the processor time that it and its servers took."""
+
+import json
+import os
+import subprocess
+import time
+
+from servers import FERMATA, JAVA_CLASSES, WORK
+
+TICKS = os.sysconf("SC_CLK_TCK")
+VALUE_BYTES = 64
+TTL_S = 30
+# A JVM compiles what it runs often: its client starts anew with each run.
+JVM_WARM_UP_S = 6
+# What a run may take beyond its warm-up and duration: the last sections, and the reading of all counters.
+ENDS_WITHIN_S = 120
+
+
+def cpu_s(pids):
+    """The processor time of these processes so far, with all their threads, in seconds."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+class Load:
+    """What is asked of all systems alike."""
+
+    def __init__(self, keys, workers):
+        self.keys, self.workers = keys, workers
+
+    def __str__(self):
+        return f"{self.keys} key, {self.workers} worker{'s' if self.workers > 1 else ''}"
+
+
+class Client:
+    """One way to take a lock."""
+
+    warm_up_s = 2
+
+    def __init__(self, name, servers):
+        self.name, self.servers = name, servers
+
+    def command(self, load, prefix, duration_s):
+        raise NotImplementedError
+
+    def marks(self, process, duration_s):
+        """The processor times at the begin and the end of what is counted, of the servers and of the client."""
+        pids = self.servers.pids()
+        times = []
+        for word in ("begin", "end"):
+            line = process.stdout.readline().strip()
+            if line != word:
+                raise RuntimeError(f"{self.name}: {line or process.stderr.read()}")
+            times.append((cpu_s(pids), cpu_s([process.pid])))
+        return times
+
+    def result(self, text):
+        return json.loads(text)
+
+    def run(self, load, prefix, duration_s):
+        """One run: what its client reports, and `servers_ms` and `client_ms`, the processor time a section in ms."""
+        command = [str(word) for word in self.command(load, prefix, duration_s)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            (servers_0, client_0), (servers_1, client_1) = self.marks(process, duration_s)
+            output, errors = process.communicate(timeout=ENDS_WITHIN_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if not output.strip():
+            raise RuntimeError(f"{self.name}: {errors}")
+        run = self.result(output)
+        sections = max(run["sections_per_s"] * duration_s, 1)
+        run["servers_ms"] = round((servers_1 - servers_0) * 1000 / sections, 4)
+        run["client_ms"] = round((client_1 - client_0) * 1000 / sections, 4)
+        return {**run, "system": self.name, "keys": load.keys, "workers": load.workers}
+
+
+class GoClient(Client):
+    def command(self, load, prefix, duration_s):
+        return [
+            *(WORK / "client", "--system", self.name, "--endpoints", ",".join(self.servers.addresses())),
+            *("--workers", load.workers, "--keys", load.keys, "--prefix", prefix),
+            *("--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s", "--ttl", f"{TTL_S}s"),
+            *("--value-bytes", VALUE_BYTES),
+        ]
+
+
+class CuratorClient(Client):
+    warm_up_s = JVM_WARM_UP_S
+
+    def command(self, load, prefix, duration_s):
+        return [
+            *("java", "-Xms256m", "-Xmx1g", "-cp", JAVA_CLASSES, "Sections"),
+            *("--endpoints", ",".join(self.servers.addresses()), "--workers", load.workers),
+            *("--keys", load.keys, "--prefix", prefix, "--warm-up", self.warm_up_s),
+            *("--duration", duration_s, "--ttl", TTL_S, "--value-bytes", VALUE_BYTES),
+        ]
+
+
+class FermataClient(Client):
+    """`fermata bench section`, which prints its report in the end: the marks go by time."""
+
+    def __init__(self, name, servers, *words):
+        super().__init__(name, servers)
+        self.words = words
+
+    def command(self, load, prefix, duration_s):
+        endpoints = [word for a in self.servers.addresses() for word in ("--endpoint", f"http://{a}")]
+        return [
+            *(FERMATA, "bench", "section", *endpoints, "--workers", load.workers, "--keys", load.keys),
+            *("--key-prefix", prefix, "--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s"),
+            *("--ttl", f"{TTL_S}s", "--value-size", VALUE_BYTES, "--output", "json", *self.words),
+        ]
+
+    def marks(self, process, duration_s):
+        pids = self.servers.pids()
+        times = []
+        for span in (self.warm_up_s, duration_s):
+            time.sleep(span)
+            times.append((cpu_s(pids), cpu_s([process.pid])))
+        return times
+
+    def result(self, text):
+        (run,) = json.loads(text)["runs"]
+        (section,) = [row for row in run["phases"] if row["phase"] == "section"]
+        check = run["counter_check"]
+        return {
+            "sections": run["sections"],
+            "sections_per_s": run["sections_per_s"],
+            **{name: section[name] for name in ("p50_us", "p99_us", "p999_us", "max_us")},
+            "errors": run["errors"],
+            "error_kinds": {row["message"]: row["count"] for row in run["errors_by_code"]},
+            "lost": check["lost"],
+            "surplus": check["surplus"],
+        }

@@ -1,0 +1,255 @@
+"""The servers of each system: three of them on this machine, each with its log synced at every write.
+
+All are started once. Whoever has no turn is paused (SIGSTOP): it takes no processor, and a JVM stays warm.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / "target" / "peers"
+RELEASE = ROOT / "target" / "release"
+FERMATA = RELEASE / "fermata"
+CASSANDRA = RELEASE / "examples" / "cassandra"
+JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
+# What a server may take to answer, after its start and after a pause.
+READY_WITHIN_S = 120
+STOPPED_WITHIN_S = 30
+SECRET = "of the replicas of a benchmark alone\n"
+
+
+def said(*command, **options):
+    """What a command prints; an error with all that it said where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def answers(address):
+    """Whether somebody accepts a connection there."""
+    host, port = address.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+class Servers:
+    """Processes that are started, paused, resumed and ended together."""
+
+    name = ""
+    # How it makes a write durable, for the table.
+    log = ""
+
+    def __init__(self, count=3):
+        self.count = count
+        self.processes = []
+        self.folder = WORK / "data" / self.name
+
+    def addresses(self):
+        raise NotImplementedError
+
+    def start(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        for number in range(1, self.count + 1):
+            self.begin(number)
+        self.wait()
+
+    def begin(self, number):
+        raise NotImplementedError
+
+    def spawn(self, number, command, **environment):
+        with open(self.folder / f"{number}.log", "ab") as log:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self.processes.append(process)
+
+    def wait(self):
+        by = time.monotonic() + READY_WITHIN_S
+        while not all(answers(address) for address in self.addresses()):
+            ended = [p.args[0] for p in self.processes if p.poll() is not None]
+            if ended or time.monotonic() > by:
+                raise RuntimeError(f"{self.name} did not start, see {self.folder}: {ended or 'no answer'}")
+            time.sleep(0.2)
+
+    def pids(self):
+        return [process.pid for process in self.processes]
+
+    def signal(self, number):
+        for pid in self.pids():
+            os.kill(pid, number)
+
+    def pause(self):
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def stop(self):
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(STOPPED_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes = []
+
+
+class Etcd(Servers):
+    name = "etcd"
+    log = "fdatasync for each batch of entries (default)"
+
+    def addresses(self):
+        return [f"127.0.1.{n}:2379" for n in range(1, self.count + 1)]
+
+    def begin(self, number):
+        members = ",".join(f"n{n}=http://127.0.1.{n}:2380" for n in range(1, self.count + 1))
+        client, peer = f"http://127.0.1.{number}:2379", f"http://127.0.1.{number}:2380"
+        self.spawn(
+            number,
+            [
+                *(WORK / "etcd", "--name", f"n{number}", "--data-dir", self.folder / str(number)),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", members, "--initial-cluster-state", "new", "--log-level", "warn"),
+            ],
+        )
+
+
+class ZooKeeper(Servers):
+    name = "zookeeper"
+    log = "fsync for each batch of transactions (forceSync, default)"
+
+    def addresses(self):
+        return [f"127.0.1.{n}:2181" for n in range(1, self.count + 1)]
+
+    def begin(self, number):
+        folder = self.folder / str(number)
+        folder.mkdir()
+        (folder / "myid").write_text(f"{number}\n")
+        servers = "".join(f"server.{n}=127.0.1.{n}:2888:3888\n" for n in range(1, self.count + 1))
+        settings = folder / "zoo.cfg"
+        settings.write_text(
+            f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={folder}\nclientPort=2181\n"
+            f"clientPortAddress=127.0.1.{number}\nmaxClientCnxns=0\nadmin.enableServer=false\n{servers}"
+        )
+        # As much memory as its own script gives it.
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.spawn(number, ["java", "-Xmx1000m", "-cp", JAVA_CLASSES, main, settings])
+
+
+class Redis(Servers):
+    name = "redis"
+    log = "appendonly, appendfsync always (not the default)"
+
+    def addresses(self):
+        return [f"127.0.1.{n}:6379" for n in range(1, self.count + 1)]
+
+    def begin(self, number):
+        folder = self.folder / str(number)
+        folder.mkdir()
+        where = ("--bind", f"127.0.1.{number}", "--port", "6379", "--dir", folder, "--daemonize", "no")
+        self.spawn(number, ["redis-server", *where, "--appendonly", "yes", "--appendfsync", "always"])
+
+
+class Fermata(Servers):
+    """Three replicas on three Cassandra nodes. Replicas do not survive a pause (they were declared down), so they are ended for
+    it, and started again."""
+
+    name = "fermata"
+    log = "Cassandra: commitlog_sync batch, compare-and-swaps and puts at QUORUM"
+
+    def __init__(self, commit_log="batch"):
+        super().__init__()
+        self.batch = commit_log == "batch"
+        if not self.batch:
+            self.log = "Cassandra: commitlog_sync group of 2 ms, compare-and-swaps and puts at QUORUM"
+
+    def addresses(self):
+        return [f"127.0.2.{n}:7450" for n in range(1, self.count + 1)]
+
+    def nodes(self):
+        lines = said(CASSANDRA, "status").splitlines()
+        return [int(line.rsplit("pid ", 1)[1]) for line in lines if "pid " in line]
+
+    def pids(self):
+        return super().pids() + self.nodes()
+
+    def start(self):
+        said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []))
+        nodes = ",".join(f"127.0.0.{n}" for n in (1, 2, 3))
+        self.settings = ("--contact-points", nodes, "--keyspace", "peers")
+        said(FERMATA, "schema", "apply", *self.settings, "--replication", "datacenter1=3")
+        self.environment = {
+            "FERMATA_CFG_STORE__KIND": "cassandra",
+            "FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS": nodes,
+            "FERMATA_CFG_STORE__CASSANDRA__KEYSPACE": "peers",
+        }
+        super().start()
+
+    def begin(self, number):
+        secret = self.folder / "secret"
+        if not secret.exists():
+            secret.touch(mode=0o600)
+            secret.write_text(SECRET)
+        self.spawn(
+            number,
+            [FERMATA, "serve"],
+            **self.environment,
+            FERMATA_CFG_LISTEN=f"127.0.2.{number}:7450",
+            FERMATA_CFG_PEERS__LISTEN=f"127.0.2.{number}:7451",
+            FERMATA_CFG_PEERS__SECRET_FILE=str(secret),
+            FERMATA_CFG_PEERS__NAME=f"replica-{number}",
+        )
+
+    def pause(self):
+        super().stop()
+        for pid in self.nodes():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self):
+        for pid in self.nodes():
+            os.kill(pid, signal.SIGCONT)
+        for number in range(1, self.count + 1):
+            self.begin(number)
+        self.wait()
+
+    def stop(self):
+        for pid in self.nodes():
+            os.kill(pid, signal.SIGCONT)
+        super().stop()
+        said(CASSANDRA, "down")
+
+
+class FermataEmbedded(Servers):
+    """One server, with the embedded store."""
+
+    name = "fermata-embedded"
+    log = "fdatasync for each batch of changes"
+
+    def __init__(self):
+        super().__init__(count=1)
+
+    def addresses(self):
+        return ["127.0.2.1:7450"]
+
+    def begin(self, number):
+        data = self.folder / str(number)
+        self.spawn(number, [FERMATA, "serve", "--listen", self.addresses()[0], "--data-dir", data])
