@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import tempfile
+import threading
 import time
 
 from servers import FERMATA, JAVA_CLASSES, WORK
@@ -54,7 +56,7 @@ class Client:
         for word in ("begin", "end"):
             line = process.stdout.readline().strip()
             if line != word:
-                raise RuntimeError(f"{self.name}: {line or process.stderr.read()}")
+                raise RuntimeError(f"{self.name}: {line or 'no mark'}")
             times.append((cpu_s(pids), cpu_s([process.pid])))
         return times
 
@@ -64,18 +66,31 @@ class Client:
     def run(self, load, prefix, duration_s):
         """One run: what its client reports, and `servers_ms` and `client_ms`, the processor time a section in ms."""
         command = [str(word) for word in self.command(load, prefix, duration_s)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            (servers_0, client_0), (servers_1, client_1) = self.marks(process, duration_s)
-            output, errors = process.communicate(timeout=ENDS_WITHIN_S)
-        finally:
-            if process.poll() is None:
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            # Whatever it waits for: with it gone its output ends.
+            guard = threading.Timer(self.warm_up_s + duration_s + ENDS_WITHIN_S, process.kill)
+            guard.start()
+            try:
+                (servers_0, client_0), (servers_1, client_1) = self.marks(process, duration_s)
+                output = process.stdout.read()
+                process.wait()
+            except (RuntimeError, OSError) as error:
                 process.kill()
                 process.wait()
-        if not output.strip():
-            raise RuntimeError(f"{self.name}: {errors}")
+                errors.seek(0)
+                raise RuntimeError(f"{error}: {errors.read()[-2000:]}") from error
+            finally:
+                guard.cancel()
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+            errors.seek(0)
+            if not output.strip():
+                raise RuntimeError(f"{self.name}: {errors.read()[-2000:]}")
+        self.servers.check()
         run = self.result(output)
         sections = max(run["sections_per_s"] * duration_s, 1)
         run["servers_ms"] = round((servers_1 - servers_0) * 1000 / sections, 4)
@@ -130,8 +145,11 @@ class FermataClient(Client):
 
     def result(self, text):
         (run,) = json.loads(text)["runs"]
-        (section,) = [row for row in run["phases"] if row["phase"] == "section"]
+        sections = [row for row in run["phases"] if row["phase"] == "section"]
         check = run["counter_check"]
+        if not sections or not check or check["unread"]:
+            raise RuntimeError(f"{self.name}: nothing was measured, or not counted: {run['errors_by_code']}")
+        section = sections[0]
         return {
             "sections": run["sections"],
             "sections_per_s": run["sections_per_s"],

@@ -21,6 +21,8 @@ JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
 READY_WITHIN_S = 120
 STOPPED_WITHIN_S = 30
 SECRET = "of the replicas of a benchmark alone\n"
+# A table whose locks are committed before they are answered.
+WRITE_THROUGH = "through"
 
 
 def said(*command, **options):
@@ -57,6 +59,9 @@ class Servers:
         raise NotImplementedError
 
     def start(self):
+        taken = [address for address in self.addresses() if answers(address)]
+        if taken:
+            raise RuntimeError(f"somebody else answers at {', '.join(taken)}: end that first")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         for number in range(1, self.count + 1):
@@ -81,13 +86,19 @@ class Servers:
     def wait(self):
         by = time.monotonic() + READY_WITHIN_S
         while not all(answers(address) for address in self.addresses()):
-            ended = [p.args[0] for p in self.processes if p.poll() is not None]
-            if ended or time.monotonic() > by:
-                raise RuntimeError(f"{self.name} did not start, see {self.folder}: {ended or 'no answer'}")
+            self.check()
+            if time.monotonic() > by:
+                raise RuntimeError(f"{self.name} does not answer, see {self.folder}")
             time.sleep(0.2)
 
     def pids(self):
         return [process.pid for process in self.processes]
+
+    def check(self):
+        """An error if one of them has ended: two of three would go on, and be measured."""
+        ended = [p.args[0] for p in self.processes if p.poll() is not None]
+        if ended:
+            raise RuntimeError(f"{self.name}: {ended} ended, see {self.folder}")
 
     def signal(self, number):
         for pid in self.pids():
@@ -101,8 +112,8 @@ class Servers:
 
     def stop(self):
         for process in self.processes:
-            process.send_signal(signal.SIGCONT)
             process.terminate()
+            process.send_signal(signal.SIGCONT)
         for process in self.processes:
             try:
                 process.wait(STOPPED_WITHIN_S)
@@ -166,7 +177,9 @@ class Redis(Servers):
         folder = self.folder / str(number)
         folder.mkdir()
         where = ("--bind", f"127.0.1.{number}", "--port", "6379", "--dir", folder, "--daemonize", "no")
-        self.spawn(number, ["redis-server", *where, "--appendonly", "yes", "--appendfsync", "always"])
+        # No snapshots beside: a fork that copies all of it.
+        log = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+        self.spawn(number, ["redis-server", *where, *log])
 
 
 class Fermata(Servers):
@@ -192,15 +205,26 @@ class Fermata(Servers):
     def pids(self):
         return super().pids() + self.nodes()
 
+    def check(self):
+        super().check()
+        if len(self.nodes()) != 3:
+            raise RuntimeError("a Cassandra node has ended")
+
     def start(self):
+        if self.nodes():
+            raise RuntimeError("Cassandra nodes run already: `cargo run --example cassandra -- down` first")
         said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []))
         nodes = ",".join(f"127.0.0.{n}" for n in (1, 2, 3))
         self.settings = ("--contact-points", nodes, "--keyspace", "peers")
-        said(FERMATA, "schema", "apply", *self.settings, "--replication", "datacenter1=3")
+        said(
+            *(FERMATA, "schema", "apply", *self.settings, "--replication", "datacenter1=3"),
+            *("--table", WRITE_THROUGH),
+        )
         self.environment = {
             "FERMATA_CFG_STORE__KIND": "cassandra",
             "FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS": nodes,
             "FERMATA_CFG_STORE__CASSANDRA__KEYSPACE": "peers",
+            f"FERMATA_CFG_TABLES__{WRITE_THROUGH}__COMMIT": "write-through",
         }
         super().start()
 

@@ -24,6 +24,7 @@ def table(runs, first):
     for run in runs:
         by[run["keys"], run["workers"], run["system"]][run["round"]] = run
     systems = list(dict.fromkeys(run["system"] for run in runs))
+    systems.sort(key=lambda system: not system.startswith(first))
     loads = list(dict.fromkeys((run["keys"], run["workers"]) for run in runs))
     lines = [row(["system", *(f"{keys} key, {workers}" for keys, workers in loads)])]
     lines.append("|---" * (len(loads) + 1) + "|")
@@ -52,7 +53,7 @@ def table(runs, first):
         return f"{short(servers)} + {short(client)}"
 
     each("sections/s", of("sections_per_s"))
-    each(f"{first} through it", ratio)
+    each(f"rate of {first} divided by this one's", ratio)
     each("p50, ms", in_ms("p50_us"))
     each("p99, ms", in_ms("p99_us"))
     each("CPU of servers + client, ms a section", cpu)
@@ -74,4 +75,6 @@ def load(path):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: table.py RESULTS [SYSTEM]")
     print(table(load(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "fermata"))

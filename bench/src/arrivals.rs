@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 /// How close the search comes to the highest rate: so many times lies between one that was served in time and one that was not.
 const CLOSE: f64 = 1.05;
-/// How many rates are tried.
-const TRIES_MAX: usize = 24;
+/// How many runs are made.
+const TRIES_MAX: usize = 40;
+/// Below this no rate is looked for, in sections a second.
+const RATE_MIN: f64 = 1.0;
 
 /// The sections of a run, due one after the other at equal distances, whoever is free to begin them.
 #[derive(Debug)]
@@ -35,18 +37,24 @@ impl Arrivals {
         self.start + after.unwrap_or(Duration::MAX / 4)
     }
 
-    /// How many are due before this end.
-    pub(super) fn until(&self, end: Instant) -> u64 {
-        let span = end.saturating_duration_since(self.start).as_secs_f64();
-        (span * self.per_s).ceil() as u64
+    /// How many are due from this moment on and before that.
+    pub(super) fn between(&self, from: Instant, end: Instant) -> u64 {
+        let before = |at: Instant| {
+            let span = at.saturating_duration_since(self.start).as_secs_f64();
+            (span * self.per_s).ceil() as u64
+        };
+        before(end) - before(from).min(before(end))
     }
 }
 
-/// The search for the highest rate: twice as much each time until one is too high, then the middle between the two.
+/// The search for the highest rate: twice as much each time until one is too high, then the middle between the two. A rate is too
+/// high once it was tried twice: something else may have slowed the first.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     served: Option<f64>,
     too_high: Option<f64>,
+    /// The rate that failed once.
+    in_doubt: Option<f64>,
     tries: usize,
 }
 
@@ -54,6 +62,10 @@ impl Search {
     /// The rate to try after this one, which was served in time or was not; `None` once the highest is known closely enough.
     pub(super) fn next(&mut self, rate: f64, in_time: bool) -> Option<f64> {
         self.tries += 1;
+        if !in_time && self.in_doubt != Some(rate) && self.tries < TRIES_MAX {
+            self.in_doubt = Some(rate);
+            return Some(rate);
+        }
         match in_time {
             true => self.served = Some(self.served.map_or(rate, |best| best.max(rate))),
             false => self.too_high = Some(self.too_high.map_or(rate, |least| least.min(rate))),
@@ -66,7 +78,8 @@ impl Search {
             }
             _ => return None,
         };
-        (self.tries < TRIES_MAX && next >= 1.0).then_some(next)
+        let is_worth_it = next >= RATE_MIN || next > rate;
+        (self.tries < TRIES_MAX && is_worth_it).then_some(next)
     }
 
     /// The highest rate that was served in time, if any was.
@@ -85,14 +98,21 @@ mod tests {
         let arrivals = Arrivals::new(start, 4.0);
         let due: Vec<Duration> = (0..4).map(|_| arrivals.next() - start).collect();
         assert_eq!(due, [0, 250, 500, 750].map(Duration::from_millis));
-        assert_eq!(arrivals.until(start + Duration::from_secs(1)), 4);
-        assert_eq!(arrivals.until(start + Duration::from_millis(1001)), 5);
-        assert_eq!(arrivals.until(start), 0);
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(arrivals.between(start, at(1_000)), 4);
+        assert_eq!(arrivals.between(start, at(1_001)), 5);
+        assert_eq!(arrivals.between(at(250), at(1_000)), 3);
+        assert_eq!(arrivals.between(at(1_000), start), 0);
     }
 
     #[test]
     fn the_highest_rate_that_is_served_in_time_is_found_from_below_and_from_above() {
-        for (first, most) in [(100.0, 1_230.0), (10_000.0, 333.0), (100.0, 100.0)] {
+        for (first, most) in [
+            (100.0, 1_230.0),
+            (10_000.0, 333.0),
+            (100.0, 100.0),
+            (0.3, 40.0),
+        ] {
             let mut search = Search::default();
             let mut rate = first;
             while let Some(next) = search.next(rate, rate <= most) {
@@ -105,6 +125,17 @@ mod tests {
                 search.tries
             );
         }
+    }
+
+    #[test]
+    fn a_rate_that_failed_once_is_tried_again() {
+        let mut search = Search::default();
+        assert_eq!(search.next(100.0, true), Some(200.0));
+        assert_eq!(search.next(200.0, false), Some(200.0));
+        assert_eq!(search.next(200.0, true), Some(400.0));
+        assert_eq!(search.next(400.0, false), Some(400.0));
+        let between = search.next(400.0, false).unwrap();
+        assert!(200.0 < between && between < 400.0, "{between}");
     }
 
     #[test]

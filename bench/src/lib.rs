@@ -196,9 +196,12 @@ async fn measure_by(
     let counted = plan.form != Form::Lock;
     Ok(Report {
         settings: plan.settings(),
-        // A rate that is too high may bring errors; to be lost nothing may.
+        // A rate that is too high may bring errors; to be lost nothing may, and some rate must have been served.
         clean: match plan.p999_below {
-            Some(_) => runs.iter().all(|run| run.is_exact() || !counted),
+            Some(_) => {
+                let exact = runs.iter().all(|run| run.is_exact() || !counted);
+                exact && highest_rates.iter().all(|found| found.rate.is_some())
+            }
             None => runs.iter().all(|run| run.is_clean(counted)),
         },
         runs,

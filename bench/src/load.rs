@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use hdrhistogram::CreationError;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
@@ -60,6 +61,9 @@ pub(super) struct Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     stop: AtomicBool,
+    /// Wakes those who wait for a section to be due.
+    stopped: Notify,
+    /// Sections that were due after the warm-up and were begun.
     begun: AtomicU64,
     pub(super) sections: AtomicU64,
     pub(super) errors: AtomicU64,
@@ -115,6 +119,7 @@ pub(super) async fn run<W: Worker>(
                 if seen.stop.swap(true, Relaxed) {
                     tasks.abort_all();
                 }
+                seen.stopped.notify_waiters();
                 give_up_at = give_up_at.min(Instant::now() + patience);
             }
         }
@@ -128,7 +133,8 @@ pub(super) async fn run<W: Worker>(
     }
     let unfinished = workers - ended;
     let interrupted = seen.stop.load(Relaxed);
-    let due = arrivals.filter(|_| !interrupted).map(|a| a.until(end));
+    let due = arrivals.filter(|_| !interrupted);
+    let due = due.map(|arrivals| arrivals.between(measure_from, end));
     let not_begun = due.map_or(0, |due| due.saturating_sub(seen.begun.load(Relaxed)));
     let mut check = None;
     if workload.form != Form::Lock && unfinished == 0 {
@@ -154,16 +160,25 @@ async fn work(
     measure: std::ops::Range<Instant>,
 ) {
     loop {
-        let due = arrivals.as_ref().map(|arrivals| arrivals.next());
-        if let Some(due) = due {
-            sleep_until(due.min(measure.end)).await;
-        }
-        let begun = Instant::now();
-        if begun >= measure.end || seen.stop.load(Relaxed) {
+        let free = Instant::now();
+        if free >= measure.end || seen.stop.load(Relaxed) {
             return;
         }
-        seen.begun.fetch_add(1, Relaxed);
-        let due = due.unwrap_or(begun);
+        let due = arrivals.as_ref().map_or(free, |arrivals| arrivals.next());
+        if due >= measure.end {
+            return;
+        }
+        if due > free {
+            // A timer is late by up to two milliseconds, also at the end: who was free in time begins it.
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = seen.stopped.notified() => return,
+            }
+        }
+        if due >= measure.start {
+            seen.begun.fetch_add(1, Relaxed);
+        }
+        let begun = Instant::now();
         let waited = begun.saturating_duration_since(due);
         let key = worker.pick(number);
         let done = worker.section(key).await;

@@ -79,14 +79,14 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
 fn favours(transport: Transport, other: &str) -> String {
     match transport {
         Transport::Grpc => format!(
-            "{other} is the sequence of statements alone, sent from this\n\
+            "{other} is its statements alone, sent from this\n\
              process straight to Cassandra, with no service in between, on keys that are\n\
              new in each round: both favour it."
         ),
         Transport::InProcess => format!(
             "Both went from this process straight to Cassandra:\n\
-             fermata as a whole replica, called without sockets and HTTP/2, {other} as the\n\
-             sequence of statements alone. Its keys are new in each round, which favours it."
+             fermata as a whole replica, called without sockets and HTTP/2, {other} as its\n\
+             statements alone. Its keys are new in each round, which favours it."
         ),
     }
 }

@@ -242,6 +242,22 @@ async fn at_a_rate_that_is_too_high_sections_count_from_when_they_were_due_or_as
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_section_that_is_due_just_before_the_end_is_begun_though_timers_are_late() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.keys = KeyChoice::Own;
+        plan.form = Form::Lock;
+        plan.span.warm_up = Duration::from_millis(100);
+        plan.span.duration = Duration::from_millis(150);
+        // The second one is due 0.3 ms before the end, and its worker is free since the beginning.
+        plan.span.rate = Some(1.0 / 0.2497);
+    })
+    .await;
+    let run = &report.runs[0];
+    assert_eq!((run.sections, run.not_begun), (1, 0), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_highest_rate_is_looked_for_until_it_is_found_or_none_is_low_enough() {
     let server = server().await;
     for (bound, is_found) in [(10_000, true), (50, false)] {
@@ -253,7 +269,8 @@ async fn the_highest_rate_is_looked_for_until_it_is_found_or_none_is_low_enough(
             plan.p999_below = Some(Duration::from_millis(bound));
         })
         .await;
-        assert!(report.clean && report.runs.len() > 1, "{report:?}");
+        assert_eq!(report.clean, is_found, "{report:?}");
+        assert!(report.runs.len() > 1, "{report:?}");
         let [found] = report.highest_rates.as_slice() else {
             panic!("{:?}", report.highest_rates)
         };

@@ -63,9 +63,13 @@ func (v etcdValue) write(ctx context.Context, counter uint64) error {
 	return err
 }
 
-func (e *etcd) locker(_ context.Context, worker int, key string) (locker, error) {
+func (e *etcd) locker(ctx context.Context, worker int, key string) (locker, error) {
 	client := e.clients[worker/workersPerConnection]
-	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(e.ttl.Seconds())))
+	lease, err := client.Grant(ctx, int64(e.ttl.Seconds()))
+	if err != nil {
+		return nil, err
+	}
+	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID))
 	if err != nil {
 		return nil, err
 	}

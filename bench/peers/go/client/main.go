@@ -155,6 +155,9 @@ func bench() error {
 	if *keys != "own" && *keys != "one" {
 		return fmt.Errorf("--keys is %q: own or one", *keys)
 	}
+	if *count < 1 {
+		return fmt.Errorf("--workers is %d: 1 or more", *count)
+	}
 	addresses := strings.Split(*endpoints, ",")
 	connections := (*count + workersPerConnection - 1) / workersPerConnection
 	var sys system
@@ -182,7 +185,9 @@ func bench() error {
 		if tallies[key] == nil {
 			tallies[key] = &tally{}
 		}
-		l, err := sys.locker(context.Background(), i, key)
+		ctx, cancel := context.WithTimeout(context.Background(), callWithin)
+		l, err := sys.locker(ctx, i, key)
+		cancel()
 		if err != nil {
 			return err
 		}

@@ -60,24 +60,22 @@ func (l *redlockLocker) unlock(ctx context.Context) error {
 	return err
 }
 
-// each asks all servers at once; an error if a majority did not answer.
+// each asks all servers at once, and returns once a majority did it, or cannot any more.
 func (l *redlockLocker) each(ask func(*redis.Client) error) error {
-	failed := make([]error, len(l.servers))
-	var all sync.WaitGroup
-	for i, server := range l.servers {
-		all.Go(func() { failed[i] = ask(server) })
+	answers := make(chan error, len(l.servers))
+	for _, server := range l.servers {
+		go func() { answers <- ask(server) }()
 	}
-	all.Wait()
 	done := 0
-	for _, err := range failed {
-		if err == nil {
-			done++
+	var failed []error
+	for range l.servers {
+		if err := <-answers; err != nil {
+			failed = append(failed, err)
+		} else if done++; done > len(l.servers)/2 {
+			return nil
 		}
 	}
-	if done <= len(l.servers)/2 {
-		return errors.Join(failed...)
-	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // read takes the highest counter of a majority.
@@ -98,6 +96,9 @@ func (l *redlockLocker) read(ctx context.Context) (uint64, error) {
 		highest = max(highest, counter)
 		return err
 	})
+	// The slowest may still answer.
+	mutex.Lock()
+	defer mutex.Unlock()
 	return highest, err
 }
 

@@ -59,11 +59,10 @@ public final class Sections {
     }
 
     /**
-     * A read is answered by the server that the client is connected to, which may lag behind. A sync before it makes it see all
-     * that was committed; nobody waits for it, since a session's requests are answered in their order.
+     * A read is answered by the server that the client is connected to, which may lag behind; but under the lock it shows what
+     * the holder before wrote: on the same server this session saw that one's node gone, which it deleted after its write.
      */
     long read() throws Exception {
-      client.sync().inBackground().forPath(data);
       return decode(client.getData().forPath(data));
     }
 
@@ -215,6 +214,8 @@ public final class Sections {
     long lost = 0;
     long surplus = 0;
     for (Worker worker : one ? workers.subList(0, 1) : workers) {
+      // Nobody holds the lock here, so what other sessions wrote may not have come to this server yet.
+      worker.client.sync().forPath(worker.data);
       long counter = worker.read();
       long acknowledged = worker.tally.acknowledged.get();
       lost += Math.max(0, acknowledged - counter);
