@@ -78,8 +78,6 @@ class Client:
                 output = process.stdout.read()
                 process.wait()
             except (RuntimeError, OSError) as error:
-                process.kill()
-                process.wait()
                 errors.seek(0)
                 raise RuntimeError(f"{error}: {errors.read()[-2000:]}") from error
             finally:

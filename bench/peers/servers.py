@@ -49,6 +49,9 @@ class Servers:
     name = ""
     # How it makes a write durable, for the table.
     log = ""
+    # Where clients find each, by its number.
+    subnet = "127.0.1"
+    port = 0
 
     def __init__(self, count=3):
         self.count = count
@@ -56,7 +59,7 @@ class Servers:
         self.folder = WORK / "data" / self.name
 
     def addresses(self):
-        raise NotImplementedError
+        return [f"{self.subnet}.{n}:{self.port}" for n in range(1, self.count + 1)]
 
     def start(self):
         taken = [address for address in self.addresses() if answers(address)]
@@ -126,9 +129,7 @@ class Servers:
 class Etcd(Servers):
     name = "etcd"
     log = "fdatasync for each batch of entries (default)"
-
-    def addresses(self):
-        return [f"127.0.1.{n}:2379" for n in range(1, self.count + 1)]
+    port = 2379
 
     def begin(self, number):
         members = ",".join(f"n{n}=http://127.0.1.{n}:2380" for n in range(1, self.count + 1))
@@ -147,9 +148,7 @@ class Etcd(Servers):
 class ZooKeeper(Servers):
     name = "zookeeper"
     log = "fsync for each batch of transactions (forceSync, default)"
-
-    def addresses(self):
-        return [f"127.0.1.{n}:2181" for n in range(1, self.count + 1)]
+    port = 2181
 
     def begin(self, number):
         folder = self.folder / str(number)
@@ -169,9 +168,7 @@ class ZooKeeper(Servers):
 class Redis(Servers):
     name = "redis"
     log = "appendonly, appendfsync always (not the default)"
-
-    def addresses(self):
-        return [f"127.0.1.{n}:6379" for n in range(1, self.count + 1)]
+    port = 6379
 
     def begin(self, number):
         folder = self.folder / str(number)
@@ -188,15 +185,14 @@ class Fermata(Servers):
 
     name = "fermata"
     log = "Cassandra: commitlog_sync batch, compare-and-swaps and puts at QUORUM"
+    subnet = "127.0.2"
+    port = 7450
 
     def __init__(self, commit_log="batch"):
         super().__init__()
         self.batch = commit_log == "batch"
         if not self.batch:
             self.log = "Cassandra: commitlog_sync group of 2 ms, compare-and-swaps and puts at QUORUM"
-
-    def addresses(self):
-        return [f"127.0.2.{n}:7450" for n in range(1, self.count + 1)]
 
     def nodes(self):
         lines = said(CASSANDRA, "status").splitlines()
@@ -267,12 +263,11 @@ class FermataEmbedded(Servers):
 
     name = "fermata-embedded"
     log = "fdatasync for each batch of changes"
+    subnet = "127.0.2"
+    port = 7450
 
     def __init__(self):
         super().__init__(count=1)
-
-    def addresses(self):
-        return ["127.0.2.1:7450"]
 
     def begin(self, number):
         data = self.folder / str(number)

@@ -36,7 +36,7 @@ pub(super) struct BaselineArgs<P: Program> {
     /// that puts a value. Their tables, music_…, are made in the keyspace that the settings for Cassandra name, and dropped in
     /// the end. Name the nodes that the service stores in: nobody checks that.
     ///
-    /// Three things favour them: its statements go from this process straight to Cassandra, with no service in
+    /// Three things favour them: their statements go from this process straight to Cassandra, with no service in
     /// between (--in-process takes that away); what MUSIC's published code sends beyond them is left out; and their keys
     /// are new in each round.
     #[arg(long, value_name = "SYSTEM", value_enum, hide_possible_values = true)]

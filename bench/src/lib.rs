@@ -391,9 +391,9 @@ impl Plan {
             hold_ms: millis(self.hold),
             warm_up_ms: millis(self.span.warm_up),
             duration_ms: millis(self.span.duration),
-            load_loop: match self.span.rate.or(self.p999_below.map(|_| FIRST_RATE)) {
-                Some(_) => "open",
-                None => "closed",
+            load_loop: match self.span.rate.is_some() || self.p999_below.is_some() {
+                true => "open",
+                false => "closed",
             },
             p999_below_ms: self.p999_below.map(millis),
             baseline: self.baseline.as_ref().map(Baseline::settings),

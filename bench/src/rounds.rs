@@ -6,8 +6,8 @@ use super::System;
 use super::measure::Phase;
 use super::report::{PhaseRow, Run, tenths, thousandths};
 
-/// Gives the service and this other one their turns in each round; who begins changes from round to round, so that a machine that gets warm,
-/// or slow, favours neither. Ends early after a run that was interrupted.
+/// Gives the service and this other one their turns in each round; who begins changes from round to round, so that a
+/// machine that gets warm, or slow, favours neither. Ends early after a run that was interrupted.
 pub(super) async fn alternate<E>(
     other: System,
     rounds: u32,
