@@ -81,16 +81,22 @@ async fn a_settled_load_comes_after_every_call_that_was_dropped_before_it() {
     for round in 0..200u32 {
         let next = with_entry(&state, u128::from(round) + 100);
         let key = id("k");
-        // Into the queue, and away.
-        let swap = store.compare_and_swap(&key, &state, &next).now_or_never();
-        assert!(swap.is_none(), "a disk is not as fast");
+        // Into the queue, and away. On a busy machine this thread may stand between the two for
+        // as long as a commit takes: then it was answered.
+        let answered = store.compare_and_swap(&key, &state, &next).now_or_never();
         let settled = store.load_settled(&key).await.unwrap().unwrap();
-        assert!(settled == state || settled == next, "round {round}");
+        match &answered {
+            Some(swap) => {
+                assert!(matches!(swap, Swap::Applied), "round {round}: {swap:?}");
+                assert!(settled == next, "round {round}");
+            }
+            None => assert!(settled == state || settled == next, "round {round}"),
+        }
         let other = with_entry(&settled, u128::from(round) + 1_000);
         let swap = store.compare_and_swap(&key, &settled, &other).await;
         assert!(matches!(swap, Swap::Applied), "round {round}: {swap:?}");
-        done += usize::from(settled == next);
+        done += usize::from(answered.is_none() && settled == next);
         state = other;
     }
-    assert!(done > 0, "none was done");
+    assert!(done > 0, "none was done after it was dropped");
 }
