@@ -88,9 +88,9 @@ impl World {
             Effect::Detach { session, .. } => {
                 replica.attached.remove(&client_of(session));
             }
-            // Where H2 is switched off it is what clients see that counts.
+            // Where a rule is switched off it is what clients see that counts.
             Effect::Report(Report::Deposed { .. } | Report::Contradicted { .. })
-                if !setup.false_deaths =>
+                if setup.off.is_none() =>
             {
                 self.truth.breaks(Broken::Deposed);
             }

@@ -37,6 +37,15 @@ pub struct Faults {
     pub store_failures: u8,
 }
 
+/// A rule that nobody keeps, to see that the others rest on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Off {
+    /// A replica that reads that the row names another decides about the key, and answers.
+    H1,
+    /// The key is taken from a home that goes on answering.
+    H2,
+}
+
 /// One search.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -49,8 +58,7 @@ pub struct Setup {
     pub faults: Faults,
     pub limits: KeyLimits,
     pub commit: CommitRules,
-    /// H2 is switched off: the key is taken from a home that goes on answering.
-    pub false_deaths: bool,
+    pub off: Option<Off>,
     /// It ends after so many steps; `None`: once all was seen.
     pub steps_max: Option<usize>,
 }
@@ -82,7 +90,7 @@ impl Setup {
                 mode: CommitMode::WriteThrough,
                 keep_after: Duration::from_millis(100),
             },
-            false_deaths: false,
+            off: None,
             steps_max: None,
         }
     }
@@ -132,9 +140,9 @@ impl Setup {
         setup
     }
 
-    pub fn false_deaths(self) -> Setup {
+    pub fn off(self, rule: Off) -> Setup {
         Setup {
-            false_deaths: true,
+            off: Some(rule),
             ..self
         }
     }

@@ -1,14 +1,16 @@
 //! What can happen next, and what comes of it.
 
+use std::sync::Arc;
+
 use super::replica::moment;
 use fermata::key::machine::{
     Call, CallId, EntryRef, Event, Loaded, PauseOf, SwapOutcome, WriteOutcome,
 };
-use fermata::key::{KeyState, NewEntry};
+use fermata::key::{Home, KeyState, NewEntry};
 use fermata::lock::{Liveness, Mode, Tag};
 use uuid::Uuid;
 
-use super::setup::Setup;
+use super::setup::{Off, Setup};
 use super::truth::Broken;
 use super::world::{Cell, Client, NODES, REPLICAS, Step, World, bytes_of, replica_id, session_of};
 
@@ -169,8 +171,9 @@ impl World {
                 out.push(Action::SessionHeard(r, *c));
             }
         }
-        let is_taken_for_gone =
-            setup.false_deaths && self.row.term() < 2 && self.home().is_some_and(|home| home != r);
+        let is_taken_for_gone = setup.off == Some(Off::H2)
+            && self.row.term() < 2
+            && self.home().is_some_and(|home| home != r);
         if (self.home_is_gone() || is_taken_for_gone) && !replica.takes {
             out.push(Action::TakeOver(r));
         }
@@ -326,7 +329,7 @@ impl World {
             }
             Action::Loaded(r) => {
                 self.replicas[r].loads = false;
-                let state = self.row.clone();
+                let state = self.row_at(setup, r);
                 let past = None;
                 self.event(setup, r, Event::Loaded(Ok(Loaded { state, past })));
             }
@@ -340,7 +343,7 @@ impl World {
                 let Some(r) = swap.awaited else { return };
                 let outcome = match swap.is_applied {
                     true => SwapOutcome::Applied,
-                    false => SwapOutcome::Conflict(self.row.clone()),
+                    false => SwapOutcome::Conflict(self.row_at(setup, r)),
                 };
                 self.event(setup, r, Event::Swapped(outcome));
             }
@@ -416,6 +419,16 @@ impl World {
                 replica.clock_is_wrong = !replica.clock_is_wrong;
             }
         }
+    }
+
+    /// The row, as a replica takes it.
+    fn row_at(&self, setup: &Setup, r: usize) -> Arc<KeyState> {
+        let mut state = self.row.clone();
+        if let (Some(Off::H1), Some(home)) = (setup.off, state.home) {
+            let replica = replica_id(r);
+            Arc::make_mut(&mut state).home = Some(Home { replica, ..home });
+        }
+        state
     }
 
     /// A durable holder stays in the row until its entry has ended at its home.
