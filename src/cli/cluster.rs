@@ -215,6 +215,7 @@ pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsErr
             Consistency::LocalQuorum => Majority::OneDatacenter,
         },
         connections_per_node: config.connections_per_node,
+        transactions_max: config.transactions_max,
         connect_timeout: config.connect_timeout.duration(),
         request_timeout: config.request_timeout.duration(),
         ..usual

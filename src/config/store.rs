@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use fermata_cassandra::{Keyspace, KeyspaceError};
+use fermata_cassandra::{Keyspace, KeyspaceError, TRANSACTIONS_MAX};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -86,6 +86,8 @@ pub struct CassandraConfig {
     pub consistency: Consistency,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
+    /// How many lightweight transactions of this replica are in flight at once.
+    pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Span,
     /// How long a request may take.
@@ -104,6 +106,7 @@ impl Default for CassandraConfig {
             datacenter: None,
             consistency: Consistency::default(),
             connections_per_node: NonZeroUsize::MIN,
+            transactions_max: TRANSACTIONS_MAX,
             connect_timeout: Span::from_secs(5),
             request_timeout: Span::from_secs(6),
             tls: TlsConfig::default(),
@@ -271,6 +274,10 @@ impl CassandraConfig {
         need(
             self.connections_per_node.get() <= 128,
             "connections_per_node must be at most 128",
+        );
+        need(
+            self.transactions_max.get() <= 65_536,
+            "transactions_max must be at most 65536",
         );
         let spans = Span::from_millis(100)..=Span::from_secs(300);
         need(

@@ -26,6 +26,7 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
+use tokio::sync::Semaphore;
 
 use self::counted::Counted;
 pub use self::counted::Sent;
@@ -51,6 +52,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the nodes may take to agree on the schema.
 const AGREEMENT_MAX: Duration = Duration::from_secs(60);
+
+/// More transactions than this are not let go at once, whatever is asked for.
+const TRANSACTIONS_CEILING: usize = 65_536;
 
 /// How a statement is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +115,9 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
+    /// Room for transactions in flight: what comes in a flood waits here, in order, and not in the nodes, where
+    /// it would time out, be sent again and be in the way of everything else.
+    transactions: Semaphore,
 }
 
 impl Driver {
@@ -185,6 +192,7 @@ impl Driver {
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
+            transactions: Semaphore::new(options.transactions_max.get().min(TRANSACTIONS_CEILING)),
         })
     }
 
@@ -246,16 +254,21 @@ impl Driver {
         statement: &Statement,
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
-        self.counted.one(statement.usage);
         let answer = match statement.usage {
             Use::Cas | Use::RacedCas | Use::SerialRead => {
+                // Never closed. Without a permit nothing was sent.
+                let permit = self.transactions.acquire().await;
+                let _permit = permit.map_err(|error| Fault::NotStarted(error.to_string()))?;
+                self.counted.one(statement.usage);
                 return self.coordinated(statement, values).await;
             }
             Use::Read | Use::AnyRead => {
+                self.counted.one(statement.usage);
                 let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault)?
             }
             Use::Write => {
+                self.counted.one(statement.usage);
                 let answer = self.session.execute_unpaged(&statement.prepared, values);
                 answer.await.map_err(fault_of_repeated)?
             }

@@ -14,6 +14,6 @@ pub use driver::{Driver, KnownNode, NextPage, Sent, Setting, Statement, TokenRan
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
-    Majority,
+    Majority, TRANSACTIONS_MAX,
 };
 pub use value::{ColumnError, Row, Value, present};

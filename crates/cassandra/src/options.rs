@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// As many lightweight transactions as one process has in flight at once, where it is not said.
+pub const TRANSACTIONS_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(127);
+
 /// The name of a keyspace: 1 to 48 ASCII letters, digits or `_`, a letter first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyspace(String);
@@ -129,6 +132,9 @@ pub struct CassandraOptions {
     pub majority: Majority,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
+    /// How many lightweight transactions are in flight at once, and reads that settle them; the others wait their
+    /// turn. At most 65,536 count.
+    pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
     /// How long a request may take. Must be more than the cluster's `cas_contention_timeout` and
@@ -149,6 +155,7 @@ impl CassandraOptions {
             datacenter: None,
             majority: Majority::default(),
             connections_per_node: NonZeroUsize::MIN,
+            transactions_max: TRANSACTIONS_MAX,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(6),
             page_rows: 2_000,

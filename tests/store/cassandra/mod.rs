@@ -13,6 +13,7 @@ mod raw;
 mod rows;
 #[path = "../../support/cassandra/mod.rs"]
 mod support;
+mod turns;
 mod version;
 
 use std::sync::Arc;
