@@ -13,7 +13,7 @@ use super::sessions;
 use crate::key::machine::Call;
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
-use crate::store::{Listed, SessionRow, StoreError};
+use crate::store::{SessionRow, StoreError};
 
 /// After this, or twenty times what the last one took, all is looked over again.
 const EVERY: Duration = Duration::from_secs(10);
@@ -60,15 +60,15 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
     let mut swept = Ok(());
     let found: Mutex<Vec<(KeyId, ReplicaId)>> = Mutex::default();
     for table in &replica.tables {
-        let visit = |one: Listed| {
-            let Some(home) = one.state.home else {
+        let visit = |key: Key, home: Option<ReplicaId>| {
+            let Some(home) = home else {
                 return;
             };
             let id = KeyId {
                 table: table.clone(),
-                key: one.key,
+                key,
             };
-            let is_mine = match replica.membership.presence(home.replica) {
+            let is_mine = match replica.membership.presence(home) {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
                 Presence::Local => {
                     let cell = replica.keys.find(&id);
@@ -78,7 +78,7 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
-                note(&found, (id, home.replica));
+                note(&found, (id, home));
             }
         };
         swept = replica.store.keys.each_live(table, &visit).await.and(swept);

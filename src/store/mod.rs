@@ -297,13 +297,14 @@ pub trait KeyStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Listed>, StoreError>;
 
-    /// Shows every key with at least one live entry, in any order: one pass over the table, where pages in the order of
-    /// keys may take one each. What changes meanwhile may be left out, and a key may be shown twice. Where a part of
-    /// the table cannot be read, all the others are shown before the error.
+    /// Shows every key with at least one live entry, and the replica that is its home, in any order: one pass over the
+    /// table that loads no key, where pages in the order of keys may take one each. What changes meanwhile may be left
+    /// out, or shown with a home that it had; a key may be shown twice. Where a part of the table cannot be read, all the
+    /// others are shown before the error.
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError>;
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fermata::key::KeyState;
-use fermata::lock::{Fence, Key, KeyId, SessionId, TableName};
+use fermata::lock::{Fence, Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::embedded::EmbeddedStore;
 use fermata::store::{
     Cell, DataStore, KeyStore, Listed, SessionRow, SessionStore, SessionSwap, Store, StoreCounts,
@@ -294,7 +294,7 @@ impl KeyStore for FaultyStore {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         self.real()?.each_live(table, visit).await
     }

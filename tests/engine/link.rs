@@ -315,7 +315,7 @@ impl KeyStore for StoreLink {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         self.open()?.store.each_live(table, visit).await
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fermata::key::KeyState;
-use fermata::lock::{Key, KeyId, SessionId, TableName};
+use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use fermata::store::{
     Cell, DataStore, KeyStore, Listed, SessionRow, SessionStore, SessionSwap, Store, StoreCounts,
     StoreError, StoreHealth, Swap, Written,
@@ -102,7 +102,7 @@ impl KeyStore for Levered {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         self.pass().await?;
         self.store.keys.each_live(table, visit).await

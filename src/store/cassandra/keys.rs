@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::CassandraStore;
 use crate::key::KeyState;
-use crate::lock::{Key, KeyId, TableName};
+use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::store::{KeyStore, Listed, StoreError, Swap};
 
 #[async_trait]
@@ -36,7 +36,7 @@ impl KeyStore for CassandraStore {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         self.all_live(table, visit).await
     }

@@ -12,7 +12,7 @@ use super::CassandraStore;
 use super::rows::Asks;
 use super::statements::Cql;
 use crate::key::KeyState;
-use crate::lock::{Key, KeyId, TableName};
+use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::store::{Listed, StoreError};
 
 /// How many rows of a page are read at once.
@@ -170,7 +170,10 @@ impl CassandraStore {
             let is_wanted = |key: &Key| {
                 key.as_str().starts_with(prefix) && from.as_ref().is_none_or(|from| key > from)
             };
-            let decode = |row| Ok(live_key(table, row)?.filter(is_wanted));
+            let decode = |row| {
+                let key = live_key(table, row)?.map(|(key, _)| key);
+                Ok(key.filter(is_wanted))
+            };
             self.scan_readable(Cql::Keys(table.clone()), ALL, decode, |key| {
                 keys.offer(key, ())
             })
@@ -197,11 +200,12 @@ impl CassandraStore {
         Ok(listed)
     }
 
-    /// Keys with live entries, in the order in which Cassandra keeps them.
+    /// Keys with live entries, in the order in which Cassandra keeps them. No key is loaded: of many thousands that nobody
+    /// asks about that would be most of what an idle cluster does.
     pub(super) async fn all_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         self.each_range(|range| self.live_in(table, range, visit))
             .await
@@ -211,7 +215,7 @@ impl CassandraStore {
         &self,
         table: &TableName,
         range: TokenRange,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         let page = (Cql::Keys(table.clone()), i32::from(self.page_rows));
         let decode = |row| live_key(table, row);
@@ -219,14 +223,8 @@ impl CassandraStore {
         loop {
             let listed = readable(self, &self.unreadable, page.clone(), range, next, decode);
             let (keys, more) = listed.await?;
-            for key in keys {
-                let id = KeyId {
-                    table: table.clone(),
-                    key,
-                };
-                if let Some(state) = self.listed(&id).await? {
-                    visit(Listed { key: id.key, state });
-                }
+            for (key, home) in keys {
+                visit(key, home);
             }
             match more {
                 Some(more) => next = Some(more),
@@ -236,8 +234,12 @@ impl CassandraStore {
     }
 }
 
-/// The key of a row of [`Cql::Keys`]; `None` where nobody has an entry.
-fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> {
+/// The key of a row of [`Cql::Keys`] and its home; `None` where nobody has an entry.
+fn live_key(
+    table: &TableName,
+    mut row: Row,
+) -> Result<Option<(Key, Option<ReplicaId>)>, StoreError> {
+    let home = row.uuid("home")?.map(ReplicaId);
     let head = present(row.bigint("head")?, "head")?;
     let next = present(row.bigint("next")?, "next")?;
     let key = present(row.text("key")?, "key")?;
@@ -247,7 +249,7 @@ fn live_key(table: &TableName, mut row: Row) -> Result<Option<Key>, StoreError> 
     if head < 0 {
         return Err(StoreError::Damaged(format!("the head of {key} is {head}")));
     }
-    Ok((head < next).then_some(key))
+    Ok((head < next).then_some((key, home)))
 }
 
 #[cfg(test)]
@@ -257,8 +259,10 @@ mod tests {
     use super::*;
     use fermata_cassandra::{Fault, Value};
 
-    /// A cluster that has these keys, each with its head and next.
-    struct Has(Vec<[Option<Value>; 3]>);
+    const HOME: ReplicaId = ReplicaId(uuid::Uuid::from_u128(7));
+
+    /// A cluster that has these keys, each with its head, next and home.
+    struct Has(Vec<[Option<Value>; 4]>);
 
     impl Asks for Has {
         type More = ();
@@ -274,7 +278,7 @@ mod tests {
             _: i32,
             _: Option<()>,
         ) -> Result<(Vec<Row>, Option<()>), Fault> {
-            let columns = ["key", "head", "next"].map(str::to_owned);
+            let columns = ["key", "head", "next", "home"].map(str::to_owned);
             let rows = self.0.iter().map(|values| Row {
                 columns: columns.clone().into(),
                 values: values.to_vec(),
@@ -287,7 +291,8 @@ mod tests {
     fn a_row_that_is_half_known_hides_no_others() {
         let row = |key: &str, head, next| {
             let number = |n: Option<i64>| n.map(Value::BigInt);
-            [Some(Value::text(key)), number(head), number(next)]
+            let home = (key == "b").then_some(Value::Uuid(HOME.0));
+            [Some(Value::text(key)), number(head), number(next), home]
         };
         let has = Has(vec![
             row("a", Some(1), Some(2)),
@@ -303,8 +308,11 @@ mod tests {
         let unreadable = Unreadable::default();
         let page = readable(&has, &unreadable, ask, ALL, None, decode).now_or_never();
         let (keys, _) = page.unwrap().unwrap();
-        let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-        assert_eq!(keys, ["a", "b"]);
+        let keys: Vec<_> = keys
+            .iter()
+            .map(|(key, home)| (key.as_str(), *home))
+            .collect();
+        assert_eq!(keys, [("a", None), ("b", Some(HOME))]);
     }
 
     #[test]

@@ -275,7 +275,7 @@ impl Cql {
                 lock_table(keyspace, table)
             ),
             Cql::Keys(table) => format!(
-                "SELECT DISTINCT \"key\", \"head\", \"next\" FROM {} \
+                "SELECT DISTINCT \"key\", \"head\", \"next\", \"home\" FROM {} \
                  WHERE token(\"key\") > ? AND token(\"key\") <= ?",
                 lock_table(keyspace, table)
             ),

@@ -6,7 +6,7 @@ use super::work::{SwapRows, Work};
 use super::writer::JobOutcome;
 use super::{EmbeddedStore, read, writer_gone};
 use crate::key::KeyState;
-use crate::lock::{Key, KeyId, SessionId, TableName};
+use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
 use crate::store::{
     Cell, DataStore, KeyStore, Listed, PAGE, SessionRow, SessionStore, SessionSwap, StoreCounts,
     StoreError, StoreHealth, Swap, Written,
@@ -71,14 +71,16 @@ impl KeyStore for EmbeddedStore {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         let mut after: Option<Key> = None;
         loop {
             let listed = self.list_live(table, "", after.as_ref(), PAGE).await?;
             let last_page = listed.len() < PAGE;
             after = listed.last().map(|one| one.key.clone());
-            listed.into_iter().for_each(visit);
+            for one in listed {
+                visit(one.key, one.state.home.map(|home| home.replica));
+            }
             if last_page {
                 return Ok(());
             }

@@ -82,10 +82,12 @@ impl KeyStore for StoreLink {
     async fn each_live(
         &self,
         table: &TableName,
-        visit: &(dyn Fn(Listed) + Sync),
+        visit: &(dyn Fn(Key, Option<ReplicaId>) + Sync),
     ) -> Result<(), StoreError> {
         let live = self.list_live(table, "", None, usize::MAX).await?;
-        live.into_iter().for_each(visit);
+        for one in live {
+            visit(one.key, one.state.home.map(|home| home.replica));
+        }
         Ok(())
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fermata::key::KeyState;
-use fermata::lock::TableName;
+use fermata::lock::{Key, TableName};
 use fermata::store::cassandra::schema::{self, Replication, Schema};
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, Listed, REPLICAS_MAX, StoreError};
+use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, REPLICAS_MAX, StoreError};
 use futures_util::StreamExt;
 use tokio::task::block_in_place;
 
@@ -117,8 +117,8 @@ async fn a_range_that_cannot_be_read_hides_neither_the_replicas_nor_what_other_r
     }
     let swept = async || {
         let shown = Mutex::new(BTreeSet::new());
-        let visit = |one: Listed| {
-            shown.lock().unwrap().insert(one.key);
+        let visit = |key: Key, _| {
+            shown.lock().unwrap().insert(key);
         };
         let swept = store.each_live(&table, &visit).await;
         (swept, shown.into_inner().unwrap())
