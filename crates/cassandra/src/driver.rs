@@ -7,6 +7,7 @@ mod raced;
 mod reach;
 mod suspects;
 mod values;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,6 @@ use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Shard;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
-use tokio::sync::Semaphore;
 
 use self::counted::Counted;
 pub use self::counted::Sent;
@@ -36,6 +36,7 @@ use self::raced::{Unanswered, raced};
 use self::reach::Silent;
 use self::suspects::Suspects;
 use self::values::rows;
+use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, Majority};
 use crate::tls;
@@ -52,9 +53,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the nodes may take to agree on the schema.
 const AGREEMENT_MAX: Duration = Duration::from_secs(60);
-
-/// More transactions than this are not let go at once, whatever is asked for.
-const TRANSACTIONS_CEILING: usize = 65_536;
 
 /// How a statement is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,9 +113,8 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
-    /// Room for transactions in flight: what comes in a flood waits here, in order, and not in the nodes, where
-    /// it would time out, be sent again and be in the way of everything else.
-    transactions: Semaphore,
+    /// Room for transactions in flight.
+    transactions: Window,
 }
 
 impl Driver {
@@ -192,7 +189,7 @@ impl Driver {
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
-            transactions: Semaphore::new(options.transactions_max.get().min(TRANSACTIONS_CEILING)),
+            transactions: Window::new(options.transactions_max.get()),
         })
     }
 
@@ -256,11 +253,11 @@ impl Driver {
     ) -> Result<Vec<Row>, Fault> {
         let answer = match statement.usage {
             Use::Cas | Use::RacedCas | Use::SerialRead => {
-                // Never closed. Without a permit nothing was sent.
-                let permit = self.transactions.acquire().await;
-                let _permit = permit.map_err(|error| Fault::NotStarted(error.to_string()))?;
+                let pass = self.transactions.enter().await?;
                 self.counted.one(statement.usage);
-                return self.coordinated(statement, values).await;
+                let outcome = self.coordinated(statement, values).await;
+                pass.ended(&outcome);
+                return outcome;
             }
             Use::Read | Use::AnyRead => {
                 self.counted.one(statement.usage);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// As many lightweight transactions as one process has in flight at once, where it is not said.
-pub const TRANSACTIONS_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(127);
+pub const TRANSACTIONS_MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// The name of a keyspace: 1 to 48 ASCII letters, digits or `_`, a letter first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub struct CassandraOptions {
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
     /// How many lightweight transactions are in flight at once, and reads that settle them; the others wait their
-    /// turn. At most 65,536 count.
+    /// turn. Fewer, down to 32, while the nodes do not keep up. At most 65,536 count.
     pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
