@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use cassandra::{Cluster, ClusterError, CommitLog, NODES_MAX, Purpose, Signal};
+use cassandra::{Cluster, ClusterError, CommitLog, NODES_MAX, Place, Purpose, Signal};
 use clap::Parser;
 
 /// The last thing said before it only waits.
@@ -39,6 +39,9 @@ enum Action {
         /// Sync each write to the disk at once, instead of those of 2 ms together
         #[arg(long, conflicts_with = "for_tests")]
         batch: bool,
+        /// Each in the network namespace fermata-siteN, at 10.77.N.1, and in the data center siteN (bench/sites makes those)
+        #[arg(long, conflicts_with = "for_tests")]
+        sites: bool,
     },
     /// End them
     Down,
@@ -77,15 +80,20 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
             detach,
             for_tests,
             batch,
+            sites,
         } => {
+            let place = match sites {
+                true => Place::Sites,
+                false => Place::Here,
+            };
             let purpose = match (for_tests, batch) {
                 (true, _) => Purpose::Tests,
                 (false, true) => Purpose::Work(CommitLog::Batch),
                 (false, false) => Purpose::Work(CommitLog::Group),
             };
             match detach {
-                true => return leave_behind(nodes, purpose),
-                false => hold(nodes, purpose)?,
+                true => return leave_behind(nodes, purpose, place),
+                false => hold(nodes, purpose, place)?,
             }
         }
         Action::Down => {
@@ -119,8 +127,8 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
 }
 
 /// Starts, or joins, and stays until the nodes are ended or this process is.
-fn hold(nodes: u8, purpose: Purpose) -> Result<(), ClusterError> {
-    let _cluster = Cluster::up(nodes.into(), purpose, &say)?;
+fn hold(nodes: u8, purpose: Purpose, place: Place) -> Result<(), ClusterError> {
+    let _cluster = Cluster::up(nodes.into(), purpose, place, &say)?;
     say(HELD);
     while cassandra::status()?.iter().any(|node| node.pid.is_some()) {
         thread::sleep(Duration::from_millis(500));
@@ -129,7 +137,7 @@ fn hold(nodes: u8, purpose: Purpose) -> Result<(), ClusterError> {
 }
 
 /// Leaves a process behind that holds the cluster, and passes on what that says until it is up.
-fn leave_behind(nodes: u8, purpose: Purpose) -> Result<ExitCode, ClusterError> {
+fn leave_behind(nodes: u8, purpose: Purpose, place: Place) -> Result<ExitCode, ClusterError> {
     let io = |source| ClusterError::Io {
         what: "the process that stays".to_owned(),
         source,
@@ -141,6 +149,7 @@ fn leave_behind(nodes: u8, purpose: Purpose) -> Result<ExitCode, ClusterError> {
         Purpose::Work(CommitLog::Batch) => Some("--batch"),
         Purpose::Work(CommitLog::Group) => None,
     });
+    holder.args((place == Place::Sites).then_some("--sites"));
     holder
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -46,7 +46,7 @@ class Client:
     def __init__(self, name, servers):
         self.name, self.servers = name, servers
 
-    def command(self, load, prefix, duration_s):
+    def command(self, load, prefix, duration_s, addresses):
         raise NotImplementedError
 
     def marks(self, process, duration_s):
@@ -63,9 +63,13 @@ class Client:
     def result(self, text):
         return json.loads(text)
 
-    def run(self, load, prefix, duration_s):
-        """One run: what its client reports, and `servers_ms` and `client_ms`, the processor time a section in ms."""
-        command = [str(word) for word in self.command(load, prefix, duration_s)]
+    def run(self, load, prefix, duration_s, site=None):
+        """One run: what its client reports, and `servers_ms` and `client_ms`, the processor time a section in ms. At a site the
+        client knows the server there alone."""
+        addresses, there = self.servers.addresses(), []
+        if site:
+            addresses, there = [addresses[site - 1]], self.servers.place.there(site)
+        command = [*there, *(str(word) for word in self.command(load, prefix, duration_s, addresses))]
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -97,9 +101,9 @@ class Client:
 
 
 class GoClient(Client):
-    def command(self, load, prefix, duration_s):
+    def command(self, load, prefix, duration_s, addresses):
         return [
-            *(WORK / "client", "--system", self.name, "--endpoints", ",".join(self.servers.addresses())),
+            *(WORK / "client", "--system", self.name, "--endpoints", ",".join(addresses)),
             *("--workers", load.workers, "--keys", load.keys, "--prefix", prefix),
             *("--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s", "--ttl", f"{TTL_S}s"),
             *("--value-bytes", VALUE_BYTES),
@@ -109,10 +113,10 @@ class GoClient(Client):
 class CuratorClient(Client):
     warm_up_s = JVM_WARM_UP_S
 
-    def command(self, load, prefix, duration_s):
+    def command(self, load, prefix, duration_s, addresses):
         return [
             *("java", "-Xms256m", "-Xmx1g", "-cp", JAVA_CLASSES, "Sections"),
-            *("--endpoints", ",".join(self.servers.addresses()), "--workers", load.workers),
+            *("--endpoints", ",".join(addresses), "--workers", load.workers),
             *("--keys", load.keys, "--prefix", prefix, "--warm-up", self.warm_up_s),
             *("--duration", duration_s, "--ttl", TTL_S, "--value-bytes", VALUE_BYTES),
         ]
@@ -121,12 +125,15 @@ class CuratorClient(Client):
 class FermataClient(Client):
     """`fermata bench section`, which prints its report in the end: the marks go by time."""
 
+    # Whose run it is that counts.
+    of = "fermata"
+
     def __init__(self, name, servers, *words):
         super().__init__(name, servers)
         self.words = words
 
-    def command(self, load, prefix, duration_s):
-        endpoints = [word for a in self.servers.addresses() for word in ("--endpoint", f"http://{a}")]
+    def command(self, load, prefix, duration_s, addresses):
+        endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
         return [
             *(FERMATA, "bench", "section", *endpoints, "--workers", load.workers, "--keys", load.keys),
             *("--key-prefix", prefix, "--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s"),
@@ -142,7 +149,7 @@ class FermataClient(Client):
         return times
 
     def result(self, text):
-        (run,) = json.loads(text)["runs"]
+        (run,) = [run for run in json.loads(text)["runs"] if run["system"] == self.of]
         sections = [row for row in run["phases"] if row["phase"] == "section"]
         check = run["counter_check"]
         if not sections or not check or check["unread"]:
@@ -157,3 +164,20 @@ class FermataClient(Client):
             "lost": check["lost"],
             "surplus": check["surplus"],
         }
+
+
+class PutClient(FermataClient):
+    """The put of a section alone, at QUORUM, straight to Cassandra: the floor."""
+
+    of = "puts"
+
+    def command(self, load, prefix, duration_s, addresses):
+        command = super().command(load, prefix, duration_s, addresses)
+        baseline = ["--baseline", "puts", "--rounds", 1, "--keyspace", "peers"]
+        for number, address in enumerate(self.servers.addresses(), 1):
+            if addresses == [address]:
+                return [
+                    *(*command, *baseline, "--contact-points", self.servers.node(number)),
+                    *("--datacenter", f"site{number}"),
+                ]
+        return [*command, *baseline, "--contact-points", self.servers.node(1)]

@@ -25,6 +25,23 @@ SECRET = "of the replicas of a benchmark alone\n"
 WRITE_THROUGH = "through"
 
 
+class Loopback:
+    """All servers on this machine."""
+
+    # What is said of it to Cassandra and to etcd.
+    sites = False
+
+    def host(self, subnet, number):
+        return f"{subnet}.{number}"
+
+    def there(self, number):
+        """What a command begins with that runs where this server is."""
+        return []
+
+
+LOOPBACK = Loopback()
+
+
 def said(*command, **options):
     """What a command prints; an error with all that it said where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
@@ -53,13 +70,16 @@ class Servers:
     subnet = "127.0.1"
     port = 0
 
-    def __init__(self, count=3):
-        self.count = count
+    def __init__(self, count=3, place=LOOPBACK):
+        self.count, self.place = count, place
         self.processes = []
         self.folder = WORK / "data" / self.name
 
+    def host(self, number):
+        return self.place.host(self.subnet, number)
+
     def addresses(self):
-        return [f"{self.subnet}.{n}:{self.port}" for n in range(1, self.count + 1)]
+        return [f"{self.host(n)}:{self.port}" for n in range(1, self.count + 1)]
 
     def start(self):
         taken = [address for address in self.addresses() if answers(address)]
@@ -77,7 +97,7 @@ class Servers:
     def spawn(self, number, command, **environment):
         with open(self.folder / f"{number}.log", "ab") as log:
             process = subprocess.Popen(
-                [str(word) for word in command],
+                [*self.place.there(number), *(str(word) for word in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -132,8 +152,10 @@ class Etcd(Servers):
     port = 2379
 
     def begin(self, number):
-        members = ",".join(f"n{n}=http://127.0.1.{n}:2380" for n in range(1, self.count + 1))
-        client, peer = f"http://127.0.1.{number}:2379", f"http://127.0.1.{number}:2380"
+        members = ",".join(f"n{n}=http://{self.host(n)}:2380" for n in range(1, self.count + 1))
+        client, peer = f"http://{self.host(number)}:2379", f"http://{self.host(number)}:2380"
+        # As its documentation says for members apart: a heartbeat takes as long as the longest round trip, an election ten.
+        apart = ("--heartbeat-interval", "150", "--election-timeout", "1500") if self.place.sites else ()
         self.spawn(
             number,
             [
@@ -141,6 +163,7 @@ class Etcd(Servers):
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 *("--initial-cluster", members, "--initial-cluster-state", "new", "--log-level", "warn"),
+                *apart,
             ],
         )
 
@@ -154,11 +177,11 @@ class ZooKeeper(Servers):
         folder = self.folder / str(number)
         folder.mkdir()
         (folder / "myid").write_text(f"{number}\n")
-        servers = "".join(f"server.{n}=127.0.1.{n}:2888:3888\n" for n in range(1, self.count + 1))
+        servers = "".join(f"server.{n}={self.host(n)}:2888:3888\n" for n in range(1, self.count + 1))
         settings = folder / "zoo.cfg"
         settings.write_text(
             f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={folder}\nclientPort=2181\n"
-            f"clientPortAddress=127.0.1.{number}\nmaxClientCnxns=0\nadmin.enableServer=false\n{servers}"
+            f"clientPortAddress={self.host(number)}\nmaxClientCnxns=0\nadmin.enableServer=false\n{servers}"
         )
         # As much memory as its own script gives it.
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -188,8 +211,8 @@ class Fermata(Servers):
     subnet = "127.0.2"
     port = 7450
 
-    def __init__(self, commit_log="batch"):
-        super().__init__()
+    def __init__(self, commit_log="batch", place=LOOPBACK):
+        super().__init__(place=place)
         self.batch = commit_log == "batch"
         if not self.batch:
             self.log = "Cassandra: commitlog_sync group of 2 ms, compare-and-swaps and puts at QUORUM"
@@ -209,34 +232,38 @@ class Fermata(Servers):
     def start(self):
         if self.nodes():
             raise RuntimeError("Cassandra nodes run already: `cargo run --example cassandra -- down` first")
-        said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []))
-        nodes = ",".join(f"127.0.0.{n}" for n in (1, 2, 3))
-        self.settings = ("--contact-points", nodes, "--keyspace", "peers")
+        apart = ["--sites"] if self.place.sites else []
+        said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []), *apart)
+        copies = "site1=1,site2=1,site3=1" if apart else "datacenter1=3"
+        nodes = ",".join(self.node(n) for n in (1, 2, 3))
         said(
-            *(FERMATA, "schema", "apply", *self.settings, "--replication", "datacenter1=3"),
-            *("--table", WRITE_THROUGH),
+            *(FERMATA, "schema", "apply", "--contact-points", nodes, "--keyspace", "peers"),
+            *("--replication", copies, "--table", WRITE_THROUGH),
         )
-        self.environment = {
-            "FERMATA_CFG_STORE__KIND": "cassandra",
-            "FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS": nodes,
-            "FERMATA_CFG_STORE__CASSANDRA__KEYSPACE": "peers",
-            f"FERMATA_CFG_TABLES__{WRITE_THROUGH}__COMMIT": "write-through",
-        }
         super().start()
+
+    def node(self, number):
+        return self.place.host("127.0.0", number)
 
     def begin(self, number):
         secret = self.folder / "secret"
         if not secret.exists():
             secret.touch(mode=0o600)
             secret.write_text(SECRET)
+        environment = {
+            "STORE__KIND": "cassandra",
+            "STORE__CASSANDRA__CONTACT_POINTS": ",".join(self.node(n) for n in (1, 2, 3)),
+            "STORE__CASSANDRA__KEYSPACE": "peers",
+            f"TABLES__{WRITE_THROUGH}__COMMIT": "write-through",
+            "LISTEN": f"{self.host(number)}:7450",
+            "PEERS__LISTEN": f"{self.host(number)}:7451",
+            "PEERS__SECRET_FILE": str(secret),
+            "PEERS__NAME": f"replica-{number}",
+        }
+        if self.place.sites:
+            environment["STORE__CASSANDRA__DATACENTER"] = f"site{number}"
         self.spawn(
-            number,
-            [FERMATA, "serve"],
-            **self.environment,
-            FERMATA_CFG_LISTEN=f"127.0.2.{number}:7450",
-            FERMATA_CFG_PEERS__LISTEN=f"127.0.2.{number}:7451",
-            FERMATA_CFG_PEERS__SECRET_FILE=str(secret),
-            FERMATA_CFG_PEERS__NAME=f"replica-{number}",
+            number, [FERMATA, "serve"], **{f"FERMATA_CFG_{name}": value for name, value in environment.items()}
         )
 
     def pause(self):

@@ -86,7 +86,7 @@ pub struct CassandraConfig {
     pub consistency: Consistency,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
-    /// How many lightweight transactions of this replica are in flight at once.
+    /// How many lightweight transactions of this replica on keys are in flight at once, and how many on sessions.
     pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Span,

@@ -91,11 +91,22 @@ pub(super) struct Watching {
     pub cell: Arc<KeyCell>,
     call: CallId,
     pub news: watch::Receiver<Option<EntryStatus>>,
+    /// The grant that was told.
+    pub heard: Option<Fence>,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
         self.replica.call_gone(&self.cell, self.call);
+        // HELD counts as heard when the machine says it.
+        let granted = match *self.news.borrow() {
+            Some(EntryStatus::Held { grant }) => Some(grant),
+            _ => None,
+        };
+        if let Some(grant) = granted.filter(|_| self.heard != granted) {
+            let lost = Event::AnswerLost { grant };
+            self.replica.happen(&self.cell, lost);
+        }
     }
 }
 
@@ -253,6 +264,7 @@ impl Replica {
             cell,
             call,
             news,
+            heard: None,
         };
         let answer = answer.await;
         self.sure()?;

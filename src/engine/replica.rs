@@ -75,6 +75,8 @@ pub(super) struct EngineLogThrottles {
 /// After this a holder becomes durable, or after four times of what a commit takes, whichever is longer; and after so much
 /// more as more commits are on their way, so that slow sections make no storm of them.
 const KEEP_AFTER: Duration = Duration::from_millis(100);
+/// The most that a slow commit makes of it: its time counts what it waited behind others.
+const KEEP_AFTER_COMMITS_MAX: Duration = Duration::from_secs(2);
 /// For how long a process that has the store alone promises a lock by its memory alone: the next one waits for that.
 const ALONE_PROMISE: Duration = Duration::from_secs(1);
 /// So many on their way make it twice as long.
@@ -82,7 +84,8 @@ const COMMITS_AT_ONCE: u64 = 64;
 
 /// How long after it was told a holder becomes durable (H5), where a commit takes so long and so many are on their way.
 fn keep_after(commit: Duration, open: u64) -> Duration {
-    let usual = KEEP_AFTER.max(commit.saturating_mul(4));
+    let usual = commit.saturating_mul(4).min(KEEP_AFTER_COMMITS_MAX);
+    let usual = usual.max(KEEP_AFTER);
     let more = u32::try_from(open / COMMITS_AT_ONCE).unwrap_or(u32::MAX);
     usual.saturating_mul(more.saturating_add(1))
 }
@@ -190,6 +193,7 @@ mod tests {
         assert_eq!(keep_after(ms(50), 63), ms(200));
         assert_eq!(keep_after(ms(50), 64), ms(400));
         assert_eq!(keep_after(ms(5), 6_400), ms(10_100));
+        assert_eq!(keep_after(ms(19_000), 0), ms(2_000));
         let longest = keep_after(Duration::MAX, u64::MAX);
         assert!(longest >= Duration::from_secs(3_600), "{longest:?}");
     }

@@ -72,6 +72,9 @@ impl Watch {
                 let is_held = matches!(now, WatchEvent::Held { .. });
                 if !is_held || self.ask_validity().await {
                     replica.sure().ok()?;
+                    if let WatchEvent::Held { grant } = now {
+                        self.watching.heard = Some(grant);
+                    }
                     self.seen = Some(now.clone());
                     return Some(now);
                 }

@@ -276,6 +276,37 @@ async fn a_head_that_nobody_claimed_is_evicted_after_one_ttl_though_its_session_
     renew().await.unwrap();
 }
 
+/// What was told to a watch that nobody listened to is no claim.
+#[tokio::test]
+async fn a_head_whose_watch_broke_before_it_was_told_is_evicted_as_unclaimed() {
+    let clock = ManualClock::new();
+    let world = World::at(Arc::clone(&clock) as _).await;
+    let session = world.open_session(10_000).await;
+    let first = world.create("k").await.lock_ref;
+    let watched = world.engine.create(call_of(session, "k")).await.unwrap();
+    let mut watch = world.engine.watch(&watched.lock_ref).await.unwrap();
+    assert_eq!(watch.next().await, Some(waiting(1, None)));
+    world.release(&first).await.unwrap();
+    until("the second one was granted the key", || async {
+        let state = world.state("k").await;
+        state
+            .holder()
+            .is_some_and(|holder| holder.seq == watched.lock_ref.seq)
+    })
+    .await;
+    drop(watch);
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(4)).await;
+        world.engine.renew(&watched.lease).await.unwrap();
+    }
+    world.until_free("k").await;
+    let late = world
+        .engine
+        .acquire(&watched.lock_ref, Duration::ZERO, false);
+    let unclaimed = EngineError::Ended(EndedAs::Lost(EndReason::Unclaimed));
+    assert_eq!(late.await.unwrap_err(), unclaimed);
+}
+
 #[tokio::test]
 async fn a_head_that_takes_its_time_is_not_passed_over() {
     let world = World::new().await;

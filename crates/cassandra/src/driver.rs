@@ -10,6 +10,7 @@ mod values;
 mod window;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use scylla::client::PoolSize;
@@ -113,7 +114,8 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
-    /// Room for transactions in flight.
+    /// Room for transactions in flight. Those that are raced may come in floods; the others do not wait behind them.
+    raced_transactions: Window,
     transactions: Window,
 }
 
@@ -182,6 +184,7 @@ impl Driver {
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
         let session = Arc::new(session);
         silent.take_in(&session);
+        let window = || Window::new(options.transactions_max.get(), options.request_timeout);
         Ok(Driver {
             session,
             majority: options.majority,
@@ -189,7 +192,8 @@ impl Driver {
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
-            transactions: Window::new(options.transactions_max.get()),
+            raced_transactions: window(),
+            transactions: window(),
         })
     }
 
@@ -253,11 +257,17 @@ impl Driver {
     ) -> Result<Vec<Row>, Fault> {
         let answer = match statement.usage {
             Use::Cas | Use::RacedCas | Use::SerialRead => {
-                let pass = self.transactions.enter().await?;
-                self.counted.one(statement.usage);
-                let outcome = self.coordinated(statement, values).await;
-                pass.ended(&outcome);
-                return outcome;
+                let window = match statement.usage {
+                    Use::RacedCas => &self.raced_transactions,
+                    _ => &self.transactions,
+                };
+                let was_raced = AtomicBool::new(false);
+                let transaction = async {
+                    self.counted.one(statement.usage);
+                    self.coordinated(statement, values, &was_raced).await
+                };
+                let was_slow = || was_raced.load(Ordering::Relaxed);
+                return window.one(transaction, was_slow).await;
             }
             Use::Read | Use::AnyRead => {
                 self.counted.one(statement.usage);
@@ -325,11 +335,13 @@ impl Driver {
     }
 
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
-    /// writes to a key prefers the same node, which spares them contention.
+    /// writes to a key prefers the same node, which spares them contention. `was_raced` becomes true where that did not
+    /// answer in time and another one was asked as well.
     async fn coordinated(
         &self,
         statement: &Statement,
         values: &[Value],
+        was_raced: &AtomicBool,
     ) -> Result<Vec<Row>, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
         let nodes = self.coordinators(&statement.prepared, values)?;
@@ -339,6 +351,7 @@ impl Driver {
             let answered = match nodes.peek() {
                 Some(second) if statement.usage == Use::RacedCas => {
                     let instead = || async {
+                        was_raced.store(true, Ordering::Relaxed);
                         let answered = ask(second).await;
                         if answered.is_ok() {
                             self.note_time_out(first);

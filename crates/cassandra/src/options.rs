@@ -132,8 +132,9 @@ pub struct CassandraOptions {
     pub majority: Majority,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
-    /// How many lightweight transactions are in flight at once, and reads that settle them; the others wait their
-    /// turn. Fewer, down to 32, while the nodes do not keep up. At most 65,536 count.
+    /// How many lightweight transactions that are raced are in flight at once, and how many others, with the reads that
+    /// settle them; more wait their turn, for `request_timeout` at most. Fewer, down to 32, while the nodes do not keep
+    /// up. At most 65,536 count.
     pub transactions_max: NonZeroUsize,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,

@@ -69,13 +69,14 @@ async fn look_after(replica: &Arc<Replica>, due: Due) {
     if due.ended {
         return replica.end_entries(session);
     }
-    if due.read {
-        read(replica, session).await;
-    }
+    // First what keeps it: the store may take its time over the other.
     if due.renew
         && let Err(error) = renew(replica, session).await
     {
         tracing::debug!(%session, %error, "an open call could not renew its session");
+    }
+    if due.read {
+        read(replica, session).await;
     }
 }
 

@@ -156,7 +156,7 @@ impl Source {
                     // That the watch began.
                     Some(Outcome::News(news)) if news.is_empty() => continue,
                     Some(Outcome::News(news)) => match WatchLockResponse::decode(news) {
-                        Ok(news) => Coming::News(news),
+                        Ok(news) => Coming::News(relayed(news)),
                         Err(_) => Coming::Broken,
                     },
                     Some(Outcome::Refusal(answer)) => Coming::Refused(Status::with_details(
@@ -171,4 +171,13 @@ impl Source {
             },
         }
     }
+}
+
+/// What the home promised counts from when it said so, and nobody knows how long that was on its way: of a lock that ends with
+/// the home nothing is promised here.
+fn relayed(mut news: WatchLockResponse) -> WatchLockResponse {
+    if !news.durable {
+        news.valid_for = news.valid_for.map(|_| prost_types::Duration::default());
+    }
+    news
 }

@@ -20,7 +20,14 @@ struct KnownKey {
 /// Heads, and swaps of unknown outcome.
 #[derive(Debug, Default)]
 pub struct InDoubtSwaps {
-    keys: Mutex<HashMap<KeyId, KnownKey>>,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    known: HashMap<KeyId, KnownKey>,
+    /// So many were left when the others were forgotten last.
+    left: usize,
 }
 
 /// What is known of a key when a load begins.
@@ -35,18 +42,21 @@ pub(super) struct Before {
 impl InDoubtSwaps {
     fn with<T>(&self, id: &KeyId, change: impl FnOnce(&mut KnownKey) -> T) -> T {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = keys.get_mut(id) {
+        if let Some(known) = keys.known.get_mut(id) {
             return change(known);
         }
-        if keys.len() >= KEYS_MAX {
-            keys.retain(|_, known| known.in_doubt_version.is_some());
+        // Not at each new key, where all of these are in doubt.
+        if keys.known.len() >= KEYS_MAX.max(keys.left * 2) {
+            let in_doubt = |_: &KeyId, known: &mut KnownKey| known.in_doubt_version.is_some();
+            keys.known.retain(in_doubt);
+            keys.left = keys.known.len();
         }
-        change(keys.entry(id.clone()).or_default())
+        change(keys.known.entry(id.clone()).or_default())
     }
 
     pub(super) fn before(&self, id: &KeyId) -> Before {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = keys.get(id).copied().unwrap_or_default();
+        let known = keys.known.get(id).copied().unwrap_or_default();
         Before {
             head: (known.head > 0).then_some(known.head),
             in_doubt: known.in_doubt_version.is_some(),

@@ -131,6 +131,8 @@ impl CassandraStore {
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraOpenError> {
         let few = CassandraOptions {
             connections_per_node: NonZeroUsize::MIN,
+            // What replicas share is little, and waits for nothing.
+            transactions_max: NonZeroUsize::MAX,
             ..options.clone()
         };
         let (driver, cluster) =

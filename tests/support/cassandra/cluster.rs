@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::node::{Group, Node, Purpose, accepts};
+use super::node::{Group, Node, Place, Purpose, accepts};
 use super::{ClusterError, NODES_MAX, Tools, cache_directory};
 
 /// How long all nodes may take to accept clients: a slow machine is not a broken one.
@@ -68,12 +68,17 @@ fn size() -> Result<usize, ClusterError> {
 
 impl Cluster {
     /// Joins the running cluster, or starts one without data. Blocks.
-    pub fn up(nodes: usize, purpose: Purpose, say: &dyn Fn(&str)) -> Result<Cluster, ClusterError> {
+    pub fn up(
+        nodes: usize,
+        purpose: Purpose,
+        place: Place,
+        say: &dyn Fn(&str),
+    ) -> Result<Cluster, ClusterError> {
         let tools = Tools::find(say)?;
         let _starting = starting()?;
         let whole = size()?;
         let (users, user, running) = use_when(|running| running == 0 || running == whole)?;
-        let cluster = Cluster {
+        let mut cluster = Cluster {
             tools,
             nodes: all_nodes()?.into_iter().take(nodes).collect(),
             users,
@@ -81,7 +86,7 @@ impl Cluster {
             alone: None,
         };
         match running {
-            0 => cluster.start_all(purpose, say)?,
+            0 => cluster.start_all(purpose, place, say)?,
             running if running == nodes => say("joining the Cassandra that runs already"),
             running => {
                 return Err(ClusterError::OtherSize {
@@ -104,19 +109,27 @@ impl Cluster {
         let tools = Tools::find(say)?;
         let starting = starting()?;
         let (users, user, _) = use_when(|running| running == 0)?;
-        let cluster = Cluster {
+        let mut cluster = Cluster {
             tools,
             nodes: all_nodes()?.into_iter().take(nodes).collect(),
             users,
             _user: user,
             alone: Some(starting),
         };
-        cluster.start_all(purpose, say)?;
+        cluster.start_all(purpose, Place::Here, say)?;
         cluster.wait_until_up(say)?;
         Ok(cluster)
     }
 
-    fn start_all(&self, purpose: Purpose, say: &dyn Fn(&str)) -> Result<(), ClusterError> {
+    fn start_all(
+        &mut self,
+        purpose: Purpose,
+        place: Place,
+        say: &dyn Fn(&str),
+    ) -> Result<(), ClusterError> {
+        for node in &mut self.nodes {
+            node.place = place;
+        }
         for address in self.nodes.iter().flat_map(Node::listens) {
             if accepts(&address) {
                 return Err(ClusterError::AddressInUse(address));

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Cluster, ClusterError, Lone, Purpose};
+use super::{Cluster, ClusterError, Lone, Place, Purpose};
 
 /// `off` leaves out what needs Cassandra.
 const TEST_CASSANDRA: &str = "FERMATA_TEST_CASSANDRA";
@@ -24,7 +24,8 @@ type Started = Result<Option<Arc<Cluster>>, String>;
 /// If it cannot be started, or is left out where it is required.
 pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
     let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || unless_left_out(|| Cluster::up(nodes, Purpose::Tests, &say).map(Arc::new));
+    let start =
+        || unless_left_out(|| Cluster::up(nodes, Purpose::Tests, Place::Here, &say).map(Arc::new));
     let started = cluster.get_or_insert_with(start).clone();
     drop(cluster);
     started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))

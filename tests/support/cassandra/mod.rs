@@ -18,7 +18,7 @@ mod tools;
 pub use cluster::{Cluster, NodeStatus, down, nodetool, signal, start_node, status};
 pub use lone::Lone;
 pub use nix::sys::signal::Signal;
-pub use node::{CommitLog, Purpose, own_group};
+pub use node::{CommitLog, Place, Purpose, own_group};
 pub use tools::{Tools, cache_directory};
 
 use std::path::PathBuf;

@@ -17,6 +17,8 @@ const TOOLS_LOGGING: &str = include_str!("logback-tools.xml");
 const SUPERVISE: &str = include_str!("supervise.sh");
 /// How long a node may take to write out what keyspaces and tables there are.
 const KEEP_SCHEMA_MAX: Duration = Duration::from_secs(30);
+/// Which data center a node is in, where there are several.
+const DATA_CENTER: &str = "conf/cassandra-rackdc.properties";
 /// Three equal ranges.
 const TOKENS: [&str; 3] = [
     "-9223372036854775808",
@@ -49,6 +51,34 @@ const MODULES: &[&str] = &[
     "--add-opens=java.base/java.util=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
 ];
+
+/// Where the nodes of a cluster run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// All on this machine, at 127.0.0.1 and so on.
+    #[default]
+    Here,
+    /// Each in a network namespace and a data center of its own, which are joined by whoever made the namespaces: see
+    /// [`Place::site`].
+    Sites,
+}
+
+impl Place {
+    /// The network namespace of a node.
+    pub fn site(self, number: usize) -> Option<String> {
+        match self {
+            Place::Here => None,
+            Place::Sites => Some(format!("fermata-site{number}")),
+        }
+    }
+
+    fn address(self, number: usize) -> String {
+        match self {
+            Place::Here => format!("127.0.0.{number}"),
+            Place::Sites => format!("10.77.{number}.1"),
+        }
+    }
+}
 
 /// The group that a node runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,18 +144,39 @@ pub fn own_group(number: usize) -> u32 {
 pub struct Node {
     pub number: usize,
     pub directory: PathBuf,
+    pub place: Place,
 }
 
 impl Node {
+    /// Where it runs, or ran last.
     pub fn new(run: &Path, number: usize) -> Node {
+        let directory = run.join(format!("n{number}"));
+        let place = match directory.join(DATA_CENTER).exists() {
+            true => Place::Sites,
+            false => Place::Here,
+        };
         Node {
             number,
-            directory: run.join(format!("n{number}")),
+            directory,
+            place,
         }
     }
 
     pub fn address(&self) -> String {
-        format!("127.0.0.{}", self.number)
+        self.place.address(self.number)
+    }
+
+    /// A command where the node runs.
+    fn command_there(&self, program: &Path) -> Command {
+        match self.place.site(self.number) {
+            None => Command::new(program),
+            Some(site) => {
+                let mut there = Command::new("nsenter");
+                there.arg(format!("--net=/run/netns/{site}")).arg("--");
+                there.arg(program);
+                there
+            }
+        }
     }
 
     /// Where it listens: for clients, for other nodes, for nodetool.
@@ -176,12 +227,19 @@ impl Node {
 
     /// Makes its directory anew: a node without data, of a cluster of so many.
     pub fn make(&self, nodes: usize, purpose: Purpose) -> Result<(), ClusterError> {
-        let seeds: Vec<String> = (1..=nodes).map(|n| format!("127.0.0.{n}:7000")).collect();
+        let seed = |n| format!("{}:7000", self.place.address(n));
+        let seeds: Vec<String> = (1..=nodes).map(seed).collect();
         let token = match nodes {
             1 => "0",
             _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
         };
-        self.make_with(token, &seeds.join(","), &purpose.settings(), purpose)
+        let mut settings = purpose.settings();
+        if self.place == Place::Sites {
+            settings.push(("endpoint_snitch", "GossipingPropertyFileSnitch".to_owned()));
+            // Else small answers wait for acknowledgements that are delayed.
+            settings.push(("inter_dc_tcp_nodelay", "true".to_owned()));
+        }
+        self.make_with(token, &seeds.join(","), &settings, purpose)
     }
 
     /// The same for tests, of a cluster of its own, with some settings set otherwise: each a name and what follows the
@@ -231,6 +289,10 @@ impl Node {
             }
             fs::write(self.directory.join("conf/cassandra.yaml"), configuration)?;
             fs::write(self.directory.join("conf/logback.xml"), LOGGING)?;
+            if self.place == Place::Sites {
+                let center = format!("dc=site{}\nrack=rack1\n", self.number);
+                fs::write(self.directory.join(DATA_CENTER), center)?;
+            }
             fs::write(self.purpose_file(), purpose.words().join("\n"))?;
             fs::create_dir_all(self.directory.join("tools"))?;
             fs::write(
@@ -246,7 +308,7 @@ impl Node {
         let pid_file = self.pid_file();
         let _ = fs::remove_file(&pid_file);
         let directory = self.directory.display();
-        let mut supervisor = Command::new("sh");
+        let mut supervisor = self.command_there(Path::new("sh"));
         supervisor
             .args(["-c", SUPERVISE, "sh"])
             .arg(&pid_file)
@@ -348,7 +410,7 @@ impl Node {
     /// `nodetool` on this node.
     pub fn nodetool(&self, tools: &Tools, words: &[String]) -> Command {
         let directory = self.directory.display();
-        let mut command = Command::new(&tools.java);
+        let mut command = self.command_there(&tools.java);
         command
             .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .args(MODULES)

@@ -3,13 +3,17 @@
 //! know, the window halves when the nodes do not keep up, and grows again with every few answers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use crate::fault::Fault;
 
-/// Nodes that do not keep up are never asked for less than this at once: where only some of them hang, what is for the
-/// others must not wait behind what is for those.
+/// What is not answered after this is overdue, and takes no room any longer: where only some nodes hang, what is for the
+/// others does not wait behind what is for those.
+const OVERDUE_AFTER: Duration = Duration::from_secs(1);
+/// Nodes that do not keep up are never asked for less than this at once.
 const LEAST: usize = 32;
 /// More are not let go at once, whatever is asked for.
 const MOST: usize = 65_536;
@@ -20,28 +24,55 @@ const GROWS_AFTER: usize = 4;
 pub(super) struct Window {
     room: Semaphore,
     size: Mutex<Size>,
+    /// For how long there may be no room.
+    within: Duration,
 }
 
 /// One of those in flight.
-pub(super) struct Pass<'a> {
+struct Pass<'a> {
     window: &'a Window,
     permit: Option<SemaphorePermit<'a>>,
 }
 
 impl Window {
-    pub fn new(max: usize) -> Window {
+    pub fn new(max: usize, within: Duration) -> Window {
         let size = Size::new(max.min(MOST));
         Window {
             room: Semaphore::new(size.now),
             size: Mutex::new(size),
+            within,
         }
     }
 
-    /// Waits for room.
-    pub async fn enter(&self) -> Result<Pass<'_>, Fault> {
-        // Nobody closes it. Nothing was sent yet.
-        let permit = self.room.acquire().await;
-        let permit = permit.map_err(|error| Fault::NotStarted(error.to_string()))?;
+    /// Begins a transaction once there is room. `was_slow` is asked in the end, whether it took longer than it should have.
+    pub async fn one<T>(
+        &self,
+        transaction: impl Future<Output = Result<T, Fault>>,
+        was_slow: impl FnOnce() -> bool,
+    ) -> Result<T, Fault> {
+        let pass = self.enter().await?;
+        tokio::pin!(transaction);
+        match timeout(OVERDUE_AFTER, &mut transaction).await {
+            Ok(outcome) => {
+                match was_slow() {
+                    true => pass.overdue(),
+                    false => pass.answered(),
+                }
+                outcome
+            }
+            Err(_) => {
+                pass.overdue();
+                transaction.await
+            }
+        }
+    }
+
+    async fn enter(&self) -> Result<Pass<'_>, Fault> {
+        let not_begun = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
+        let permit = timeout(self.within, self.room.acquire()).await;
+        let permit = permit.map_err(|_| not_begun(&"too many transactions are in flight"))?;
+        // Nobody closes it.
+        let permit = permit.map_err(|error| not_begun(&error))?;
         Ok(Pass {
             window: self,
             permit: Some(permit),
@@ -54,14 +85,13 @@ impl Window {
 }
 
 impl Pass<'_> {
-    /// What came of it.
-    pub fn ended<T>(self, outcome: &Result<T, Fault>) {
-        let mut size = self.window.size();
-        match outcome {
-            Ok(_) => self.window.room.add_permits(size.answered()),
-            Err(Fault::Unknown(_)) => size.unanswered(),
-            Err(Fault::NotStarted(_) | Fault::Refused(_)) => {}
-        }
+    fn overdue(self) {
+        self.window.size().overdue();
+    }
+
+    fn answered(self) {
+        let more = self.window.size().answered();
+        self.window.room.add_permits(more);
     }
 }
 
@@ -112,7 +142,7 @@ impl Size {
     }
 
     /// The nodes did not keep up with one.
-    fn unanswered(&mut self) {
+    fn overdue(&mut self) {
         if self.in_flight_then > 0 {
             self.in_flight_then -= 1;
             return;
@@ -135,9 +165,7 @@ impl Size {
 mod tests {
     use super::*;
 
-    fn unknown() -> Result<(), Fault> {
-        Err(Fault::Unknown("late".to_owned()))
-    }
+    const WITHIN: Duration = Duration::from_secs(6);
 
     async fn enter(window: &Window, many: usize) -> Vec<Pass<'_>> {
         let mut passes = Vec::new();
@@ -149,15 +177,15 @@ mod tests {
 
     #[tokio::test]
     async fn one_flood_halves_the_window_once() {
-        let window = Window::new(256);
+        let window = Window::new(256, WITHIN);
         for pass in enter(&window, 256).await {
-            pass.ended(&unknown());
+            pass.overdue();
         }
         assert_eq!(window.size().now, 128);
         assert_eq!(window.room.available_permits(), 128);
         for (floods, left) in [(1, 64), (2, 32), (3, 32)] {
             for pass in enter(&window, window.room.available_permits()).await {
-                pass.ended(&unknown());
+                pass.overdue();
             }
             assert_eq!(window.room.available_permits(), left, "after {floods} more");
         }
@@ -165,9 +193,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_in_flight_keeps_its_room_until_it_ends_and_answers_give_it_back() {
-        let window = Window::new(64);
+        let window = Window::new(64, WITHIN);
         let mut passes = enter(&window, 64).await;
-        passes.pop().unwrap().ended(&unknown());
+        passes.pop().unwrap().overdue();
         // 63 are in flight, 32 may be.
         for _ in 0..31 {
             assert_eq!(window.room.available_permits(), 0);
@@ -177,10 +205,10 @@ mod tests {
         drop(passes);
         assert_eq!(window.room.available_permits(), 32);
         for _ in 0..32 * GROWS_AFTER {
-            window.enter().await.unwrap().ended(&Ok(()));
+            window.enter().await.unwrap().answered();
         }
         assert_eq!(window.room.available_permits(), 64);
-        window.enter().await.unwrap().ended(&Ok(()));
+        window.enter().await.unwrap().answered();
         assert_eq!(
             window.room.available_permits(),
             64,
@@ -190,10 +218,36 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_window_stays_as_it_is() {
-        let window = Window::new(3);
+        let window = Window::new(3, WITHIN);
         for _ in 0..10 {
-            window.enter().await.unwrap().ended(&unknown());
+            window.enter().await.unwrap().overdue();
             assert_eq!(window.room.available_permits(), 3);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_makes_room_for_others_and_is_still_waited_for() {
+        let window = Window::new(1, WITHIN);
+        let hangs = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Err::<(), _>(Fault::Unknown("late".to_owned()))
+        };
+        let began = tokio::time::Instant::now();
+        let other = async {
+            let done = window.one(async { Ok(()) }, || false).await;
+            (done, began.elapsed())
+        };
+        let (hung, (other, after)) = tokio::join!(window.one(hangs, || false), other);
+        assert_eq!(hung, Err(Fault::Unknown("late".to_owned())));
+        assert_eq!(other, Ok(()));
+        assert!(after < OVERDUE_AFTER * 2, "{after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_room_without_end() {
+        let window = Window::new(1, WITHIN);
+        let _taken = window.enter().await.unwrap();
+        let refused = window.one(async { Ok(()) }, || false).await;
+        assert!(matches!(refused, Err(Fault::NotStarted(_))), "{refused:?}");
     }
 }
