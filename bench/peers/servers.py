@@ -73,7 +73,7 @@ class Servers:
     def __init__(self, count=3, place=LOOPBACK):
         self.count, self.place = count, place
         self.processes = []
-        self.folder = WORK / "data" / self.name
+        self.folder = WORK / ("sites" if place.sites else "data") / self.name
 
     def host(self, number):
         return self.place.host(self.subnet, number)
@@ -213,6 +213,7 @@ class Fermata(Servers):
 
     def __init__(self, commit_log="batch", place=LOOPBACK):
         super().__init__(place=place)
+        self.is_ours = False
         self.batch = commit_log == "batch"
         if not self.batch:
             self.log = "Cassandra: commitlog_sync group of 2 ms, compare-and-swaps and puts at QUORUM"
@@ -230,7 +231,8 @@ class Fermata(Servers):
             raise RuntimeError("a Cassandra node has ended")
 
     def start(self):
-        if self.nodes():
+        self.is_ours = not self.nodes()
+        if not self.is_ours:
             raise RuntimeError("Cassandra nodes run already: `cargo run --example cassandra -- down` first")
         apart = ["--sites"] if self.place.sites else []
         said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []), *apart)
@@ -279,6 +281,8 @@ class Fermata(Servers):
         self.wait()
 
     def stop(self):
+        if not self.is_ours:
+            return
         for pid in self.nodes():
             os.kill(pid, signal.SIGCONT)
         super().stop()

@@ -19,10 +19,10 @@ INSIDE = "FERMATA_SITES_INSIDE"
 ENDS_WITHIN_S = 10
 # How long it takes to be refused a connection: one round trip. Prints the median of several, in ms.
 REFUSED = """
-import socket, statistics, sys, time
+import errno, socket, statistics, sys, time
 def once():
     began = time.monotonic()
-    assert socket.socket().connect_ex((sys.argv[1], 9)) != 0
+    assert socket.socket().connect_ex((sys.argv[1], 9)) == errno.ECONNREFUSED
     return (time.monotonic() - began) * 1000
 print(f"{statistics.median(once() for _ in range(9)):.2f}")
 """
@@ -64,10 +64,12 @@ class Network:
     def __init__(self, delays):
         self.delays = DELAYS[delays]
         self.router = None
+        self.is_ours = False
 
     def up(self):
         if taken := [namespace(site) for site in SITES if Path(f"/run/netns/{namespace(site)}").exists()]:
             raise RuntimeError(f"{', '.join(taken)} exist: end what runs there, and delete them (bench/sites/run --down)")
+        self.is_ours = True
         run("ip", "link", "set", "lo", "up")
         for site in SITES:
             name = namespace(site)
@@ -80,7 +82,10 @@ class Network:
         between = [f"{namespace(a)}:{namespace(b)}:{rtt / 2}" for (a, b), rtt in self.delays.items()]
         names = [f"{namespace(site)}=10.77.{site}" for site in SITES]
         router = [sys.executable, Path(__file__).with_name("router.py"), "-=10.77.0", *names, "--", *between]
-        self.router = subprocess.Popen(router, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        # Not in the group that Ctrl-C ends: servers say good-bye over it.
+        self.router = subprocess.Popen(
+            router, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         if self.router.stdout.readline() != "ready\n":
             raise RuntimeError("the router did not start")
 
@@ -103,7 +108,8 @@ class Network:
         if self.router:
             self.router.send_signal(signal.SIGTERM)
             said = self.router.communicate(timeout=ENDS_WITHIN_S)[0].strip()
-        down()
+        if self.is_ours:
+            down()
         return said
 
 

@@ -336,7 +336,7 @@ impl Driver {
 
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
     /// writes to a key prefers the same node, which spares them contention. `was_raced` becomes true where that did not
-    /// answer in time and another one was asked as well.
+    /// answer in time and another one, asked as well, did.
     async fn coordinated(
         &self,
         statement: &Statement,
@@ -351,9 +351,9 @@ impl Driver {
             let answered = match nodes.peek() {
                 Some(second) if statement.usage == Use::RacedCas => {
                     let instead = || async {
-                        was_raced.store(true, Ordering::Relaxed);
                         let answered = ask(second).await;
                         if answered.is_ok() {
+                            was_raced.store(true, Ordering::Relaxed);
                             self.note_time_out(first);
                         }
                         answered

@@ -70,10 +70,14 @@ async fn look_after(replica: &Arc<Replica>, due: Due) {
         return replica.end_entries(session);
     }
     // First what keeps it: the store may take its time over the other.
-    if due.renew
-        && let Err(error) = renew(replica, session).await
-    {
-        tracing::debug!(%session, %error, "an open call could not renew its session");
+    if due.renew {
+        match renew(replica, session).await {
+            // That told more than its row would.
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%session, %error, "an open call could not renew its session");
+            }
+        }
     }
     if due.read {
         read(replica, session).await;

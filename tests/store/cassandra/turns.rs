@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use fermata::key::KeyState;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
@@ -20,6 +21,8 @@ async fn no_more_transactions_are_in_flight_than_may_be_and_all_have_their_turn(
     };
     let store = CassandraStore::open(CassandraOptions {
         transactions_max: NonZeroUsize::new(MAX as usize).unwrap(),
+        // What takes longer than a sixth of it makes room for others.
+        request_timeout: Duration::from_secs(60),
         ..world.options()
     });
     let store = store.await.unwrap();

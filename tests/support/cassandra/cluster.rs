@@ -87,6 +87,9 @@ impl Cluster {
         };
         match running {
             0 => cluster.start_all(purpose, place, say)?,
+            _ if cluster.nodes.iter().any(|node| node.place != place) => {
+                return Err(ClusterError::OtherPlace);
+            }
             running if running == nodes => say("joining the Cassandra that runs already"),
             running => {
                 return Err(ClusterError::OtherSize {

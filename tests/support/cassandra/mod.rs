@@ -51,6 +51,12 @@ pub enum ClusterError {
         /// How many are wanted.
         wanted: usize,
     },
+    /// Another cluster of ours runs somewhere else.
+    #[error(
+        "a cluster is running on this machine where another place is wanted (sites or not); end it first: \
+         cargo run --example cassandra -- down"
+    )]
+    OtherPlace,
     /// Some nodes run, and somebody uses them.
     #[error(
         "only {running} nodes of the cluster are running; end it first: cargo run --example cassandra -- down"
