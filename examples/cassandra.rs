@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use cassandra::{Cluster, ClusterError, CommitLog, NODES_MAX, Place, Purpose, Signal};
+use cassandra::{Cluster, ClusterError, CommitLog, NODES_MAX, Network, Purpose, Signal};
 use clap::Parser;
 
 /// The last thing said before it only waits.
@@ -82,9 +82,9 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
             batch,
             sites,
         } => {
-            let place = match sites {
-                true => Place::Sites,
-                false => Place::Here,
+            let network = match sites {
+                true => Network::Sites,
+                false => Network::Here,
             };
             let purpose = match (for_tests, batch) {
                 (true, _) => Purpose::Tests,
@@ -92,8 +92,8 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
                 (false, false) => Purpose::Work(CommitLog::Group),
             };
             match detach {
-                true => return leave_behind(nodes, purpose, place),
-                false => hold(nodes, purpose, place)?,
+                true => return leave_behind(nodes, purpose, network),
+                false => hold(nodes, purpose, network)?,
             }
         }
         Action::Down => {
@@ -127,8 +127,8 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
 }
 
 /// Starts, or joins, and stays until the nodes are ended or this process is.
-fn hold(nodes: u8, purpose: Purpose, place: Place) -> Result<(), ClusterError> {
-    let _cluster = Cluster::up(nodes.into(), purpose, place, &say)?;
+fn hold(nodes: u8, purpose: Purpose, network: Network) -> Result<(), ClusterError> {
+    let _cluster = Cluster::up(nodes.into(), purpose, network, &say)?;
     say(HELD);
     while cassandra::status()?.iter().any(|node| node.pid.is_some()) {
         thread::sleep(Duration::from_millis(500));
@@ -137,7 +137,7 @@ fn hold(nodes: u8, purpose: Purpose, place: Place) -> Result<(), ClusterError> {
 }
 
 /// Leaves a process behind that holds the cluster, and passes on what that says until it is up.
-fn leave_behind(nodes: u8, purpose: Purpose, place: Place) -> Result<ExitCode, ClusterError> {
+fn leave_behind(nodes: u8, purpose: Purpose, network: Network) -> Result<ExitCode, ClusterError> {
     let io = |source| ClusterError::Io {
         what: "the process that stays".to_owned(),
         source,
@@ -149,7 +149,7 @@ fn leave_behind(nodes: u8, purpose: Purpose, place: Place) -> Result<ExitCode, C
         Purpose::Work(CommitLog::Batch) => Some("--batch"),
         Purpose::Work(CommitLog::Group) => None,
     });
-    holder.args((place == Place::Sites).then_some("--sites"));
+    holder.args((network == Network::Sites).then_some("--sites"));
     holder
         .stdin(Stdio::null())
         .stdout(Stdio::null())

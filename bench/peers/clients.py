@@ -68,7 +68,7 @@ class Client:
         client knows the server there alone."""
         addresses, there = self.servers.addresses(), []
         if site:
-            addresses, there = [addresses[site - 1]], self.servers.place.there(site)
+            addresses, there = [addresses[site - 1]], self.servers.network.there(site)
         command = [*there, *(str(word) for word in self.command(load, prefix, duration_s, addresses))]
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(

@@ -70,13 +70,13 @@ class Servers:
     subnet = "127.0.1"
     port = 0
 
-    def __init__(self, count=3, place=LOOPBACK):
-        self.count, self.place = count, place
+    def __init__(self, count=3, network=LOOPBACK):
+        self.count, self.network = count, network
         self.processes = []
-        self.folder = WORK / ("sites" if place.sites else "data") / self.name
+        self.folder = WORK / ("sites" if network.sites else "data") / self.name
 
     def host(self, number):
-        return self.place.host(self.subnet, number)
+        return self.network.host(self.subnet, number)
 
     def addresses(self):
         return [f"{self.host(n)}:{self.port}" for n in range(1, self.count + 1)]
@@ -97,7 +97,7 @@ class Servers:
     def spawn(self, number, command, **environment):
         with open(self.folder / f"{number}.log", "ab") as log:
             process = subprocess.Popen(
-                [*self.place.there(number), *(str(word) for word in command)],
+                [*self.network.there(number), *(str(word) for word in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -155,7 +155,7 @@ class Etcd(Servers):
         members = ",".join(f"n{n}=http://{self.host(n)}:2380" for n in range(1, self.count + 1))
         client, peer = f"http://{self.host(number)}:2379", f"http://{self.host(number)}:2380"
         # As its documentation says for members apart: a heartbeat takes as long as the longest round trip, an election ten.
-        apart = ("--heartbeat-interval", "150", "--election-timeout", "1500") if self.place.sites else ()
+        apart = ("--heartbeat-interval", "150", "--election-timeout", "1500") if self.network.sites else ()
         self.spawn(
             number,
             [
@@ -211,8 +211,8 @@ class Fermata(Servers):
     subnet = "127.0.2"
     port = 7450
 
-    def __init__(self, commit_log="batch", place=LOOPBACK):
-        super().__init__(place=place)
+    def __init__(self, commit_log="batch", network=LOOPBACK):
+        super().__init__(network=network)
         self.is_ours = False
         self.batch = commit_log == "batch"
         if not self.batch:
@@ -234,7 +234,7 @@ class Fermata(Servers):
         self.is_ours = not self.nodes()
         if not self.is_ours:
             raise RuntimeError("Cassandra nodes run already: `cargo run --example cassandra -- down` first")
-        apart = ["--sites"] if self.place.sites else []
+        apart = ["--sites"] if self.network.sites else []
         said(CASSANDRA, "up", "3", "--detach", *(["--batch"] if self.batch else []), *apart)
         copies = "site1=1,site2=1,site3=1" if apart else "datacenter1=3"
         nodes = ",".join(self.node(n) for n in (1, 2, 3))
@@ -245,7 +245,7 @@ class Fermata(Servers):
         super().start()
 
     def node(self, number):
-        return self.place.host("127.0.0", number)
+        return self.network.host("127.0.0", number)
 
     def begin(self, number):
         secret = self.folder / "secret"
@@ -262,7 +262,7 @@ class Fermata(Servers):
             "PEERS__SECRET_FILE": str(secret),
             "PEERS__NAME": f"replica-{number}",
         }
-        if self.place.sites:
+        if self.network.sites:
             environment["STORE__CASSANDRA__DATACENTER"] = f"site{number}"
         self.spawn(
             number, [FERMATA, "serve"], **{f"FERMATA_CFG_{name}": value for name, value in environment.items()}

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use shared::cassandra::{self, Cluster, CommitLog, Place, Purpose, Tools};
+use shared::cassandra::{self, Cluster, CommitLog, Network, Purpose, Tools};
 use shared::network;
 
 use report::Report;
@@ -144,7 +144,7 @@ fn soak(words: &Words) -> Result<Report, Failure> {
         Ok(()) => Cluster::up_alone(NODES, Purpose::Work(CommitLog::Group), &say)?,
         Err(why) => {
             say(&format!("nothing will be cut off: {why}"));
-            Cluster::up(NODES, Purpose::Work(CommitLog::Group), Place::Here, &say)?
+            Cluster::up(NODES, Purpose::Work(CommitLog::Group), Network::Here, &say)?
         }
     };
     let asked = run::SoakOptions {

@@ -20,11 +20,11 @@ struct KnownKey {
 /// Heads, and swaps of unknown outcome.
 #[derive(Debug, Default)]
 pub struct InDoubtSwaps {
-    keys: Mutex<Keys>,
+    keys: Mutex<KnownKeys>,
 }
 
 #[derive(Debug, Default)]
-struct Keys {
+struct KnownKeys {
     known: HashMap<KeyId, KnownKey>,
     /// So many were left when the others were forgotten last.
     left: usize,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::node::{Group, Node, Place, Purpose, accepts};
+use super::node::{Group, Network, Node, Purpose, accepts};
 use super::{ClusterError, NODES_MAX, Tools, cache_directory};
 
 /// How long all nodes may take to accept clients: a slow machine is not a broken one.
@@ -71,7 +71,7 @@ impl Cluster {
     pub fn up(
         nodes: usize,
         purpose: Purpose,
-        place: Place,
+        network: Network,
         say: &dyn Fn(&str),
     ) -> Result<Cluster, ClusterError> {
         let tools = Tools::find(say)?;
@@ -86,9 +86,9 @@ impl Cluster {
             alone: None,
         };
         match running {
-            0 => cluster.start_all(purpose, place, say)?,
-            _ if cluster.nodes.iter().any(|node| node.place != place) => {
-                return Err(ClusterError::OtherPlace);
+            0 => cluster.start_all(purpose, network, say)?,
+            _ if cluster.nodes.iter().any(|node| node.network != network) => {
+                return Err(ClusterError::OtherNetwork);
             }
             running if running == nodes => say("joining the Cassandra that runs already"),
             running => {
@@ -119,7 +119,7 @@ impl Cluster {
             _user: user,
             alone: Some(starting),
         };
-        cluster.start_all(purpose, Place::Here, say)?;
+        cluster.start_all(purpose, Network::Here, say)?;
         cluster.wait_until_up(say)?;
         Ok(cluster)
     }
@@ -127,11 +127,11 @@ impl Cluster {
     fn start_all(
         &mut self,
         purpose: Purpose,
-        place: Place,
+        network: Network,
         say: &dyn Fn(&str),
     ) -> Result<(), ClusterError> {
         for node in &mut self.nodes {
-            node.place = place;
+            node.network = network;
         }
         for address in self.nodes.iter().flat_map(Node::listens) {
             if accepts(&address) {

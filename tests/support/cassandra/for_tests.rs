@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Cluster, ClusterError, Lone, Place, Purpose};
+use super::{Cluster, ClusterError, Lone, Network, Purpose};
 
 /// `off` leaves out what needs Cassandra.
 const TEST_CASSANDRA: &str = "FERMATA_TEST_CASSANDRA";
@@ -24,8 +24,9 @@ type Started = Result<Option<Arc<Cluster>>, String>;
 /// If it cannot be started, or is left out where it is required.
 pub fn cluster(nodes: usize) -> Option<Arc<Cluster>> {
     let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let start =
-        || unless_left_out(|| Cluster::up(nodes, Purpose::Tests, Place::Here, &say).map(Arc::new));
+    let start = || {
+        unless_left_out(|| Cluster::up(nodes, Purpose::Tests, Network::Here, &say).map(Arc::new))
+    };
     let started = cluster.get_or_insert_with(start).clone();
     drop(cluster);
     started.unwrap_or_else(|why| panic!("no Cassandra: {why}"))

@@ -18,7 +18,7 @@ mod tools;
 pub use cluster::{Cluster, NodeStatus, down, nodetool, signal, start_node, status};
 pub use lone::Lone;
 pub use nix::sys::signal::Signal;
-pub use node::{CommitLog, Place, Purpose, own_group};
+pub use node::{CommitLog, Network, Purpose, own_group};
 pub use tools::{Tools, cache_directory};
 
 use std::path::PathBuf;
@@ -53,10 +53,10 @@ pub enum ClusterError {
     },
     /// Another cluster of ours runs somewhere else.
     #[error(
-        "a cluster is running on this machine where another place is wanted (sites or not); end it first: \
+        "a cluster is running on this machine where another network is wanted (sites or not); end it first: \
          cargo run --example cassandra -- down"
     )]
-    OtherPlace,
+    OtherNetwork,
     /// Some nodes run, and somebody uses them.
     #[error(
         "only {running} nodes of the cluster are running; end it first: cargo run --example cassandra -- down"

@@ -54,28 +54,28 @@ const MODULES: &[&str] = &[
 
 /// Where the nodes of a cluster run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum Network {
     /// All on this machine, at 127.0.0.1 and so on.
     #[default]
     Here,
     /// Each in a network namespace and a data center of its own, which are joined by whoever made the namespaces: see
-    /// [`Place::site`].
+    /// [`Network::site`].
     Sites,
 }
 
-impl Place {
+impl Network {
     /// The network namespace of a node.
     pub fn site(self, number: usize) -> Option<String> {
         match self {
-            Place::Here => None,
-            Place::Sites => Some(format!("fermata-site{number}")),
+            Network::Here => None,
+            Network::Sites => Some(format!("fermata-site{number}")),
         }
     }
 
     fn address(self, number: usize) -> String {
         match self {
-            Place::Here => format!("127.0.0.{number}"),
-            Place::Sites => format!("10.77.{number}.1"),
+            Network::Here => format!("127.0.0.{number}"),
+            Network::Sites => format!("10.77.{number}.1"),
         }
     }
 }
@@ -144,31 +144,31 @@ pub fn own_group(number: usize) -> u32 {
 pub struct Node {
     pub number: usize,
     pub directory: PathBuf,
-    pub place: Place,
+    pub network: Network,
 }
 
 impl Node {
     /// Where it runs, or ran last.
     pub fn new(run: &Path, number: usize) -> Node {
         let directory = run.join(format!("n{number}"));
-        let place = match directory.join(DATA_CENTER).exists() {
-            true => Place::Sites,
-            false => Place::Here,
+        let network = match directory.join(DATA_CENTER).exists() {
+            true => Network::Sites,
+            false => Network::Here,
         };
         Node {
             number,
             directory,
-            place,
+            network,
         }
     }
 
     pub fn address(&self) -> String {
-        self.place.address(self.number)
+        self.network.address(self.number)
     }
 
     /// A command where the node runs.
     fn command_there(&self, program: &Path) -> Command {
-        match self.place.site(self.number) {
+        match self.network.site(self.number) {
             None => Command::new(program),
             Some(site) => {
                 let mut there = Command::new("nsenter");
@@ -227,14 +227,14 @@ impl Node {
 
     /// Makes its directory anew: a node without data, of a cluster of so many.
     pub fn make(&self, nodes: usize, purpose: Purpose) -> Result<(), ClusterError> {
-        let seed = |n| format!("{}:7000", self.place.address(n));
+        let seed = |n| format!("{}:7000", self.network.address(n));
         let seeds: Vec<String> = (1..=nodes).map(seed).collect();
         let token = match nodes {
             1 => "0",
             _ => TOKENS.get(self.number - 1).copied().unwrap_or("0"),
         };
         let mut settings = purpose.settings();
-        if self.place == Place::Sites {
+        if self.network == Network::Sites {
             settings.push(("endpoint_snitch", "GossipingPropertyFileSnitch".to_owned()));
             // Else small answers wait for acknowledgements that are delayed.
             settings.push(("inter_dc_tcp_nodelay", "true".to_owned()));
@@ -289,7 +289,7 @@ impl Node {
             }
             fs::write(self.directory.join("conf/cassandra.yaml"), configuration)?;
             fs::write(self.directory.join("conf/logback.xml"), LOGGING)?;
-            if self.place == Place::Sites {
+            if self.network == Network::Sites {
                 let center = format!("dc=site{}\nrack=rack1\n", self.number);
                 fs::write(self.directory.join(DATA_CENTER), center)?;
             }

@@ -141,9 +141,10 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let permit = self.permit.take();
-        if self.window.size().gives_up_one() {
-            permit.map(SemaphorePermit::forget);
+        if let Some(permit) = self.permit.take()
+            && self.window.size().gives_up_one()
+        {
+            permit.forget();
         }
     }
 }
@@ -237,9 +238,9 @@ impl Size {
     }
 
     fn gives_up_one(&mut self) -> bool {
-        let is_over = self.over > 0;
-        self.over -= usize::from(is_over);
-        is_over
+        let gives_up = self.over > 0;
+        self.over -= usize::from(gives_up);
+        gives_up
     }
 }
 
