@@ -135,6 +135,10 @@ struct LoadArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     connections: Option<usize>,
 
+    /// Send calls in frames, over one Pipeline for each connection, rather than each by itself
+    #[arg(long)]
+    pipeline: bool,
+
     /// Also time fdatasync in this directory, before and after: name one on the disk of the server
     #[arg(long, value_name = "DIR")]
     disk_probe: Option<PathBuf>,
@@ -166,6 +170,8 @@ pub(super) struct Plan {
     pub(super) endpoints: Vec<String>,
     pub(super) workers: Vec<usize>,
     pub(super) connections: Option<usize>,
+    /// Whether calls go over Pipelines.
+    pub(super) pipeline: bool,
     pub(super) keys: KeyChoice,
     pub(super) key_count: usize,
     pub(super) zipf_skew: f64,
@@ -225,6 +231,11 @@ impl<P: Program> Args<P> {
                 "--endpoint names a server, and --in-process calls none: leave one of them out",
             ));
         }
+        if replica.is_some() && load.pipeline {
+            return Err(Failure::usage(
+                "--pipeline is for calls to a server, and --in-process calls none: leave one of them out",
+            ));
+        }
         let plan = Plan {
             form,
             endpoints: match &replica {
@@ -233,6 +244,7 @@ impl<P: Program> Args<P> {
             },
             workers: load.workers,
             connections: load.connections,
+            pipeline: load.pipeline,
             keys: load.keys,
             key_count: load.key_count,
             zipf_skew: load.zipf_skew,

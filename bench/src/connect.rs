@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use fermata_client::parse_endpoint;
+use fermata_client::{Pipeline, parse_endpoint};
 use fermata_proto::lock_service_client::LockServiceClient;
+use fermata_proto::{
+    AcquireLockRequest, AcquireLockResponse, CreateLockRefRequest, CreateLockRefResponse,
+    CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse,
+    ReleaseLockRequest, ReleaseLockResponse,
+};
 use http::{Request, Response};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
@@ -18,9 +24,53 @@ const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// How many workers share a connection, unless asked otherwise.
 const WORKERS_PER_CONNECTION: usize = 16;
 
+/// What one call is made with where each goes by itself.
+type CallService = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
+
 /// A client of one connection, or of what stands in its place. Clones share it.
-pub(super) type Client =
-    LockServiceClient<BoxCloneSyncService<Request<Body>, Response<Body>, Status>>;
+#[derive(Debug, Clone)]
+pub(super) enum Client {
+    /// Each call by itself.
+    Unary(LockServiceClient<CallService>),
+    /// All over one stream.
+    Pipeline(Pipeline),
+}
+
+/// Makes one call, which may take so long.
+macro_rules! call {
+    ($($(#[$about:meta])* $method:ident: $ask:ident -> $answer:ident;)*) => {$(
+        $(#[$about])*
+        pub(super) async fn $method(
+            &mut self,
+            ask: $ask,
+            within: Duration,
+        ) -> Result<tonic::Response<$answer>, Status> {
+            match self {
+                Client::Pipeline(pipeline) => {
+                    let answer = timeout(within, pipeline.call(ask, within)).await;
+                    answer.unwrap_or_else(|_| {
+                        Err(Status::deadline_exceeded(format!("no answer within {within:?}")))
+                    })
+                }
+                Client::Unary(client) => {
+                    let mut request = tonic::Request::new(ask);
+                    request.set_timeout(within);
+                    client.$method(request).await
+                }
+            }
+        }
+    )*};
+}
+
+impl Client {
+    call! {
+        create_lock_ref: CreateLockRefRequest -> CreateLockRefResponse;
+        acquire_lock: AcquireLockRequest -> AcquireLockResponse;
+        critical_get: CriticalGetRequest -> CriticalGetResponse;
+        critical_put: CriticalPutRequest -> CriticalPutResponse;
+        release_lock: ReleaseLockRequest -> ReleaseLockResponse;
+    }
+}
 
 /// A client, and where it leads to.
 #[derive(Debug)]
@@ -63,13 +113,16 @@ where
 {
     let service =
         BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
-    LockServiceClient::new(service).max_decoding_message_size(usize::MAX)
+    let client = LockServiceClient::new(service).max_decoding_message_size(usize::MAX);
+    Client::Unary(client)
 }
 
-/// Opens connections, at least one to each endpoint, and the same number to each if it divides.
+/// Opens connections, at least one to each endpoint, and the same number to each if it divides; with a Pipeline on each
+/// where asked for.
 pub(super) async fn connect(
     endpoints: &[String],
     connections: usize,
+    pipelines: bool,
 ) -> Result<Vec<Connected>, ConnectError> {
     let mut clients = Vec::new();
     for endpoint in endpoints
@@ -80,9 +133,13 @@ pub(super) async fn connect(
         let address = endpoint
             .rsplit_once("://")
             .map_or(&**endpoint, |(_, rest)| rest);
+        let channel = channel(endpoint).await?;
         clients.push(Connected {
             address: address.trim_end_matches('/').to_owned(),
-            client: client_of(channel(endpoint).await?),
+            client: match pipelines {
+                true => Client::Pipeline(Pipeline::new(channel, None)),
+                false => client_of(channel),
+            },
         });
     }
     Ok(clients)
@@ -119,7 +176,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named_with_the_reason() {
-        let error = connect(&["http://127.0.0.1:1".to_owned()], 1)
+        let error = connect(&["http://127.0.0.1:1".to_owned()], 1, false)
             .await
             .unwrap_err()
             .to_string();

@@ -155,7 +155,7 @@ async fn measure(plan: &Plan, replica: Option<Box<dyn StartReplica>>) -> Result<
     let mut interrupt = Interrupt::listen();
     let Some(replica) = replica else {
         // A server that is not there is told at once, and not after the disk was probed.
-        let connected = connect(&plan.endpoints, plan.endpoints.len()).await;
+        let connected = connect(&plan.endpoints, plan.endpoints.len(), false).await;
         connected.map_err(BenchError::from)?;
         return Ok(measure_by(plan, None, &mut interrupt).await?);
     };
@@ -308,7 +308,7 @@ async fn measure_one(
         }
         None => {
             let connections = plan.connections.unwrap_or(connections_for(workers));
-            let clients = connect(&plan.endpoints, connections).await?;
+            let clients = connect(&plan.endpoints, connections, plan.pipeline).await?;
             let opened = clients.len();
             (clients, opened)
         }
@@ -377,9 +377,10 @@ impl Plan {
         report::Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
-            transport: match self.is_in_process() {
-                true => Transport::InProcess,
-                false => Transport::Grpc,
+            transport: match (self.is_in_process(), self.pipeline) {
+                (true, _) => Transport::InProcess,
+                (false, true) => Transport::Pipeline,
+                (false, false) => Transport::Grpc,
             },
             endpoints: self.endpoints.clone(),
             table: self.table.clone(),

@@ -79,8 +79,10 @@ impl Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Transport {
-    /// Over connections to servers.
+    /// Over connections to servers, each call by itself.
     Grpc,
+    /// Over connections to servers, in frames.
+    Pipeline,
     /// To a replica in the process of the benchmark.
     InProcess,
 }

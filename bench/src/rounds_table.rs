@@ -78,7 +78,7 @@ pub(super) fn text(report: &Report, baseline: &BaselineSettings) -> String {
 /// What is not the same for both.
 fn favours(transport: Transport, other: &str) -> String {
     match transport {
-        Transport::Grpc => format!(
+        Transport::Grpc | Transport::Pipeline => format!(
             "{other} is its statements alone, sent from this\n\
              process straight to Cassandra, with no service in between, on keys that are\n\
              new in each round: both favour it."
@@ -208,6 +208,7 @@ mod tests {
             let json = serde_json::to_value(&report).unwrap();
             let named = match transport {
                 Transport::Grpc => "grpc",
+                Transport::Pipeline => "pipeline",
                 Transport::InProcess => "in_process",
             };
             assert_eq!(json["settings"]["transport"], named);

@@ -123,6 +123,7 @@ fn settings(settings: &Settings) -> String {
     };
     let location = match settings.transport {
         Transport::Grpc => format!("at {}", settings.endpoints.join(", ")),
+        Transport::Pipeline => format!("at {} over Pipelines", settings.endpoints.join(", ")),
         Transport::InProcess => "by a replica in this process, with no network to it".to_owned(),
     };
     let held = match settings.hold_ms {

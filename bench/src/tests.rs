@@ -11,7 +11,7 @@ use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::{AcquireLockRequest, CreateLockRefRequest, LockState};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tonic::{Code, Request};
+use tonic::Code;
 
 use super::args::Plan;
 use super::interrupt::Interrupt;
@@ -20,6 +20,9 @@ use super::program::InProcess;
 use super::report::{Report, Run};
 use super::workload::Form;
 use super::{load, measure, measure_by};
+
+/// Only a test that fails waits for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server; it ends when this is dropped.
 struct Running {
@@ -91,6 +94,7 @@ fn plan(endpoints: Vec<String>) -> Plan {
         endpoints,
         workers: vec![4],
         connections: None,
+        pipeline: false,
         keys: KeyChoice::One,
         key_count: 10,
         zipf_skew: 1.0,
@@ -167,7 +171,7 @@ async fn sections_without_a_network_increment_exactly_until_the_replica_stops() 
         key: "late".to_owned(),
         ..CreateLockRefRequest::default()
     };
-    let refused = client.create_lock_ref(ask).await.unwrap_err();
+    let refused = client.create_lock_ref(ask, PATIENCE).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
 }
 
@@ -182,24 +186,35 @@ async fn a_call_without_a_network_keeps_its_deadline_and_the_limits() {
         ..CreateLockRefRequest::default()
     };
     let limit = Limits::default().message_bytes_max;
-    let refused = client.create_lock_ref(ask(limit)).await.unwrap_err();
+    let refused = client
+        .create_lock_ref(ask(limit), PATIENCE)
+        .await
+        .unwrap_err();
     assert!(
         refused.message().contains(&limit.to_string()),
         "{refused:?}"
     );
 
-    client.create_lock_ref(ask(1)).await.unwrap();
-    let second = client.create_lock_ref(ask(1)).await.unwrap().into_inner();
-    let mut wait = Request::new(AcquireLockRequest {
+    client.create_lock_ref(ask(1), PATIENCE).await.unwrap();
+    let second = client.create_lock_ref(ask(1), PATIENCE).await.unwrap();
+    let second = second.into_inner();
+    let wait = AcquireLockRequest {
         lock_ref: second.lock_ref,
         wait: prost_types::Duration::try_from(Duration::from_secs(3600)).ok(),
         ..AcquireLockRequest::default()
-    });
-    wait.set_timeout(Duration::from_secs(2));
-    // Only a test that fails waits for so long: the first one lives on without being claimed for a TTL.
-    let waited = timeout(Duration::from_secs(20), client.acquire_lock(wait));
+    };
+    // The first one lives on without being claimed for a TTL.
+    let waited = timeout(PATIENCE, client.acquire_lock(wait, Duration::from_secs(2)));
     let waited = waited.await.unwrap().unwrap().into_inner();
     assert_eq!(waited.state(), LockState::Waiting);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_over_a_pipeline_are_sections() {
+    let server = server().await;
+    let report = bench(&server, |plan| plan.pipeline = true).await;
+    assert!(report.clean, "{report:?}");
+    assert!(report.runs[0].sections > 0, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

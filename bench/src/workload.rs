@@ -10,7 +10,7 @@ use fermata_proto::{
 };
 use tokio::time::{Instant, sleep};
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 use uuid::Uuid;
 
 use super::connect::{Client, Connected};
@@ -180,9 +180,7 @@ impl Caller {
             ..CreateLockRefRequest::default()
         };
         self.unanswered = Some((key, request_id));
-        let call = self
-            .client
-            .create_lock_ref(within(ask, self.workload.call_within));
+        let call = self.client.create_lock_ref(ask, self.workload.call_within);
         let created = timed_response(&mut self.times, Phase::Create, call).await?;
         self.follow(created.metadata());
         let created = created.into_inner();
@@ -213,7 +211,7 @@ impl Caller {
             };
             let call = self
                 .client
-                .acquire_lock(within(ask, WAIT + self.workload.call_within));
+                .acquire_lock(ask, WAIT + self.workload.call_within);
             let acquired = call.await;
             let acquired = acquired.map_err(|status| Failure::answered(Phase::Acquire, &status))?;
             let acquired = acquired.into_inner();
@@ -232,9 +230,7 @@ impl Caller {
             lock_ref: lock_ref.to_owned(),
             call_no: 0,
         };
-        let call = self
-            .client
-            .critical_get(within(ask, self.workload.call_within));
+        let call = self.client.critical_get(ask, self.workload.call_within);
         let got = timed(&mut self.times, Phase::Get, call).await?;
         Ok(decode(&got.value))
     }
@@ -249,9 +245,7 @@ impl Caller {
             value: encode(next, workload.value_bytes),
             call_no: 0,
         };
-        let call = self
-            .client
-            .critical_put(within(ask, self.workload.call_within));
+        let call = self.client.critical_put(ask, self.workload.call_within);
         timed(&mut self.times, Phase::Put, call).await?;
         workload.counters.acknowledged(key);
         self.release(held.lock_ref, None).await
@@ -277,9 +271,7 @@ impl Caller {
             put,
             call_no: 0,
         };
-        let call = self
-            .client
-            .release_lock(within(ask, self.workload.call_within));
+        let call = self.client.release_lock(ask, self.workload.call_within);
         timed(&mut self.times, Phase::Release, call).await?;
         Ok(())
     }
@@ -294,16 +286,9 @@ impl Caller {
         };
         let _ = self
             .client
-            .release_lock(within(ask, self.workload.call_within))
+            .release_lock(ask, self.workload.call_within)
             .await;
     }
-}
-
-/// A request with a deadline.
-fn within<T>(ask: T, time: Duration) -> Request<T> {
-    let mut request = Request::new(ask);
-    request.set_timeout(time);
-    request
 }
 
 /// Makes a call and notes how long its answer took.

@@ -23,8 +23,8 @@ use crate::limits::Limits;
 /// The path of what this layer speaks for: other services keep their own statuses.
 const OURS: &str = "/fermata.";
 
-/// The one method whose messages come in as its caller likes.
-const KEEP_ALIVE: &str = "/KeepAlive";
+/// The methods whose messages come in as their callers like.
+const STREAMS_IN: [&str; 2] = ["/KeepAlive", "/Pipeline"];
 
 /// Wraps a server in [`Calls`].
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ where
         let writes = ours && may_write(path);
         let span = span_of(path);
         let message_bytes_max = self.layer.message_bytes_max;
-        if ours && !path.ends_with(KEEP_ALIVE) {
+        if ours && !STREAMS_IN.iter().any(|method| path.ends_with(method)) {
             let by = deadline.answer_by_or(self.layer.call_max);
             let stopping = self.layer.stopping.clone();
             request = request.map(|body| Body::new(TimelyBody::new(body, by, stopping)));
@@ -132,6 +132,11 @@ fn span_of(path: &str) -> tracing::Span {
         .trim_start_matches('/')
         .split_once('/')
         .unwrap_or((path, ""));
+    span(service, method)
+}
+
+/// The span of one call.
+pub(super) fn span(service: &str, method: &str) -> tracing::Span {
     tracing::info_span!(
         "call",
         service,

@@ -37,6 +37,14 @@ impl Deadline {
         }
     }
 
+    /// A call that came in now, by whatever way, whose caller listens for so long; `None`: without a deadline.
+    pub fn from_now(given: Option<Duration>) -> Deadline {
+        Deadline {
+            received: Instant::now(),
+            given,
+        }
+    }
+
     /// The deadline of a request: put there by the layer; none where that is missing.
     pub fn of_request(extensions: &Extensions) -> Deadline {
         extensions.get::<Deadline>().copied().unwrap_or(Deadline {

@@ -59,15 +59,23 @@ impl Remembered {
     }
 }
 
-/// The sessions that a stream carried renewals for. Kept by the stream and by each renewal in flight: what is
+/// The sessions that a stream carried renewals for, of KeepAlive or Pipeline. Kept by the stream and by each renewal in flight: what is
 /// told at the end must not be followed by a renewal that came before it, which would say that the client is there.
-struct Connected {
+pub(super) struct Connected {
     router: Router,
     stopping: Stopping,
     sessions: Mutex<Remembered>,
 }
 
 impl Connected {
+    pub(super) fn new(router: Router, stopping: Stopping) -> Connected {
+        Connected {
+            router,
+            stopping,
+            sessions: Mutex::default(),
+        }
+    }
+
     fn sessions(&self) -> MutexGuard<'_, Remembered> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +87,7 @@ impl Connected {
     }
 
     /// Makes one renewal. Its session is remembered before: it may take effect without an answer.
-    async fn renew(
+    pub(super) async fn renew(
         &self,
         ask: KeepAliveRequest,
         context: &CallContext,
@@ -141,11 +149,7 @@ pub fn stream(
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = context.deadline;
-    let connected = Arc::new(Connected {
-        router,
-        stopping: stopping.clone(),
-        sessions: Mutex::default(),
-    });
+    let connected = Arc::new(Connected::new(router, stopping.clone()));
     let open = Some((asks, stopping.clone()));
     let asked = stream::unfold(open, move |open| async move {
         let (mut asks, mut stopping) = open?;

@@ -146,7 +146,7 @@ impl LockAdmin for LockAdminRpc {
         &self,
         request: Request<ForceReleaseRequest>,
     ) -> Result<Response<ForceReleaseResponse>, Status> {
-        self.router.call::<ForceRelease>(request).await
+        self.router.unary::<ForceRelease>(request).await
     }
 
     async fn list_sessions(

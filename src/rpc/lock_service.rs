@@ -9,8 +9,9 @@ use fermata_proto::{
     CreateLockRefRequest, CreateLockRefResponse, CriticalDeleteRequest, CriticalDeleteResponse,
     CriticalGetRequest, CriticalGetResponse, CriticalPutRequest, CriticalPutResponse, GetRequest,
     GetResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest, OpenSessionResponse,
-    ReleaseLockRequest, ReleaseLockResponse, RenewLocksRequest, RenewLocksResponse,
-    RenewSessionRequest, RenewSessionResponse, WatchLockRequest, WatchLockResponse,
+    PipelineRequest, ReleaseLockRequest, ReleaseLockResponse, RenewLocksRequest,
+    RenewLocksResponse, RenewSessionRequest, RenewSessionResponse, WatchLockRequest,
+    WatchLockResponse,
 };
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
@@ -18,14 +19,13 @@ use tracing::Span;
 use tracing::field::display;
 
 use super::calls::{
-    AcquireLock, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
-    OpenSession, ReleaseLock, RenewSession,
+    CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut, OpenSession,
+    ReleaseLock, RenewSession,
 };
-use super::deadline::{Deadline, within};
 use super::peer::PeerClient;
 use super::route::{Router, watch_relay};
 use super::stopping::Stopping;
-use super::{answer, give_up, keep_alive, parse, renew_locks, status};
+use super::{acquire, keep_alive, parse, pipeline, read, renew_locks};
 use crate::clock::Ids;
 use crate::engine::Engine;
 
@@ -57,63 +57,54 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<CreateLockRefRequest>,
     ) -> Result<Response<CreateLockRefResponse>, Status> {
-        self.router.call::<CreateLockRef>(request).await
+        self.router.unary::<CreateLockRef>(request).await
     }
 
     async fn acquire_lock(
         &self,
         request: Request<AcquireLockRequest>,
     ) -> Result<Response<AcquireLockResponse>, Status> {
-        // One that gives up is not cut off: it may be releasing its entry.
-        let waits = request.get_ref().wait.is_some() && !request.get_ref().give_up;
-        let call = async {
-            match request.get_ref().give_up {
-                true => give_up::acquire(&self.router, self.stopping.clone(), request).await,
-                false => self.router.call::<AcquireLock>(request).await,
-            }
-        };
-        let mut stopping = self.stopping.clone();
-        tokio::select! {
-            biased;
-            answer = call => answer,
-            // The engine answers those who wait here, and not those who wait through this replica at another.
-            () = stopping.stopped(), if waits => Err(status::stopping()),
-        }
+        let context = self.router.context(&request);
+        let (ask, stopping) = (request.into_inner(), self.stopping.clone());
+        let acquired = acquire::acquire(&self.router, stopping, ask, &context).await?;
+        Ok(acquired.into_response())
     }
 
     async fn renew_locks(
         &self,
         request: Request<RenewLocksRequest>,
     ) -> Result<Response<RenewLocksResponse>, Status> {
-        renew_locks::renew(&self.router, request).await
+        let context = self.router.context(&request);
+        let renewed = renew_locks::renew(&self.router, request.into_inner(), &context);
+        Ok(Response::new(renewed.await?))
     }
 
     async fn release_lock(
         &self,
         request: Request<ReleaseLockRequest>,
     ) -> Result<Response<ReleaseLockResponse>, Status> {
-        self.router.call::<ReleaseLock>(request).await
+        self.router.unary::<ReleaseLock>(request).await
     }
 
     async fn critical_get(
         &self,
         request: Request<CriticalGetRequest>,
     ) -> Result<Response<CriticalGetResponse>, Status> {
-        self.router.call::<CriticalGet>(request).await
+        self.router.unary::<CriticalGet>(request).await
     }
 
     async fn critical_put(
         &self,
         request: Request<CriticalPutRequest>,
     ) -> Result<Response<CriticalPutResponse>, Status> {
-        self.router.call::<CriticalPut>(request).await
+        self.router.unary::<CriticalPut>(request).await
     }
 
     async fn critical_delete(
         &self,
         request: Request<CriticalDeleteRequest>,
     ) -> Result<Response<CriticalDeleteResponse>, Status> {
-        self.router.call::<CriticalDelete>(request).await
+        self.router.unary::<CriticalDelete>(request).await
     }
 
     type WatchLockStream = Pin<Box<dyn Stream<Item = Result<WatchLockResponse, Status>> + Send>>;
@@ -134,14 +125,14 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionResponse>, Status> {
-        self.router.call::<OpenSession>(request).await
+        self.router.unary::<OpenSession>(request).await
     }
 
     async fn renew_session(
         &self,
         request: Request<RenewSessionRequest>,
     ) -> Result<Response<RenewSessionResponse>, Status> {
-        self.router.call::<RenewSession>(request).await
+        self.router.unary::<RenewSession>(request).await
     }
 
     type KeepAliveStream = Pin<Box<dyn Stream<Item = Result<KeepAliveResponse, Status>> + Send>>;
@@ -160,17 +151,24 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
-        self.router.call::<CloseSession>(request).await
+        self.router.unary::<CloseSession>(request).await
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
-        let deadline = Deadline::of_request(request.extensions());
-        let answer_by = deadline.answer_by_or(self.router.limits().call_max());
-        let ask = request.into_inner();
-        let id = parse::key_id(&ask.key, &ask.table, self.router.limits())?;
-        Span::current().record("table", display(&id.table));
-        let read = within(answer_by, self.router.engine().read(&id)).await?;
-        let (value, exists) = answer::value(Some(read));
-        Ok(Response::new(GetResponse { value, exists }))
+        let context = self.router.context(&request);
+        let read = read::read(&self.router, request.into_inner(), &context);
+        Ok(Response::new(read.await?))
+    }
+
+    type PipelineStream = pipeline::Answers;
+
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        let context = self.router.context(&request);
+        let (router, stopping) = (self.router.clone(), self.stopping.clone());
+        let answers = pipeline::answers(router, request.into_inner(), context, stopping);
+        Ok(Response::new(answers))
     }
 }

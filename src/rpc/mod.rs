@@ -5,13 +5,13 @@
 //! way between replicas: where a call is made ([`route`]), and how another replica is called ([`peer`]). What must not:
 //! rules of the lock, of sessions or of the store. This folder calls the engine and knows nothing below it but its types.
 
+mod acquire;
 pub mod answer;
 pub mod call_layer;
 pub mod calls;
 pub mod deadline;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-pub mod give_up;
 mod keep_alive;
 pub mod lock_admin;
 pub mod lock_service;
@@ -20,6 +20,8 @@ pub mod page;
 pub mod parse;
 mod part_limit;
 pub mod peer;
+mod pipeline;
+mod read;
 mod renew_locks;
 pub mod route;
 pub mod status;

@@ -307,6 +307,26 @@ pub fn wait(wait: Option<&prost_types::Duration>, limits: &Limits) -> Result<Dur
     }
 }
 
+/// `timeout` of a call in a frame: none where absent.
+pub fn timeout(timeout: Option<&prost_types::Duration>) -> Result<Option<Duration>, Invalid> {
+    timeout
+        .map(|timeout| at("timeout", duration(timeout)))
+        .transpose()
+}
+
+/// `calls` of a frame.
+pub fn frame_calls(count: usize, max: usize) -> Result<(), Invalid> {
+    let parsed = match count {
+        count if count > max => Err(FieldProblem::TooMany {
+            count,
+            max,
+            limit: "calls of a frame",
+        }),
+        _ => Ok(()),
+    };
+    at("calls", parsed)
+}
+
 /// `mode`: exclusive where unset.
 pub fn mode(number: i32) -> Result<Mode, Invalid> {
     match proto::LockMode::try_from(number) {

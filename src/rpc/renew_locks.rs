@@ -13,7 +13,7 @@ use fermata_proto::lock_renewal::Outcome;
 use fermata_proto::{AcquireLockResponse, LockRenewal, RenewLocksRequest, RenewLocksResponse};
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout_at};
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::calls::{AcquireLock, CallContext, UnaryCall as _};
 use super::deadline::{by, later};
@@ -33,22 +33,22 @@ type Renewed = Result<AcquireLockResponse, Status>;
 /// Renews many lockRefs.
 pub async fn renew(
     router: &Router,
-    request: Request<RenewLocksRequest>,
-) -> Result<Response<RenewLocksResponse>, Status> {
-    let context = router.context(&request);
-    let lock_refs = request.into_inner().lock_refs;
+    ask: RenewLocksRequest,
+    context: &CallContext,
+) -> Result<RenewLocksResponse, Status> {
+    let lock_refs = ask.lock_refs;
     parse::lock_refs(&lock_refs, &context.limits)?;
     let soon = later(Instant::now(), ANSWER_WITHIN);
     let renewals = Renewals {
         router,
         answer_by: context.deadline.answer_by_or(ANSWER_WITHIN).min(soon),
-        context: &context,
+        context,
         limit: PartLimit::default(),
     };
     let renewed = renewals.all(lock_refs).await;
-    Ok(Response::new(RenewLocksResponse {
+    Ok(RenewLocksResponse {
         renewals: renewed.into_iter().map(answer).collect(),
-    }))
+    })
 }
 
 fn answer(renewed: Renewed) -> LockRenewal {

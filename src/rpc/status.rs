@@ -323,6 +323,19 @@ pub fn stopping() -> Status {
     of_engine(&EngineError::Stopping)
 }
 
+/// Too many calls of one Pipeline wait for locks.
+pub fn too_many_waits(max: usize) -> Status {
+    StatusBuilder::new(
+        Code::ResourceExhausted,
+        format!("{max} calls of this Pipeline wait for a lock already; wait by an AcquireLock of its own"),
+        "LIMIT_REACHED",
+    )
+    .with("limit", "waits of a Pipeline")
+    .with("max", max)
+    .retry_after(RETRY_LIMIT)
+    .status()
+}
+
 /// A status that tonic made before any handler of ours saw the request, in the terms of the contract.
 /// `None`: it may stay as it is (an unknown method, an encoding that is not enabled, …).
 pub fn of_library(code: Code, message: &str, message_bytes_max: usize) -> Option<Status> {

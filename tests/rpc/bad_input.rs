@@ -121,6 +121,10 @@ async fn bad_input_is_told_what_is_wrong_and_changes_nothing() {
         expected,
     } in rows
     {
+        let in_a_frame = call.clone().made_in_a_frame(&stage).await;
+        if let Some(wrong) = in_a_frame.and_then(|answer| wrong(&answer, &expected)) {
+            failed.push(format!("{name}, in a frame: {wrong}"));
+        }
         let answer = call.made(&stage).await;
         if let Some(wrong) = wrong(&answer, &expected) {
             failed.push(format!("{name}: {wrong}"));

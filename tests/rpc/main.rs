@@ -23,6 +23,7 @@ mod malformed;
 mod pair;
 mod peer_tls;
 mod peers;
+mod pipeline;
 mod renewals;
 mod says;
 mod section;

@@ -220,7 +220,7 @@ impl Driver {
 
     /// Prepares a statement, for that use of it.
     pub async fn prepare(&self, usage: Use, text: &str) -> Result<Statement, Fault> {
-        let preparing = self.session.prepare(text);
+        let preparing = Box::pin(self.session.prepare(text));
         let mut prepared = match tokio::time::timeout(self.request_timeout, preparing).await {
             Ok(prepared) => prepared.map_err(not_prepared)?,
             Err(_) => {
@@ -249,7 +249,8 @@ impl Driver {
         Ok(Statement { prepared, usage })
     }
 
-    /// Executes a statement whose answer is one page.
+    /// Executes a statement whose answer is one page. (What the session makes of it is boxed, here and below: it has some
+    /// kilobytes, which would else be part of whatever waits for it, and of all that waits for that.)
     pub async fn execute(
         &self,
         statement: &Statement,
@@ -262,21 +263,21 @@ impl Driver {
                     _ => &self.transactions,
                 };
                 let was_raced = AtomicBool::new(false);
-                let transaction = async {
+                let transaction = Box::pin(async {
                     self.counted.one(statement.usage);
                     self.coordinated(statement, values, &was_raced).await
-                };
+                });
                 let was_slow = || was_raced.load(Ordering::Relaxed);
                 return window.one(transaction, was_slow).await;
             }
             Use::Read | Use::AnyRead => {
                 self.counted.one(statement.usage);
-                let answer = self.session.execute_unpaged(&statement.prepared, values);
+                let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
                 answer.await.map_err(fault)?
             }
             Use::Write => {
                 self.counted.one(statement.usage);
-                let answer = self.session.execute_unpaged(&statement.prepared, values);
+                let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
                 answer.await.map_err(fault_of_repeated)?
             }
         };
@@ -295,11 +296,8 @@ impl Driver {
         let mut prepared = statement.prepared.clone();
         prepared.set_page_size(page_rows.max(1));
         let from = from.map_or_else(PagingState::start, |next| next.0);
-        let (answer, next) = self
-            .session
-            .execute_single_page(&prepared, values, from)
-            .await
-            .map_err(fault)?;
+        let page = Box::pin(self.session.execute_single_page(&prepared, values, from));
+        let (answer, next) = page.await.map_err(fault)?;
         let next = match next {
             PagingStateResponse::HasMorePages { state } => Some(NextPage(state)),
             PagingStateResponse::NoMorePages => None,
@@ -318,11 +316,8 @@ impl Driver {
         if let Some(node) = connected.min_by_key(|node| node.host_id) {
             statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
         }
-        self.session
-            .query_unpaged(statement, &[])
-            .await
-            .map(drop)
-            .map_err(fault)
+        let changed = Box::pin(self.session.query_unpaged(statement, &[]));
+        changed.await.map(drop).map_err(fault)
     }
 
     /// Waits until all nodes have the same schema.
@@ -388,7 +383,8 @@ impl Driver {
         let mut there = prepared.clone();
         let id = at.node.host_id;
         there.set_load_balancing_policy(Some(only(Arc::clone(&at.node), Some(at.shard))));
-        let error = match self.session.execute_unpaged(&there, values).await {
+        let answer = Box::pin(self.session.execute_unpaged(&there, values));
+        let error = match answer.await {
             Ok(answer) => {
                 self.suspects.answered(id);
                 return rows(answer).map_err(|fault| Unanswered {

@@ -20,12 +20,13 @@ use super::error::ConnectError;
 use super::homes::{self, Homes};
 use super::keep_alive::{KeepAliveLink, KeepAlives};
 use super::options::{ClientOptions, Zone};
+use super::pipeline::{Call, Pipeline};
 use super::retry::{Backoff, Verdict, judge};
 
 /// In which metadata each call says in which zone its client runs.
-const ZONE: &str = "fermata-zone";
+pub(super) const ZONE: &str = "fermata-zone";
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
-const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
+pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
@@ -63,6 +64,8 @@ pub(super) struct Answer<T> {
 /// What one attempt is made with.
 pub(super) struct Attempt {
     channel: Channel,
+    /// Of a call that does not stay open.
+    pipeline: Option<Pipeline>,
     timeout: Duration,
     /// Of a call that stays open: held for as long as that does.
     stream: Option<LongCallStream>,
@@ -86,6 +89,14 @@ impl Attempt {
             request.metadata_mut().insert(ZONE, zone.value().clone());
         }
         request
+    }
+
+    /// Makes a call of the contract that one answer ends: over the Pipeline, unless it stays open.
+    pub(super) async fn call<C: Call>(self, message: C) -> Result<Response<C::Answer>, Status> {
+        match &self.pipeline {
+            Some(pipeline) => pipeline.call(message, self.timeout).await,
+            None => C::by_itself(self.locks(), self.request(message)).await,
+        }
     }
 
     /// The stream of a call that stays open.
@@ -176,7 +187,7 @@ impl Client {
         };
         Client {
             shared: Arc::new(Shared {
-                connections: Connections::new(replicas, limits),
+                connections: Connections::new(replicas, limits, options.zone.as_ref()),
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
                 confirms: Confirms::default(),
@@ -213,6 +224,7 @@ impl Client {
     fn attempt_at(&self, at: usize, timeout: Duration) -> Attempt {
         Attempt {
             channel: self.shared.connections.calls(at),
+            pipeline: (self.shared.options.pipeline).then(|| self.shared.connections.pipeline(at)),
             timeout,
             stream: None,
             zone: self.shared.options.zone.clone(),
@@ -233,6 +245,7 @@ impl Client {
         let stream = self.shared.connections.long_call(at, permit);
         Attempt {
             channel: stream.channel(),
+            pipeline: None,
             timeout,
             stream: Some(stream),
             zone: self.shared.options.zone.clone(),

@@ -11,6 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::Channel;
 
+use super::options::Zone;
+use super::pipeline::Pipeline;
+
 /// How many waits that have no stream may ask at the same moment, on the connections for calls.
 const POLLS_MAX: usize = 16;
 
@@ -31,6 +34,8 @@ struct Replica {
     /// For messages.
     name: String,
     calls: Channel,
+    /// Over the connection for calls.
+    pipeline: Pipeline,
     long_calls: Arc<LongConnections>,
 }
 
@@ -57,12 +62,17 @@ impl Connections {
     pub(super) fn new(
         replicas: impl IntoIterator<Item = (String, Connect)>,
         limits: LongCallLimits,
+        zone: Option<&Zone>,
     ) -> Connections {
         let per_connection = limits.per_connection.max(1);
-        let replicas = replicas.into_iter().map(|(name, connect)| Replica {
-            name,
-            calls: connect(),
-            long_calls: Arc::new(LongConnections::new(connect, per_connection)),
+        let replicas = replicas.into_iter().map(|(name, connect)| {
+            let calls = connect();
+            Replica {
+                name,
+                pipeline: Pipeline::new(calls.clone(), zone.cloned()),
+                calls,
+                long_calls: Arc::new(LongConnections::new(connect, per_connection)),
+            }
         });
         let room = per_connection
             .saturating_mul(limits.connections_max.max(1))
@@ -114,6 +124,11 @@ impl Connections {
     /// The connection for calls to a replica.
     pub(super) fn calls(&self, at: usize) -> Channel {
         self.replica(at).calls.clone()
+    }
+
+    /// The Pipeline to a replica.
+    pub(super) fn pipeline(&self, at: usize) -> Pipeline {
+        self.replica(at).pipeline.clone()
     }
 
     /// A stream to a replica for a call that stays open.
@@ -248,7 +263,11 @@ mod tests {
             per_connection,
             connections_max,
         };
-        Connections::new([("a".to_owned(), Box::new(connect) as Connect)], limits)
+        Connections::new(
+            [("a".to_owned(), Box::new(connect) as Connect)],
+            limits,
+            None,
+        )
     }
 
     fn open(connections: &Connections) -> Vec<usize> {

@@ -192,7 +192,7 @@ impl LockGuard {
     /// Reads the value of the key: what the last acknowledged write of any holder left.
     pub async fn get(&self) -> Result<Value, CriticalError> {
         let held_lock = &self.held_lock;
-        let read = async |lock_ref: String| {
+        let read = |lock_ref: String| async move {
             let call_no = || held_lock.grants.next_call_no();
             held_lock.client.critical_get_raw(&lock_ref, call_no).await
         };
@@ -211,14 +211,14 @@ impl LockGuard {
 
     async fn write(&self, mutation: Mutation) -> Result<(), CriticalError> {
         let held_lock = &self.held_lock;
-        let sent = SentWrite::default();
-        let write = async |lock_ref: String| {
+        let (mutation, sent) = (&mutation, &SentWrite::default());
+        let write = |lock_ref: String| async move {
             let call_no = || held_lock.grants.next_call_no();
             let client = &held_lock.client;
-            let written = client.critical_write_raw(&lock_ref, &mutation, &sent, call_no);
+            let written = client.critical_write_raw(&lock_ref, mutation, sent, call_no);
             Ok(((), written.await?))
         };
-        held_lock.critical(&sent, write).await
+        held_lock.critical(sent, write).await
     }
 
     /// Gives the lock back. An error says that it was lost before, or that the server could not be told;

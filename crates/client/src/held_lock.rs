@@ -242,9 +242,15 @@ impl HeldLock {
 
     /// Makes one critical call, for a superseded grant a second time with the new one; but not a write that may have
     /// been done: under the new grant another one may have written.
-    pub(super) async fn critical<T, F>(&self, sent: &SentWrite, call: F) -> Result<T, CriticalError>
+    pub(super) async fn critical<T, F, Fut>(
+        &self,
+        sent: &SentWrite,
+        call: F,
+    ) -> Result<T, CriticalError>
     where
-        F: AsyncFn(String) -> Result<(T, Promise), Status>,
+        // (What an AsyncFn makes cannot be shown to be Send, so its caller could not be spawned.)
+        F: Fn(String) -> Fut,
+        Fut: Future<Output = Result<(T, Promise), Status>>,
     {
         let _turn = self.turn.lock().await;
         let mut regranted = false;

@@ -32,6 +32,10 @@ pub struct ClientOptions {
     /// may learn of its turn that much later. Watches get half of the streams at most; where those are taken an end by
     /// force shows with the next call or renewal only. Calls and renewals of holders are not affected.
     pub wait_connections_max: usize,
+    /// Whether the calls to a replica that end soon go over one stream (Pipeline), which costs both sides about half of what
+    /// calls by themselves cost. True; false where a proxy cuts streams after a time, or is to spread the calls of one client
+    /// over the replicas. Where the stream is refused as unknown, calls go by themselves anyway.
+    pub pipeline: bool,
     /// Where this client runs, as `peers.zone` of the replicas there says. A key that is used from one other zone only
     /// moves there; a client that calls the home of a key itself would else say nothing of where it is. `None`: where the
     /// replicas are that it calls.
@@ -75,6 +79,7 @@ impl Default for ClientOptions {
             watch_after: Duration::from_millis(500),
             waits_per_connection: 100,
             wait_connections_max: 64,
+            pipeline: true,
             zone: None,
         }
     }

@@ -71,16 +71,24 @@ impl Router {
         }
     }
 
-    /// Makes a call where it belongs, within its deadline.
-    pub async fn call<C: UnaryCall>(
+    /// Makes a call that came by itself, and says in the metadata of the answer who the home is.
+    pub async fn unary<C: UnaryCall>(
         &self,
         request: Request<C::Ask>,
     ) -> Result<Response<C::Answer>, Status> {
         let context = self.context(&request);
-        let call = C::parse(request.into_inner(), &context)?;
-        let answer_by = call.answer_by(&context);
-        let served = self.make(&call, &context, answer_by).await?;
+        let served = self.call::<C>(request.into_inner(), &context).await?;
         Ok(served.into_response())
+    }
+
+    /// Makes a call where it belongs, within its deadline.
+    pub async fn call<C: UnaryCall>(
+        &self,
+        ask: C::Ask,
+        context: &CallContext,
+    ) -> Result<Served<C::Answer>, Status> {
+        let call = C::parse(ask, context)?;
+        self.make(&call, context, call.answer_by(context)).await
     }
 
     /// The same until an instant of its own.

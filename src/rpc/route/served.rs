@@ -17,6 +17,14 @@ pub struct Served<A> {
 }
 
 impl<A> Served<A> {
+    /// The same with what is made of the answer.
+    pub fn map<B>(self, made: impl FnOnce(A) -> B) -> Served<B> {
+        Served {
+            answer: made(self.answer),
+            home: self.home,
+        }
+    }
+
     /// The answer, with who gave it in its metadata.
     pub fn into_response(self) -> Response<A> {
         let mut response = Response::new(self.answer);

@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 
 use super::stage::Stage;
 use crate::malformed::{call, framed};
+use crate::pipeline::Pipe;
 use crate::world::World;
 
 /// What is sent.
@@ -60,17 +61,7 @@ impl Call {
                 Ok(format!("{:?}", stream.message().await?))
             }
             Call::Open(ask) => client.open_session(ask).await.map(shown),
-            Call::RenewLocks(ask) => {
-                let answer = client.renew_locks(ask).await?.into_inner();
-                match answer.renewals.into_iter().next().unwrap().outcome.unwrap() {
-                    lock_renewal::Outcome::Renewed(lock) => Ok(format!("{lock:?}")),
-                    lock_renewal::Outcome::Error(error) => Err(Status::with_details(
-                        Code::from_i32(error.code),
-                        error.message,
-                        error.details,
-                    )),
-                }
-            }
+            Call::RenewLocks(ask) => first_renewed(client.renew_locks(ask).await?.into_inner()),
             Call::Renew(ask) => client.renew_session(ask).await.map(shown),
             Call::KeepAlive(ask) => {
                 let asks = tokio_stream::iter([ask]);
@@ -96,6 +87,52 @@ impl Call {
             }
             Call::Silence => Ok(silence(world).await),
         }
+    }
+}
+
+impl Call {
+    /// Makes the call in a frame of a Pipeline of its own; `None` of what is no call on one.
+    pub async fn made_in_a_frame(self, stage: &Stage) -> Option<Result<String, Status>> {
+        use pipeline_call::Call as Framed;
+        let call = match self {
+            Call::Create(ask) => Framed::CreateLockRef(ask),
+            Call::Acquire(ask) => Framed::AcquireLock(ask),
+            Call::Release(ask) => Framed::ReleaseLock(ask),
+            Call::CriticalGet(ask) => Framed::CriticalGet(ask),
+            Call::CriticalPut(ask) => Framed::CriticalPut(ask),
+            Call::CriticalDelete(ask) => Framed::CriticalDelete(ask),
+            Call::Open(ask) => Framed::OpenSession(ask),
+            Call::RenewLocks(ask) => Framed::RenewLocks(ask),
+            Call::Renew(ask) => Framed::RenewSession(ask),
+            Call::KeepAlive(ask) => Framed::KeepAlive(ask),
+            Call::Close(ask) => Framed::CloseSession(ask),
+            Call::Get(ask) => Framed::Get(ask),
+            Call::Watch(_)
+            | Call::ListLocks(_)
+            | Call::Describe(_)
+            | Call::Force(_)
+            | Call::Bytes(..)
+            | Call::NoMessage
+            | Call::Silence => return None,
+        };
+        let mut pipe = Pipe::open(&mut stage.client.clone()).await;
+        Some(match pipe.made(call).await {
+            Ok(pipeline_answer::Outcome::RenewLocks(answer)) => first_renewed(answer),
+            Ok(outcome) => Ok(format!("{outcome:?}")),
+            Err(status) => Err(status),
+        })
+    }
+}
+
+/// What came of the first renewal.
+fn first_renewed(answer: RenewLocksResponse) -> Result<String, Status> {
+    match answer.renewals.into_iter().next().unwrap().outcome.unwrap() {
+        lock_renewal::Outcome::Renewed(lock) => Ok(format!("{lock:?}")),
+        lock_renewal::Outcome::Error(error) => Err(Status::with_details(
+            Code::from_i32(error.code),
+            error.message,
+            error.details,
+        )),
     }
 }
 

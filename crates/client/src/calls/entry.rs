@@ -57,11 +57,7 @@ impl Client {
         let key = key_in(&request.table, &request.key);
         let answer = self
             .repeat(Some(&key), total, |attempt| {
-                let request = attempt.request(message.clone());
-                async move {
-                    let mut locks = attempt.locks();
-                    sent.attempt(locks.create_lock_ref(request)).await
-                }
+                sent.attempt(attempt.call(message.clone()))
             })
             .await?;
         let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
@@ -91,8 +87,7 @@ impl Client {
         };
         let answer = self
             .once_on(Some(key_of(lock_ref)), permit, timeout, |attempt| {
-                let request = attempt.request(message);
-                async move { attempt.locks().acquire_lock(request).await }
+                attempt.call(message)
             })
             .await?;
         acquired(answer)
@@ -107,10 +102,7 @@ impl Client {
     ) -> Result<Vec<Result<Acquired, Status>>, Status> {
         let asked = lock_refs.len();
         let message = proto::RenewLocksRequest { lock_refs };
-        let answer = self.once_at(at, None, timeout, |attempt| {
-            let request = attempt.request(message);
-            async move { attempt.locks().renew_locks(request).await }
-        });
+        let answer = self.once_at(at, None, timeout, |attempt| attempt.call(message));
         let (response, sent) = answer.await?;
         let renewals = response.into_inner().renewals;
         if renewals.len() != asked {
@@ -145,10 +137,7 @@ impl Client {
             give_up: false,
         };
         let answer = self
-            .call_about(key_of(lock_ref), |attempt| {
-                let request = attempt.request(message.clone());
-                async move { attempt.locks().acquire_lock(request).await }
-            })
+            .call_about(key_of(lock_ref), |attempt| attempt.call(message.clone()))
             .await?;
         acquired(answer)
     }
@@ -183,15 +172,11 @@ impl Client {
         let answer = self
             .repeat(Some(key_of(lock_ref)), total, |attempt| {
                 let call_no = call_no();
-                let request = attempt.request(proto::ReleaseLockRequest {
+                sent.attempt(attempt.call(proto::ReleaseLockRequest {
                     lock_ref: lock_ref.to_owned(),
                     put: put.map(Mutation::to_wire),
                     call_no: if put.is_some() { call_no } else { 0 },
-                });
-                async move {
-                    let mut locks = attempt.locks();
-                    sent.attempt(locks.release_lock(request)).await
-                }
+                }))
             })
             .await?;
         Ok(answer.message.already_released)

@@ -30,10 +30,7 @@ impl Client {
             disconnect_grace: request.disconnect_grace.and_then(to_wire),
         };
         let answer = self
-            .call(|attempt| {
-                let request = attempt.request(message.clone());
-                async move { attempt.locks().open_session(request).await }
-            })
+            .call(|attempt| attempt.call(message.clone()))
             .await
             .map_err(|status| Fault::new(&status))?;
         Ok(Renewed {
@@ -57,10 +54,9 @@ impl Client {
     ) -> Result<Renewed, Status> {
         let answer = self
             .repeat(None, total, |attempt| {
-                let request = attempt.request(proto::RenewSessionRequest {
+                attempt.call(proto::RenewSessionRequest {
                     session: session.to_owned(),
-                });
-                async move { attempt.locks().renew_session(request).await }
+                })
             })
             .await?;
         Ok(Renewed {
@@ -75,10 +71,9 @@ impl Client {
     pub async fn close_session(&self, session: &str) -> Result<bool, SessionError> {
         let answer = self
             .call(|attempt| {
-                let request = attempt.request(proto::CloseSessionRequest {
+                attempt.call(proto::CloseSessionRequest {
                     session: session.to_owned(),
-                });
-                async move { attempt.locks().close_session(request).await }
+                })
             })
             .await
             .map_err(|status| Fault::new(&status))?;

@@ -33,11 +33,10 @@ impl Client {
     ) -> Result<(Value, Promise), Status> {
         let answer = self
             .call_about(key_of(lock_ref), |attempt| {
-                let request = attempt.request(proto::CriticalGetRequest {
+                attempt.call(proto::CriticalGetRequest {
                     lock_ref: lock_ref.to_owned(),
                     call_no: call_no(),
-                });
-                async move { attempt.locks().critical_get(request).await }
+                })
             })
             .await?;
         let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
@@ -71,15 +70,11 @@ impl Client {
             Mutation::Put(value) => {
                 let answer = self
                     .call_about(key_of(lock_ref), |attempt| {
-                        let request = attempt.request(proto::CriticalPutRequest {
+                        sent.attempt(attempt.call(proto::CriticalPutRequest {
                             lock_ref: lock_ref.to_owned(),
                             value: value.clone(),
                             call_no: call_no(),
-                        });
-                        async move {
-                            let mut locks = attempt.locks();
-                            sent.attempt(locks.critical_put(request)).await
-                        }
+                        }))
                     })
                     .await?;
                 let message = &answer.message;
@@ -88,14 +83,10 @@ impl Client {
             Mutation::Delete => {
                 let answer = self
                     .call_about(key_of(lock_ref), |attempt| {
-                        let request = attempt.request(proto::CriticalDeleteRequest {
+                        sent.attempt(attempt.call(proto::CriticalDeleteRequest {
                             lock_ref: lock_ref.to_owned(),
                             call_no: call_no(),
-                        });
-                        async move {
-                            let mut locks = attempt.locks();
-                            sent.attempt(locks.critical_delete(request)).await
-                        }
+                        }))
                     })
                     .await?;
                 let message = &answer.message;
@@ -108,11 +99,10 @@ impl Client {
     pub async fn get(&self, table: &str, key: &str) -> Result<Value, CallError> {
         let answer = self
             .call(|attempt| {
-                let request = attempt.request(proto::GetRequest {
+                attempt.call(proto::GetRequest {
                     key: key.to_owned(),
                     table: table.to_owned(),
-                });
-                async move { attempt.locks().get(request).await }
+                })
             })
             .await
             .map_err(|status| Fault::new(&status))?;

@@ -4,6 +4,7 @@ mod fake;
 mod held_lock;
 mod homes;
 mod made_again;
+mod pipeline;
 mod repeats;
 mod volatile;
 mod waiting;

@@ -1,5 +1,6 @@
 //! A lock service of one key, in memory, that does to each call what the test has prepared for it.
 
+mod pipeline;
 mod state;
 
 use std::collections::VecDeque;
@@ -36,6 +37,7 @@ pub struct Fake {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     breaks: Arc<Notify>,
+    pipeline_breaks: Arc<Notify>,
 }
 
 impl Default for Fake {
@@ -44,6 +46,7 @@ impl Default for Fake {
             state: Arc::new(Mutex::new(State::new())),
             changed: Arc::new(Notify::new()),
             breaks: Arc::new(Notify::new()),
+            pipeline_breaks: Arc::new(Notify::new()),
         }
     }
 }
@@ -113,6 +116,11 @@ impl Fake {
     /// Ends the KeepAlive streams that are open.
     pub fn break_streams(&self) {
         self.breaks.notify_waiters();
+    }
+
+    /// Ends the Pipelines that are open.
+    pub fn break_pipelines(&self) {
+        self.pipeline_breaks.notify_waiters();
     }
 
     /// Serves one call as prepared.
@@ -515,5 +523,34 @@ impl LockService for Fake {
             })
         })
         .await
+    }
+
+    type PipelineStream = Answers<PipelineResponse>;
+
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        self.act("pipeline", String::new(), |_| Ok(())).await?;
+        let (sender, answers) = tokio::sync::mpsc::channel(1_024);
+        let (metadata, _, mut frames) = request.into_parts();
+        let fake = self.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(frame)) = frames.message().await {
+                for call in frame.calls {
+                    let (fake, sender) = (fake.clone(), sender.clone());
+                    let metadata = metadata.clone();
+                    tokio::spawn(async move {
+                        let answer = pipeline::answer(&fake, metadata, call).await;
+                        let answers = vec![answer];
+                        let _ = sender.send(Ok(PipelineResponse { answers })).await;
+                    });
+                }
+            }
+        });
+        let answers = tokio_stream::wrappers::ReceiverStream::new(answers);
+        let breaks = Arc::clone(&self.pipeline_breaks);
+        let answers = answers.take_until(async move { breaks.notified().await });
+        Ok(Response::new(Box::pin(answers)))
     }
 }

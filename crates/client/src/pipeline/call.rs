@@ -1,0 +1,71 @@
+//! The calls that a Pipeline carries: what each is on the stream, and by itself.
+
+use std::pin::Pin;
+
+use fermata_proto as proto;
+use fermata_proto::lock_service_client::LockServiceClient;
+use fermata_proto::{pipeline_answer, pipeline_call};
+use prost::Message;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+/// A request of the contract that one answer ends.
+pub trait Call: Message + Clone + Sized + Send + 'static {
+    /// Its answer.
+    type Answer: Send + 'static;
+
+    /// As it stands in a frame.
+    fn in_frame(self) -> pipeline_call::Call;
+
+    /// Its answer, as it stands in a frame; `None` of another one's.
+    fn answer(outcome: pipeline_answer::Outcome) -> Option<Self::Answer>;
+
+    /// Made by itself.
+    fn by_itself(
+        locks: LockServiceClient<Channel>,
+        request: Request<Self>,
+    ) -> Answering<Self::Answer>;
+}
+
+/// A call by itself, on its way.
+pub type Answering<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
+
+macro_rules! calls {
+    ($($ask:ident -> $answer:ident: $name:ident, $method:ident;)*) => {$(
+        impl Call for proto::$ask {
+            type Answer = proto::$answer;
+
+            fn in_frame(self) -> pipeline_call::Call {
+                pipeline_call::Call::$name(self)
+            }
+
+            fn answer(outcome: pipeline_answer::Outcome) -> Option<proto::$answer> {
+                match outcome {
+                    pipeline_answer::Outcome::$name(answer) => Some(answer),
+                    _ => None,
+                }
+            }
+
+            fn by_itself(
+                mut locks: LockServiceClient<Channel>,
+                request: Request<Self>,
+            ) -> Answering<proto::$answer> {
+                Box::pin(async move { locks.$method(request).await })
+            }
+        }
+    )*};
+}
+
+calls! {
+    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref;
+    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock;
+    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks;
+    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock;
+    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get;
+    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put;
+    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete;
+    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session;
+    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session;
+    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session;
+    GetRequest -> GetResponse: Get, get;
+}

@@ -1,0 +1,141 @@
+//! Calls over a Pipeline that breaks, or is not taken.
+
+use std::sync::Arc;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::fake::{Act, refusal};
+use super::{World, secs};
+use crate::{ClientOptions, Mutation, SessionRequest};
+
+#[tokio::test(start_paused = true)]
+async fn calls_go_over_one_stream() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    guard.put("a").await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(world.fake.count("pipeline"), 1);
+    assert_eq!(world.fake.count("put"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_stream_breaks_is_made_again_on_the_next_one() {
+    let world = World::new();
+    let guard = Arc::new(world.client.lock("k").await.unwrap());
+    world.fake.next("put", Act::Hang);
+    let putting = tokio::spawn({
+        let guard = Arc::clone(&guard);
+        async move { guard.put("a").await }
+    });
+    while world.fake.count("put") == 0 {
+        tokio::time::sleep(secs(1) / 100).await;
+    }
+    world.fake.break_pipelines();
+    putting.await.unwrap().unwrap();
+    assert_eq!(world.fake.count("put"), 2);
+    assert_eq!(world.fake.count("pipeline"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_pipeline_is_taken_calls_go_by_themselves() {
+    let world = World::new();
+    let unknown = Status::unimplemented("a proxy that does not know it");
+    world.fake.always("pipeline", Act::Refuse(unknown));
+    let guard = world.client.lock("k").await.unwrap();
+    guard.put("a").await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(world.fake.count("put"), 1);
+    // It is not asked for again and again.
+    assert_eq!(world.fake.count("pipeline"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_option_no_pipeline_is_opened() {
+    let world = World::with(ClientOptions {
+        pipeline: false,
+        ..ClientOptions::default()
+    });
+    let guard = world.client.lock("k").await.unwrap();
+    guard.put("a").await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(world.fake.count("put"), 1);
+    assert_eq!(world.fake.count("pipeline"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_is_large_goes_by_itself() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always(
+        "pipeline",
+        Act::Refuse(Status::unavailable("no more of them")),
+    );
+    world.fake.break_pipelines();
+    guard.put(vec![7; 100_000]).await.unwrap();
+    assert_eq!(world.fake.count("put"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_calls_at_once_each_get_their_own_answer() {
+    let world = World::new();
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..3_000_u32 {
+        let client = world.client.clone();
+        calls.spawn(async move {
+            let session = format!("session-{number}");
+            let renewed = client.renew_session(&session).await.unwrap();
+            assert_eq!(renewed.session, session);
+        });
+    }
+    while let Some(done) = calls.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(world.fake.count("renew"), 3_000);
+    assert_eq!(world.fake.count("pipeline"), 1);
+}
+
+#[test]
+fn only_of_a_server_that_stops_it_is_known_that_the_rest_was_not_read() {
+    let stopping = refusal(Code::Unavailable, "STOPPING", "the replica stops");
+    let stopping = crate::pipeline::of_calls(stopping);
+    assert_eq!(
+        stopping.get_details_error_info().unwrap().reason,
+        "STOPPING"
+    );
+    let refused = refusal(
+        Code::InvalidArgument,
+        "TOO_LARGE",
+        "a frame that is too large",
+    );
+    let refused = crate::pipeline::of_calls(refused);
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.get_details_error_info().is_none());
+}
+
+/// What users await is to be awaited in tasks of their own, too.
+#[tokio::test(start_paused = true)]
+async fn every_call_can_be_spawned() {
+    async fn spawned<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> T {
+        tokio::spawn(call).await.unwrap()
+    }
+    let world = World::new();
+    let client = world.client.clone();
+    let made = spawned(async move {
+        let session = client.open_session(SessionRequest::new()).await.unwrap();
+        client.get("", "k").await.unwrap();
+        let guard = session.lock("k").await.unwrap();
+        client.acquire_lock(&guard.lock_ref()).await.unwrap();
+        (session, guard)
+    })
+    .await;
+    let (session, guard) = made;
+    spawned(async move {
+        guard.put("a").await.unwrap();
+        guard.get().await.unwrap();
+        guard.delete().await.unwrap();
+        guard.release_with(Mutation::Delete).await.unwrap();
+        session.close().await.unwrap();
+    })
+    .await;
+}

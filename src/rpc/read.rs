@@ -1,0 +1,25 @@
+//! Get: the value of a key, read without a lock.
+
+use fermata_proto::{GetRequest, GetResponse};
+use tonic::Status;
+use tracing::Span;
+use tracing::field::display;
+
+use super::calls::CallContext;
+use super::deadline::within;
+use super::route::Router;
+use super::{answer, parse};
+
+/// Reads as any replica may.
+pub async fn read(
+    router: &Router,
+    ask: GetRequest,
+    context: &CallContext,
+) -> Result<GetResponse, Status> {
+    let id = parse::key_id(&ask.key, &ask.table, router.limits())?;
+    Span::current().record("table", display(&id.table));
+    let answer_by = context.deadline.answer_by_or(router.limits().call_max());
+    let read = within(answer_by, router.engine().read(&id)).await?;
+    let (value, exists) = answer::value(Some(read));
+    Ok(GetResponse { value, exists })
+}

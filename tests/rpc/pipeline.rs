@@ -1,0 +1,516 @@
+//! Pipeline: each call on it means what it means by itself.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fermata_proto::pipeline_answer::Outcome;
+use fermata_proto::pipeline_call::Call;
+use fermata_proto::*;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use crate::lever::Mode;
+use crate::world::{Client, World, code_and_reason, create, fields, has_retry_info, hold};
+
+/// A Pipeline that a test sends frames on.
+pub struct Pipe {
+    frames: Option<mpsc::Sender<PipelineRequest>>,
+    answers: Streaming<PipelineResponse>,
+    last_id: u64,
+    /// Answers that were not asked for yet.
+    come: BTreeMap<u64, PipelineAnswer>,
+}
+
+impl Pipe {
+    pub async fn open(client: &mut Client) -> Pipe {
+        let (frames, sent) = mpsc::channel(4_096);
+        let answers = client.pipeline(ReceiverStream::new(sent)).await.unwrap();
+        Pipe {
+            frames: Some(frames),
+            answers: answers.into_inner(),
+            last_id: 0,
+            come: BTreeMap::new(),
+        }
+    }
+
+    /// Sends one frame; the ids of its calls.
+    pub fn send(&mut self, calls: impl IntoIterator<Item = Call>) -> Vec<u64> {
+        self.send_within(calls, None)
+    }
+
+    fn send_within(
+        &mut self,
+        calls: impl IntoIterator<Item = Call>,
+        timeout: Option<Duration>,
+    ) -> Vec<u64> {
+        let calls: Vec<_> = calls
+            .into_iter()
+            .map(|call| {
+                self.last_id += 1;
+                PipelineCall {
+                    call_id: self.last_id,
+                    timeout: timeout.map(|timeout| timeout.try_into().unwrap()),
+                    call: Some(call),
+                }
+            })
+            .collect();
+        let ids = calls.iter().map(|call| call.call_id).collect();
+        self.frame(calls);
+        ids
+    }
+
+    fn frame(&mut self, calls: Vec<PipelineCall>) {
+        let frames = self.frames.as_ref().unwrap();
+        frames.try_send(PipelineRequest { calls }).unwrap();
+    }
+
+    /// The answer to this call.
+    async fn answer(&mut self, id: u64) -> Result<PipelineAnswer, Status> {
+        loop {
+            if let Some(answer) = self.come.remove(&id) {
+                return Ok(answer);
+            }
+            let frame = timeout(Duration::from_secs(20), self.answers.message());
+            let frame = frame.await.expect("no answer came in 20 s")?;
+            let frame = frame.ok_or_else(|| Status::aborted("the stream has ended"))?;
+            assert!(!frame.answers.is_empty());
+            self.come.extend(
+                frame
+                    .answers
+                    .into_iter()
+                    .map(|answer| (answer.call_id, answer)),
+            );
+        }
+    }
+
+    pub async fn made(&mut self, call: Call) -> Result<Outcome, Status> {
+        let id = self.send([call])[0];
+        outcome(self.answer(id).await?)
+    }
+
+    /// The status that the stream ends with.
+    async fn ends(&mut self) -> Option<Status> {
+        loop {
+            match self.answers.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status),
+            }
+        }
+    }
+}
+
+fn outcome(answer: PipelineAnswer) -> Result<Outcome, Status> {
+    match answer.outcome.unwrap() {
+        Outcome::Error(error) => {
+            let code = Code::from_i32(error.code);
+            Err(Status::with_details(code, error.message, error.details))
+        }
+        outcome => Ok(outcome),
+    }
+}
+
+fn create_ask(key: &str) -> CreateLockRefRequest {
+    CreateLockRefRequest {
+        key: key.to_owned(),
+        read_value: true,
+        ..Default::default()
+    }
+}
+
+fn wait_ask(lock_ref: &str, seconds: i64) -> AcquireLockRequest {
+    AcquireLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        wait: Some(prost_types::Duration { seconds, nanos: 0 }),
+        ..Default::default()
+    }
+}
+
+fn put_ask(lock_ref: &str, value: &'static str) -> CriticalPutRequest {
+    CriticalPutRequest {
+        lock_ref: lock_ref.to_owned(),
+        value: value.into(),
+        call_no: 0,
+    }
+}
+
+fn release_ask(lock_ref: &str) -> ReleaseLockRequest {
+    ReleaseLockRequest {
+        lock_ref: lock_ref.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// How the calls of [`all_calls`] are made.
+enum By {
+    Themselves(Client),
+    Frames(Pipe),
+}
+
+macro_rules! made {
+    ($by:expr, $method:ident, $name:ident, $ask:expr) => {
+        match $by {
+            By::Themselves(client) => client.$method($ask).await.map(|made| made.into_inner()),
+            By::Frames(pipe) => match pipe.made(Call::$name($ask)).await {
+                Ok(Outcome::$name(made)) => Ok(made),
+                Ok(other) => panic!("{other:?}"),
+                Err(status) => Err(status),
+            },
+        }
+    };
+}
+
+/// Every call of the contract that one answer ends, one after the other: what each says, but for what no two runs have in
+/// common.
+async fn all_calls(mut by: By) -> Vec<String> {
+    let by = &mut by;
+    let mut said = Vec::new();
+    let opened = made!(by, open_session, OpenSession, OpenSessionRequest::default()).unwrap();
+    said.push(format!("{:?} {:?}", opened.ttl, opened.disconnect_grace));
+    let held = made!(by, create_lock_ref, CreateLockRef, create_ask("a")).unwrap();
+    said.push(format!(
+        "{:?} {:?} {}",
+        held.state(),
+        held.ttl,
+        held.durable
+    ));
+    let ask = CreateLockRefRequest {
+        session: opened.session.clone(),
+        ..create_ask("a")
+    };
+    let waiter = made!(by, create_lock_ref, CreateLockRef, ask).unwrap();
+    said.push(format!("{:?} {}", waiter.state(), waiter.position));
+    let put = made!(
+        by,
+        critical_put,
+        CriticalPut,
+        put_ask(&held.lock_ref, "one")
+    )
+    .unwrap();
+    said.push(format!("{}", put.durable));
+    let get = CriticalGetRequest {
+        lock_ref: held.lock_ref.clone(),
+        call_no: 3,
+    };
+    let got = made!(by, critical_get, CriticalGet, get.clone()).unwrap();
+    said.push(format!("{:?} {}", got.value, got.exists));
+    let refused = made!(by, critical_get, CriticalGet, get).unwrap_err();
+    said.push(format!("{:?}", code_and_reason(Err::<(), _>(refused))));
+    let get = GetRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    };
+    let read = made!(by, get, Get, get.clone()).unwrap();
+    said.push(format!("{:?} {}", read.value, read.exists));
+    let delete = CriticalDeleteRequest {
+        lock_ref: held.lock_ref.clone(),
+        call_no: 0,
+    };
+    made!(by, critical_delete, CriticalDelete, delete).unwrap();
+    let read = made!(by, get, Get, get).unwrap();
+    said.push(format!("{:?} {}", read.value, read.exists));
+    let renew = RenewSessionRequest {
+        session: held.session.clone(),
+    };
+    let renewed = made!(by, renew_session, RenewSession, renew).unwrap();
+    said.push(format!("{:?} {}", renewed.ttl, renewed.durable));
+    let ask = RenewLocksRequest {
+        lock_refs: vec![
+            held.lock_ref.clone(),
+            waiter.lock_ref.clone(),
+            "no".to_owned(),
+        ],
+    };
+    let renewed = made!(by, renew_locks, RenewLocks, ask).unwrap();
+    for renewal in renewed.renewals {
+        said.push(match renewal.outcome.unwrap() {
+            lock_renewal::Outcome::Renewed(lock) => format!("{:?}", lock.state()),
+            lock_renewal::Outcome::Error(error) => error.reason,
+        });
+    }
+    let ask = AcquireLockRequest {
+        lock_ref: waiter.lock_ref.clone(),
+        ..Default::default()
+    };
+    let acquired = made!(by, acquire_lock, AcquireLock, ask).unwrap();
+    said.push(format!("{:?} {}", acquired.state(), acquired.position));
+    let ask = ReleaseLockRequest {
+        put: Some(Mutation {
+            value: "two".into(),
+            delete: false,
+        }),
+        ..release_ask(&held.lock_ref)
+    };
+    for _ in 0..2 {
+        let released = made!(by, release_lock, ReleaseLock, ask.clone()).unwrap();
+        said.push(format!("{}", released.already_released));
+    }
+    let ask = AcquireLockRequest {
+        read_value: true,
+        ..wait_ask(&waiter.lock_ref, 20)
+    };
+    let acquired = made!(by, acquire_lock, AcquireLock, ask).unwrap();
+    said.push(format!("{:?} {:?}", acquired.state(), acquired.value));
+    for _ in 0..2 {
+        let close = CloseSessionRequest {
+            session: opened.session.clone(),
+        };
+        let closed = made!(by, close_session, CloseSession, close).unwrap();
+        said.push(format!("{}", closed.already_closed));
+    }
+    let put = made!(
+        by,
+        critical_put,
+        CriticalPut,
+        put_ask(&acquired.lock_ref, "three")
+    );
+    said.push(format!(
+        "{:?}",
+        code_and_reason(Err::<(), _>(put.unwrap_err()))
+    ));
+    said
+}
+
+#[tokio::test]
+async fn each_call_says_the_same_by_itself_and_in_a_frame() {
+    let (world, other) = (World::new().await, World::new().await);
+    let by_themselves = all_calls(By::Themselves(world.client().await)).await;
+    let pipe = Pipe::open(&mut other.client().await).await;
+    let in_frames = all_calls(By::Frames(pipe)).await;
+    assert_eq!(in_frames, by_themselves);
+    assert!(by_themselves.len() > 15 && by_themselves.contains(&"Held b\"two\"".to_owned()));
+}
+
+#[tokio::test]
+async fn a_call_is_answered_when_it_is_done_and_not_in_its_turn() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let waiter = create(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    let ids = pipe.send([
+        Call::AcquireLock(wait_ask(&waiter.lock_ref, 60)),
+        Call::CriticalPut(put_ask(&held.lock_ref, "one")),
+        Call::CreateLockRef(create_ask("other")),
+    ]);
+    assert!(matches!(
+        outcome(pipe.answer(ids[1]).await.unwrap()),
+        Ok(Outcome::CriticalPut(_))
+    ));
+    let other = pipe.answer(ids[2]).await.unwrap();
+    // This replica serves it.
+    assert_eq!(other.home, None);
+    assert!(pipe.come.is_empty());
+    pipe.made(Call::ReleaseLock(release_ask(&held.lock_ref)))
+        .await
+        .unwrap();
+    let Ok(Outcome::AcquireLock(acquired)) = outcome(pipe.answer(ids[0]).await.unwrap()) else {
+        panic!("it waits no more");
+    };
+    assert_eq!(acquired.state(), LockState::Held);
+}
+
+#[tokio::test]
+async fn the_end_of_the_stream_is_the_disconnect_of_those_it_renewed() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let ask = OpenSessionRequest {
+        disconnect_grace: Some(prost_types::Duration {
+            seconds: 1,
+            nanos: 0,
+        }),
+        ..Default::default()
+    };
+    let session = client.open_session(ask).await.unwrap().into_inner().session;
+    let ask = CreateLockRefRequest {
+        session: session.clone(),
+        ..create_ask("a")
+    };
+    client.create_lock_ref(ask).await.unwrap();
+    let waiter = create(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    let begun = Instant::now();
+    for _ in 0..8 {
+        let session = session.clone();
+        let renewed = pipe
+            .made(Call::KeepAlive(KeepAliveRequest { session }))
+            .await;
+        let Ok(Outcome::KeepAlive(renewed)) = renewed else {
+            panic!("{renewed:?}");
+        };
+        assert_eq!(renewed.reason(), EndReason::Unspecified);
+        sleep(Duration::from_millis(250)).await;
+    }
+    let waiting = AcquireLockRequest {
+        lock_ref: waiter.lock_ref.clone(),
+        ..Default::default()
+    };
+    let state = client.acquire_lock(waiting).await.unwrap().into_inner();
+    assert_eq!(
+        state.state(),
+        LockState::Waiting,
+        "after {:?}",
+        begun.elapsed()
+    );
+    drop(pipe);
+    let held = client.acquire_lock(wait_ask(&waiter.lock_ref, 15)).await;
+    assert_eq!(held.unwrap().into_inner().state(), LockState::Held);
+}
+
+#[tokio::test]
+async fn a_call_that_names_nothing_is_refused_and_the_others_go_on() {
+    let world = World::new().await;
+    let mut pipe = Pipe::open(&mut world.client().await).await;
+    pipe.frame(vec![
+        PipelineCall {
+            call_id: 1,
+            timeout: None,
+            call: None,
+        },
+        PipelineCall {
+            call_id: 2,
+            timeout: Some(prost_types::Duration {
+                seconds: -1,
+                nanos: 0,
+            }),
+            call: Some(Call::CreateLockRef(create_ask("a"))),
+        },
+        PipelineCall {
+            call_id: 3,
+            timeout: None,
+            call: Some(Call::CreateLockRef(create_ask("a"))),
+        },
+    ]);
+    let refused = outcome(pipe.answer(1).await.unwrap()).unwrap_err();
+    assert_eq!(fields(&refused), ["call"]);
+    assert_eq!(
+        code_and_reason(Err::<(), _>(refused)),
+        (Code::InvalidArgument, "MISSING".to_owned())
+    );
+    let refused = outcome(pipe.answer(2).await.unwrap()).unwrap_err();
+    assert_eq!(fields(&refused), ["timeout"]);
+    let Ok(Outcome::CreateLockRef(created)) = outcome(pipe.answer(3).await.unwrap()) else {
+        panic!("it is well made");
+    };
+    assert_eq!(created.state(), LockState::Held);
+}
+
+#[tokio::test]
+async fn a_frame_that_is_too_much_ends_the_stream() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let mut pipe = Pipe::open(&mut client).await;
+    pipe.send((0..257).map(|_| Call::Get(GetRequest::default())));
+    let status = pipe.ends().await.unwrap();
+    assert_eq!(fields(&status), ["calls"]);
+    assert_eq!(
+        code_and_reason(Err::<(), _>(status)),
+        (Code::InvalidArgument, "TOO_LARGE".to_owned())
+    );
+    let mut pipe = Pipe::open(&mut client).await;
+    let value = "x".repeat(600 * 1024);
+    let put = CriticalPutRequest {
+        value: value.into(),
+        ..Default::default()
+    };
+    pipe.send([Call::CriticalPut(put.clone()), Call::CriticalPut(put)]);
+    let status = pipe.ends().await.unwrap();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(status)),
+        (Code::InvalidArgument, "TOO_LARGE".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn so_many_calls_may_wait_and_the_release_comes_through() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    let mut waiters = Vec::new();
+    for _ in 0..520 {
+        let created = pipe.made(Call::CreateLockRef(create_ask("a"))).await;
+        let Ok(Outcome::CreateLockRef(created)) = created else {
+            panic!("{created:?}");
+        };
+        waiters.push(created.lock_ref);
+    }
+    let mut ids = Vec::new();
+    for lock_ref in &waiters {
+        ids.extend(pipe.send([Call::AcquireLock(wait_ask(lock_ref, 60))]));
+    }
+    for id in &ids[512..] {
+        let refused = outcome(pipe.answer(*id).await.unwrap()).unwrap_err();
+        assert!(has_retry_info(&refused));
+        assert_eq!(
+            code_and_reason(Err::<(), _>(refused)),
+            (Code::ResourceExhausted, "LIMIT_REACHED".to_owned())
+        );
+    }
+    assert!(pipe.come.is_empty());
+    let release = Call::ReleaseLock(release_ask(&held.lock_ref));
+    pipe.made(release).await.unwrap();
+    let acquired = outcome(pipe.answer(ids[0]).await.unwrap()).unwrap();
+    assert!(matches!(acquired, Outcome::AcquireLock(lock) if lock.state() == LockState::Held));
+    // Which made room for one more.
+    let waits = Call::AcquireLock(wait_ask(&waiters[512], 0));
+    let acquired = pipe.made(waits).await.unwrap();
+    assert!(matches!(acquired, Outcome::AcquireLock(lock) if lock.state() == LockState::Waiting));
+}
+
+#[tokio::test]
+async fn what_was_read_is_answered_before_the_server_stops() {
+    let mut world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let waiter = create(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    let wait = pipe.send([Call::AcquireLock(wait_ask(&waiter.lock_ref, 60))])[0];
+    // It was read with the frame before.
+    pipe.made(Call::Get(GetRequest {
+        key: "a".to_owned(),
+        ..Default::default()
+    }))
+    .await
+    .unwrap();
+    world.store.send_replace(Mode::Hangs);
+    let put = pipe.send([Call::CriticalPut(put_ask(&held.lock_ref, "one"))])[0];
+    let renew = RenewSessionRequest {
+        session: held.session.clone(),
+    };
+    pipe.made(Call::RenewSession(renew)).await.unwrap();
+    let stopped = world.stop();
+    let waited = outcome(pipe.answer(wait).await.unwrap()).unwrap_err();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(waited)),
+        (Code::Unavailable, "STOPPING".to_owned())
+    );
+    world.store.send_replace(Mode::Works);
+    let put = outcome(pipe.answer(put).await.unwrap());
+    assert!(matches!(put, Ok(Outcome::CriticalPut(_))), "{put:?}");
+    let last = pipe.ends().await.unwrap();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(last)),
+        (Code::Unavailable, "STOPPING".to_owned())
+    );
+    stopped.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_call_is_answered_within_its_own_time() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    let put = Call::CriticalPut(put_ask(&held.lock_ref, "one"));
+    let id = pipe.send_within([put], Some(Duration::from_millis(300)))[0];
+    let late = outcome(pipe.answer(id).await.unwrap()).unwrap_err();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(late)),
+        (Code::Unavailable, "OUTCOME_UNKNOWN".to_owned())
+    );
+    world.store.send_replace(Mode::Works);
+}
