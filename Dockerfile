@@ -1,19 +1,24 @@
 # syntax=docker/dockerfile:1
-# One static binary and nothing else.
+# One static binary without its symbols, and nothing else.
 
 FROM rust:1.95-alpine AS build
-RUN apk add --no-cache musl-dev
+RUN apk add --no-cache musl-dev binutils
 WORKDIR /src
 COPY Cargo.toml Cargo.lock build.rs ./
 COPY proto proto
 COPY crates crates
 COPY bench bench
 COPY src src
+COPY deploy/split-symbols deploy/split-symbols
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --release --locked --bin fermata \
     && mkdir -p /out/data \
-    && cp target/release/fermata /out/fermata
+    && deploy/split-symbols target/release/fermata /out
+
+# docker build --target symbols --output . .   leaves fermata.debug here, for gdb, perf and backtraces.
+FROM scratch AS symbols
+COPY --from=build /out/fermata.debug /
 
 FROM scratch
 COPY --from=build /out/fermata /usr/bin/fermata

@@ -12,6 +12,8 @@ from servers import FERMATA, JAVA_CLASSES, WORK
 TICKS = os.sysconf("SC_CLK_TCK")
 VALUE_BYTES = 64
 TTL_S = 30
+# Of the load `near`.
+NEAR_KEYS = 30
 # A JVM compiles what it runs often: its client starts anew with each run.
 JVM_WARM_UP_S = 6
 # What a run may take beyond its warm-up and duration: the last sections, and the reading of all counters.
@@ -31,8 +33,15 @@ def cpu_s(pids):
 class Load:
     """What is asked of all systems alike."""
 
-    def __init__(self, keys, workers):
-        self.keys, self.workers = keys, workers
+    def __init__(self, keys, workers, part=None):
+        """With `near` keys `part` is the one of three whose keys are used most."""
+        self.keys, self.workers, self.part = keys, workers, part
+
+        # Keys move to where they are used, which takes some sections each.
+        self.warm_up_s = 15 if keys == "near" else 0
+
+    def at(self, site):
+        return Load(self.keys, self.workers, site) if self.keys == "near" else self
 
     def __str__(self):
         return f"{self.keys} key, {self.workers} worker{'s' if self.workers > 1 else ''}"
@@ -46,10 +55,17 @@ class Client:
     def __init__(self, name, servers):
         self.name, self.servers = name, servers
 
+    def warm_up(self, load):
+        return max(self.warm_up_s, load.warm_up_s)
+
+    def takes(self, load):
+        """Whether it has anything to do with this load."""
+        return True
+
     def command(self, load, prefix, duration_s, addresses):
         raise NotImplementedError
 
-    def marks(self, process, duration_s):
+    def marks(self, process, load, duration_s):
         """The processor times at the begin and the end of what is counted, of the servers and of the client."""
         pids = self.servers.pids()
         times = []
@@ -75,10 +91,10 @@ class Client:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
             # Whatever it waits for: with it gone its output ends.
-            guard = threading.Timer(self.warm_up_s + duration_s + ENDS_WITHIN_S, process.kill)
+            guard = threading.Timer(self.warm_up(load) + duration_s + ENDS_WITHIN_S, process.kill)
             guard.start()
             try:
-                (servers_0, client_0), (servers_1, client_1) = self.marks(process, duration_s)
+                (servers_0, client_0), (servers_1, client_1) = self.marks(process, load, duration_s)
                 output = process.stdout.read()
                 process.wait()
             except (RuntimeError, OSError) as error:
@@ -105,19 +121,23 @@ class GoClient(Client):
         return [
             *(WORK / "client", "--system", self.name, "--endpoints", ",".join(addresses)),
             *("--workers", load.workers, "--keys", load.keys, "--prefix", prefix),
-            *("--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s", "--ttl", f"{TTL_S}s"),
+            *("--warm-up", f"{self.warm_up(load)}s", "--duration", f"{duration_s}s", "--ttl", f"{TTL_S}s"),
             *("--value-bytes", VALUE_BYTES),
+            *(("--key-count", NEAR_KEYS, "--near-part", load.part) if load.part else ()),
         ]
 
 
 class CuratorClient(Client):
     warm_up_s = JVM_WARM_UP_S
 
+    def takes(self, load):
+        return load.keys != "near"
+
     def command(self, load, prefix, duration_s, addresses):
         return [
             *("java", "-Xms256m", "-Xmx1g", "-cp", JAVA_CLASSES, "Sections"),
             *("--endpoints", ",".join(addresses), "--workers", load.workers),
-            *("--keys", load.keys, "--prefix", prefix, "--warm-up", self.warm_up_s),
+            *("--keys", load.keys, "--prefix", prefix, "--warm-up", self.warm_up(load)),
             *("--duration", duration_s, "--ttl", TTL_S, "--value-bytes", VALUE_BYTES),
         ]
 
@@ -136,14 +156,15 @@ class FermataClient(Client):
         endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
         return [
             *(FERMATA, "bench", "section", *endpoints, "--workers", load.workers, "--keys", load.keys),
-            *("--key-prefix", prefix, "--warm-up", f"{self.warm_up_s}s", "--duration", f"{duration_s}s"),
+            *("--key-prefix", prefix, "--warm-up", f"{self.warm_up(load)}s", "--duration", f"{duration_s}s"),
             *("--ttl", f"{TTL_S}s", "--value-size", VALUE_BYTES, "--output", "json", *self.words),
+            *(("--key-count", NEAR_KEYS, "--near-part", f"{load.part}/3") if load.part else ()),
         ]
 
-    def marks(self, process, duration_s):
+    def marks(self, process, load, duration_s):
         pids = self.servers.pids()
         times = []
-        for span in (self.warm_up_s, duration_s):
+        for span in (self.warm_up(load), duration_s):
             time.sleep(span)
             times.append((cpu_s(pids), cpu_s([process.pid])))
         return times
@@ -170,6 +191,13 @@ class PutClient(FermataClient):
     """The put of a section alone, at QUORUM, straight to Cassandra: the floor."""
 
     of = "puts"
+
+    def takes(self, load):
+        return load.keys == "own"
+
+    def marks(self, process, load, duration_s):
+        """Its puts share the run with sections, so their processor time is not counted."""
+        return [(0, 0), (0, 0)]
 
     def command(self, load, prefix, duration_s, addresses):
         command = super().command(load, prefix, duration_s, addresses)

@@ -10,6 +10,7 @@ TITLES = {
     "alone": "One worker on keys of its own, each site by itself",
     "within": "Four workers of one site on one key, each site by itself",
     "all": "One worker of each site on one key, all at once",
+    "near": "One worker of each site on 30 keys, all at once: 90 % of its sections on a third of them",
     "crowd": "Four workers of each site on one key, all at once",
 }
 
@@ -41,7 +42,7 @@ def tables(runs):
     lines = []
     for name, systems in by.items():
         sites = [f"{what}, site {site}" for what in ("sections/s", "p50 ms", "p99 ms") for site in SITES]
-        at_once = name in ("all", "crowd")
+        at_once = name in ("all", "crowd", "near")
         lines += [f"### {TITLES[name]}", "", row(["system", *sites, *(["in all, /s", "evenness"] if at_once else [])])]
         lines.append("|---" * (len(sites) + 1 + 2 * at_once) + "|")
         for system, rounds in systems.items():

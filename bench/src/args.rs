@@ -13,7 +13,7 @@ use super::counters::VALUE_BYTES_MIN;
 use super::crowd::WaitersArgs;
 use super::handover::HandoverArgs;
 use super::idle::IdleArgs;
-use super::keys::KeyChoice;
+use super::keys::{KeyChoice, Near};
 use super::load;
 use super::program::{Program, StartReplica};
 use super::workload::Form;
@@ -82,11 +82,11 @@ struct LoadArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     workers: Vec<usize>,
 
-    /// Which keys: own for each worker, one for all, or drawn by a Zipf distribution
+    /// Which keys: own for each worker, one for all, drawn by a Zipf distribution, or drawn mostly from a part of them
     #[arg(long, value_enum, default_value_t = KeyChoice::Own)]
     keys: KeyChoice,
 
-    /// How many keys --keys zipf draws from
+    /// How many keys --keys zipf and near draw from
     #[arg(long, value_name = "N", default_value = "1000",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     key_count: usize,
@@ -94,6 +94,14 @@ struct LoadArgs {
     /// How uneven --keys zipf draws: 0 is even
     #[arg(long, value_name = "S", default_value = "0.99", value_parser = parse_skew)]
     zipf_skew: f64,
+
+    /// With --keys near: which part of the keys is near this client, as 1/3. Each client of a run has another part
+    #[arg(long, value_name = "PART/PARTS", default_value = "1/3", value_parser = Near::parse_part)]
+    near_part: (usize, usize),
+
+    /// With --keys near: how often a section is on a key of that part, of 1; else on one of the others
+    #[arg(long, value_name = "SHARE", default_value = "0.9", value_parser = parse_share)]
+    near_share: f64,
 
     /// How the keys begin. Two benchmarks at once need different ones for exact counters
     #[arg(long, value_name = "TEXT", default_value = "bench")]
@@ -175,6 +183,7 @@ pub(super) struct Plan {
     pub(super) keys: KeyChoice,
     pub(super) key_count: usize,
     pub(super) zipf_skew: f64,
+    pub(super) near: Near,
     pub(super) key_prefix: String,
     pub(super) table: String,
     pub(super) call_within: Duration,
@@ -248,6 +257,11 @@ impl<P: Program> Args<P> {
             keys: load.keys,
             key_count: load.key_count,
             zipf_skew: load.zipf_skew,
+            near: Near {
+                part: load.near_part.0,
+                parts: load.near_part.1,
+                share: load.near_share,
+            },
             key_prefix: load.key_prefix,
             table: remote.table(),
             call_within: remote.timeout().unwrap_or(ClientOptions::default().timeout),
@@ -291,6 +305,13 @@ fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (0.001..=1_000_000.0).contains(&rate) => Ok(rate),
         _ => Err("it must be a number of sections a second from 0.001 to 1000000".to_owned()),
+    }
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("it must be a number from 0 to 1".to_owned()),
     }
 }
 

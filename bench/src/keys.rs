@@ -12,6 +12,8 @@ pub(super) enum KeyChoice {
     One,
     /// Each section draws its key; few keys are hot, most are not.
     Zipf,
+    /// Each section draws its key, mostly from a part that other clients seldom use: see [`Near`].
+    Near,
 }
 
 impl KeyChoice {
@@ -20,7 +22,56 @@ impl KeyChoice {
             KeyChoice::Own => "own",
             KeyChoice::One => "one",
             KeyChoice::Zipf => "zipf",
+            KeyChoice::Near => "near",
         }
+    }
+}
+
+/// Which keys a client uses most, where several share all keys: those of one part of them.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub(super) struct Near {
+    /// Which part is this client's, from 1 on.
+    pub(super) part: usize,
+    /// Into how many parts the keys are cut.
+    pub(super) parts: usize,
+    /// How often a section is on a key of it, of 1; else on one of any other part.
+    pub(super) share: f64,
+}
+
+impl Default for Near {
+    fn default() -> Near {
+        Near {
+            part: 1,
+            parts: 3,
+            share: 0.9,
+        }
+    }
+}
+
+impl Near {
+    /// `1/3`.
+    pub(super) fn parse_part(text: &str) -> Result<(usize, usize), String> {
+        let part = text.split_once('/').and_then(|(part, parts)| {
+            let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+            ((1..=parts).contains(&part) && (2..=1_000).contains(&parts)).then_some((part, parts))
+        });
+        part.ok_or_else(|| "it must be like 1/3: which part, and of how many, 2 to 1000".to_owned())
+    }
+
+    /// The index of one of so many keys, drawn by these, each 0 or more and below 1.
+    fn at(self, count: usize, (which, key): (f64, f64)) -> usize {
+        let in_part = |part: usize| {
+            let keys = (count + self.parts - 1 - part) / self.parts;
+            part + self.parts * ((key * keys as f64) as usize)
+        };
+        let own = self.part - 1;
+        if which < self.share {
+            return in_part(own).min(count - 1);
+        }
+        let others = self.parts - 1;
+        let other = (which - self.share) / (1.0 - self.share) * others as f64;
+        let other = (other as usize).min(others - 1);
+        in_part(if other < own { other } else { other + 1 }).min(count - 1)
     }
 }
 
@@ -36,22 +87,25 @@ enum Draw {
     Own,
     One,
     Zipf(Zipf),
+    Near(Near),
 }
 
 impl Keys {
-    /// `count` and `skew` are for [`KeyChoice::Zipf`] only. The names stay the same from run to run, so
-    /// that benchmarks leave few rows behind.
+    /// `count` is for [`KeyChoice::Zipf`] and [`KeyChoice::Near`] only, `skew` for the one, `near` for the other. The names stay
+    /// the same from run to run, so that benchmarks leave few rows behind.
     pub(super) fn new(
         choice: KeyChoice,
         prefix: &str,
         workers: usize,
         count: usize,
         skew: f64,
+        near: Near,
     ) -> Keys {
         let (count, draw) = match choice {
             KeyChoice::Own => (workers, Draw::Own),
             KeyChoice::One => (1, Draw::One),
             KeyChoice::Zipf => (count.max(1), Draw::Zipf(Zipf::new(count, skew))),
+            KeyChoice::Near => (count.max(near.parts), Draw::Near(near)),
         };
         let kind = choice.name();
         Keys {
@@ -75,6 +129,7 @@ impl Keys {
             Draw::Own => worker,
             Draw::One => 0,
             Draw::Zipf(zipf) => zipf.at(random.unit()),
+            Draw::Near(near) => near.at(self.count(), (random.unit(), random.unit())),
         }
     }
 }
@@ -176,13 +231,43 @@ mod tests {
     }
 
     #[test]
+    fn near_keys_are_drawn_as_often_as_asked_and_the_others_evenly() {
+        let (count, draws) = (31, 60_000);
+        let near = Near {
+            part: 2,
+            parts: 3,
+            share: 0.9,
+        };
+        let keys = Keys::new(KeyChoice::Near, "bench", 1, count, 0.0, near);
+        let random = &mut Random::seeded(3);
+        let mut drawn = vec![0u32; count];
+        for _ in 0..draws {
+            drawn[keys.pick(0, random)] += 1;
+        }
+        // Parts of 11, 10 and 10 keys.
+        for (index, seen) in drawn.into_iter().enumerate() {
+            let share = [0.05 / 11.0, 0.9 / 10.0, 0.05 / 10.0][index % 3];
+            let expected = f64::from(draws) * share;
+            let seen = f64::from(seen);
+            assert!(
+                (seen - expected).abs() < 5.0 * expected.sqrt(),
+                "{index}: {seen} of {expected}"
+            );
+        }
+        assert_eq!(Near::parse_part("2/3"), Ok((2, 3)));
+        for wrong in ["", "0/3", "4/3", "1/1", "1", "a/3"] {
+            assert!(Near::parse_part(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn own_keys_differ_and_one_key_is_one() {
         let random = &mut Random::seeded(1);
-        let own = Keys::new(KeyChoice::Own, "bench", 3, 0, 0.0);
+        let own = Keys::new(KeyChoice::Own, "bench", 3, 0, 0.0, Near::default());
         assert_eq!(own.count(), 3);
         let picked = [0, 1, 2].map(|worker| own.name(own.pick(worker, random)));
         assert_eq!(picked, ["bench/own/0", "bench/own/1", "bench/own/2"]);
-        let one = Keys::new(KeyChoice::One, "bench", 3, 0, 0.0);
+        let one = Keys::new(KeyChoice::One, "bench", 3, 0, 0.0, Near::default());
         assert_eq!(one.count(), 1);
         assert_eq!([0, 1, 2].map(|worker| one.pick(worker, random)), [0; 3]);
     }

@@ -319,6 +319,7 @@ async fn measure_one(
         workers,
         plan.key_count,
         plan.zipf_skew,
+        plan.near,
     );
     let workload = Arc::new(plan.workload(keys));
     let clients: Arc<[Connected]> = clients.into();
@@ -341,7 +342,7 @@ async fn measure_baseline(
     // Every section leaves a tombstone in its key's queue, which a peek has to read past: with keys of its own
     // no round pays for those before it. Nor need the first put of a round be above those of the one before.
     let prefix = format!("{}/{workers}/{round}", plan.key_prefix);
-    let keys = Keys::new(KeyChoice::Own, &prefix, workers, 0, 0.0);
+    let keys = Keys::new(KeyChoice::Own, &prefix, workers, 0, 0.0, plan.near);
     let workload = Arc::new(plan.workload(keys));
     let shared = || (Arc::clone(music), Arc::clone(&workload));
     let span = plan.span;
@@ -374,6 +375,7 @@ impl Plan {
 
     fn settings(&self) -> report::Settings {
         let zipf = self.keys == KeyChoice::Zipf;
+        let near = self.keys == KeyChoice::Near;
         report::Settings {
             version: env!("CARGO_PKG_VERSION"),
             form: self.form,
@@ -385,7 +387,8 @@ impl Plan {
             endpoints: self.endpoints.clone(),
             table: self.table.clone(),
             keys: self.keys,
-            key_count: zipf.then_some(self.key_count),
+            key_count: (zipf || near).then_some(self.key_count),
+            near: near.then_some(self.near),
             zipf_skew: zipf.then_some(self.zipf_skew),
             value_bytes: (self.form != Form::Lock).then_some(self.value_bytes),
             ttl_ms: millis(self.ttl),

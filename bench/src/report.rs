@@ -10,7 +10,7 @@ use super::System;
 use super::baseline::BaselineSettings;
 use super::counters::CounterCheck;
 use super::disk::Disk;
-use super::keys::KeyChoice;
+use super::keys::{KeyChoice, Near};
 use super::load::Outcome;
 use super::measure::Phase;
 use super::rounds::Comparison;
@@ -53,6 +53,7 @@ pub(super) struct Settings {
     pub(super) key_count: Option<usize>,
     /// Zipf only.
     pub(super) zipf_skew: Option<f64>,
+    pub(super) near: Option<Near>,
     /// Absent where nothing is written.
     pub(super) value_bytes: Option<usize>,
     pub(super) ttl_ms: u64,

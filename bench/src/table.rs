@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use fermata_command::Span;
 
 use super::disk::Disk;
-use super::keys::KeyChoice;
+use super::keys::{KeyChoice, Near};
 use super::report::{Report, Run, Settings, Transport};
 use super::rounds_table;
 use super::workload::Form;
@@ -116,6 +116,12 @@ fn settings(settings: &Settings) -> String {
             count.unwrap_or_default(),
             skew.unwrap_or_default()
         ),
+        (KeyChoice::Near, count, _) => {
+            let near = settings.near.unwrap_or_default();
+            let (count, share) = (count.unwrap_or_default(), near.share * 100.0);
+            let Near { part, parts, .. } = near;
+            format!("{count} keys, {share:.0} % of the sections on part {part} of {parts}")
+        }
     };
     let value = match settings.value_bytes {
         Some(bytes) => format!(", values of {bytes} bytes"),
@@ -266,6 +272,7 @@ pub(super) mod tests {
                 keys: KeyChoice::Own,
                 key_count: None,
                 zipf_skew: None,
+                near: None,
                 value_bytes: Some(64),
                 ttl_ms: 30_000,
                 hold_ms: 0,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use fermata::clock::{SystemClock, SystemIds};
 use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
 use fermata::limits::Limits;
@@ -15,7 +16,7 @@ use tonic::Code;
 
 use super::args::Plan;
 use super::interrupt::Interrupt;
-use super::keys::KeyChoice;
+use super::keys::{KeyChoice, Near};
 use super::program::InProcess;
 use super::report::{Report, Run};
 use super::workload::Form;
@@ -98,6 +99,7 @@ fn plan(endpoints: Vec<String>) -> Plan {
         keys: KeyChoice::One,
         key_count: 10,
         zipf_skew: 1.0,
+        near: Near::default(),
         key_prefix: "bench".to_owned(),
         table: String::new(),
         call_within: Duration::from_secs(10),
@@ -123,7 +125,7 @@ fn phases(report: &Report) -> Vec<&'static str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
     let server = server().await;
-    for keys in [KeyChoice::One, KeyChoice::Own, KeyChoice::Zipf] {
+    for keys in KeyChoice::value_variants().iter().copied() {
         for form in [Form::Full, Form::Short] {
             let report = bench(&server, |plan| {
                 plan.keys = keys;
@@ -139,7 +141,7 @@ async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
             match (keys, form) {
                 (KeyChoice::One, _) => assert!(waited),
                 (KeyChoice::Own, _) => assert!(!waited),
-                (KeyChoice::Zipf, _) => {}
+                (KeyChoice::Zipf | KeyChoice::Near, _) => {}
             }
             assert_eq!(phases(&report).contains(&"put"), form == Form::Full);
         }

@@ -34,18 +34,26 @@ const SESSIONS_MAX: usize = 2 * RENEWALS_MAX;
 
 /// The sessions that a stream remembers, those that were renewed last: of one that was closed nothing comes any more,
 /// and it makes room for others.
-#[derive(Default)]
 struct Remembered {
+    max: usize,
     /// Each with the number of its last renewal.
     sessions: BTreeMap<SessionId, u64>,
     renewals: u64,
 }
 
 impl Remembered {
+    fn new(max: usize) -> Remembered {
+        Remembered {
+            max,
+            sessions: BTreeMap::new(),
+            renewals: 0,
+        }
+    }
+
     fn note(&mut self, session: SessionId) {
         self.renewals += 1;
         let is_new = self.sessions.insert(session, self.renewals).is_none();
-        if !is_new || self.sessions.len() <= SESSIONS_MAX {
+        if !is_new || self.sessions.len() <= self.max {
             return;
         }
         let oldest = self.sessions.iter().min_by_key(|(_, renewal)| **renewal);
@@ -68,11 +76,12 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    pub(super) fn new(router: Router, stopping: Stopping) -> Connected {
+    /// Remembers so many sessions.
+    pub(super) fn new(router: Router, stopping: Stopping, sessions_max: usize) -> Connected {
         Connected {
             router,
             stopping,
-            sessions: Mutex::default(),
+            sessions: Mutex::new(Remembered::new(sessions_max)),
         }
     }
 
@@ -120,8 +129,8 @@ impl Drop for Connected {
         if self.stopping.is_stopped() {
             return;
         }
-        let remembered = std::mem::take(&mut *self.sessions());
-        for session in remembered.sessions.into_keys() {
+        let sessions = std::mem::take(&mut self.sessions().sessions);
+        for session in sessions.into_keys() {
             self.router.disconnected(session);
         }
     }
@@ -149,7 +158,7 @@ pub fn stream(
 ) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
     let message_bytes_max = router.limits().message_bytes_max;
     let deadline = context.deadline;
-    let connected = Arc::new(Connected::new(router, stopping.clone()));
+    let connected = Arc::new(Connected::new(router, stopping.clone(), SESSIONS_MAX));
     let open = Some((asks, stopping.clone()));
     let asked = stream::unfold(open, move |open| async move {
         let (mut asks, mut stopping) = open?;
@@ -201,7 +210,7 @@ mod tests {
     fn a_stream_remembers_the_sessions_that_were_renewed_last() {
         let session = |number: u128| SessionId(uuid::Uuid::from_u128(number));
         let most = SESSIONS_MAX as u128;
-        let mut remembered = Remembered::default();
+        let mut remembered = Remembered::new(SESSIONS_MAX);
         for number in 0..most {
             remembered.note(session(number));
         }

@@ -166,9 +166,7 @@ impl LockService for LockServiceRpc {
         &self,
         request: Request<Streaming<PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
-        let context = self.router.context(&request);
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
-        let answers = pipeline::answers(router, request.into_inner(), context, stopping);
-        Ok(Response::new(answers))
+        Ok(Response::new(pipeline::answers(router, request, stopping)))
     }
 }

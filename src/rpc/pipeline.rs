@@ -3,34 +3,36 @@
 //! A task of its own makes the calls, so that they go on also while their answers are not taken. It reads no further while as
 //! much is in flight, or waits to be taken, as one stream may have.
 
+use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{KeyHome, PipelineAnswer, PipelineCall, PipelineRequest, PipelineResponse};
 use futures_util::stream::FuturesUnordered;
-use futures_util::{Stream, StreamExt};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
-use tonic::{Code, Status, Streaming};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::{Code, Request, Status, Streaming};
 use tracing::Instrument as _;
 
 use super::calls::{
     CallContext, CloseSession, CreateLockRef, CriticalDelete, CriticalGet, CriticalPut,
     OpenSession, ReleaseLock, RenewSession, UnaryCall,
 };
-use super::deadline::Deadline;
+use super::deadline::{Deadline, later};
 use super::keep_alive::Connected;
 use super::parse::{self, FieldProblem, Invalid};
 use super::route::{Router, Served};
 use super::stopping::Stopping;
 use super::{acquire, call_layer, read, renew_locks, status};
-use crate::lock::ReplicaId;
 
 /// How many calls of one stream may be in flight, or be answered and not taken: reading stops at that, and so there
 /// may be one frame more.
@@ -42,8 +44,14 @@ const FRAME_CALLS_MAX: usize = 256;
 /// How many bytes the calls of one stream that are in flight may have, and the answers that are not taken, before reading
 /// stops.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What the answer of a call in flight that reads a value is counted as, unless a larger one came on the stream.
+const READ_BYTES: usize = 64 * 1024;
 /// How large a frame of answers becomes before the next one is begun.
 const FRAME_BYTES: usize = 256 * 1024;
+/// A larger answer waits for those that are not: it holds the stream for as long as it takes.
+const SMALL_BYTES: usize = 64 * 1024;
+/// Of a larger frame no call keeps all, for the little of it that is its own.
+const SHARED_BYTES: usize = 64 * 1024;
 
 /// The answers to a stream of calls. The calls that are in flight end with it.
 pub struct Answers {
@@ -69,14 +77,18 @@ impl Stream for Answers {
 /// the replica stops or where a frame makes no sense; all but the last let the calls in flight be answered before.
 pub fn answers(
     router: Router,
-    frames: Streaming<PipelineRequest>,
-    context: CallContext,
+    request: Request<Streaming<PipelineRequest>>,
     stopping: Stopping,
 ) -> Answers {
     let (sender, receiver) = mpsc::channel(1);
+    let context = router.context(&request);
     let caller = Arc::new(Caller {
-        connected: Arc::new(Connected::new(router.clone(), stopping.clone())),
-        here: router.engine().replica(),
+        connected: Arc::new(Connected::new(
+            router.clone(),
+            stopping.clone(),
+            2 * CALLS_MAX,
+        )),
+        zone: router.zone_of(&request),
         router,
         context,
         stopping,
@@ -86,10 +98,14 @@ pub fn answers(
         in_flight: FuturesUnordered::new(),
         in_flight_bytes: 0,
         waits: 0,
-        answered: Vec::new(),
+        largest_answer: READ_BYTES,
+        small: VecDeque::new(),
+        large: VecDeque::new(),
         answered_bytes: 0,
+        large_next: false,
+        is_stopping: false,
     };
-    let task = tokio::spawn(pipe.run(frames, sender).in_current_span());
+    let task = tokio::spawn(pipe.run(request.into_inner(), sender).in_current_span());
     Answers {
         frames: receiver,
         task: task.abort_handle(),
@@ -99,7 +115,7 @@ pub fn answers(
 /// A call that was answered.
 struct CallMade {
     answer: PipelineAnswer,
-    /// Of the call.
+    /// What it was counted as.
     bytes: usize,
     waited: bool,
 }
@@ -107,7 +123,7 @@ struct CallMade {
 /// Why nothing more is read.
 enum ReadEnd {
     /// What is in flight is answered first.
-    Orderly(Result<(), Status>),
+    Orderly,
     /// The client made no sense, or is gone.
     AtOnce(Status),
 }
@@ -119,8 +135,16 @@ struct Pipe {
     in_flight_bytes: usize,
     /// Of those in flight: how many wait for a lock.
     waits: usize,
-    answered: Vec<PipelineAnswer>,
+    /// The bytes of the largest answer so far.
+    largest_answer: usize,
+    /// Answers that were not taken yet, and those that are large.
+    small: VecDeque<PipelineAnswer>,
+    large: VecDeque<PipelineAnswer>,
     answered_bytes: usize,
+    /// It is a large one's turn.
+    large_next: bool,
+    /// The replica stops: calls are read, and refused.
+    is_stopping: bool,
 }
 
 impl Pipe {
@@ -129,43 +153,48 @@ impl Pipe {
         mut frames: Streaming<PipelineRequest>,
         sender: mpsc::Sender<Result<PipelineResponse, Status>>,
     ) {
+        let answer_by = self.caller.context.deadline.answer_by();
+        let mut deadline = pin!(async {
+            match answer_by {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut stopping = self.caller.stopping.clone();
+        let mut stopped = pin!(stopping.stopped());
         let mut end = None;
-        loop {
-            let answer_by = self.caller.context.deadline.answer_by();
-            let deadline = async {
-                match answer_by {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let mut stopping = self.caller.stopping.clone();
+        while !(self.is_idle() && (self.is_stopping || end.is_some())) {
             let reads = end.is_none();
             let has_room = self.has_room();
             tokio::select! {
                 biased;
-                () = stopping.stopped(), if reads => end = Some(ReadEnd::Orderly(Err(status::stopping()))),
-                () = deadline, if reads => end = Some(ReadEnd::Orderly(Ok(()))),
+                () = &mut stopped, if !self.is_stopping => self.is_stopping = true,
+                () = &mut deadline, if reads => end = Some(ReadEnd::Orderly),
                 permit = sender.reserve(), if self.has_frame() => match permit {
                     Ok(permit) => permit.send(Ok(self.frame())),
                     Err(_gone) => return,
                 },
                 Some(made) = self.in_flight.next() => self.made(made),
-                permit = sender.reserve(), if !self.answered.is_empty() => match permit {
+                permit = sender.reserve(), if self.has_answers() => match permit {
                     Ok(permit) => permit.send(Ok(self.frame())),
                     Err(_gone) => return,
                 },
                 frame = frames.message(), if reads && has_room => end = self.read(frame),
+                // All else is idle, and so is this: see the loop.
                 else => break,
             }
             if let Some(ReadEnd::AtOnce(_)) = end {
+                // Nobody is to hear what comes of them.
+                self.in_flight.clear();
                 break;
             }
         }
         let failed = match end {
-            None | Some(ReadEnd::Orderly(Ok(()))) => return,
-            Some(ReadEnd::Orderly(Err(status)) | ReadEnd::AtOnce(status)) => status,
+            Some(ReadEnd::AtOnce(status)) => status,
+            _ if self.is_stopping => status::stopping(),
+            None | Some(ReadEnd::Orderly) => return,
         };
-        while !self.answered.is_empty() {
+        while self.has_answers() {
             if sender.send(Ok(self.frame())).await.is_err() {
                 return;
             }
@@ -174,34 +203,52 @@ impl Pipe {
         let _ = sender.send(Err(failed)).await;
     }
 
+    fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && !self.has_answers()
+    }
+
+    fn has_answers(&self) -> bool {
+        !self.small.is_empty() || !self.large.is_empty()
+    }
+
     fn has_room(&self) -> bool {
-        self.in_flight.len() + self.answered.len() < CALLS_MAX
+        self.in_flight.len() + self.small.len() + self.large.len() < CALLS_MAX
             && self.in_flight_bytes + self.answered_bytes < BYTES_MAX
     }
 
     /// Whether there are as many answers as a frame takes.
     fn has_frame(&self) -> bool {
-        self.answered.len() >= FRAME_CALLS_MAX || self.answered_bytes >= FRAME_BYTES
+        self.small.len() >= FRAME_CALLS_MAX || self.answered_bytes >= FRAME_BYTES
     }
 
-    /// The next frame of answers, taken from those that wait.
+    /// The next frame of answers, taken from those that wait: the small ones, and one of the others in turns.
     fn frame(&mut self) -> PipelineResponse {
-        let mut bytes = 0;
-        let mut count = 0;
-        for answer in &self.answered {
-            let more = answer.encoded_len();
-            if count > 0 && (bytes + more > FRAME_BYTES || count == FRAME_CALLS_MAX) {
-                break;
+        let large = match self.large_next || self.small.is_empty() {
+            true => self.large.pop_front(),
+            false => None,
+        };
+        self.large_next = large.is_none();
+        let answers = match large {
+            Some(large) => {
+                self.answered_bytes -= large.encoded_len();
+                vec![large]
             }
-            bytes += more;
-            count += 1;
-        }
-        self.answered_bytes = self.answered_bytes.saturating_sub(bytes);
-        let answers = match count == self.answered.len() {
-            true => std::mem::take(&mut self.answered),
-            false => self.answered.drain(..count).collect(),
+            None => self.small_ones(),
         };
         PipelineResponse { answers }
+    }
+
+    fn small_ones(&mut self) -> Vec<PipelineAnswer> {
+        let (mut bytes, mut count) = (0, 0);
+        for answer in &self.small {
+            if bytes >= FRAME_BYTES - SMALL_BYTES || count == FRAME_CALLS_MAX {
+                break;
+            }
+            bytes += answer.encoded_len();
+            count += 1;
+        }
+        self.answered_bytes -= bytes;
+        self.small.drain(..count).collect()
     }
 
     fn made(&mut self, made: CallMade) {
@@ -211,15 +258,20 @@ impl Pipe {
     }
 
     fn answered(&mut self, answer: PipelineAnswer) {
-        self.answered_bytes += answer.encoded_len();
-        self.answered.push(answer);
+        let bytes = answer.encoded_len();
+        self.answered_bytes += bytes;
+        self.largest_answer = self.largest_answer.max(bytes);
+        match bytes > SMALL_BYTES {
+            true => self.large.push_back(answer),
+            false => self.small.push_back(answer),
+        }
     }
 
     fn read(&mut self, frame: Result<Option<PipelineRequest>, Status>) -> Option<ReadEnd> {
         let message_bytes_max = self.caller.router.limits().message_bytes_max;
         let frame = match frame {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Some(ReadEnd::Orderly(Ok(()))),
+            Ok(None) => return Some(ReadEnd::Orderly),
             Err(failed) => {
                 let answered =
                     status::of_library(failed.code(), failed.message(), message_bytes_max);
@@ -229,25 +281,40 @@ impl Pipe {
         if let Err(invalid) = parse::frame_calls(frame.calls.len(), FRAME_CALLS_MAX) {
             return Some(ReadEnd::AtOnce(invalid.into()));
         }
-        for call in frame.calls {
+        let frame_bytes = frame.encoded_len();
+        for mut call in frame.calls {
+            if self.is_stopping {
+                let refused = Err(status::stopping());
+                self.answered(self.caller.answer(call.call_id, refused));
+                continue;
+            }
+            unshare(&mut call, frame_bytes);
             self.begin(call);
         }
         None
     }
 
     fn begin(&mut self, call: PipelineCall) {
-        let waits = matches!(&call.call, Some(Call::AcquireLock(ask)) if ask.wait.is_some());
+        let waits = matches!(&call.call, Some(Call::AcquireLock(ask)) if waits(ask.wait.as_ref()));
         if waits && self.waits >= WAITS_MAX {
             let refused = Err(status::too_many_waits(WAITS_MAX));
             return self.answered(self.caller.answer(call.call_id, refused));
         }
-        let bytes = call.encoded_len();
+        let reads = match &call.call {
+            Some(Call::CriticalGet(_) | Call::Get(_)) => true,
+            Some(Call::CreateLockRef(ask)) => ask.read_value,
+            Some(Call::AcquireLock(ask)) => ask.read_value,
+            _ => false,
+        };
+        let bytes = call.encoded_len() + if reads { self.largest_answer } else { 0 };
         self.in_flight_bytes += bytes;
         self.waits += usize::from(waits);
         let caller = Arc::clone(&self.caller);
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
-            let served = caller.call(call).await;
+            // As by itself: a call that panics is no other one's end.
+            let served = AssertUnwindSafe(caller.call(call)).catch_unwind().await;
+            let served = served.unwrap_or_else(|_| Err(status::late_write()));
             CallMade {
                 answer: caller.answer(call_id, served),
                 bytes,
@@ -257,13 +324,32 @@ impl Pipe {
     }
 }
 
+fn waits(wait: Option<&prost_types::Duration>) -> bool {
+    wait.is_some_and(|wait| (wait.seconds, wait.nanos) != (0, 0))
+}
+
+/// The value of a call is a part of its frame, which lives as long as that: a small part of a large one is copied.
+fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
+    let value = match &mut call.call {
+        Some(Call::CriticalPut(put)) => &mut put.value,
+        Some(Call::ReleaseLock(release)) => match &mut release.put {
+            Some(put) => &mut put.value,
+            None => return,
+        },
+        _ => return,
+    };
+    if frame_bytes > SHARED_BYTES && value.len() < frame_bytes / 2 {
+        *value = Bytes::copy_from_slice(value);
+    }
+}
+
 /// Makes the calls of a stream.
 struct Caller {
     router: Router,
-    /// This replica.
-    here: ReplicaId,
-    /// Of the stream: who asks, and from where.
+    /// Of the stream: who asks.
     context: CallContext,
+    /// From where, where the client says it.
+    zone: Option<Arc<str>>,
     stopping: Stopping,
     connected: Arc<Connected>,
 }
@@ -276,6 +362,7 @@ impl Caller {
         };
         let context = CallContext {
             deadline: Deadline::from_now(parse::timeout(call.timeout.as_ref())?),
+            zone: (self.zone.clone()).unwrap_or_else(|| self.router.engine().zone()),
             ..self.context.clone()
         };
         let call = call.call.ok_or(missing)?;
@@ -297,7 +384,13 @@ impl Caller {
                 made.await
             }
             Call::AcquireLock(ask) => {
-                let acquired = acquire::acquire(router, stopping, ask, context).await?;
+                let acquire = acquire::acquire(router, stopping, ask, context);
+                // One that leaves the queue goes on; its caller is not kept waiting for that.
+                let acquired = match context.deadline.last_chance() {
+                    Some(at) => timeout_at(at, acquire).await,
+                    None => Ok(acquire.await),
+                };
+                let acquired = acquired.unwrap_or_else(|_| Err(status::outcome_unknown()))?;
                 Ok(acquired.map(Outcome::AcquireLock))
             }
             Call::RenewLocks(ask) => {
@@ -329,8 +422,13 @@ impl Caller {
                 made.await
             }
             Call::KeepAlive(ask) => {
-                let answer_by = context.deadline.answer_by_or(router.limits().call_max());
-                let renewed = self.connected.renew(ask, context, answer_by).await?;
+                let call_max = later(Instant::now(), router.limits().call_max());
+                let answer_by = context
+                    .deadline
+                    .answer_by()
+                    .map_or(call_max, |at| at.min(call_max));
+                // That its own time has passed is no end of the stream.
+                let renewed = self.connected.renew(ask, &self.context, answer_by).await?;
                 Ok(without_home(Outcome::KeepAlive(renewed)))
             }
             Call::CloseSession(ask) => {
@@ -355,8 +453,9 @@ impl Caller {
     }
 
     fn answer(&self, call_id: u64, served: Result<Served<Outcome>, Status>) -> PipelineAnswer {
+        let here = self.router.engine().replica();
         let (outcome, home) = match served {
-            Ok(Served { answer, home }) => (answer, home.filter(|home| home.id != self.here)),
+            Ok(Served { answer, home }) => (answer, home.filter(|home| home.id != here)),
             Err(status) => (Outcome::Error(status::lock_error(&status)), None),
         };
         PipelineAnswer {

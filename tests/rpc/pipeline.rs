@@ -409,6 +409,14 @@ async fn a_frame_that_is_too_much_ends_the_stream() {
         code_and_reason(Err::<(), _>(status)),
         (Code::InvalidArgument, "TOO_LARGE".to_owned())
     );
+    // Nor are half a million empty ones decoded to be counted.
+    let mut pipe = Pipe::open(&mut client).await;
+    pipe.frame(vec![PipelineCall::default(); 500_000]);
+    let status = pipe.ends().await.unwrap();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(status)),
+        (Code::InvalidArgument, "TOO_LARGE".to_owned())
+    );
     let mut pipe = Pipe::open(&mut client).await;
     let value = "x".repeat(600 * 1024);
     let put = CriticalPutRequest {
@@ -461,6 +469,42 @@ async fn so_many_calls_may_wait_and_the_release_comes_through() {
 }
 
 #[tokio::test]
+async fn what_is_small_is_answered_between_what_is_large() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let large = CriticalPutRequest {
+        lock_ref: held.lock_ref.clone(),
+        value: vec![7; 1024 * 1024].into(),
+        call_no: 0,
+    };
+    client.critical_put(large).await.unwrap();
+    let mut pipe = Pipe::open(&mut client).await;
+    let get = || {
+        Call::Get(GetRequest {
+            key: "a".to_owned(),
+            ..Default::default()
+        })
+    };
+    let large = pipe.send((0..12).map(|_| get()));
+    let renew = Call::RenewSession(RenewSessionRequest {
+        session: held.session.clone(),
+    });
+    // Nothing is taken meanwhile, so all of them wait.
+    sleep(Duration::from_millis(500)).await;
+    let small = pipe.send([renew])[0];
+    sleep(Duration::from_millis(300)).await;
+    assert!(outcome(pipe.answer(small).await.unwrap()).is_ok());
+    assert!(pipe.come.len() < 12, "{}", pipe.come.len());
+    for id in large {
+        let Ok(Outcome::Get(got)) = outcome(pipe.answer(id).await.unwrap()) else {
+            panic!("it was well made");
+        };
+        assert_eq!(got.value.len(), 1024 * 1024);
+    }
+}
+
+#[tokio::test]
 async fn what_was_read_is_answered_before_the_server_stops() {
     let mut world = World::new().await;
     let mut client = world.client().await;
@@ -485,6 +529,12 @@ async fn what_was_read_is_answered_before_the_server_stops() {
     let waited = outcome(pipe.answer(wait).await.unwrap()).unwrap_err();
     assert_eq!(
         code_and_reason(Err::<(), _>(waited)),
+        (Code::Unavailable, "STOPPING".to_owned())
+    );
+    // While that put goes on, what comes is refused at once, and not left unread.
+    let late = pipe.made(Call::CreateLockRef(create_ask("late"))).await;
+    assert_eq!(
+        code_and_reason(late.map(drop)),
         (Code::Unavailable, "STOPPING".to_owned())
     );
     world.store.send_replace(Mode::Works);

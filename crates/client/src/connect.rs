@@ -258,10 +258,14 @@ impl Client {
         home.unwrap_or_else(|| self.shared.connections.current())
     }
 
-    /// Remembers who the home of a key is, as an answer says.
-    fn note_home<T>(&self, key: &str, response: &Response<T>) {
+    /// Remembers who the home of a key is, as an answer of this replica says.
+    fn note_home<T>(&self, at: usize, key: &str, response: &Response<T>) {
         let shared = &self.shared;
         let Some(address) = homes::address(response.metadata()) else {
+            // It is the one that answered, over a Pipeline.
+            if at == shared.connections.current() {
+                shared.homes.forget(key);
+            }
             return;
         };
         match shared.connections.at_address(address) {
@@ -315,7 +319,7 @@ impl Client {
         let result = self.once_at(at, permit, timeout, op).await;
         if let Some(key) = key {
             match &result {
-                Ok((response, _)) => self.note_home(key, response),
+                Ok((response, _)) => self.note_home(at, key, response),
                 Err(status) if matches!(judge(status), Verdict::Repeat { .. }) => {
                     self.forget_home(key);
                 }

@@ -9,6 +9,8 @@ use fermata_proto::DOMAIN;
 use tonic::{Code, ConnectError, Response, Status};
 use tonic_types::{ErrorInfo, StatusExt};
 
+use super::pipeline::NotSent;
+
 /// The reasons of an UNAVAILABLE that comes before anything was done.
 const NOTHING_DONE: [&str; 3] = ["ELSEWHERE", "STOPPING", "MESSAGE_LATE"];
 
@@ -57,7 +59,7 @@ fn may_have_taken_effect(status: &Status) -> bool {
 fn never_left(status: &Status) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = status.source();
     while let Some(error) = cause {
-        if error.is::<ConnectError>() {
+        if error.is::<ConnectError>() || error.is::<NotSent>() {
             return true;
         }
         cause = error.source();

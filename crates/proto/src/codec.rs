@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::marker::PhantomData;
 
+use bytes::Buf as _;
 use prost::{DecodeError, Message};
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::{Code, Status};
@@ -11,8 +12,13 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
 use crate::DOMAIN;
 
-/// The reason, for programs.
+/// The reasons, for programs.
 const MALFORMED: &str = "MALFORMED";
+const TOO_LARGE: &str = "TOO_LARGE";
+
+/// How many fields a message may have, those within its fields aside. An empty one in a list takes two bytes on the wire and a
+/// hundred times that once it is decoded, before anybody can count the list.
+const FIELDS_MAX: usize = 16 * 1024;
 
 /// Encodes `T`, decodes `U`. Bad UTF-8 or a bad wire format is INVALID_ARGUMENT that names the field
 /// (tonic's own codec says INTERNAL).
@@ -53,11 +59,65 @@ impl<U: Message + Default> Decoder for RequestDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        if has_more_fields_than(FIELDS_MAX, buf.chunk()) {
+            return Err(of_too_many_fields());
+        }
         match U::decode(buf) {
             Ok(message) => Ok(Some(message)),
             Err(error) => Err(of_undecodable(&error)),
         }
     }
+}
+
+/// Whether a message has more fields than that. What is no protobuf is for whoever decodes it to find.
+fn has_more_fields_than(max: usize, mut message: &[u8]) -> bool {
+    for _ in 0..=max {
+        if message.is_empty() || skip_field(&mut message).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Goes past the next field; `None` where there is none.
+fn skip_field(message: &mut &[u8]) -> Option<()> {
+    let key = varint(message)?;
+    let bytes = match key & 7 {
+        0 => return varint(message).map(drop),
+        1 => 8,
+        2 => usize::try_from(varint(message)?).ok()?,
+        5 => 4,
+        // Groups, which no message of ours has.
+        _ => return None,
+    };
+    *message = message.get(bytes..)?;
+    Some(())
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = message.split_first()?;
+        *message = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn of_too_many_fields() -> Status {
+    let words = format!("the message has more than {FIELDS_MAX} fields");
+    let details = ErrorDetails::with_error_info(
+        TOO_LARGE,
+        DOMAIN,
+        HashMap::from([
+            ("limit".to_owned(), "fields of a message".to_owned()),
+            ("max".to_owned(), FIELDS_MAX.to_string()),
+        ]),
+    );
+    Status::with_error_details(Code::InvalidArgument, words, details)
 }
 
 /// A message that is no protobuf of its type. prost says where, innermost first:
@@ -104,6 +164,38 @@ mod tests {
         let bad = status.get_details_bad_request().unwrap();
         let violations = bad.field_violations.into_iter();
         violations.map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn fields_are_counted_before_they_are_decoded() {
+        let frame = |calls| crate::PipelineRequest {
+            calls: vec![crate::PipelineCall::default(); calls],
+        };
+        for (calls, too_many) in [
+            (0, false),
+            (256, false),
+            (FIELDS_MAX, false),
+            (FIELDS_MAX + 1, true),
+        ] {
+            let message = frame(calls).encode_to_vec();
+            assert_eq!(
+                has_more_fields_than(FIELDS_MAX, &message),
+                too_many,
+                "{calls}"
+            );
+        }
+        let create = CreateLockRefRequest {
+            key: "k".to_owned(),
+            mode: 1,
+            read_value: true,
+            ..Default::default()
+        };
+        assert!(!has_more_fields_than(3, &create.encode_to_vec()));
+        assert!(has_more_fields_than(2, &create.encode_to_vec()));
+        // Cut off, or no protobuf: prost says what is wrong.
+        for broken in [&[0x0a][..], &[0x0a, 0x05, 0x61], &[0xff; 11], &[0x0b, 0x0c]] {
+            assert!(!has_more_fields_than(0, broken), "{broken:?}");
+        }
     }
 
     #[test]

@@ -57,15 +57,19 @@ impl Router {
         &self.limits
     }
 
+    /// The zone that a call comes from, where it says so.
+    pub fn zone_of<T>(&self, request: &Request<T>) -> Option<Arc<str>> {
+        let zone = request.metadata().get(ZONE)?.to_str().ok()?;
+        (zone.len() <= ZONE_BYTES_MAX).then(|| zone.into())
+    }
+
     /// What goes with this call.
     pub fn context<T>(&self, request: &Request<T>) -> CallContext {
-        let zone = request.metadata().get(ZONE);
-        let zone = zone.and_then(|zone| zone.to_str().ok());
-        let zone = zone.filter(|zone| zone.len() <= ZONE_BYTES_MAX);
+        let zone = self.zone_of(request);
         CallContext {
             deadline: Deadline::of_request(request.extensions()),
             identity: String::new(),
-            zone: zone.map_or_else(|| self.engine.zone(), Into::into),
+            zone: zone.unwrap_or_else(|| self.engine.zone()),
             limits: Arc::clone(&self.limits),
             ids: Arc::clone(&self.ids),
         }

@@ -16,12 +16,14 @@ type etcd struct {
 	ttl     time.Duration
 	bytes   int
 	byCall  bool
+	// By worker.
+	sessions map[int]*concurrency.Session
 }
 
 // newEtcd connects. byCall: the lock service of the server, v3lock; else the recipe of the client library, which waits for the
 // deletion of the key before its own.
 func newEtcd(endpoints []string, connections int, ttl time.Duration, bytes int, byCall bool) (*etcd, error) {
-	e := &etcd{ttl: ttl, bytes: bytes, byCall: byCall}
+	e := &etcd{ttl: ttl, bytes: bytes, byCall: byCall, sessions: map[int]*concurrency.Session{}}
 	for range connections {
 		client, err := clientv3.New(clientv3.Config{
 			Endpoints:   endpoints,
@@ -65,13 +67,17 @@ func (v etcdValue) write(ctx context.Context, counter uint64) error {
 
 func (e *etcd) locker(ctx context.Context, worker int, key string) (locker, error) {
 	client := e.clients[worker/workersPerConnection]
-	lease, err := client.Grant(ctx, int64(e.ttl.Seconds()))
-	if err != nil {
-		return nil, err
-	}
-	session, err := concurrency.NewSession(client, concurrency.WithLease(lease.ID))
-	if err != nil {
-		return nil, err
+	session := e.sessions[worker]
+	if session == nil {
+		lease, err := client.Grant(ctx, int64(e.ttl.Seconds()))
+		if err != nil {
+			return nil, err
+		}
+		session, err = concurrency.NewSession(client, concurrency.WithLease(lease.ID))
+		if err != nil {
+			return nil, err
+		}
+		e.sessions[worker] = session
 	}
 	value := etcdValue{client, "data/" + key, e.bytes}
 	name := "lock/" + key

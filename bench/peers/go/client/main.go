@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sort"
 	"strings"
@@ -46,17 +47,24 @@ type tally struct {
 	acknowledged, unknown uint64
 }
 
-type worker struct {
+// guarded is one key that a worker locks.
+type guarded struct {
 	locker
 	tally *tally
 	key   string
-	times []time.Duration
-	kinds map[string]int
-	last  time.Time
+}
+
+type worker struct {
+	// The keys that it locks, and which of them next.
+	guarded []guarded
+	pick    func() int
+	times   []time.Duration
+	kinds   map[string]int
+	last    time.Time
 }
 
 // section does one; whether its increment was acknowledged.
-func (w *worker) section(ctx context.Context) error {
+func (w guarded) section(ctx context.Context) error {
 	if err := w.lock(ctx); err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
@@ -67,7 +75,7 @@ func (w *worker) section(ctx context.Context) error {
 	return err
 }
 
-func (w *worker) increment(ctx context.Context) error {
+func (w guarded) increment(ctx context.Context) error {
 	counter, err := w.read(ctx)
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
@@ -92,7 +100,7 @@ func (w *worker) run(from, until time.Time) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), callWithin)
-		err := w.section(ctx)
+		err := w.guarded[w.pick()].section(ctx)
 		cancel()
 		ended := time.Now()
 		if err != nil {
@@ -145,15 +153,22 @@ func bench() error {
 	name := flag.String("system", "", "etcd-mutex, etcd-v3lock or redlock")
 	endpoints := flag.String("endpoints", "", "HOST:PORT, with commas between")
 	count := flag.Int("workers", 1, "how many")
-	keys := flag.String("keys", "own", "own: a key for each worker; one: one for all")
+	keys := flag.String("keys", "own", "own: a key for each worker; one: one for all; near: most often one of a part of them")
+	keyCount := flag.Int("key-count", 30, "of near: how many keys")
+	part := flag.Int("near-part", 1, "of near: which part of the keys is this client's, from 1 on")
+	parts := flag.Int("near-parts", 3, "of near: into how many parts they are cut")
+	share := flag.Float64("near-share", 0.9, "of near: how often a section is on a key of that part, of 1")
 	prefix := flag.String("prefix", "", "of the names of the keys; new in each run")
 	warmUp := flag.Duration("warm-up", 2*time.Second, "what is not counted")
 	duration := flag.Duration("duration", 10*time.Second, "what is")
 	ttl := flag.Duration("ttl", 30*time.Second, "of a lock or of its session")
 	bytes := flag.Int("value-bytes", 64, "the length of a value")
 	flag.Parse()
-	if *keys != "own" && *keys != "one" {
-		return fmt.Errorf("--keys is %q: own or one", *keys)
+	if *keys != "own" && *keys != "one" && *keys != "near" {
+		return fmt.Errorf("--keys is %q: own, one or near", *keys)
+	}
+	if *parts < 2 || *part < 1 || *part > *parts || *keyCount < *parts {
+		return fmt.Errorf("--near-part is %d of %d, of %d keys", *part, *parts, *keyCount)
 	}
 	if *count < 1 {
 		return fmt.Errorf("--workers is %d: 1 or more", *count)
@@ -178,20 +193,31 @@ func bench() error {
 	tallies := map[string]*tally{}
 	workers := make([]*worker, *count)
 	for i := range workers {
-		key := *prefix + "one"
-		if *keys == "own" {
-			key = fmt.Sprintf("%s%d", *prefix, i)
+		names, pick := []string{*prefix + "one"}, func() int { return 0 }
+		switch *keys {
+		case "own":
+			names[0] = fmt.Sprintf("%s%d", *prefix, i)
+		case "near":
+			names = names[:0]
+			for at := range *keyCount {
+				names = append(names, fmt.Sprintf("%snear/%d", *prefix, at))
+			}
+			pick = func() int { return near(*keyCount, *part-1, *parts, *share) }
 		}
-		if tallies[key] == nil {
-			tallies[key] = &tally{}
+		w := &worker{pick: pick, kinds: map[string]int{}}
+		for _, key := range names {
+			if tallies[key] == nil {
+				tallies[key] = &tally{}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
+			l, err := sys.locker(ctx, i, key)
+			cancel()
+			if err != nil {
+				return err
+			}
+			w.guarded = append(w.guarded, guarded{locker: l, tally: tallies[key], key: key})
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), callWithin)
-		l, err := sys.locker(ctx, i, key)
-		cancel()
-		if err != nil {
-			return err
-		}
-		workers[i] = &worker{locker: l, tally: tallies[key], key: key, kinds: map[string]int{}}
+		workers[i] = w
 	}
 
 	from := time.Now().Add(*warmUp)
@@ -229,21 +255,23 @@ func sum(workers []*worker, from time.Time) (report, error) {
 			r.Kinds[kind] += n
 			r.Errors += n
 		}
-		if seen[w.key] {
-			continue
-		}
-		seen[w.key] = true
-		ctx, cancel := context.WithTimeout(context.Background(), callWithin)
-		counter, err := w.read(ctx)
-		cancel()
-		if err != nil {
-			return r, errors.Join(errors.New("the counter cannot be read afterwards"), err)
-		}
-		if counter < w.tally.acknowledged {
-			r.Lost += w.tally.acknowledged - counter
-		}
-		if most := w.tally.acknowledged + w.tally.unknown; counter > most {
-			r.Surplus += counter - most
+		for _, g := range w.guarded {
+			if seen[g.key] {
+				continue
+			}
+			seen[g.key] = true
+			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
+			counter, err := g.read(ctx)
+			cancel()
+			if err != nil {
+				return r, errors.Join(errors.New("the counter cannot be read afterwards"), err)
+			}
+			if counter < g.tally.acknowledged {
+				r.Lost += g.tally.acknowledged - counter
+			}
+			if most := g.tally.acknowledged + g.tally.unknown; counter > most {
+				r.Surplus += counter - most
+			}
 		}
 	}
 	sort.Slice(times, func(a, b int) bool { return times[a] < times[b] })
@@ -254,6 +282,19 @@ func sum(workers []*worker, from time.Time) (report, error) {
 	r.P50us, r.P99us = percentile(times, 0.5), percentile(times, 0.99)
 	r.P999us, r.MaxUs = percentile(times, 0.999), percentile(times, 1)
 	return r, nil
+}
+
+// near is the key of a section, of so many: most often of this part, else of one of the others, as in `fermata bench`.
+func near(count, own, parts int, share float64) int {
+	part := own
+	if rand.Float64() >= share {
+		part = rand.IntN(parts - 1)
+		if part >= own {
+			part++
+		}
+	}
+	keys := (count + parts - 1 - part) / parts
+	return part + parts*rand.IntN(keys)
 }
 
 // encode writes a counter as a value of so many bytes.

@@ -19,9 +19,9 @@ use fermata_proto::{
     DOMAIN, HOME_ADDRESS, HOME_ID, HOME_TERM, PipelineAnswer, PipelineCall, PipelineRequest,
     PipelineResponse, pipeline_call,
 };
-use prost::Message as _;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -39,12 +39,17 @@ const IN_FLIGHT_MAX: usize = 1_024;
 const QUEUE_MAX: usize = 256;
 /// How many calls a frame may have.
 const FRAME_CALLS_MAX: usize = 256;
-/// How large a frame becomes before the next one is begun …
-const FRAME_BYTES: usize = 64 * 1024;
-/// … and a call that is larger goes by itself: it would hold up the others.
-const CALL_BYTES_MAX: usize = FRAME_BYTES;
-/// How often it is looked for calls that nobody waits for any more, while there is no room.
-const PURGE_EVERY: Duration = Duration::from_secs(1);
+/// How large a frame may be: as much as every server takes. A call that is larger goes by itself: it would hold up the others,
+/// too.
+const FRAME_BYTES: usize = 16 * 1024;
+/// What a call takes in a frame beside its message: its number, its time, and how long it is.
+const CALL_EXTRA_BYTES: usize = 64;
+/// How often it is looked for calls that nobody waits for any more.
+const LOOKED_EVERY: Duration = Duration::from_secs(1);
+/// A stream that has answered nothing for so long, while calls on it were given up, is given up as well.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// One without calls is ended after this, so that the connection need not be checked any more.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Calls to one replica over one stream, in frames. Clones share it.
 #[derive(Clone)]
@@ -54,24 +59,21 @@ pub struct Pipeline {
 
 struct Shared {
     opener: Opener,
+    /// Where the task runs, which is not to end before its calls do: that which the client was made in.
+    runtime: Option<Handle>,
     /// To the task, if there is one.
     queue: Mutex<Option<mpsc::Sender<Queued>>>,
-    support: Arc<Support>,
-}
-
-/// Whether the server takes a Pipeline.
-#[derive(Default)]
-struct Support {
-    /// It answered on one.
-    taken: AtomicBool,
-    /// It, or a proxy before it, does not know the call.
-    refused: AtomicBool,
+    /// The server, or a proxy before it, does not know the call.
+    is_refused: Arc<AtomicBool>,
 }
 
 /// A call that waits for the next frame.
 struct Queued {
     call: pipeline_call::Call,
-    timeout: Duration,
+    /// As encoded.
+    bytes: usize,
+    /// When it is given up.
+    until: Instant,
     reply: oneshot::Sender<Result<PipelineAnswer, Status>>,
 }
 
@@ -87,8 +89,9 @@ impl Pipeline {
         Pipeline {
             shared: Arc::new(Shared {
                 opener: Opener { channel, zone },
+                runtime: Handle::try_current().ok(),
                 queue: Mutex::default(),
-                support: Arc::default(),
+                is_refused: Arc::default(),
             }),
         }
     }
@@ -100,15 +103,13 @@ impl Pipeline {
         call: C,
         timeout: Duration,
     ) -> Result<Response<C::Answer>, Status> {
-        let support = &self.shared.support;
-        if support.refused.load(Ordering::Relaxed) || call.encoded_len() > CALL_BYTES_MAX {
+        let bytes = call.encoded_len() + CALL_EXTRA_BYTES;
+        if self.shared.is_refused.load(Ordering::Relaxed) || bytes > FRAME_BYTES {
             return self.by_itself(call, timeout).await;
         }
-        if support.taken.load(Ordering::Relaxed) {
-            return self.in_frame(call, timeout).await;
-        }
         let copy = call.clone();
-        match self.in_frame(call, timeout).await {
+        match self.in_frame(call, bytes, timeout).await {
+            // Nothing was read of a stream that is not known.
             Err(status) if status.code() == Code::Unimplemented => {
                 self.by_itself(copy, timeout).await
             }
@@ -128,16 +129,20 @@ impl Pipeline {
     async fn in_frame<C: Call>(
         &self,
         call: C,
+        bytes: usize,
         timeout: Duration,
     ) -> Result<Response<C::Answer>, Status> {
         let (reply, answered) = oneshot::channel();
+        let now = Instant::now();
         let queued = Queued {
             call: call.in_frame(),
-            timeout,
+            bytes,
+            until: now.checked_add(timeout).unwrap_or(now + IDLE_MAX),
             reply,
         };
         let ended = || Status::unavailable("the runtime that the Pipeline was opened in has ended");
-        self.queue().send(queued).await.map_err(|_| ended())?;
+        let sent = self.queue().send(queued).await;
+        sent.map_err(|_| not_sent(ended()))?;
         let answer = answered.await.map_err(|_| ended())??;
         let home = answer.home;
         let mut response = Response::new(match answer.outcome {
@@ -175,11 +180,14 @@ impl Pipeline {
         let sending = Sending {
             opener: shared.opener.clone(),
             queue: receiver,
-            support: Arc::clone(&shared.support),
+            is_refused: Arc::clone(&shared.is_refused),
             unanswered: HashMap::new(),
             last_id: 0,
         };
-        tokio::spawn(sending.run());
+        match &shared.runtime {
+            Some(runtime) => runtime.spawn(sending.run()),
+            None => tokio::spawn(sending.run()),
+        };
         *queue = Some(sender.clone());
         sender
     }
@@ -213,7 +221,10 @@ type Frames = Streaming<PipelineResponse>;
 
 enum Phase {
     Opening(Pin<Box<dyn Future<Output = Result<Frames, Status>> + Send>>),
-    Open(Box<Frames>),
+    Open {
+        frames: Box<Frames>,
+        is_answered: bool,
+    },
 }
 
 impl Phase {
@@ -222,15 +233,23 @@ impl Phase {
     async fn next(&mut self) -> Result<PipelineResponse, Status> {
         loop {
             match self {
-                // Where it was not opened no call was read.
                 Phase::Opening(opening) => {
-                    let frames = opening.await?;
-                    *self = Phase::Open(Box::new(frames));
+                    let frames = Box::new(opening.await?);
+                    *self = Phase::Open {
+                        frames,
+                        is_answered: false,
+                    };
                 }
-                Phase::Open(frames) => {
-                    let frame = frames.message().await.map_err(of_calls)?;
+                Phase::Open {
+                    frames,
+                    is_answered,
+                } => {
+                    let frame = frames.message().await;
+                    let frame = frame.map_err(|status| of_calls(status, *is_answered))?;
                     let end = || Status::unavailable("the Pipeline ended before the answer");
-                    return frame.ok_or_else(end);
+                    let frame = frame.ok_or_else(end)?;
+                    *is_answered = true;
+                    return Ok(frame);
                 }
             }
         }
@@ -241,10 +260,20 @@ impl Phase {
 struct Sending {
     opener: Opener,
     queue: mpsc::Receiver<Queued>,
-    support: Arc<Support>,
+    is_refused: Arc<AtomicBool>,
     /// Sent on the stream that is open, by call_id.
     unanswered: HashMap<u64, oneshot::Sender<Result<PipelineAnswer, Status>>>,
     last_id: u64,
+}
+
+/// Why a stream ended.
+enum StreamEnd {
+    /// Nobody is left who could call.
+    Unused,
+    /// It had nothing to do.
+    Idle,
+    /// What is said of the calls on it that were not answered.
+    Broken(Status),
 }
 
 impl Sending {
@@ -252,49 +281,88 @@ impl Sending {
     async fn run(mut self) {
         while let Some(first) = self.queue.recv().await {
             let mut waiting = vec![first];
-            let Err(status) = self.stream(&mut waiting).await else {
-                return;
+            let status = match self.stream(&mut waiting).await {
+                StreamEnd::Unused => return,
+                StreamEnd::Idle => continue,
+                StreamEnd::Broken(status) => status,
             };
             tracing::debug!(code = ?status.code(), "the Pipeline has ended");
-            if status.code() == Code::Unimplemented && !self.support.taken.load(Ordering::Relaxed) {
-                self.support.refused.store(true, Ordering::Relaxed);
+            if status.code() == Code::Unimplemented {
+                self.is_refused.store(true, Ordering::Relaxed);
             }
-            let replies = self.unanswered.drain().map(|(_, reply)| reply);
-            // They were not sent; but where nothing can be sent, they are not to wait for the next one who calls.
-            let replies = replies.chain(waiting.into_iter().map(|queued| queued.reply));
-            for reply in replies {
-                // It may have given up meanwhile.
+            // Who gave up meanwhile does not hear it.
+            for (_, reply) in self.unanswered.drain() {
                 let _ = reply.send(Err(status.clone()));
+            }
+            // Where nothing can be sent, they are not to wait for the next one who calls.
+            for queued in waiting {
+                let _ = queued.reply.send(Err(not_sent(status.clone())));
             }
         }
     }
 
-    /// One stream, until it ends with an error, or nobody is left who could call.
-    async fn stream(&mut self, waiting: &mut Vec<Queued>) -> Result<(), Status> {
+    /// One stream, until it ends.
+    async fn stream(&mut self, waiting: &mut Vec<Queued>) -> StreamEnd {
         let (frames, sent) = mpsc::channel(1);
         let mut locks = self.opener.locks();
         let request = self.opener.request(ReceiverStream::new(sent), None);
         let mut phase = Phase::Opening(Box::pin(async move {
             Ok(locks.pipeline(request).await?.into_inner())
         }));
+        let mut looks = interval(LOOKED_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut used = Instant::now();
+        // Since when nothing is answered, and whether calls were given up since then.
+        let mut silent_since = used;
+        let mut is_doubted = false;
         loop {
             let has_room = self.unanswered.len() + waiting.len() < IN_FLIGHT_MAX;
             let more = FRAME_CALLS_MAX.saturating_sub(waiting.len());
             tokio::select! {
                 biased;
-                frame = phase.next() => self.answered(frame?),
+                frame = phase.next() => match frame {
+                    Ok(frame) => {
+                        silent_since = Instant::now();
+                        is_doubted = false;
+                        self.answered(frame);
+                    }
+                    Err(status) => return StreamEnd::Broken(status),
+                },
                 count = self.queue.recv_many(waiting, more), if has_room && more > 0 => {
                     if count == 0 {
-                        return Ok(());
+                        return StreamEnd::Unused;
                     }
                 }
                 room = frames.reserve(), if !waiting.is_empty() => match room {
-                    Ok(room) => room.send(self.frame(waiting)),
+                    Ok(room) => {
+                        used = Instant::now();
+                        if self.unanswered.is_empty() && !is_doubted {
+                            silent_since = used;
+                        }
+                        let frame = self.frame(waiting);
+                        if !frame.calls.is_empty() {
+                            room.send(frame);
+                        }
+                    }
                     // The server reads no more; what it answers, or its status, is there or comes.
-                    Err(_) => self.answered(phase.next().await?),
+                    Err(_) => match phase.next().await {
+                        Ok(frame) => self.answered(frame),
+                        Err(status) => return StreamEnd::Broken(status),
+                    },
                 },
-                () = sleep(PURGE_EVERY), if !has_room => {
+                _ = looks.tick() => {
+                    let before = self.unanswered.len();
                     self.unanswered.retain(|_, reply| !reply.is_closed());
+                    waiting.retain(|queued| !queued.reply.is_closed());
+                    is_doubted |= self.unanswered.len() < before;
+                    if is_doubted && silent_since.elapsed() >= SILENT_MAX {
+                        let silent = "nothing was answered on the Pipeline for too long";
+                        return StreamEnd::Broken(Status::unavailable(silent));
+                    }
+                    let is_idle = self.unanswered.is_empty() && waiting.is_empty();
+                    if is_idle && used.elapsed() >= IDLE_MAX {
+                        return StreamEnd::Idle;
+                    }
                 }
             }
         }
@@ -302,6 +370,7 @@ impl Sending {
 
     /// The next frame, of those that wait. Who gave up meanwhile is not in it.
     fn frame(&mut self, waiting: &mut Vec<Queued>) -> PipelineRequest {
+        let now = Instant::now();
         let mut bytes = 0;
         let mut calls = Vec::with_capacity(waiting.len());
         let mut rest = Vec::new();
@@ -309,26 +378,25 @@ impl Sending {
             if queued.reply.is_closed() {
                 continue;
             }
-            if bytes >= FRAME_BYTES {
+            bytes += queued.bytes;
+            if bytes > FRAME_BYTES && !calls.is_empty() {
                 rest.push(queued);
                 continue;
             }
             self.last_id = self.last_id.wrapping_add(1);
-            let call = PipelineCall {
+            let left = queued.until.saturating_duration_since(now);
+            self.unanswered.insert(self.last_id, queued.reply);
+            calls.push(PipelineCall {
                 call_id: self.last_id,
-                timeout: prost_types::Duration::try_from(queued.timeout).ok(),
+                timeout: prost_types::Duration::try_from(left).ok(),
                 call: Some(queued.call),
-            };
-            bytes += call.encoded_len();
-            self.unanswered.insert(call.call_id, queued.reply);
-            calls.push(call);
+            });
         }
         *waiting = rest;
         PipelineRequest { calls }
     }
 
     fn answered(&mut self, frame: PipelineResponse) {
-        self.support.taken.store(true, Ordering::Relaxed);
         for answer in frame.answers {
             if let Some(reply) = self.unanswered.remove(&answer.call_id) {
                 // It may have given up meanwhile.
@@ -339,13 +407,30 @@ impl Sending {
 }
 
 /// What the status that a stream ended with says of the calls on it that were not answered. One from a server is about the
-/// stream: only that the server stops is known to mean that they were not done.
-pub(super) fn of_calls(status: Status) -> Status {
+/// stream: only that the server stops, or that nobody knows the call, is known to mean that they were not done.
+pub(super) fn of_calls(status: Status, is_answered: bool) -> Status {
     let is_from_here = std::error::Error::source(&status).is_some();
     let info = status.get_details_error_info();
     let stops = info.is_some_and(|info| info.domain == DOMAIN && info.reason == "STOPPING");
-    match is_from_here || stops {
+    let is_unknown = status.code() == Code::Unimplemented && !is_answered;
+    match is_from_here || stops || is_unknown {
         true => status,
         false => Status::unavailable(format!("the Pipeline ended: {}", status.message())),
     }
+}
+
+/// Why a call did not leave: it was not done.
+#[derive(Debug, thiserror::Error)]
+#[error("the call was not sent: {0}")]
+pub(super) struct NotSent(String);
+
+fn not_sent(status: Status) -> Status {
+    // It is tried again where the stream was not opened for good, too.
+    let code = match status.code() {
+        Code::Unimplemented => Code::Unimplemented,
+        _ => Code::Unavailable,
+    };
+    let mut unsent = Status::new(code, status.message());
+    unsent.set_source(Arc::new(NotSent(status.message().to_owned())));
+    unsent
 }

@@ -51,6 +51,42 @@ async fn where_no_pipeline_is_taken_calls_go_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_it_is_not_taken_any_more_calls_go_by_themselves() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let unknown = Status::unimplemented("an older version");
+    world.fake.always("pipeline", Act::Refuse(unknown));
+    world.fake.break_pipelines();
+    tokio::time::sleep(secs(1)).await;
+    guard.put("a").await.unwrap();
+    guard.put("b").await.unwrap();
+    assert_eq!(world.fake.count("put"), 2);
+    assert_eq!(world.fake.count("pipeline"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_not_used_is_ended_and_opened_again() {
+    let world = World::new();
+    world.client.renew_session("session-s").await.unwrap();
+    assert_eq!(world.fake.state().pipelines_open, 1);
+    tokio::time::sleep(secs(62)).await;
+    assert_eq!(world.fake.state().pipelines_open, 0);
+    world.client.renew_session("session-s").await.unwrap();
+    assert_eq!(world.fake.count("pipeline"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_answers_nothing_is_given_up() {
+    let world = World::new();
+    world.fake.next("renew", Act::Hang);
+    world.fake.next("renew", Act::Hang);
+    world.fake.next("renew", Act::Hang);
+    world.client.renew_session("session-s").await.unwrap_err();
+    world.client.renew_session("session-s").await.unwrap();
+    assert_eq!(world.fake.count("pipeline"), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_option_no_pipeline_is_opened() {
     let world = World::with(ClientOptions {
         pipeline: false,
@@ -98,7 +134,7 @@ async fn many_calls_at_once_each_get_their_own_answer() {
 #[test]
 fn only_of_a_server_that_stops_it_is_known_that_the_rest_was_not_read() {
     let stopping = refusal(Code::Unavailable, "STOPPING", "the replica stops");
-    let stopping = crate::pipeline::of_calls(stopping);
+    let stopping = crate::pipeline::of_calls(stopping, true);
     assert_eq!(
         stopping.get_details_error_info().unwrap().reason,
         "STOPPING"
@@ -108,9 +144,13 @@ fn only_of_a_server_that_stops_it_is_known_that_the_rest_was_not_read() {
         "TOO_LARGE",
         "a frame that is too large",
     );
-    let refused = crate::pipeline::of_calls(refused);
+    let refused = crate::pipeline::of_calls(refused, true);
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.get_details_error_info().is_none());
+    for (is_answered, code) in [(false, Code::Unimplemented), (true, Code::Unavailable)] {
+        let unknown = Status::unimplemented("not known");
+        assert_eq!(crate::pipeline::of_calls(unknown, is_answered).code(), code);
+    }
 }
 
 /// What users await is to be awaited in tasks of their own, too.

@@ -535,6 +535,7 @@ impl LockService for Fake {
         let (sender, answers) = tokio::sync::mpsc::channel(1_024);
         let (metadata, _, mut frames) = request.into_parts();
         let fake = self.clone();
+        self.state().pipelines_open += 1;
         tokio::spawn(async move {
             while let Ok(Some(frame)) = frames.message().await {
                 for call in frame.calls {
@@ -547,6 +548,7 @@ impl LockService for Fake {
                     });
                 }
             }
+            fake.state().pipelines_open -= 1;
         });
         let answers = tokio_stream::wrappers::ReceiverStream::new(answers);
         let breaks = Arc::clone(&self.pipeline_breaks);

@@ -34,6 +34,8 @@ pub struct State {
     pub streams: usize,
     /// How many of them are open.
     pub streams_open: usize,
+    /// The Pipelines that are open now.
+    pub pipelines_open: usize,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
     /// The address of the home of its key, where it says one.

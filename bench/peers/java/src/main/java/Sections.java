@@ -12,6 +12,7 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
+import org.apache.zookeeper.KeeperException;
 
 /**
  * Critical sections by Curator's InterProcessMutex on ZooKeeper: lock, read a counter, write one more, unlock.
@@ -169,7 +170,11 @@ public final class Sections {
     Map<String, Tally> tallies = new HashMap<>();
     for (int i = 0; i < (one ? 1 : count); i++) {
       String key = prefix + (one ? "one" : i);
-      clients.get(0).create().creatingParentsIfNeeded().forPath("/data/" + key, encode(0, bytes));
+      try {
+        clients.get(0).create().creatingParentsIfNeeded().forPath("/data/" + key, encode(0, bytes));
+      } catch (KeeperException.NodeExistsException e) {
+        // Another client of this run, at another site, made it.
+      }
       tallies.put(key, new Tally());
     }
 
