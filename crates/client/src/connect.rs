@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
+use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -27,6 +28,8 @@ use super::retry::{Backoff, Verdict, judge};
 pub(super) const ZONE: &str = "fermata-zone";
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
+/// How many attempts of releases that nobody waits for are made at once.
+const BACKGROUND_MAX: usize = 64;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
@@ -41,6 +44,8 @@ struct Shared {
     homes: Homes,
     keep_alives: KeepAlives,
     confirms: Confirms,
+    /// Room for releases that nobody waits for.
+    background: Semaphore,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
 }
@@ -191,6 +196,7 @@ impl Client {
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
                 confirms: Confirms::default(),
+                background: Semaphore::new(BACKGROUND_MAX),
                 options,
                 clock,
             }),
@@ -432,6 +438,14 @@ impl Client {
     {
         self.repeat(Some(key), self.shared.options.timeout, op)
             .await
+    }
+
+    /// Makes one attempt of something that nobody waits for, once not too many others are made. A process that lets go of
+    /// thousands of locks at once does not stand in the way of those that it holds.
+    pub(super) async fn unhurried<T>(&self, attempt: impl Future<Output = T>) -> T {
+        // (Nobody closes it.)
+        let _room = self.shared.background.acquire().await.ok();
+        attempt.await
     }
 
     /// Runs something that nobody waits for. Without a runtime it is left undone: TTLs see to it.

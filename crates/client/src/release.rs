@@ -32,7 +32,7 @@ impl Client {
             let create = || async move {
                 let sent = SentWrite::default();
                 let created = asked.create_raw(request, session, request_id, &sent, timeout);
-                created.await
+                asked.unhurried(created).await
             };
             let created = tokio::select! {
                 biased;
@@ -60,7 +60,7 @@ impl Client {
             let release = || async move {
                 let sent = SentWrite::default();
                 let released = asked.release_raw(lock_ref, None, &sent, || 0, timeout);
-                released.await
+                asked.unhurried(released).await
             };
             tokio::select! {
                 biased;
