@@ -264,6 +264,9 @@ class Fermata(Servers):
         }
         if self.network.sites:
             environment["STORE__CASSANDRA__DATACENTER"] = f"site{number}"
+            environment["PEERS__ZONE"] = f"site{number}"
+            # Its network leads nowhere else.
+            environment["INSECURE"] = "true"
         self.spawn(
             number, [FERMATA, "serve"], **{f"FERMATA_CFG_{name}": value for name, value in environment.items()}
         )

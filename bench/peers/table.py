@@ -61,7 +61,7 @@ def table(runs, first):
     lines.append("")
     lines.append(f"{len(runs)} runs, {len(runs) - len(wrong)} without an error and with exact counters.")
     for run in wrong:
-        kinds = ", ".join(f"{n} x {kind[:120]}" for kind, n in list(run["error_kinds"].items())[:3])
+        kinds = ", ".join(f"{n} x {kind[:120]}" for kind, n in list(run.get("error_kinds", {}).items())[:3])
         lines.append(
             f"- {run['system']}, {run['keys']} key, {run['workers']}, round {run['round']}: "
             f"lost {run['lost']}, too many {run['surplus']}, {run['errors']} errors: {kinds}"

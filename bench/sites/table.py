@@ -57,7 +57,7 @@ def tables(runs):
     wrong = [run for run in runs if run["errors"] or run["lost"] or run["surplus"]]
     lines.append(f"{len(runs)} runs, {len(runs) - len(wrong)} without an error and with no counter lost.")
     for run in wrong:
-        kinds = ", ".join(f"{n} x {kind[:120]}" for kind, n in list(run["error_kinds"].items())[:3])
+        kinds = ", ".join(f"{n} x {kind[:120]}" for kind, n in list(run.get("error_kinds", {}).items())[:3])
         lines.append(
             f"- {run['system']}, {run['load']}, site {run['site']}, round {run['round']}: lost {run['lost']}, "
             f"too many {run['surplus']}, {run['errors']} errors: {kinds}"

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::answer::Renewed;
 use super::clock::{Clock, sleep_until};
@@ -75,6 +76,8 @@ pub(super) struct Lease {
     session: String,
     ttl: Duration,
     disconnect_grace: Option<Duration>,
+    /// Whether a server knows the stream whose end tells that this client went, or none ever will.
+    on_stream: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
@@ -98,13 +101,15 @@ impl Lease {
             clock: client.shared_clock(),
             state: watch::Sender::new(LeaseState::Live(validity)),
         });
-        let renewals = Renewals::new(client, &session, ttl, disconnect_grace);
+        let (attached, on_stream) = watch::channel(false);
+        let renewals = Renewals::new(client, &session, ttl, disconnect_grace, attached);
         let task = tokio::spawn(keep(renewals, Arc::clone(&shared)));
         Lease {
             shared,
             session,
             ttl,
             disconnect_grace,
+            on_stream,
             task,
         }
     }
@@ -122,6 +127,18 @@ impl Lease {
     /// How long it lives on once its stream ends, where that matters.
     pub(super) fn disconnect_grace(&self) -> Option<Duration> {
         self.disconnect_grace
+    }
+
+    /// Returns once the server knows the stream whose end begins the disconnect_grace: of a client that is killed
+    /// before, nothing tells, and what it held would stay held for the whole TTL. At once without a disconnect_grace;
+    /// and where no stream can be had, after a third of the TTL at the latest.
+    pub(super) async fn attached(&self) {
+        if self.disconnect_grace.is_none() {
+            return;
+        }
+        let mut on_stream = self.on_stream.clone();
+        // An error says that the renewals have ended: so has the lease.
+        let _ = timeout(self.ttl / 3, on_stream.wait_for(|known| *known)).await;
     }
 
     /// The state now.

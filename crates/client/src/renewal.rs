@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::calls::from_wire;
@@ -85,6 +86,8 @@ pub(super) struct Renewals {
     heard_on: Option<u64>,
     /// When the last renewal was sent.
     sent_at: Moment,
+    /// Becomes true once a server knows whose stream this is, or none ever will.
+    on_stream: watch::Sender<bool>,
 }
 
 /// How renewals are given.
@@ -103,6 +106,7 @@ impl Renewals {
         session: &str,
         ttl: Duration,
         disconnect_grace: Option<Duration>,
+        on_stream: watch::Sender<bool>,
     ) -> Renewals {
         Renewals {
             client: client.clone(),
@@ -111,6 +115,7 @@ impl Renewals {
             path: RenewalPath::Untried,
             heard_on: None,
             sent_at: client.now(),
+            on_stream,
         }
     }
 
@@ -188,6 +193,9 @@ impl Renewals {
                 }
             }
         }
+        if let RenewalPath::Calls = self.path {
+            self.on_stream.send_replace(true);
+        }
         let calls_max = self.pace.calls_max;
         let renewed = self.client.renew_within(&self.session, calls_max).await;
         Ok(renewed.map_err(|status| Fault::new(&status))?.validity)
@@ -211,6 +219,7 @@ impl Renewals {
         let renewal = link.renew(&self.session, Instant::now() + attempt_max);
         let renewal = renewal.await?;
         self.heard_on = Some(renewal.stream);
+        self.on_stream.send_replace(true);
         let valid_for = from_wire(renewal.answer.valid_for);
         if renewal.answer.reason != 0 || valid_for.is_zero() {
             return Ok(None);

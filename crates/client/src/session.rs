@@ -51,16 +51,20 @@ impl Drop for Shared {
 }
 
 impl Client {
-    /// Opens a session and keeps it alive.
+    /// Opens a session and keeps it alive. With a disconnect_grace it returns once the server knows the stream whose end
+    /// begins it.
     pub async fn open_session(&self, request: SessionRequest) -> Result<Session, SessionError> {
         let opened = self.open_session_raw(&request).await?;
         let lease = Lease::start(self, opened);
-        Ok(Session {
+        // Closed again by whoever drops this future.
+        let session = Session {
             shared: Arc::new(Shared {
                 client: self.clone(),
                 lease: Arc::new(lease),
             }),
-        })
+        };
+        session.shared.lease.attached().await;
+        Ok(session)
     }
 }
 

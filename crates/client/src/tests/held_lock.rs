@@ -227,6 +227,27 @@ async fn with_a_disconnect_grace_a_renewal_is_sent_at_once_and_each_quarter_of_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_a_disconnect_grace_a_session_is_open_once_a_server_has_heard_of_it_on_a_stream() {
+    let world = World::new();
+    // Both streams of the first renewal break: it is made as a call, which tells nobody whose stream to look at.
+    let broken = Act::Refuse(Status::unavailable("stopping"));
+    world.fake.next("keep_alive", broken.clone());
+    world.fake.next("keep_alive", broken);
+    let request = SessionRequest::new().disconnect_grace(GRACE);
+    let _session = world.client.open_session(request).await.unwrap();
+    assert_eq!(world.fake.count("renew"), 1);
+    assert_eq!(world.fake.count("keep_alive"), 3);
+    // One that never answers does not hold it up for ever.
+    let world = World::new();
+    world.fake.always("keep_alive", Act::Hang);
+    let begun = tokio::time::Instant::now();
+    let request = SessionRequest::new().disconnect_grace(GRACE);
+    let session = world.client.open_session(request).await.unwrap();
+    assert!(session.valid_until().is_some());
+    assert_eq!(begun.elapsed(), session.ttl() / 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_a_disconnect_grace_a_loss_is_told_within_it_whatever_the_ttl() {
     for act in [Act::Refuse(Status::unavailable("away")), Act::Hang] {
         let world = World::new();
