@@ -29,8 +29,8 @@ pub(super) async fn alarms(replica: Arc<Replica>) {
         for id in replica.time.due(now, FIRED_MAX) {
             replica.alarm_fired(&id);
         }
-        for session in replica.sessions.table.expire(now, FIRED_MAX) {
-            sessions::expired(&replica, session);
+        for (session, was_open) in replica.sessions.table.expire(now, FIRED_MAX) {
+            sessions::expired(&replica, session, was_open);
         }
         for session in replica.sessions.table.take_done() {
             replica.forget_session_if_done(session);

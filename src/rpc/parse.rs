@@ -314,17 +314,17 @@ pub fn timeout(timeout: Option<&prost_types::Duration>) -> Result<Option<Duratio
         .transpose()
 }
 
-/// `calls` of a frame.
-pub fn frame_calls(count: usize, max: usize) -> Result<(), Invalid> {
+/// A list of a frame of Pipeline.
+pub fn frame_part(field: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
     let parsed = match count {
         count if count > max => Err(FieldProblem::TooMany {
             count,
             max,
-            limit: "calls of a frame",
+            limit: "a frame",
         }),
         _ => Ok(()),
     };
-    at("calls", parsed)
+    at(field, parsed)
 }
 
 /// `mode`: exclusive where unset.

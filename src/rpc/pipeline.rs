@@ -3,7 +3,7 @@
 //! A task of its own makes the calls, so that they go on also while their answers are not taken. It reads no further while as
 //! much is in flight, or waits to be taken, as one stream may have.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{KeyHome, PipelineAnswer, PipelineCall, PipelineRequest, PipelineResponse};
+use futures_util::future::{AbortHandle as Cancel, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
@@ -34,24 +35,30 @@ use super::route::{Router, Served};
 use super::stopping::Stopping;
 use super::{acquire, call_layer, read, renew_locks, status};
 
-/// How many calls of one stream may be in flight, or be answered and not taken: reading stops at that, and so there
-/// may be one frame more.
+/// How many calls of one stream may be in flight, or be answered and not taken: further ones wait to be begun. While there
+/// are more than that in all, no frame is read: a client that has no more calls without an answer is always heard, also where
+/// it gives them up.
 const CALLS_MAX: usize = 1_024;
 /// How many of them may wait for a lock: else what they wait for might stand behind them, unread.
 const WAITS_MAX: usize = 512;
 /// How many calls a frame may have.
 const FRAME_CALLS_MAX: usize = 256;
-/// How many bytes the calls of one stream that are in flight may have, and the answers that are not taken, before reading
-/// stops.
+/// How many bytes the calls of one stream that are in flight may have, and the answers that are not taken, before no more
+/// are begun. Answers in flight are estimated.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What the answer of a call in flight that reads a value is counted as, unless a larger one came on the stream.
+/// What the answer of a call in flight that reads a value is counted as at least, and at most: between that by those that
+/// came on the stream lately. (One that waits for a lock may do so for an hour, and counts as nothing.)
 const READ_BYTES: usize = 64 * 1024;
+const READ_BYTES_MAX: usize = 1024 * 1024;
+/// What the answer about one lock of RenewLocks is counted as.
+const RENEWED_BYTES: usize = 256;
 /// How large a frame of answers becomes before the next one is begun.
 const FRAME_BYTES: usize = 256 * 1024;
 /// A larger answer waits for those that are not: it holds the stream for as long as it takes.
 const SMALL_BYTES: usize = 64 * 1024;
-/// Of a larger frame no call keeps all, for the little of it that is its own.
-const SHARED_BYTES: usize = 64 * 1024;
+/// Values up to this are copied out of the buffer that they were received in, which may be many times as large; so are
+/// larger ones of which it is more than twice the size.
+const COPIED_BYTES: usize = 64 * 1024;
 
 /// The answers to a stream of calls. The calls that are in flight end with it.
 pub struct Answers {
@@ -95,10 +102,13 @@ pub fn answers(
     });
     let pipe = Pipe {
         caller,
+        unbegun: VecDeque::new(),
+        unbegun_bytes: 0,
         in_flight: FuturesUnordered::new(),
+        cancels: HashMap::new(),
         in_flight_bytes: 0,
         waits: 0,
-        largest_answer: READ_BYTES,
+        read_bytes: READ_BYTES,
         small: VecDeque::new(),
         large: VecDeque::new(),
         answered_bytes: 0,
@@ -118,6 +128,7 @@ struct CallMade {
     /// What it was counted as.
     bytes: usize,
     waited: bool,
+    read: bool,
 }
 
 /// Why nothing more is read.
@@ -131,12 +142,17 @@ enum ReadEnd {
 /// What the task of a stream has.
 struct Pipe {
     caller: Arc<Caller>,
+    /// Calls for which there was no room yet.
+    unbegun: VecDeque<PipelineCall>,
+    unbegun_bytes: usize,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = CallMade> + Send>>>,
+    /// What ends each of them, by call_id.
+    cancels: HashMap<u64, Cancel>,
     in_flight_bytes: usize,
     /// Of those in flight: how many wait for a lock.
     waits: usize,
-    /// The bytes of the largest answer so far.
-    largest_answer: usize,
+    /// What a read in flight is counted as.
+    read_bytes: usize,
     /// Answers that were not taken yet, and those that are large.
     small: VecDeque<PipelineAnswer>,
     large: VecDeque<PipelineAnswer>,
@@ -164,8 +180,11 @@ impl Pipe {
         let mut stopped = pin!(stopping.stopped());
         let mut end = None;
         while !(self.is_idle() && (self.is_stopping || end.is_some())) {
+            // Calls that are answered at once would not let any other task run.
+            tokio::task::consume_budget().await;
+            self.begin_more();
             let reads = end.is_none();
-            let has_room = self.has_room();
+            let takes_more = self.takes_more();
             tokio::select! {
                 biased;
                 () = &mut stopped, if !self.is_stopping => self.is_stopping = true,
@@ -179,7 +198,7 @@ impl Pipe {
                     Ok(permit) => permit.send(Ok(self.frame())),
                     Err(_gone) => return,
                 },
-                frame = frames.message(), if reads && has_room => end = self.read(frame),
+                frame = frames.message(), if reads && takes_more => end = self.read(frame),
                 // All else is idle, and so is this: see the loop.
                 else => break,
             }
@@ -204,16 +223,27 @@ impl Pipe {
     }
 
     fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && !self.has_answers()
+        self.unbegun.is_empty() && self.in_flight.is_empty() && !self.has_answers()
     }
 
     fn has_answers(&self) -> bool {
         !self.small.is_empty() || !self.large.is_empty()
     }
 
+    /// Whether one more call may be begun.
     fn has_room(&self) -> bool {
-        self.in_flight.len() + self.small.len() + self.large.len() < CALLS_MAX
+        self.in_flight.len() + self.untaken() < CALLS_MAX
             && self.in_flight_bytes + self.answered_bytes < BYTES_MAX
+    }
+
+    /// Whether one more frame may be read.
+    fn takes_more(&self) -> bool {
+        self.unbegun.len() + self.in_flight.len() + self.untaken() <= CALLS_MAX
+            && self.unbegun_bytes + self.answered_bytes < BYTES_MAX
+    }
+
+    fn untaken(&self) -> usize {
+        self.small.len() + self.large.len()
     }
 
     /// Whether there are as many answers as a frame takes.
@@ -254,13 +284,18 @@ impl Pipe {
     fn made(&mut self, made: CallMade) {
         self.in_flight_bytes -= made.bytes;
         self.waits -= usize::from(made.waited);
+        self.cancels.remove(&made.answer.call_id);
+        if made.read {
+            let lately = self.read_bytes - self.read_bytes / 8;
+            let seen = made.answer.encoded_len().max(lately);
+            self.read_bytes = seen.clamp(READ_BYTES, READ_BYTES_MAX);
+        }
         self.answered(made.answer);
     }
 
     fn answered(&mut self, answer: PipelineAnswer) {
         let bytes = answer.encoded_len();
         self.answered_bytes += bytes;
-        self.largest_answer = self.largest_answer.max(bytes);
         match bytes > SMALL_BYTES {
             true => self.large.push_back(answer),
             false => self.small.push_back(answer),
@@ -278,20 +313,58 @@ impl Pipe {
                 return Some(ReadEnd::AtOnce(answered.unwrap_or(failed)));
             }
         };
-        if let Err(invalid) = parse::frame_calls(frame.calls.len(), FRAME_CALLS_MAX) {
-            return Some(ReadEnd::AtOnce(invalid.into()));
+        let counts = [
+            ("calls", frame.calls.len(), FRAME_CALLS_MAX),
+            ("given_up", frame.given_up.len(), CALLS_MAX),
+        ];
+        for (field, count, most) in counts {
+            if let Err(invalid) = parse::frame_part(field, count, most) {
+                return Some(ReadEnd::AtOnce(invalid.into()));
+            }
         }
         let frame_bytes = frame.encoded_len();
         for mut call in frame.calls {
-            if self.is_stopping {
-                let refused = Err(status::stopping());
-                self.answered(self.caller.answer(call.call_id, refused));
-                continue;
-            }
             unshare(&mut call, frame_bytes);
-            self.begin(call);
+            self.unbegun_bytes += call.encoded_len();
+            self.unbegun.push_back(call);
+        }
+        for call_id in frame.given_up {
+            self.give_up(call_id);
         }
         None
+    }
+
+    /// Ends a call that nobody waits for, as one by itself ends with its stream.
+    fn give_up(&mut self, call_id: u64) {
+        if let Some(cancel) = self.cancels.get(&call_id) {
+            return cancel.abort();
+        }
+        let unbegun = self.unbegun.iter();
+        if let Some(at) = unbegun
+            .map(|call| call.call_id)
+            .position(|id| id == call_id)
+        {
+            if let Some(call) = self.unbegun.remove(at) {
+                self.unbegun_bytes -= call.encoded_len();
+            }
+            self.answered(self.caller.answer(call_id, Err(given_up())));
+        }
+    }
+
+    /// Begins what there is room for.
+    fn begin_more(&mut self) {
+        while (self.is_stopping || self.has_room())
+            && let Some(call) = self.unbegun.pop_front()
+        {
+            self.unbegun_bytes -= call.encoded_len();
+            match self.is_stopping {
+                true => {
+                    let refused = Err(status::stopping());
+                    self.answered(self.caller.answer(call.call_id, refused));
+                }
+                false => self.begin(call),
+            }
+        }
     }
 
     fn begin(&mut self, call: PipelineCall) {
@@ -300,35 +373,52 @@ impl Pipe {
             let refused = Err(status::too_many_waits(WAITS_MAX));
             return self.answered(self.caller.answer(call.call_id, refused));
         }
-        let reads = match &call.call {
+        let read = match &call.call {
             Some(Call::CriticalGet(_) | Call::Get(_)) => true,
             Some(Call::CreateLockRef(ask)) => ask.read_value,
-            Some(Call::AcquireLock(ask)) => ask.read_value,
+            Some(Call::AcquireLock(ask)) => ask.read_value && !waits,
             _ => false,
         };
-        let bytes = call.encoded_len() + if reads { self.largest_answer } else { 0 };
+        let to_answer = match &call.call {
+            Some(Call::RenewLocks(ask)) => ask.lock_refs.len() * RENEWED_BYTES,
+            _ if read => self.read_bytes,
+            _ => 0,
+        };
+        let bytes = call.encoded_len() + to_answer;
         self.in_flight_bytes += bytes;
         self.waits += usize::from(waits);
+        let (cancel, registration) = Cancel::new_pair();
+        self.cancels.insert(call.call_id, cancel);
         let caller = Arc::clone(&self.caller);
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
             // As by itself: a call that panics is no other one's end.
-            let served = AssertUnwindSafe(caller.call(call)).catch_unwind().await;
-            let served = served.unwrap_or_else(|_| Err(status::late_write()));
+            let served = AssertUnwindSafe(caller.call(call)).catch_unwind();
+            let served = match Abortable::new(served, registration).await {
+                Ok(served) => served.unwrap_or_else(|_| Err(status::late_write())),
+                Err(_aborted) => Err(given_up()),
+            };
             CallMade {
                 answer: caller.answer(call_id, served),
                 bytes,
                 waited: waits,
+                read,
             }
         }));
     }
+}
+
+/// What the client of a call is told that it gave up.
+fn given_up() -> Status {
+    Status::cancelled("the client gave this call up")
 }
 
 fn waits(wait: Option<&prost_types::Duration>) -> bool {
     wait.is_some_and(|wait| (wait.seconds, wait.nanos) != (0, 0))
 }
 
-/// The value of a call is a part of its frame, which lives as long as that: a small part of a large one is copied.
+/// The value of a call is a part of the buffer that its frame came in, which lives as long as that: a small part of it, or of
+/// what may have been in that buffer before, is copied.
 fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
     let value = match &mut call.call {
         Some(Call::CriticalPut(put)) => &mut put.value,
@@ -338,7 +428,7 @@ fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
         },
         _ => return,
     };
-    if frame_bytes > SHARED_BYTES && value.len() < frame_bytes / 2 {
+    if value.len() <= COPIED_BYTES || value.len() < frame_bytes / 2 {
         *value = Bytes::copy_from_slice(value);
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod both_ways;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod connections;

@@ -170,6 +170,7 @@ mod tests {
     fn fields_are_counted_before_they_are_decoded() {
         let frame = |calls| crate::PipelineRequest {
             calls: vec![crate::PipelineCall::default(); calls],
+            given_up: Vec::new(),
         };
         for (calls, too_many) in [
             (0, false),

@@ -44,9 +44,11 @@ pub(in super::super) async fn close(
     }
 }
 
-/// A session expired here.
-pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId) {
-    tracing::info!(%session, "a session expired");
+/// The time of a session has come here; if it `was_open`, it expired.
+pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId, was_open: bool) {
+    if was_open {
+        tracing::info!(%session, "a session expired");
+    }
     let replica = Arc::clone(replica);
     tokio::spawn(async move { end(&replica, session).await });
 }

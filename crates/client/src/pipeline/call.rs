@@ -12,7 +12,10 @@ use tonic::{Request, Response, Status};
 /// A request of the contract that one answer ends.
 pub trait Call: Message + Clone + Sized + Send + 'static {
     /// Its answer.
-    type Answer: Send + 'static;
+    type Answer: Message + Send + 'static;
+
+    /// Whether its answer may carry a value.
+    fn reads(&self) -> bool;
 
     /// As it stands in a frame.
     fn in_frame(self) -> pipeline_call::Call;
@@ -31,9 +34,14 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
 pub type Answering<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 macro_rules! calls {
-    ($($ask:ident -> $answer:ident: $name:ident, $method:ident;)*) => {$(
+    ($($ask:ident -> $answer:ident: $name:ident, $method:ident, $reads:expr;)*) => {$(
         impl Call for proto::$ask {
             type Answer = proto::$answer;
+
+            fn reads(&self) -> bool {
+                let reads: fn(&Self) -> bool = $reads;
+                reads(self)
+            }
 
             fn in_frame(self) -> pipeline_call::Call {
                 pipeline_call::Call::$name(self)
@@ -57,15 +65,15 @@ macro_rules! calls {
 }
 
 calls! {
-    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref;
-    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock;
-    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks;
-    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock;
-    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get;
-    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put;
-    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete;
-    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session;
-    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session;
-    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session;
-    GetRequest -> GetResponse: Get, get;
+    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref, |ask| ask.read_value;
+    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock, |ask| ask.read_value;
+    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| false;
+    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false;
+    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| true;
+    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false;
+    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false;
+    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| false;
+    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| false;
+    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false;
+    GetRequest -> GetResponse: Get, get, |_| true;
 }

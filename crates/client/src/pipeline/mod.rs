@@ -19,6 +19,7 @@ use fermata_proto::{
     DOMAIN, HOME_ADDRESS, HOME_ID, HOME_TERM, PipelineAnswer, PipelineCall, PipelineRequest,
     PipelineResponse, pipeline_call,
 };
+use prost::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -42,12 +43,17 @@ const FRAME_CALLS_MAX: usize = 256;
 /// How large a frame may be: as much as every server takes. A call that is larger goes by itself: it would hold up the others,
 /// too.
 const FRAME_BYTES: usize = 16 * 1024;
+/// After an answer above this, reads of values go by themselves, until one is not: each would hold up the others.
+const READ_BYTES: usize = 64 * 1024;
 /// What a call takes in a frame beside its message: its number, its time, and how long it is.
 const CALL_EXTRA_BYTES: usize = 64;
 /// How often it is looked for calls that nobody waits for any more.
-const LOOKED_EVERY: Duration = Duration::from_secs(1);
-/// A stream that has answered nothing for so long, while calls on it were given up, is given up as well.
+const LOOKED_EVERY: Duration = Duration::from_millis(250);
+/// A stream that has answered nothing for so long after it was told that a call is given up, which a server answers at once,
+/// is given up as well.
 const SILENT_MAX: Duration = Duration::from_secs(10);
+/// This process was stopped, or did not run its tasks: what it did not hear meanwhile says nothing.
+const LATE: Duration = Duration::from_secs(1);
 /// One without calls is ended after this, so that the connection need not be checked any more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -65,6 +71,8 @@ struct Shared {
     queue: Mutex<Option<mpsc::Sender<Queued>>>,
     /// The server, or a proxy before it, does not know the call.
     is_refused: Arc<AtomicBool>,
+    /// The last value that was read was a large one.
+    reads_alone: AtomicBool,
 }
 
 /// A call that waits for the next frame.
@@ -92,6 +100,7 @@ impl Pipeline {
                 runtime: Handle::try_current().ok(),
                 queue: Mutex::default(),
                 is_refused: Arc::default(),
+                reads_alone: AtomicBool::new(false),
             }),
         }
     }
@@ -103,18 +112,29 @@ impl Pipeline {
         call: C,
         timeout: Duration,
     ) -> Result<Response<C::Answer>, Status> {
+        let shared = &self.shared;
         let bytes = call.encoded_len() + CALL_EXTRA_BYTES;
-        if self.shared.is_refused.load(Ordering::Relaxed) || bytes > FRAME_BYTES {
-            return self.by_itself(call, timeout).await;
-        }
-        let copy = call.clone();
-        match self.in_frame(call, bytes, timeout).await {
-            // Nothing was read of a stream that is not known.
-            Err(status) if status.code() == Code::Unimplemented => {
-                self.by_itself(copy, timeout).await
+        let reads = call.reads();
+        let answered = if shared.is_refused.load(Ordering::Relaxed)
+            || bytes > FRAME_BYTES
+            || (reads && shared.reads_alone.load(Ordering::Relaxed))
+        {
+            self.by_itself(call, timeout).await
+        } else {
+            let copy = call.clone();
+            match self.in_frame(call, bytes, timeout).await {
+                // Nothing was read of a stream that is not known.
+                Err(status) if status.code() == Code::Unimplemented => {
+                    self.by_itself(copy, timeout).await
+                }
+                answered => answered,
             }
-            answered => answered,
+        };
+        if reads && let Ok(answer) = &answered {
+            let is_large = answer.get_ref().encoded_len() > READ_BYTES;
+            shared.reads_alone.store(is_large, Ordering::Relaxed);
         }
+        answered
     }
 
     async fn by_itself<C: Call>(
@@ -182,6 +202,7 @@ impl Pipeline {
             queue: receiver,
             is_refused: Arc::clone(&shared.is_refused),
             unanswered: HashMap::new(),
+            given_up: Vec::new(),
             last_id: 0,
         };
         match &shared.runtime {
@@ -234,7 +255,8 @@ impl Phase {
         loop {
             match self {
                 Phase::Opening(opening) => {
-                    let frames = Box::new(opening.await?);
+                    let opened = opening.await.map_err(|status| of_calls(status, false))?;
+                    let frames = Box::new(opened);
                     *self = Phase::Open {
                         frames,
                         is_answered: false,
@@ -261,8 +283,10 @@ struct Sending {
     opener: Opener,
     queue: mpsc::Receiver<Queued>,
     is_refused: Arc<AtomicBool>,
-    /// Sent on the stream that is open, by call_id.
-    unanswered: HashMap<u64, oneshot::Sender<Result<PipelineAnswer, Status>>>,
+    /// Sent on the stream that is open, by call_id; `None` of those that were given up.
+    unanswered: HashMap<u64, Option<oneshot::Sender<Result<PipelineAnswer, Status>>>>,
+    /// Given up, which the server does not know yet.
+    given_up: Vec<u64>,
     last_id: u64,
 }
 
@@ -291,9 +315,10 @@ impl Sending {
                 self.is_refused.store(true, Ordering::Relaxed);
             }
             // Who gave up meanwhile does not hear it.
-            for (_, reply) in self.unanswered.drain() {
+            for reply in self.unanswered.drain().filter_map(|(_, reply)| reply) {
                 let _ = reply.send(Err(status.clone()));
             }
+            self.given_up.clear();
             // Where nothing can be sent, they are not to wait for the next one who calls.
             for queued in waiting {
                 let _ = queued.reply.send(Err(not_sent(status.clone())));
@@ -312,18 +337,19 @@ impl Sending {
         let mut looks = interval(LOOKED_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut used = Instant::now();
-        // Since when nothing is answered, and whether calls were given up since then.
-        let mut silent_since = used;
-        let mut is_doubted = false;
+        let mut looked = used;
+        // The server was told that calls are given up, and since when nothing was answered after that.
+        let mut silent_since = None;
+        let mut reads = true;
         loop {
             let has_room = self.unanswered.len() + waiting.len() < IN_FLIGHT_MAX;
             let more = FRAME_CALLS_MAX.saturating_sub(waiting.len());
+            let has_more = !waiting.is_empty() || !self.given_up.is_empty();
             tokio::select! {
                 biased;
                 frame = phase.next() => match frame {
                     Ok(frame) => {
-                        silent_since = Instant::now();
-                        is_doubted = false;
+                        silent_since = None;
                         self.answered(frame);
                     }
                     Err(status) => return StreamEnd::Broken(status),
@@ -333,29 +359,33 @@ impl Sending {
                         return StreamEnd::Unused;
                     }
                 }
-                room = frames.reserve(), if !waiting.is_empty() => match room {
+                room = frames.reserve(), if has_more && reads => match room {
                     Ok(room) => {
                         used = Instant::now();
-                        if self.unanswered.is_empty() && !is_doubted {
-                            silent_since = used;
-                        }
                         let frame = self.frame(waiting);
-                        if !frame.calls.is_empty() {
+                        if !frame.given_up.is_empty() {
+                            silent_since = silent_since.or(Some(used));
+                        }
+                        if !frame.calls.is_empty() || !frame.given_up.is_empty() {
                             room.send(frame);
                         }
                     }
                     // The server reads no more; what it answers, or its status, is there or comes.
-                    Err(_) => match phase.next().await {
-                        Ok(frame) => self.answered(frame),
-                        Err(status) => return StreamEnd::Broken(status),
-                    },
+                    Err(_) => reads = false,
                 },
                 _ = looks.tick() => {
-                    let before = self.unanswered.len();
-                    self.unanswered.retain(|_, reply| !reply.is_closed());
+                    let now = Instant::now();
+                    if now.saturating_duration_since(looked) > LOOKED_EVERY + LATE {
+                        silent_since = silent_since.map(|_| now);
+                    }
+                    looked = now;
                     waiting.retain(|queued| !queued.reply.is_closed());
-                    is_doubted |= self.unanswered.len() < before;
-                    if is_doubted && silent_since.elapsed() >= SILENT_MAX {
+                    for (call_id, reply) in &mut self.unanswered {
+                        if reply.take_if(|reply| reply.is_closed()).is_some() {
+                            self.given_up.push(*call_id);
+                        }
+                    }
+                    if silent_since.is_some_and(|since| now.saturating_duration_since(since) >= SILENT_MAX) {
                         let silent = "nothing was answered on the Pipeline for too long";
                         return StreamEnd::Broken(Status::unavailable(silent));
                     }
@@ -385,7 +415,7 @@ impl Sending {
             }
             self.last_id = self.last_id.wrapping_add(1);
             let left = queued.until.saturating_duration_since(now);
-            self.unanswered.insert(self.last_id, queued.reply);
+            self.unanswered.insert(self.last_id, Some(queued.reply));
             calls.push(PipelineCall {
                 call_id: self.last_id,
                 timeout: prost_types::Duration::try_from(left).ok(),
@@ -393,12 +423,15 @@ impl Sending {
             });
         }
         *waiting = rest;
-        PipelineRequest { calls }
+        // What was answered meanwhile is not answered again.
+        let mut given_up = std::mem::take(&mut self.given_up);
+        given_up.retain(|call_id| self.unanswered.contains_key(call_id));
+        PipelineRequest { calls, given_up }
     }
 
     fn answered(&mut self, frame: PipelineResponse) {
         for answer in frame.answers {
-            if let Some(reply) = self.unanswered.remove(&answer.call_id) {
+            if let Some(Some(reply)) = self.unanswered.remove(&answer.call_id) {
                 // It may have given up meanwhile.
                 let _ = reply.send(Ok(answer));
             }

@@ -78,12 +78,52 @@ async fn one_that_is_not_used_is_ended_and_opened_again() {
 #[tokio::test(start_paused = true)]
 async fn one_that_answers_nothing_is_given_up() {
     let world = World::new();
+    world.fake.state().ignores_given_up = true;
     world.fake.next("renew", Act::Hang);
     world.fake.next("renew", Act::Hang);
     world.fake.next("renew", Act::Hang);
     world.client.renew_session("session-s").await.unwrap_err();
     world.client.renew_session("session-s").await.unwrap();
     assert_eq!(world.fake.count("pipeline"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_nobody_waits_for_is_ended_at_the_server_and_is_no_other_ones_end() {
+    let world = World::with(ClientOptions {
+        attempt_timeout: secs(60),
+        timeout: secs(60),
+        ..ClientOptions::default()
+    });
+    world.fake.always("renew", Act::Hang);
+    let client = world.client.clone();
+    let slow = tokio::spawn(async move { client.renew_session("session-s").await });
+    let dropped = world.client.renew_session("session-d");
+    tokio::time::timeout(secs(1), dropped).await.unwrap_err();
+    tokio::time::sleep(secs(30)).await;
+    assert_eq!(world.fake.count("given_up"), 1);
+    assert_eq!(world.fake.count("pipeline"), 1);
+    assert!(!slow.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_large_value_was_read_reads_go_by_themselves_until_one_is_small() {
+    let world = World::new();
+    let guard = world.client.lock("k").await.unwrap();
+    let refused = Act::Refuse(Status::unavailable("no more of them"));
+    for (size, in_frame) in [(100_000, true), (100_000, false), (10, false), (10, true)] {
+        guard.put(vec![7; size]).await.unwrap();
+        let opened = world.fake.count("pipeline");
+        world.fake.break_pipelines();
+        tokio::time::sleep(secs(1)).await;
+        world.fake.next("pipeline", refused.clone());
+        assert_eq!(guard.get().await.unwrap().unwrap().len(), size);
+        // One is refused, and another one opened.
+        let asked = world.fake.count("pipeline") - opened;
+        assert_eq!(asked, if in_frame { 2 } else { 0 }, "{size}");
+        if !in_frame {
+            world.fake.state().acts.clear();
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,8 +91,9 @@ impl SessionTable {
         inner.fire_sooner(session, now);
     }
 
-    /// Ends the leases whose time has come, `most` at most.
-    pub fn expire(&self, now: Observed, most: usize) -> Vec<SessionId> {
+    /// The leases whose time has come, `most` at most, each with whether that ended it: one that was ended before may still
+    /// be to be closed.
+    pub fn expire(&self, now: Observed, most: usize) -> Vec<(SessionId, bool)> {
         let mut inner = self.inner();
         let mut expired = Vec::new();
         while expired.len() < most
@@ -106,8 +107,9 @@ impl SessionTable {
             let SessionRole::Kept { lease, alarm, .. } = &mut known.role else {
                 continue;
             };
+            let was_open = !lease.has_ended();
             if lease.expire(now) {
-                expired.push(session);
+                expired.push((session, was_open));
             } else {
                 let again = lease.expires(now);
                 *alarm = again;

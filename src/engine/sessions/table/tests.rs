@@ -68,7 +68,7 @@ fn a_kept_session_expires_once_nothing_renewed_it_for_its_ttl() {
     assert_eq!(table.expire(at(9), 9), []);
     table.renew(session(), at(9), false).unwrap();
     assert_eq!(table.expire(at(10), 9), []);
-    assert_eq!(table.expire(at(19), 9), [session()]);
+    assert_eq!(table.expire(at(19), 9), [(session(), true)]);
     let ended = table.renew(session(), at(19), false);
     assert_eq!(ended, Err(NotRenewed::Ending));
     // Kept again by a late swap it stays ended.
@@ -82,12 +82,21 @@ fn a_kept_session_expires_once_nothing_renewed_it_for_its_ttl() {
     );
 }
 
+#[test]
+fn one_that_was_ended_before_does_not_expire_and_is_still_to_be_closed() {
+    let table = table();
+    keep(&table, row(1, 1), at(0));
+    assert!(table.end(session()));
+    assert_eq!(table.expire(at(9), 9), []);
+    assert_eq!(table.expire(at(10), 9), [(session(), false)]);
+}
+
 /// Its row is open still, so another replica may become its keeper, with a whole TTL.
 #[test]
 fn nobody_is_told_that_a_session_ended_before_its_row_says_so() {
     let table = table();
     keep(&table, row(1, 1), at(0));
-    assert_eq!(table.expire(at(10), 9), [session()]);
+    assert_eq!(table.expire(at(10), 9), [(session(), true)]);
     assert_eq!(
         table.renew(session(), at(10), false),
         Err(NotRenewed::Ending)
@@ -155,7 +164,7 @@ fn a_disconnected_client_leaves_its_grace_and_an_open_call_keeps_it() {
     table.disconnected(session(), at(2));
     assert_eq!(table.expire(at(5), 9), []);
     table.close_call(session(), at(5));
-    assert_eq!(table.expire(at(5).plus(GRACE), 9), [session()]);
+    assert_eq!(table.expire(at(5).plus(GRACE), 9), [(session(), true)]);
 }
 
 #[test]

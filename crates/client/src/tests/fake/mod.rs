@@ -3,6 +3,7 @@
 mod pipeline;
 mod state;
 
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -537,15 +538,27 @@ impl LockService for Fake {
         let fake = self.clone();
         self.state().pipelines_open += 1;
         tokio::spawn(async move {
+            let mut tasks = BTreeMap::new();
             while let Ok(Some(frame)) = frames.message().await {
                 for call in frame.calls {
                     let (fake, sender) = (fake.clone(), sender.clone());
-                    let metadata = metadata.clone();
-                    tokio::spawn(async move {
+                    let (metadata, call_id) = (metadata.clone(), call.call_id);
+                    let task = tokio::spawn(async move {
                         let answer = pipeline::answer(&fake, metadata, call).await;
                         let answers = vec![answer];
                         let _ = sender.send(Ok(PipelineResponse { answers })).await;
                     });
+                    tasks.insert(call_id, task);
+                }
+                for call_id in frame.given_up {
+                    let task = tasks.remove(&call_id).unwrap();
+                    if task.is_finished() || fake.state().ignores_given_up {
+                        continue;
+                    }
+                    task.abort();
+                    fake.state().calls.push("given_up".to_owned());
+                    let answers = vec![pipeline::given_up(call_id)];
+                    let _ = sender.send(Ok(PipelineResponse { answers })).await;
                 }
             }
             fake.state().pipelines_open -= 1;

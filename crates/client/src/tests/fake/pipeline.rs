@@ -79,6 +79,19 @@ pub async fn answer(fake: &Fake, metadata: MetadataMap, call: PipelineCall) -> P
     }
 }
 
+/// The answer to a call that was given up.
+pub fn given_up(call_id: u64) -> PipelineAnswer {
+    let error = LockError {
+        code: tonic::Code::Cancelled.into(),
+        ..LockError::default()
+    };
+    PipelineAnswer {
+        call_id,
+        home: None,
+        outcome: Some(Outcome::Error(error)),
+    }
+}
+
 fn with<T>(metadata: MetadataMap, ask: T) -> Request<T> {
     Request::from_parts(metadata, Extensions::default(), ask)
 }

@@ -36,6 +36,8 @@ pub struct State {
     pub streams_open: usize,
     /// The Pipelines that are open now.
     pub pipelines_open: usize,
+    /// Calls of Pipelines that were given up are not answered.
+    pub ignores_given_up: bool,
     /// Of the sessions, as they asked for it.
     pub disconnect_grace: Option<Duration>,
     /// The address of the home of its key, where it says one.
