@@ -26,6 +26,29 @@ pub enum LockStatus {
 /// A value as read: `None` where the key has none.
 pub type Value = Option<Bytes>;
 
+/// What an answer of HELD brought with it.
+#[derive(Clone)]
+pub(super) struct GrantedValue(pub(super) Option<Value>);
+
+impl GrantedValue {
+    /// What the answer has, if it is HELD and the value was asked for.
+    pub(super) fn of(status: LockStatus, read: bool, value: Bytes, exists: bool) -> GrantedValue {
+        let is_held = matches!(status, LockStatus::Held { .. });
+        GrantedValue((is_held && read).then_some(exists.then_some(value)))
+    }
+}
+
+impl std::fmt::Debug for GrantedValue {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(Some(value)) => write!(f, "{} bytes", value.len()),
+            Some(None) => f.write_str("no value"),
+            None => f.write_str("not read"),
+        }
+    }
+}
+
 /// What a write leaves.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Mutation {
@@ -72,9 +95,15 @@ pub struct Created {
     /// The TTL in force.
     pub ttl: Duration,
     pub(super) promise: Promise,
+    pub(super) value: GrantedValue,
 }
 
 impl Created {
+    /// The value of the key, where it is held and [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it.
+    pub fn value(&self) -> Option<&Value> {
+        self.value.0.as_ref()
+    }
+
     /// Until when the lockRef is safe from expiry.
     pub fn valid_until(&self) -> Moment {
         self.promise.validity.until()
@@ -95,6 +124,7 @@ pub struct Acquired {
     /// Its status.
     pub status: LockStatus,
     pub(super) promise: Promise,
+    pub(super) value: GrantedValue,
 }
 
 impl Acquired {

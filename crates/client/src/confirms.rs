@@ -58,7 +58,7 @@ impl Confirms {
         timeout: Duration,
     ) -> Answered {
         if timeout < TOGETHER_WITHIN_MIN {
-            return client.acquire_once(&lock_ref, None, timeout).await;
+            return client.acquire_once(&lock_ref, None, false, timeout).await;
         }
         let at = client.best(Some(key_of(&lock_ref)));
         let (reply, answer) = oneshot::channel();

@@ -28,7 +28,7 @@ pub struct QueueEntry {
     /// What was answered about it last.
     pub(super) known: Created,
     /// What it was made of, to be made again.
-    request: LockRequest,
+    pub(super) request: LockRequest,
     request_id: Uuid,
     pub(super) phase: EntryPhase,
 }

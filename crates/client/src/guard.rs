@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
-use super::answer::{Mutation, Value};
+use super::answer::{GrantedValue, Mutation, Value};
 use super::clock::Moment;
 use super::connect::Client;
 use super::error::{CriticalError, ReleaseError};
@@ -38,6 +38,7 @@ pub struct LockGuard {
     held: bool,
     /// Keeps the session open for as long as one of its locks is held.
     session: Option<Session>,
+    value: GrantedValue,
 }
 
 /// The status of a guard.
@@ -86,6 +87,7 @@ impl LockGuard {
         lease: Arc<Lease>,
         grant: (String, u64),
         promise: Promise,
+        value: GrantedValue,
     ) -> LockGuard {
         let own_lease = session.is_none();
         let held_lock = HeldLock::new(client, lease, own_lease, grant, promise);
@@ -96,6 +98,7 @@ impl LockGuard {
             monitor,
             held: true,
             session,
+            value,
         }
     }
 
@@ -187,6 +190,13 @@ impl LockGuard {
     pub async fn lost(&self) -> Lost {
         self.held_lock.watch_now();
         self.held_lock.ended().await
+    }
+
+    /// The value of the key as the lock was granted: what the last acknowledged write before it left. `None` unless
+    /// [`LockRequest::read_value`](crate::LockRequest::read_value) asked for it. It costs no call, and does not change with
+    /// what is written under this lock, by this guard or by others that have its lockRef.
+    pub fn granted_value(&self) -> Option<&Value> {
+        self.value.0.as_ref()
     }
 
     /// Reads the value of the key: what the last acknowledged write of any holder left.

@@ -305,7 +305,9 @@ impl HeldLock {
         let acquired = match together {
             true => self.client.confirm(lock_ref, attempt_max).await,
             false => {
-                let acquired = self.client.acquire_once(&lock_ref, None, attempt_max);
+                let acquired = self
+                    .client
+                    .acquire_once(&lock_ref, None, false, attempt_max);
                 acquired.await
             }
         };

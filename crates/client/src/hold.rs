@@ -53,6 +53,7 @@ impl QueueEntry {
             lease,
             (self.known.lock_ref.clone(), fencing_token),
             promise,
+            self.known.value.clone(),
         )))
     }
 

@@ -22,6 +22,19 @@
 //! # }
 //! ```
 //!
+//! Two calls do the same: the value comes with the lock, and goes with its release.
+//!
+//! ```no_run
+//! # use fermata_client::{Client, LockRequest, Mutation};
+//! # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let guard = client.lock(LockRequest::new("counter").read_value()).await?;
+//! let before = guard.granted_value().cloned().flatten().unwrap_or_default();
+//! let after = [&before[..], b"+1"].concat();
+//! guard.release_with(Mutation::Put(after.into())).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! What the caller must still check:
 //! - **Use the fencing token.** A guard knows that it is valid *now*; nothing can know that it still will be
 //!   when an effect reaches another system. Only that system can tell, by the token.

@@ -10,6 +10,7 @@ pub struct LockRequest {
     pub(super) ttl: Option<Duration>,
     pub(super) owner: String,
     pub(super) wait: Option<Duration>,
+    pub(super) read_value: bool,
 }
 
 impl LockRequest {
@@ -21,6 +22,7 @@ impl LockRequest {
             ttl: None,
             owner: String::new(),
             wait: None,
+            read_value: false,
         }
     }
 
@@ -43,6 +45,15 @@ impl LockRequest {
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> LockRequest {
         self.owner = owner.into();
+        self
+    }
+
+    /// The answer that the lock is held carries the value of the key too: a guard has it as
+    /// [`LockGuard::granted_value`](crate::LockGuard::granted_value). With
+    /// [`LockGuard::release_with`](crate::LockGuard::release_with) that makes two calls of lock, read, write and release.
+    #[must_use]
+    pub fn read_value(mut self) -> LockRequest {
+        self.read_value = true;
         self
     }
 

@@ -257,8 +257,11 @@ impl QueueEntry {
     /// One call that does not wait.
     pub(super) async fn ask(&self) -> Result<Acquired, Broken> {
         let lock_ref = &self.known.lock_ref;
-        self.within_session(self.client.acquire_once(lock_ref, None, self.attempt_max()))
-            .await
+        let read_value = self.request.read_value;
+        let asked = self
+            .client
+            .acquire_once(lock_ref, None, read_value, self.attempt_max());
+        self.within_session(asked).await
     }
 
     /// What comes of a call, unless the session ends before.
@@ -290,9 +293,12 @@ impl QueueEntry {
         report: &mut ProgressReport<'_>,
     ) -> Result<Acquired, Broken> {
         let waits = Some((slice, permit));
-        let waiting =
-            self.client
-                .acquire_once(&self.known.lock_ref, waits, slice + self.attempt_max());
+        let waiting = self.client.acquire_once(
+            &self.known.lock_ref,
+            waits,
+            self.request.read_value,
+            slice + self.attempt_max(),
+        );
         tokio::pin!(waiting);
         loop {
             tokio::select! {
@@ -321,6 +327,7 @@ impl QueueEntry {
         self.known.lock_ref = acquired.lock_ref;
         self.known.status = acquired.status;
         self.known.promise = acquired.promise;
+        self.known.value = acquired.value;
         if let Some(session) = &self.session {
             session.lease().extend(acquired.promise.validity);
         }

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use uuid::Uuid;
 
 use super::{from_wire, promise, to_wire};
-use crate::answer::{Acquired, Created, LockStatus, Mutation};
+use crate::answer::{Acquired, Created, GrantedValue, LockStatus, Mutation};
 use crate::connect::{Answer, Client};
 use crate::connections::LongCallPermit;
 use crate::error::{CreateError, ReleaseError, WaitError};
@@ -51,7 +51,7 @@ impl Client {
             // A session has a TTL of its own; both together are refused.
             ttl: request.ttl.filter(|_| session.is_empty()).and_then(to_wire),
             owner: request.owner.clone(),
-            read_value: false,
+            read_value: request.read_value,
             mode: proto::LockMode::Exclusive.into(),
         };
         let key = key_in(&request.table, &request.key);
@@ -62,27 +62,32 @@ impl Client {
             .await?;
         let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
         let message = answer.message;
+        let status = status(message.state, message.position, message.fencing_token)?;
+        let read = request.read_value;
         Ok(Created {
-            status: status(message.state, message.position, message.fencing_token)?,
+            status,
             lock_ref: message.lock_ref,
             session: message.session,
             ttl: from_wire(message.ttl),
             promise,
+            value: GrantedValue::of(status, read, message.value, message.exists),
         })
     }
 
-    /// Asks whether a lockRef holds its key; with `wait`, lets the server wait for it so long. One attempt.
+    /// Asks whether a lockRef holds its key, and with `read_value` for the value if it does; with `wait`, lets the server wait
+    /// for it so long. One attempt.
     pub(crate) async fn acquire_once(
         &self,
         lock_ref: &str,
         wait: Option<(Duration, LongCallPermit)>,
+        read_value: bool,
         timeout: Duration,
     ) -> Result<Acquired, Status> {
         let (wait, permit) = wait.unzip();
         let message = proto::AcquireLockRequest {
             lock_ref: lock_ref.to_owned(),
             wait: wait.and_then(to_wire),
-            read_value: false,
+            read_value,
             give_up: false,
         };
         let answer = self
@@ -90,7 +95,7 @@ impl Client {
                 attempt.call(message)
             })
             .await?;
-        acquired(answer)
+        acquired(answer, read_value)
     }
 
     /// The same of many in one call to the replica with this number: what it says of each, in their order. One attempt.
@@ -112,7 +117,7 @@ impl Client {
             )));
         }
         let renewed = renewals.into_iter().map(|renewal| match renewal.outcome {
-            Some(Outcome::Renewed(message)) => acquired(Answer { message, sent }),
+            Some(Outcome::Renewed(message)) => acquired(Answer { message, sent }, false),
             Some(Outcome::Error(error)) => Err(Status::with_details(
                 Code::from_i32(error.code),
                 error.message,
@@ -139,7 +144,7 @@ impl Client {
         let answer = self
             .call_about(key_of(lock_ref), |attempt| attempt.call(message.clone()))
             .await?;
-        acquired(answer)
+        acquired(answer, false)
     }
 
     /// Ends a lockRef, after writing `put`. Each attempt takes the next number from `call_no`. True if it had been
@@ -183,13 +188,18 @@ impl Client {
     }
 }
 
-fn acquired(answer: Answer<proto::AcquireLockResponse>) -> Result<Acquired, Status> {
+fn acquired(
+    answer: Answer<proto::AcquireLockResponse>,
+    read_value: bool,
+) -> Result<Acquired, Status> {
     let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
     let message = answer.message;
+    let status = status(message.state, message.position, message.fencing_token)?;
     Ok(Acquired {
-        status: status(message.state, message.position, message.fencing_token)?,
+        status,
         lock_ref: message.lock_ref,
         promise,
+        value: GrantedValue::of(status, read_value, message.value, message.exists),
     })
 }
 

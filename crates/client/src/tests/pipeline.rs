@@ -7,7 +7,7 @@ use tonic_types::StatusExt;
 
 use super::fake::{Act, refusal};
 use super::{World, secs};
-use crate::{ClientOptions, Mutation, SessionRequest};
+use crate::{ClientOptions, LockRequest, Mutation, SessionRequest};
 
 #[tokio::test(start_paused = true)]
 async fn calls_go_over_one_stream() {
@@ -17,6 +17,38 @@ async fn calls_go_over_one_stream() {
     guard.release().await.unwrap();
     assert_eq!(world.fake.count("pipeline"), 1);
     assert_eq!(world.fake.count("put"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_section_with_a_value_takes_two_calls() {
+    let world = World::new();
+    for written in [None, Some("1"), Some("2")] {
+        let guard = world.client.lock(LockRequest::new("k").read_value());
+        let guard = guard.await.unwrap();
+        let found = guard.granted_value().unwrap().clone();
+        assert_eq!(found.as_deref(), written.map(str::as_bytes));
+        assert!(!format!("{guard:?}").contains("bytes"));
+        let next = if found.is_none() { "1" } else { "2" };
+        let put = Mutation::Put(next.into());
+        guard.release_with(put).await.unwrap();
+    }
+    for method in ["get", "put", "acquire"] {
+        assert_eq!(world.fake.count(method), 0, "{method}");
+    }
+    // One that waits is told with the grant.
+    let before = world.fake.occupy();
+    let client = world.client.clone();
+    let waits = tokio::spawn(async move {
+        let guard = client.lock(LockRequest::new("k").read_value());
+        guard.await.unwrap().granted_value().unwrap().clone()
+    });
+    tokio::time::sleep(secs(1)).await;
+    world.fake.state().value = Some("3".into());
+    world.fake.end(&before, "RELEASED", "released");
+    assert_eq!(waits.await.unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(world.fake.count("get"), 0);
+    let guard = world.client.lock("k").await.unwrap();
+    assert!(guard.granted_value().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -223,6 +223,12 @@ impl LockService for Fake {
                 valid_for: state.lock_valid_for(),
                 durable: state.durable(),
                 already_existed,
+                exists: request.read_value && state.value.is_some(),
+                value: state
+                    .value
+                    .clone()
+                    .filter(|_| request.read_value)
+                    .unwrap_or_default(),
                 ..CreateLockRefResponse::default()
             })
         })
@@ -254,10 +260,15 @@ impl LockService for Fake {
                 changed.await;
             }
         };
-        match timeout(wait, turn).await {
-            Ok(answer) => answer.map(Response::new),
-            Err(_) => self.state().acquired(&lock_ref).map(Response::new),
+        let mut answer = match timeout(wait, turn).await {
+            Ok(answer) => answer?,
+            Err(_) => self.state().acquired(&lock_ref)?,
+        };
+        let value = self.state().value.clone();
+        if let Some(value) = value.filter(|_| request.read_value) {
+            (answer.value, answer.exists) = (value, true);
         }
+        Ok(Response::new(answer))
     }
 
     async fn renew_locks(
