@@ -229,7 +229,6 @@ impl LockService for Fake {
                     .clone()
                     .filter(|_| request.read_value)
                     .unwrap_or_default(),
-                ..CreateLockRefResponse::default()
             })
         })
         .await
