@@ -7,8 +7,8 @@ use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 use super::api::EngineError;
-use super::keys::{CallResult, KeyCell, Listener};
 use super::replica::Replica;
+use super::slot::{CallResult, KeyCell, Listener};
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
 use crate::lock::{Fence, KeyId, Seq};
 

@@ -1,23 +1,15 @@
-//! The keys that this replica has a machine for, and who waits for answers of them.
-//!
-//! A [`KeyCell`] is one key: its machine under a mutex that is never held across an await. Whatever happens to the key is
-//! given to the machine in place (shell.rs); there is no task a key.
+//! The keys that this replica has a machine for. Whatever happens to a key is given to its machine in place (shell.rs);
+//! there is no task a key.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
-
 use super::counters::Counters;
-use super::remembered::RememberedValue;
-use super::sessions::OpenCall;
-use super::time::AlarmAt;
-use super::users::Users;
-use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Machine};
-use crate::lock::{KeyId, Seq, SessionId};
+use super::slot::KeyCell;
+use crate::lock::KeyId;
 
 const SHARDS: usize = 64;
 /// How many idle keys are compared to find one that is idle for long.
@@ -25,177 +17,12 @@ const COMPARED_MAX: usize = 64;
 /// For each key that was found in use, room is looked for so much later again: a look takes about a tenth of that.
 const FULL_FOR_EACH: Duration = Duration::from_micros(1);
 
-/// What a call brought.
-pub(super) type CallResult = Result<Answer, CallError>;
-
-/// Who waits for the answer of a call, or for news.
-pub(super) enum Listener {
-    Answer(oneshot::Sender<CallResult>),
-    Watch {
-        begun: Option<oneshot::Sender<CallResult>>,
-        news: watch::Sender<Option<EntryStatus>>,
-    },
-}
-
-/// A call that was handed to the machine.
-pub(super) struct PendingCall {
-    pub listener: Listener,
-    /// The entry that it waits for, which it keeps alive.
-    pub waits_for: Option<Seq>,
-    /// Keeps the session alive that this entry lives by.
-    pub keeps: Option<OpenCall>,
-}
-
-/// What the shell has of one key.
-pub(super) struct Slot {
-    pub machine: Machine,
-    /// Raised when the machine is replaced: what an older one began is not told to this one.
-    pub generation: u64,
-    pub next_call: u64,
-    pub calls: HashMap<CallId, PendingCall>,
-    /// The live entries here that live by sessions.
-    pub sessions: BTreeMap<Seq, SessionId>,
-    /// Those of a machine that is gone, which are attached still.
-    pub lost_sessions: BTreeMap<Seq, SessionId>,
-    pub alarm: Option<AlarmAt>,
-    /// How many waited when this was noted for operators.
-    pub waiters: usize,
-    /// When it was used last, by CLOCK_BOOTTIME.
-    pub used: Duration,
-    /// Since when this replica is the home, by CLOCK_BOOTTIME.
-    pub home_since: Option<Duration>,
-    /// The holder that was served last, and when, by CLOCK_BOOTTIME.
-    pub served: Option<(Seq, Duration)>,
-    /// A panic lost what was known, and the key was not taken over since.
-    pub is_lost: bool,
-    /// Nothing is answered before, by CLOCK_BOOTTIME: what a machine that is lost promised by its memory alone is past by
-    /// then (H11).
-    pub silent_until: Option<Duration>,
-    /// A machine was lost, and since when nothing is answered is still to be noted.
-    pub silence_due: bool,
-    /// It is no longer in the registry: look it up anew.
-    pub removed: bool,
-    /// The value that its machine remembers, as it was counted.
-    pub value: Option<RememberedValue>,
-    /// From where it is used.
-    pub users: Users,
-    /// It stands among those that are looked at for room.
-    pub is_queued: bool,
-}
-
-/// One key.
-pub(super) struct KeyCell {
-    pub id: Arc<KeyId>,
-    slot: Mutex<Slot>,
-}
-
-impl KeyCell {
-    fn new(id: Arc<KeyId>) -> Self {
-        KeyCell {
-            id,
-            slot: Mutex::new(Slot {
-                machine: Machine::new(),
-                generation: 0,
-                next_call: 0,
-                calls: HashMap::new(),
-                sessions: BTreeMap::new(),
-                lost_sessions: BTreeMap::new(),
-                alarm: None,
-                waiters: 0,
-                used: Duration::ZERO,
-                home_since: None,
-                served: None,
-                is_lost: false,
-                silent_until: None,
-                silence_due: false,
-                removed: false,
-                value: None,
-                users: Users::default(),
-                is_queued: false,
-            }),
-        }
-    }
-
-    /// The slot, unless somebody has it now.
-    pub fn try_slot(&self) -> Option<MutexGuard<'_, Slot>> {
-        self.slot.try_lock().ok()
-    }
-
-    /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
-    /// itself.
-    pub fn slot(&self) -> MutexGuard<'_, Slot> {
-        match self.slot.lock() {
-            Ok(slot) => slot,
-            Err(poisoned) => {
-                self.slot.clear_poison();
-                let mut slot = poisoned.into_inner();
-                tracing::error!(key = %self.id, "a panic lost what this replica knew of a key: it is read again");
-                slot.start_over();
-                slot
-            }
-        }
-    }
-}
-
-impl Slot {
-    /// Forgets what is known. Who waits for an answer learns that it is lost.
-    pub fn start_over(&mut self) {
-        self.machine = Machine::new();
-        self.generation = self.generation.wrapping_add(1);
-        self.is_lost = true;
-        self.silence_due = true;
-        self.calls.clear();
-        self.lost_sessions.append(&mut self.sessions);
-    }
-
-    /// Whether what was promised by memory alone may still count.
-    pub fn is_silent(&mut self, now: Duration) -> bool {
-        self.silent_until.take_if(|until| *until <= now);
-        self.silence_due || self.silent_until.is_some()
-    }
-
-    /// Notes whether this replica is the home.
-    pub fn note_home(&mut self, now: Duration) {
-        self.home_since = match self.machine.state() {
-            Some(_) => Some(self.home_since.unwrap_or(now)),
-            None => None,
-        };
-        self.is_lost &= self.home_since.is_none();
-    }
-
-    /// Notes that a call of this entry came in, or was answered.
-    pub fn note_served(&mut self, entry: EntryRef, now: Duration) {
-        let holder = self.machine.state().and_then(|state| state.holder());
-        if holder.is_some_and(|holder| holder.seq == entry.seq && holder.tag() == entry.tag) {
-            self.served = Some((entry.seq, now));
-        }
-    }
-
-    /// Gives back the memory of what is empty: a lock that is held may be so for long.
-    pub fn shrink(&mut self) {
-        if self.calls.is_empty() {
-            self.calls.shrink_to_fit();
-        }
-        self.machine.shrink();
-    }
-
-    /// Whether nobody works at it.
-    fn is_idle(&self) -> bool {
-        self.machine.is_idle() && self.is_free()
-    }
-
-    /// Whether nothing is lost if it is forgotten.
-    pub fn is_forgettable(&self) -> bool {
-        self.machine.is_forgettable() && self.is_free()
-    }
-
-    /// Whether nobody waits here, and nothing need be remembered of a machine that is lost.
-    fn is_free(&self) -> bool {
-        self.calls.is_empty() && !self.is_lost
-    }
-}
-
 type Shard = HashMap<Arc<KeyId>, Arc<KeyCell>>;
+
+fn cells(shard: &Mutex<Shard>) -> Vec<Arc<KeyCell>> {
+    let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+    shard.values().cloned().collect()
+}
 
 /// The cells of a replica.
 pub(super) struct Keys {
@@ -205,6 +32,8 @@ pub(super) struct Keys {
     most: usize,
     /// Where room was looked for last.
     looked_at: AtomicUsize,
+    /// Where it was looked last for keys to which nothing happens.
+    packed_at: AtomicUsize,
     /// All keys were found in use: until then it is not looked for room again. In microseconds, by CLOCK_BOOTTIME.
     full_until_us: AtomicU64,
     counters: Arc<Counters>,
@@ -219,6 +48,7 @@ impl Keys {
             count: AtomicUsize::new(0),
             most,
             looked_at: AtomicUsize::new(0),
+            packed_at: AtomicUsize::new(0),
             full_until_us: AtomicU64::new(0),
             counters,
         }
@@ -282,13 +112,9 @@ impl Keys {
 
     /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
     fn forget_one(&self, shard: &mut Shard) -> bool {
-        let idle = |cell: &Arc<KeyCell>| {
-            let slot = cell.slot.try_lock().ok()?;
-            slot.is_idle().then_some(slot.used)
-        };
         let found = shard
             .iter()
-            .filter_map(|(id, cell)| Some((idle(cell)?, Arc::clone(id))))
+            .filter_map(|(id, cell)| Some((cell.idle_since()?, Arc::clone(id))))
             .take(COMPARED_MAX)
             .min();
         let Some((_, id)) = found else {
@@ -337,10 +163,13 @@ impl Keys {
 
     /// All cells, as they are found one shard after the other.
     pub fn all(&self) -> impl Iterator<Item = Arc<KeyCell>> + '_ {
-        self.shards.iter().flat_map(|shard| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.values().cloned().collect::<Vec<_>>()
-        })
+        self.shards.iter().flat_map(cells)
+    }
+
+    /// The cells of one part of the keys, another one each time.
+    pub fn some(&self) -> Vec<Arc<KeyCell>> {
+        let at = self.packed_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        self.shards.get(at).map(cells).unwrap_or_default()
     }
 }
 

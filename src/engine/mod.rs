@@ -23,6 +23,7 @@ mod requests;
 mod sessions;
 mod shell;
 mod shown;
+mod slot;
 mod start;
 mod sweep;
 mod take_over;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::EngineError;
-use super::keys::Slot;
 use super::peers::Presence;
 use super::replica::Replica;
 use super::sessions;
+use super::slot::Slot;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, Seq};
 use crate::membership::OpenHandOver;

@@ -11,9 +11,10 @@ use std::time::Duration;
 use super::activity::{Cause, GrantNoted};
 use super::api::EngineError;
 use super::counters::Counters;
-use super::keys::{CallResult, KeyCell, Listener, PendingCall, Slot};
+
 use super::replica::Replica;
 use super::sessions::Attached;
+use super::slot::{CallResult, KeyCell, Listener, PendingCall, Slot, SlotGuard};
 use crate::key::machine::{
     Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, KeyError, Loaded, PauseOf,
     Report, SwapOutcome, WriteOutcome,
@@ -127,7 +128,7 @@ impl Replica {
     }
 
     /// Sets the alarm, and forgets a key of which nothing is known.
-    fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: std::sync::MutexGuard<'_, Slot>) {
+    fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
         self.set_alarm(cell, &mut slot);
         self.note_waiters(cell, &mut slot);
         slot.shrink();

@@ -10,9 +10,9 @@ use super::api::{
     Described, DescribedEntry, EngineError, KeyFilter, KeyHome, LeaseLeft, Page, ServedKeys,
 };
 use super::calls::Engine;
-use super::keys::{KeyCell, Slot};
 use super::peers::Presence;
 use super::replica::Replica;
+use super::slot::{KeyCell, Slot};
 use crate::key::{CommitMode, Entry, Home, KeyState};
 use crate::lock::{Key, KeyId, Liveness, SessionId, TableName};
 

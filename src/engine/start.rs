@@ -190,6 +190,7 @@ impl EngineShared {
         };
         let replica = Arc::new(self.replica(options, membership, moved));
         tokio::spawn(tasks::alarms(Arc::clone(&replica)));
+        tokio::spawn(tasks::pack(Arc::clone(&replica)));
         if let Some(requests) = requests {
             tokio::spawn(tasks::requests(Arc::clone(&replica), requests));
             tokio::spawn(sessions::watch(Arc::clone(&replica)));

@@ -15,6 +15,11 @@ const GAP_MAX: Duration = Duration::from_millis(1_000);
 /// Names an alarm.
 pub(super) type AlarmAt = (Observed, u64);
 
+/// Of a time of boot, which 64 bits hold for 584 years.
+pub(super) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What this replica observes of time.
 pub(super) struct Time {
     clock: Arc<dyn Clock>,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::time::nanos;
+
 /// After so many calls in a row from one other zone a key moves there.
 const CALLS_MIN: u8 = 16;
 /// For so long a key stays that was fetched from a home that cannot be called from here.
@@ -16,7 +18,37 @@ pub(super) struct Users {
     stays_until: Duration,
 }
 
+/// Users in few bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct PackedUsers {
+    #[prost(string, optional, tag = "1")]
+    zone: Option<String>,
+    #[prost(uint32, tag = "2")]
+    calls: u32,
+    /// In nanoseconds.
+    #[prost(uint64, tag = "3")]
+    stays_until: u64,
+}
+
 impl Users {
+    /// `None` where nothing is known.
+    pub fn to_packed(&self) -> Option<PackedUsers> {
+        (*self != Users::default()).then(|| PackedUsers {
+            zone: self.zone.as_deref().map(str::to_owned),
+            calls: self.calls.into(),
+            stays_until: nanos(self.stays_until),
+        })
+    }
+
+    /// What was packed.
+    pub fn of_packed(packed: PackedUsers) -> Users {
+        Users {
+            zone: packed.zone.map(String::into_boxed_str),
+            calls: u8::try_from(packed.calls).unwrap_or(u8::MAX),
+            stays_until: Duration::from_nanos(packed.stays_until),
+        }
+    }
+
     /// A call was served `here` that came from this zone.
     pub fn note(&mut self, zone: &str, here: &str) {
         if zone == here {

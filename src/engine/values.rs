@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::keys::{KeyCell, Slot};
 use super::remembered::{CountedBytes, RememberedValue};
+use super::slot::{KeyCell, Slot};
 
 /// After this a value is read again, beside the next call that needs it.
 const BELIEVED_FOR: Duration = Duration::from_secs(60);

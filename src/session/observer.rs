@@ -19,6 +19,16 @@ impl Observed {
         Observed(self.0.saturating_sub(span))
     }
 
+    /// What [`Observed::from_nanos`] makes the same moment of.
+    pub fn to_nanos(self) -> u64 {
+        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The moment that was [`Observed::to_nanos`], on the clock of the same observer.
+    pub fn from_nanos(nanos: u64) -> Observed {
+        Observed(Duration::from_nanos(nanos))
+    }
+
     /// How long it is from `earlier` to this moment; zero if it is not later.
     pub fn since(self, earlier: Observed) -> Duration {
         self.0.saturating_sub(earlier.0)

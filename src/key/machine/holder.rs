@@ -149,6 +149,21 @@ pub(super) struct Writes {
 }
 
 impl Writes {
+    /// None in flight: the highest timestamps that were acknowledged, and of unknown outcome.
+    pub fn of_ended(acknowledged: u64, unknown: u64) -> Writes {
+        Writes {
+            in_flight: BTreeSet::new(),
+            acknowledged,
+            unknown,
+        }
+    }
+
+    /// What [`Writes::of_ended`] takes; `None` where one is in flight.
+    pub fn ended(&self) -> Option<(u64, u64)> {
+        let is_ended = self.in_flight.is_empty();
+        is_ended.then_some((self.acknowledged, self.unknown))
+    }
+
     pub fn begin(&mut self, timestamp: u64) {
         self.in_flight.insert(timestamp);
     }
@@ -232,6 +247,16 @@ impl Holder {
             sync_tries: 0,
             queued: VecDeque::new(),
         }
+    }
+
+    /// The last op of this fence that was given out, and the highest timestamp that it met in the data.
+    pub fn timestamps(&self) -> (u32, Option<u64>) {
+        (self.op, self.past)
+    }
+
+    /// The same holder, which has gone so far.
+    pub fn with_timestamps(self, op: u32, past: Option<u64>) -> Self {
+        Holder { op, past, ..self }
     }
 
     pub fn entry(&self) -> EntryRef {

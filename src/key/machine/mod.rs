@@ -32,6 +32,7 @@ mod hand_over;
 mod holder;
 mod leases;
 mod pace;
+mod packed;
 mod refusal;
 mod row;
 mod serving;

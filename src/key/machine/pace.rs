@@ -14,6 +14,15 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// Forgets what counts for nothing any more.
+    pub fn forget(&mut self, now: Observed, span: Duration) {
+        if let Some((began, _)) = self.present
+            && now.since(began) >= span * 2
+        {
+            *self = Pace::default();
+        }
+    }
+
     /// A holder ended.
     pub fn ended(&mut self, now: Observed, span: Duration) {
         match &mut self.present {

@@ -5,6 +5,7 @@ mod claims;
 mod commits;
 mod hand_overs;
 mod homes;
+mod packed;
 mod syncs;
 mod time;
 mod write_back;
@@ -143,6 +144,7 @@ impl World {
     }
 
     pub fn on(&mut self, event: Event) -> Vec<Effect> {
+        self.pack();
         let now = self.observer.observe(self.at);
         let cx = Context {
             replica: self.replica,
@@ -156,6 +158,17 @@ impl World {
         let mut out = Vec::new();
         self.machine.on(&cx, event, &mut out);
         out
+    }
+
+    /// Where the machine can be packed it goes on as what comes out of that, which is the same. Whether it was.
+    pub fn pack(&mut self) -> bool {
+        let Some(packed) = self.machine.pack() else {
+            return false;
+        };
+        let unpacked = Machine::unpack(&packed).unwrap();
+        assert_eq!(unpacked, self.machine);
+        self.machine = unpacked;
+        true
     }
 
     /// The row, as the home knows it.
