@@ -37,12 +37,9 @@ impl Deadline {
         }
     }
 
-    /// A call that came in now, by whatever way, whose caller listens for so long; `None`: without a deadline.
-    pub fn from_now(given: Option<Duration>) -> Deadline {
-        Deadline {
-            received: Instant::now(),
-            given,
-        }
+    /// A call that came in then, by whatever way, whose caller listens for so long; `None`: without a deadline.
+    pub fn since(received: Instant, given: Option<Duration>) -> Deadline {
+        Deadline { received, given }
     }
 
     /// The deadline of a request: put there by the layer; none where that is missing.
@@ -64,6 +61,11 @@ impl Deadline {
     /// The caller's deadline, `None` if there is none (or none that this clock can name).
     pub fn at(&self) -> Option<Instant> {
         self.before(Duration::ZERO)
+    }
+
+    /// Whether its caller has stopped to listen.
+    pub fn has_passed(&self, now: Instant) -> bool {
+        self.at().is_some_and(|at| at <= now)
     }
 
     /// When the call must be answered; `None`: its caller set no deadline.

@@ -70,6 +70,9 @@ pub enum FieldProblem {
     /// It is neither a session nor a lockRef.
     #[error("neither a session (a UUID, from OpenSession) nor a lockRef")]
     NotASession,
+    /// Another call that is in flight has it.
+    #[error("another call in flight on this stream has it")]
+    InUse,
     /// It is no google.protobuf.Duration.
     #[error("not a valid duration: nanos must be below a second and have the sign of seconds")]
     Duration,
@@ -312,6 +315,15 @@ pub fn timeout(timeout: Option<&prost_types::Duration>) -> Result<Option<Duratio
     timeout
         .map(|timeout| at("timeout", duration(timeout)))
         .transpose()
+}
+
+/// `call_id` of a call of Pipeline: no two in flight have the same.
+pub fn call_id(is_in_flight: bool) -> Result<(), Invalid> {
+    let parsed = match is_in_flight {
+        true => Err(FieldProblem::InUse),
+        false => Ok(()),
+    };
+    at("call_id", parsed)
 }
 
 /// A list of a frame of Pipeline.

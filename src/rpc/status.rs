@@ -214,7 +214,9 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
         | FieldProblem::Duration
         | FieldProblem::UnknownMode(_)
         | FieldProblem::PageToken => builder("MALFORMED"),
-        FieldProblem::TogetherWith(_) | FieldProblem::DeleteWithValue => builder("CONFLICTING"),
+        FieldProblem::TogetherWith(_) | FieldProblem::DeleteWithValue | FieldProblem::InUse => {
+            builder("CONFLICTING")
+        }
     }
     .violation(invalid.field)
     .status()
@@ -300,7 +302,7 @@ pub fn no_peer() -> Status {
 pub fn message_late() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
-        "the message of this call did not arrive within its deadline, or limits.call_max_ms; nothing was \
+        "this call did not arrive, or could not be begun, within its deadline or limits.call_max_ms; nothing was \
          done",
         "MESSAGE_LATE",
     )
@@ -321,6 +323,16 @@ pub fn deadline_exceeded() -> Status {
 /// This replica stops; the stream that was open is to be opened elsewhere.
 pub fn stopping() -> Status {
     of_engine(&EngineError::Stopping)
+}
+
+/// The client of a call of a Pipeline gave it up.
+pub fn given_up() -> Status {
+    StatusBuilder::new(
+        Code::Cancelled,
+        "the client gave this call up",
+        "GIVEN_UP",
+    )
+    .status()
 }
 
 /// Too many calls of one Pipeline wait for locks.

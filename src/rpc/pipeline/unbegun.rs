@@ -1,0 +1,219 @@
+//! Calls that were read and not begun, for want of room.
+
+use std::collections::{HashSet, VecDeque};
+
+use fermata_proto::PipelineCall;
+use fermata_proto::pipeline_call::Call;
+use prost::Message as _;
+use tokio::time::Instant;
+
+/// What a call waits for room with: others of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It keeps a session or locks alive, and is answered soon.
+    Renewal,
+    /// It answers with a value, which may be large.
+    Read,
+    Other,
+}
+
+impl Kind {
+    fn of(call: &PipelineCall) -> Kind {
+        match &call.call {
+            Some(Call::RenewLocks(_) | Call::RenewSession(_) | Call::KeepAlive(_)) => Kind::Renewal,
+            Some(Call::CriticalGet(_) | Call::Get(_)) => Kind::Read,
+            Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Read,
+            // One that waits for a lock may do so for an hour, and reads nothing until then.
+            Some(Call::AcquireLock(ask)) if ask.read_value && !waits(call) => Kind::Read,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// Whether a call waits for a lock.
+pub(super) fn waits(call: &PipelineCall) -> bool {
+    match &call.call {
+        Some(Call::AcquireLock(ask)) => {
+            let wait = ask.wait.as_ref();
+            wait.is_some_and(|wait| (wait.seconds, wait.nanos) != (0, 0))
+        }
+        _ => false,
+    }
+}
+
+/// A call that waits to be begun.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub call: PipelineCall,
+    pub kind: Kind,
+    pub received: Instant,
+    /// As encoded.
+    pub bytes: usize,
+}
+
+/// Those of one stream, each kind in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Unbegun {
+    renewals: VecDeque<Waiting>,
+    reads: VecDeque<(u64, Waiting)>,
+    others: VecDeque<(u64, Waiting)>,
+    ids: HashSet<u64>,
+    bytes: usize,
+    /// How many came so far.
+    came: u64,
+}
+
+impl Unbegun {
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn has(&self, call_id: u64) -> bool {
+        self.ids.contains(&call_id)
+    }
+
+    /// One more, whose number none of the others has.
+    pub fn push(&mut self, call: PipelineCall, received: Instant) {
+        let bytes = call.encoded_len();
+        self.ids.insert(call.call_id);
+        self.bytes += bytes;
+        self.came += 1;
+        let waiting = Waiting {
+            kind: Kind::of(&call),
+            call,
+            received,
+            bytes,
+        };
+        match waiting.kind {
+            Kind::Renewal => self.renewals.push_back(waiting),
+            Kind::Read => self.reads.push_back((self.came, waiting)),
+            Kind::Other => self.others.push_back((self.came, waiting)),
+        }
+    }
+
+    /// The next one of which there is room for its kind: a renewal, else the one that came first.
+    pub fn next(&mut self, has_room: impl Fn(Kind) -> bool) -> Option<Waiting> {
+        let came = |queue: &VecDeque<(u64, Waiting)>, kind| match queue.front() {
+            Some((came, _)) if has_room(kind) => *came,
+            _ => u64::MAX,
+        };
+        let (read, other) = (
+            came(&self.reads, Kind::Read),
+            came(&self.others, Kind::Other),
+        );
+        let next = match () {
+            () if !self.renewals.is_empty() && has_room(Kind::Renewal) => self.renewals.pop_front(),
+            () if read < other => self.reads.pop_front().map(|(_, waiting)| waiting),
+            () if other < u64::MAX => self.others.pop_front().map(|(_, waiting)| waiting),
+            () => None,
+        };
+        if let Some(waiting) = &next {
+            self.ids.remove(&waiting.call.call_id);
+            self.bytes -= waiting.bytes;
+        }
+        next
+    }
+
+    /// Takes one out; whether it was there.
+    pub fn remove(&mut self, call_id: u64) -> bool {
+        if !self.ids.remove(&call_id) {
+            return false;
+        }
+        let mut bytes = 0;
+        let mut keeps = |waiting: &Waiting| {
+            let keeps = waiting.call.call_id != call_id;
+            bytes += if keeps { 0 } else { waiting.bytes };
+            keeps
+        };
+        self.renewals.retain(&mut keeps);
+        self.reads.retain(|(_, waiting)| keeps(waiting));
+        self.others.retain(|(_, waiting)| keeps(waiting));
+        self.bytes -= bytes;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_proto::{CreateLockRefRequest, CriticalPutRequest, GetRequest, RenewLocksRequest};
+
+    use super::*;
+
+    fn read() -> Call {
+        Call::Get(GetRequest::default())
+    }
+
+    fn put() -> Call {
+        Call::CriticalPut(CriticalPutRequest::default())
+    }
+
+    fn renewal() -> Call {
+        Call::RenewLocks(RenewLocksRequest::default())
+    }
+
+    fn unbegun(calls: impl IntoIterator<Item = Call>) -> Unbegun {
+        let mut unbegun = Unbegun::default();
+        for (call_id, call) in (1..).zip(calls) {
+            let call = PipelineCall {
+                call_id,
+                timeout: None,
+                call: Some(call),
+            };
+            unbegun.push(call, Instant::now());
+        }
+        unbegun
+    }
+
+    fn order(unbegun: &mut Unbegun, has_room: impl Fn(Kind) -> bool) -> Vec<u64> {
+        let next = || unbegun.next(&has_room).map(|waiting| waiting.call.call_id);
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn renewals_are_begun_first_and_the_others_as_they_came() {
+        let calls = [read(), put(), renewal(), put(), read(), renewal()];
+        let mut unbegun = unbegun(calls);
+        assert_eq!(order(&mut unbegun, |_| true), [3, 6, 1, 2, 4, 5]);
+        assert!(unbegun.is_empty() && unbegun.bytes() == 0);
+    }
+
+    #[test]
+    fn what_has_no_room_holds_up_its_own_kind_only() {
+        let mut unbegun = unbegun([read(), put(), read(), put(), renewal()]);
+        let no_reads = |kind| kind != Kind::Read;
+        assert_eq!(order(&mut unbegun, no_reads), [5, 2, 4]);
+        assert_eq!(unbegun.len(), 2);
+        assert_eq!(order(&mut unbegun, |_| true), [1, 3]);
+    }
+
+    #[test]
+    fn one_that_is_taken_out_is_not_begun() {
+        let mut unbegun = unbegun([read(), put(), renewal()]);
+        for call_id in [1, 2, 3] {
+            assert!(unbegun.has(call_id) && unbegun.remove(call_id));
+            assert!(!unbegun.has(call_id) && !unbegun.remove(call_id));
+        }
+        assert_eq!((unbegun.len(), unbegun.bytes()), (0, 0));
+        assert_eq!(order(&mut unbegun, |_| true), [0; 0]);
+    }
+
+    #[test]
+    fn a_create_that_reads_is_a_read() {
+        let create = |read_value| {
+            Call::CreateLockRef(CreateLockRefRequest {
+                read_value,
+                ..Default::default()
+            })
+        };
+        let mut unbegun = unbegun([create(true), create(false)]);
+        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Read), [1]);
+    }
+}

@@ -1,0 +1,126 @@
+//! How many calls a Pipeline begins, and which of them first.
+
+use std::time::Duration;
+
+use fermata_proto::pipeline_answer::Outcome;
+use fermata_proto::pipeline_call::Call;
+use fermata_proto::*;
+use tokio::time::sleep;
+use tonic::Code;
+
+use super::{Pipe, create_ask, get_ask, look_ask, outcome, put_ask, renew_ask};
+use crate::lever::Mode;
+use crate::world::{World, code_and_reason, hold};
+
+/// As many calls as may be in flight, none of which ends while the store hangs.
+async fn filled(pipe: &mut Pipe) -> Vec<u64> {
+    let creates = (0..960).map(|number| Call::CreateLockRef(create_ask(&format!("k{number}"))));
+    let creates: Vec<Call> = creates
+        .map(|mut call| {
+            if let Call::CreateLockRef(ask) = &mut call {
+                ask.read_value = false;
+            }
+            call
+        })
+        .collect();
+    creates
+        .chunks(256)
+        .flat_map(|some| pipe.send(some.to_vec()))
+        .collect()
+}
+
+#[tokio::test]
+async fn reads_that_hang_hold_up_nothing_but_reads() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    // More than may read at once, as each is counted.
+    let reads: Vec<Call> = (0..768).map(|_| get_ask("b")).collect();
+    for some in reads.chunks(256) {
+        pipe.send(some.to_vec());
+    }
+    pipe.made(look_ask(&held.lock_ref)).await.unwrap();
+    pipe.made(renew_ask(&held.session)).await.unwrap();
+    assert!(pipe.come.is_empty());
+}
+
+#[tokio::test]
+async fn a_renewal_is_made_though_there_is_no_room_for_other_calls() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    filled(&mut pipe).await;
+    let behind = pipe.send([look_ask(&held.lock_ref)])[0];
+    for _ in 0..3 {
+        pipe.made(renew_ask(&held.session)).await.unwrap();
+    }
+    let lock_refs = vec![held.lock_ref.clone()];
+    let renewed = pipe.made(Call::RenewLocks(RenewLocksRequest { lock_refs }));
+    assert!(matches!(renewed.await.unwrap(), Outcome::RenewLocks(_)));
+    assert!(!pipe.come.contains_key(&behind), "there is no room for it");
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_ends_and_makes_room() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    let hang = filled(&mut pipe).await;
+    let behind = pipe.send([look_ask(&held.lock_ref), look_ask(&held.lock_ref)]);
+    // One that was not begun, and an id that nobody knows.
+    pipe.give_up(vec![behind[1], u64::MAX]);
+    let given_up = outcome(pipe.answer(behind[1]).await.unwrap()).unwrap_err();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(given_up)),
+        (Code::Cancelled, "GIVEN_UP".to_owned())
+    );
+    assert!(pipe.come.is_empty());
+    pipe.give_up(hang[..900].to_vec());
+    for id in &hang[..900] {
+        let given_up = outcome(pipe.answer(*id).await.unwrap()).unwrap_err();
+        assert_eq!(given_up.code(), Code::Cancelled);
+    }
+    outcome(pipe.answer(behind[0]).await.unwrap()).unwrap();
+    // The others go on.
+    world.store.send_replace(Mode::Works);
+    for id in &hang[900..] {
+        let made = outcome(pipe.answer(*id).await.unwrap()).unwrap();
+        assert!(matches!(made, Outcome::CreateLockRef(_)));
+    }
+    assert!(pipe.come.is_empty());
+}
+
+#[tokio::test]
+async fn a_call_that_was_not_begun_in_time_is_not_done() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    let hang = filled(&mut pipe).await;
+    let given = Duration::from_millis(200);
+    let put = Call::CriticalPut(put_ask(&held.lock_ref, "late"));
+    let late = pipe.send_within([put], Some(given))[0];
+    // It was read before this one was.
+    pipe.made(renew_ask(&held.session)).await.unwrap();
+    sleep(given).await;
+    world.store.send_replace(Mode::Works);
+    let refused = outcome(pipe.answer(late).await.unwrap()).unwrap_err();
+    assert_eq!(
+        code_and_reason(Err::<(), _>(refused)),
+        (Code::Unavailable, "MESSAGE_LATE".to_owned())
+    );
+    for id in hang {
+        outcome(pipe.answer(id).await.unwrap()).unwrap();
+    }
+    let Ok(Outcome::Get(got)) = pipe.made(get_ask("a")).await else {
+        panic!("it was well made");
+    };
+    assert!(!got.exists);
+}
