@@ -37,6 +37,7 @@ use self::raced::{Unanswered, raced};
 use self::reach::Silent;
 use self::suspects::Suspects;
 use self::values::rows;
+pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
 use crate::options::{CassandraOptions, Majority};
@@ -62,9 +63,11 @@ pub enum Use {
     Cas,
     /// One that may be sent twice, since it takes effect once at most. Where a node does not answer, another one is asked as
     /// well.
-    RacedCas,
+    RacedCas(Order),
     /// A read that first settles the transactions that are in flight.
     SerialRead,
+    /// The same of what a transaction is in doubt about: it may come in floods, from wherever nodes hang.
+    SettlingRead,
     /// A read of what a majority has. May be sent twice.
     Read,
     /// A read of what any one replica has, be it old. May be sent twice.
@@ -114,8 +117,10 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
-    /// Room for transactions in flight. Those that are raced may come in floods; the others do not wait behind them.
+    /// Room for transactions in flight. Those that are raced may come in floods, and so may reads that settle what became of
+    /// them; the others do not wait behind these, nor these behind each other.
     raced_transactions: Window,
+    settling_reads: Window,
     transactions: Window,
 }
 
@@ -193,6 +198,7 @@ impl Driver {
             counted: Counted::default(),
             suspects: Arc::default(),
             raced_transactions: window(),
+            settling_reads: window(),
             transactions: window(),
         })
     }
@@ -230,8 +236,8 @@ impl Driver {
             }
         };
         match usage {
-            Use::Cas | Use::RacedCas => prepared.set_is_idempotent(false),
-            Use::SerialRead => {
+            Use::Cas | Use::RacedCas(_) => prepared.set_is_idempotent(false),
+            Use::SerialRead | Use::SettlingRead => {
                 prepared.set_is_idempotent(false);
                 prepared.set_consistency(match self.majority {
                     Majority::Everywhere => Consistency::Serial,
@@ -257,10 +263,11 @@ impl Driver {
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
         let answer = match statement.usage {
-            Use::Cas | Use::RacedCas | Use::SerialRead => {
-                let window = match statement.usage {
-                    Use::RacedCas => &self.raced_transactions,
-                    _ => &self.transactions,
+            Use::Cas | Use::RacedCas(_) | Use::SerialRead | Use::SettlingRead => {
+                let (window, order) = match statement.usage {
+                    Use::RacedCas(order) => (&self.raced_transactions, order),
+                    Use::SettlingRead => (&self.settling_reads, Order::First),
+                    _ => (&self.transactions, Order::First),
                 };
                 let was_raced = AtomicBool::new(false);
                 let transaction = Box::pin(async {
@@ -268,7 +275,7 @@ impl Driver {
                     self.coordinated(statement, values, &was_raced).await
                 });
                 let was_slow = || was_raced.load(Ordering::Relaxed);
-                return window.one(transaction, was_slow).await;
+                return window.one(order, transaction, was_slow).await;
             }
             Use::Read | Use::AnyRead => {
                 self.counted.one(statement.usage);
@@ -344,7 +351,7 @@ impl Driver {
         while let Some(first) = nodes.next() {
             let ask = |at| self.ask(at, &statement.prepared, values);
             let answered = match nodes.peek() {
-                Some(second) if statement.usage == Use::RacedCas => {
+                Some(second) if matches!(statement.usage, Use::RacedCas(_)) => {
                     let instead = || async {
                         let answered = ask(second).await;
                         if answered.is_ok() {

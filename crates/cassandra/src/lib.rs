@@ -5,12 +5,13 @@
 //! baseline. No CQL of theirs lives here.
 
 mod driver;
+mod fastest;
 mod fault;
 mod options;
 mod tls;
 mod value;
 
-pub use driver::{Driver, KnownNode, NextPage, Sent, Setting, Statement, TokenRange, Use};
+pub use driver::{Driver, KnownNode, NextPage, Order, Sent, Setting, Statement, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,

@@ -4,7 +4,7 @@
 //! them. A change that reached one node only may be spread by reads in parts: such a read is torn, and what is in
 //! flight is settled by a read at SERIAL. Only what is still torn after that is damaged.
 
-use fermata_cassandra::{Fault, Row, Value};
+use fermata_cassandra::{Fault, Order, Row, Value};
 
 use super::change::Change;
 use super::codec::{First, SEQ_BELOW, bigint};
@@ -171,7 +171,12 @@ impl<A: Asks> Rows<'_, A> {
         let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        let ask = Cql::Swap(self.id.table.clone(), shape);
+        // All calls of a key wait for its home; a home that serves writes down what it decided, and may have thousands of keys.
+        let order = match old.term() == new.term() {
+            true => Order::Later,
+            false => Order::First,
+        };
+        let ask = Cql::Swap(self.id.table.clone(), shape, order);
         applied(self.asks.ask(ask, &values).await?)
     }
 

@@ -3,7 +3,7 @@
 //! Names come from types that cannot carry CQL, and are quoted; values are always bound. Each change of a key is conditional
 //! on the version that it follows (I1).
 
-use fermata_cassandra::{Keyspace, Use};
+use fermata_cassandra::{Keyspace, Order, Use};
 
 use crate::lock::TableName;
 use crate::store::HAND_OVER_REQUEST_KEPT;
@@ -113,8 +113,8 @@ impl Shape {
 /// What is asked of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cql {
-    /// Compare-and-swap of a state.
-    Swap(TableName, Shape),
+    /// Compare-and-swap of a state, and which of them are sent first where not all can be at once.
+    Swap(TableName, Shape, Order),
     /// The row at seq 0 of a key, and what its rows share, as a majority has it.
     First(TableName),
     /// The same, after what is in flight was settled.
@@ -198,7 +198,7 @@ impl Cql {
     /// How it is executed.
     pub(super) fn usage(&self) -> Use {
         match self {
-            Cql::Swap(..) => Use::RacedCas,
+            Cql::Swap(_, _, order) => Use::RacedCas(*order),
             Cql::OpenSession
             | Cql::SwapSession
             | Cql::ForgetSession
@@ -207,7 +207,8 @@ impl Cql {
             | Cql::ForgetReplica
             | Cql::ForgetHalfReplica
             | Cql::NoteSchemaVersion => Use::Cas,
-            Cql::FirstSettled(_) | Cql::LoadSession => Use::SerialRead,
+            Cql::FirstSettled(_) => Use::SettlingRead,
+            Cql::LoadSession => Use::SerialRead,
             Cql::First(_)
             | Cql::EntryRows(_)
             | Cql::Keys(_)
@@ -264,7 +265,7 @@ impl Cql {
         let versions = single_table(keyspace, "schema_version");
         let shared = quoted(&SHARED_COLUMNS);
         match self {
-            Cql::Swap(table, shape) => swap(&lock_table(keyspace, table), *shape),
+            Cql::Swap(table, shape, _) => swap(&lock_table(keyspace, table), *shape),
             Cql::First(table) | Cql::FirstSettled(table) => format!(
                 "SELECT {shared}, \"ended\", \"skip\" FROM {} WHERE \"key\" = ? AND \"seq\" = ?",
                 lock_table(keyspace, table)
@@ -393,7 +394,7 @@ mod tests {
             let shape = Shape::holding(new, rows, ranges);
             let table = TableName::default_table();
             let keyspace = Keyspace::parse("k").unwrap();
-            let text = Cql::Swap(table, shape).text(&keyspace);
+            let text = Cql::Swap(table, shape, Order::First).text(&keyspace);
             let values = SHARED_COLUMNS.len() + 1 + usize::from(!new);
             let rows = shape.rows * (1 + ROW_COLUMNS.len());
             let marks = text.matches('?').count();
@@ -440,9 +441,9 @@ mod tests {
         for ask in [Cql::First(table()), Cql::EntryRows(table())] {
             assert_eq!(ask.usage(), Use::Read);
         }
-        for ask in [Cql::FirstSettled(table()), Cql::LoadSession] {
-            assert_eq!(ask.usage(), Use::SerialRead);
-        }
+        // Sessions do not wait behind keys in doubt.
+        assert_eq!(Cql::FirstSettled(table()).usage(), Use::SettlingRead);
+        assert_eq!(Cql::LoadSession.usage(), Use::SerialRead);
     }
 
     #[test]

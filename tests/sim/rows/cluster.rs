@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
 use fermata::store::cassandra::modelled::{Asks, Change, Cql};
-use fermata_cassandra::{Fault, Row, Value};
+use fermata_cassandra::{Fault, Order, Row, Value};
 
 use super::super::nodes::{Nodes, Query, Reach, ReadRepair, applied, of_raced};
 use super::chance::Chance;
@@ -82,7 +82,7 @@ impl Cluster {
         let change = Change::between(old, new).unwrap();
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        let _ = world.swap(&Cql::Swap(self.id.table.clone(), shape), &values, new);
+        let _ = world.swap(&Cql::Swap(self.id.table.clone(), shape, Order::First), &values, new);
     }
 }
 

@@ -24,9 +24,9 @@ pub(super) struct Counted {
 impl Counted {
     pub fn one(&self, usage: Use) {
         let counter = match usage {
-            Use::Read | Use::AnyRead | Use::SerialRead => &self.reads,
+            Use::Read | Use::AnyRead | Use::SerialRead | Use::SettlingRead => &self.reads,
             Use::Write => &self.writes,
-            Use::Cas | Use::RacedCas => &self.transactions,
+            Use::Cas | Use::RacedCas(_) => &self.transactions,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -2,12 +2,14 @@
 //! the nodes, where it would time out, be sent again and be in the way of heartbeats. As TCP does with a path that it does not
 //! know, the window halves when answers come late, and grows again with every few that do not.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use crate::fastest::Fastest;
 use crate::fault::Fault;
 
 /// What is not answered after this part of what a request may take is late (1 s as shipped), and takes no room any longer:
@@ -17,8 +19,6 @@ const LATE_PART: u32 = 6;
 const TIMES_THE_FASTEST: u32 = 4;
 /// … but not what any pause of a node makes slow.
 const LATE_AFTER_LEAST: Duration = Duration::from_millis(100);
-/// The fastest of so many is remembered, and of those since.
-const FASTEST_OF: usize = 1_024;
 /// How often it is said that transactions find no room.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 /// Nodes that do not keep up are never asked for less than this at once.
@@ -28,27 +28,91 @@ const MOST: usize = 65_536;
 /// One more is let go after so many answers.
 const GROWS_AFTER: usize = 4;
 
+/// So large a part of the room is for those that somebody waits for.
+const FOR_AWAITED_PART: usize = 8;
+
+/// Who goes first where there is no room for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Those that somebody waits for.
+    First,
+    /// Those that a caller seldom waits for.
+    Later,
+}
+
 #[derive(Debug)]
 pub(super) struct Window {
-    room: Semaphore,
-    size: Mutex<Size>,
+    inside: Mutex<Inside>,
     /// For how long there may be no room.
     within: Duration,
     said: Mutex<Option<Instant>>,
 }
 
+/// Who is in, and who waits for that.
+#[derive(Debug)]
+struct Inside {
+    size: Size,
+    in_flight: usize,
+    first: VecDeque<oneshot::Sender<()>>,
+    later: VecDeque<oneshot::Sender<()>>,
+}
+
+impl Inside {
+    fn has_room(&self, order: Order) -> bool {
+        let kept = match order {
+            Order::First => 0,
+            Order::Later => self.size.now / FOR_AWAITED_PART,
+        };
+        self.in_flight < self.size.now - kept
+    }
+
+    /// Admits whom there is room for.
+    fn admit(&mut self) {
+        loop {
+            let next = match () {
+                () if self.has_room(Order::First) && !self.first.is_empty() => {
+                    self.first.pop_front()
+                }
+                () if self.has_room(Order::Later) => self.later.pop_front(),
+                () => None,
+            };
+            let Some(next) = next else { return };
+            // Who waits no more takes no room.
+            self.in_flight += usize::from(next.send(()).is_ok());
+        }
+    }
+}
+
+/// One that waits for room.
+struct Waiter<'a> {
+    window: &'a Window,
+    admitted: oneshot::Receiver<()>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.admitted.close();
+        // It was admitted, and did not come.
+        if self.admitted.try_recv().is_ok() {
+            self.window.leave();
+        }
+    }
+}
+
 /// One of those in flight.
 struct Pass<'a> {
     window: &'a Window,
-    permit: Option<SemaphorePermit<'a>>,
 }
 
 impl Window {
     pub fn new(max: usize, within: Duration) -> Window {
-        let size = Size::new(max.min(MOST), within / LATE_PART);
         Window {
-            room: Semaphore::new(size.now),
-            size: Mutex::new(size),
+            inside: Mutex::new(Inside {
+                size: Size::new(max.min(MOST), within / LATE_PART),
+                in_flight: 0,
+                first: VecDeque::new(),
+                later: VecDeque::new(),
+            }),
             within,
             said: Mutex::default(),
         }
@@ -57,10 +121,11 @@ impl Window {
     /// Begins a transaction once there is room. `was_slow` is asked in the end, whether it took longer than it should have.
     pub async fn one<T>(
         &self,
+        order: Order,
         transaction: impl Future<Output = Result<T, Fault>>,
         was_slow: impl FnOnce() -> bool,
     ) -> Result<T, Fault> {
-        let pass = self.enter().await?;
+        let pass = self.enter(order).await?;
         let begun = Instant::now();
         tokio::pin!(transaction);
         match timeout(self.within / LATE_PART, &mut transaction).await {
@@ -79,26 +144,40 @@ impl Window {
         }
     }
 
-    async fn enter(&self) -> Result<Pass<'_>, Fault> {
-        let not_begun = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
-        let permit = timeout(self.within, self.room.acquire()).await;
-        let permit = permit.map_err(|_| {
-            self.say_full();
-            not_begun(&"too many transactions are in flight")
-        })?;
-        // Nobody closes it.
-        let permit = permit.map_err(|error| not_begun(&error))?;
-        Ok(Pass {
+    async fn enter(&self, order: Order) -> Result<Pass<'_>, Fault> {
+        let admitted = {
+            let mut inside = self.inside();
+            if inside.has_room(order) {
+                inside.in_flight += 1;
+                return Ok(Pass { window: self });
+            }
+            let (admit, admitted) = oneshot::channel();
+            match order {
+                Order::First => inside.first.push_back(admit),
+                Order::Later => inside.later.push_back(admit),
+            }
+            admitted
+        };
+        let mut waiter = Waiter {
             window: self,
-            permit: Some(permit),
-        })
+            admitted,
+        };
+        match timeout(self.within, &mut waiter.admitted).await {
+            Ok(Ok(())) => Ok(Pass { window: self }),
+            // Nobody gives it up but with the window.
+            Ok(Err(_)) | Err(_) => {
+                self.say_full();
+                let why = "too many transactions are in flight";
+                Err(Fault::NotStarted(why.to_owned()))
+            }
+        }
     }
 
     fn say_full(&self) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
             *said = Some(Instant::now());
-            let Size { now, most, .. } = *self.size();
+            let Size { now, most, .. } = self.inside().size;
             tracing::warn!(
                 in_flight = now,
                 most,
@@ -108,44 +187,43 @@ impl Window {
         }
     }
 
-    fn size(&self) -> MutexGuard<'_, Size> {
-        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+    /// One of those in flight has ended.
+    fn leave(&self) {
+        let mut inside = self.inside();
+        inside.in_flight -= 1;
+        inside.admit();
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pass<'_> {
     fn late(self) {
-        let Window { room, .. } = self.window;
-        let mut size = self.window.size();
-        size.late(room.available_permits());
-        // Room that nobody has is given up at once.
-        size.over -= room.forget_permits(size.over);
+        let mut inside = self.window.inside();
+        let in_flight = inside.in_flight;
+        inside.size.late(in_flight);
     }
 
     /// Without a result: late or not, it says nothing of how fast the nodes are.
     fn failed(self, after: Duration) {
-        let is_late = after > self.window.size().late_after();
+        let is_late = after > self.window.inside().size.late_after();
         if is_late {
             self.late();
         }
     }
 
     fn answered(self, after: Duration) {
-        let more = self.window.size().answered(after);
-        match more {
-            Some(more) => self.window.room.add_permits(more),
-            None => self.late(),
-        }
+        let mut inside = self.window.inside();
+        let in_flight = inside.in_flight;
+        inside.size.answered(after, in_flight);
     }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take()
-            && self.window.size().gives_up_one()
-        {
-            permit.forget();
-        }
+        self.window.leave();
     }
 }
 
@@ -156,36 +234,11 @@ struct Size {
     least: usize,
     most: usize,
     now: usize,
-    /// How many of those in flight give their room up when they end.
-    over: usize,
     /// Answers since it grew or shrank last.
     answers: usize,
     /// How many of those that were in flight when it shrank last have not ended: what comes of them says nothing new.
     in_flight_then: usize,
     fastest: Fastest,
-}
-
-/// How long the fastest answer took lately: none waited behind others less.
-#[derive(Debug, Default)]
-struct Fastest {
-    before: Option<Duration>,
-    now: Option<Duration>,
-    answers: usize,
-}
-
-impl Fastest {
-    fn note(&mut self, after: Duration) {
-        self.now = Some(self.now.map_or(after, |fastest| fastest.min(after)));
-        self.answers += 1;
-        if self.answers == FASTEST_OF {
-            self.answers = 0;
-            self.before = self.now.take();
-        }
-    }
-
-    fn so_far(&self) -> Option<Duration> {
-        self.before.into_iter().chain(self.now).min()
-    }
 }
 
 impl Size {
@@ -195,7 +248,6 @@ impl Size {
             least: LEAST.min(most),
             most,
             now: most,
-            over: 0,
             answers: 0,
             in_flight_then: 0,
             fastest: Fastest::default(),
@@ -208,45 +260,36 @@ impl Size {
         late.max(LATE_AFTER_LEAST).min(self.late_after)
     }
 
-    /// One was answered. The result is how much room there is more; `None` if it was late.
-    fn answered(&mut self, after: Duration) -> Option<usize> {
+    /// One of so many in flight was answered.
+    fn answered(&mut self, after: Duration, in_flight: usize) {
         self.fastest.note(after);
         if after > self.late_after() {
-            return None;
+            return self.late(in_flight);
         }
         self.in_flight_then = self.in_flight_then.saturating_sub(1);
         self.answers += 1;
-        if self.now == self.most || self.answers < GROWS_AFTER {
-            return Some(0);
+        if self.now < self.most && self.answers >= GROWS_AFTER {
+            self.answers = 0;
+            self.now += 1;
         }
-        self.answers = 0;
-        self.now += 1;
-        Some(usize::from(!self.gives_up_one()))
     }
 
-    /// The nodes did not keep up with one, while so much room was idle.
-    fn late(&mut self, idle: usize) {
+    /// The nodes did not keep up with one of so many in flight.
+    fn late(&mut self, in_flight: usize) {
         if self.in_flight_then > 0 {
             self.in_flight_then -= 1;
             return;
         }
-        let smaller = (self.now / 2).max(self.least);
-        self.in_flight_then = (self.now + self.over).saturating_sub(idle + 1);
-        self.over += self.now - smaller;
-        self.now = smaller;
+        self.in_flight_then = in_flight.saturating_sub(1);
+        self.now = (self.now / 2).max(self.least);
         self.answers = 0;
-    }
-
-    fn gives_up_one(&mut self) -> bool {
-        let gives_up = self.over > 0;
-        self.over -= usize::from(gives_up);
-        gives_up
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fastest::FASTEST_OF;
 
     const WITHIN: Duration = Duration::from_secs(6);
     const SOON: Duration = Duration::from_millis(5);
@@ -254,9 +297,15 @@ mod tests {
     async fn enter(window: &Window, many: usize) -> Vec<Pass<'_>> {
         let mut passes = Vec::new();
         for _ in 0..many {
-            passes.push(window.enter().await.unwrap());
+            passes.push(window.enter(Order::First).await.unwrap());
         }
         passes
+    }
+
+    /// For how many more there is room.
+    fn room(window: &Window) -> usize {
+        let inside = window.inside();
+        inside.size.now.saturating_sub(inside.in_flight)
     }
 
     #[tokio::test]
@@ -265,13 +314,13 @@ mod tests {
         for pass in enter(&window, 256).await {
             pass.late();
         }
-        assert_eq!(window.size().now, 128);
-        assert_eq!(window.room.available_permits(), 128);
+        assert_eq!(window.inside().size.now, 128);
+        assert_eq!(room(&window), 128);
         for (floods, left) in [(1, 64), (2, 32), (3, 32)] {
-            for pass in enter(&window, window.room.available_permits()).await {
+            for pass in enter(&window, room(&window)).await {
                 pass.late();
             }
-            assert_eq!(window.room.available_permits(), left, "after {floods} more");
+            assert_eq!(room(&window), left, "after {floods} more");
         }
     }
 
@@ -282,30 +331,26 @@ mod tests {
         passes.pop().unwrap().late();
         // 63 are in flight, 32 may be.
         for _ in 0..31 {
-            assert_eq!(window.room.available_permits(), 0);
+            assert_eq!(room(&window), 0);
             drop(passes.pop());
         }
-        assert_eq!(window.room.available_permits(), 0);
+        assert_eq!(room(&window), 0);
         drop(passes);
-        assert_eq!(window.room.available_permits(), 32);
+        assert_eq!(room(&window), 32);
         for _ in 0..32 * GROWS_AFTER {
-            window.enter().await.unwrap().answered(SOON);
+            window.enter(Order::First).await.unwrap().answered(SOON);
         }
-        assert_eq!(window.room.available_permits(), 64);
-        window.enter().await.unwrap().answered(SOON);
-        assert_eq!(
-            window.room.available_permits(),
-            64,
-            "no more than it may be"
-        );
+        assert_eq!(room(&window), 64);
+        window.enter(Order::First).await.unwrap().answered(SOON);
+        assert_eq!(room(&window), 64, "no more than it may be");
     }
 
     #[tokio::test]
     async fn a_small_window_stays_as_it_is() {
         let window = Window::new(3, WITHIN);
         for _ in 0..10 {
-            window.enter().await.unwrap().late();
-            assert_eq!(window.room.available_permits(), 3);
+            window.enter(Order::First).await.unwrap().late();
+            assert_eq!(room(&window), 3);
         }
     }
 
@@ -315,10 +360,12 @@ mod tests {
         for (usual, late) in [(5, 101), (60, 241), (400, 1_001)] {
             let mut size = Size::new(256, ms(1_000));
             for _ in 0..2 * FASTEST_OF {
-                assert_eq!(size.answered(ms(usual)), Some(0));
+                size.answered(ms(usual), 1);
             }
-            assert_eq!(size.answered(ms(late - 1)), Some(0), "{usual} ms");
-            assert_eq!(size.answered(ms(late)), None, "{usual} ms");
+            size.answered(ms(late - 1), 1);
+            assert_eq!(size.now, 256, "{usual} ms");
+            size.answered(ms(late), 1);
+            assert_eq!(size.now, 128, "{usual} ms");
         }
     }
 
@@ -330,28 +377,21 @@ mod tests {
                 tokio::time::sleep(after).await;
                 Ok(())
             };
-            window.one(answered, || false).await.unwrap();
+            window.one(Order::First, answered, || false).await.unwrap();
         }
-        assert_eq!(window.room.available_permits(), 128);
+        assert_eq!(room(&window), 128);
         // What failed at once says nothing of the nodes; what failed late says that they do not keep up.
         for (after, left) in [(SOON, 128), (Duration::from_millis(500), 64)] {
             let failed = async {
                 tokio::time::sleep(after).await;
                 Err::<(), _>(Fault::Unknown("refused".to_owned()))
             };
-            window.one(failed, || false).await.unwrap_err();
-            assert_eq!(window.room.available_permits(), left, "{after:?}");
+            window
+                .one(Order::First, failed, || false)
+                .await
+                .unwrap_err();
+            assert_eq!(room(&window), left, "{after:?}");
         }
-    }
-
-    #[test]
-    fn the_fastest_is_forgotten_when_the_nodes_are_farther_than_they_were() {
-        let mut fastest = Fastest::default();
-        fastest.note(SOON);
-        for _ in 0..2 * FASTEST_OF {
-            fastest.note(Duration::from_millis(200));
-        }
-        assert_eq!(fastest.so_far(), Some(Duration::from_millis(200)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -363,10 +403,10 @@ mod tests {
         };
         let began = tokio::time::Instant::now();
         let other = async {
-            let done = window.one(async { Ok(()) }, || false).await;
+            let done = window.one(Order::First, async { Ok(()) }, || false).await;
             (done, began.elapsed())
         };
-        let (hung, (other, after)) = tokio::join!(window.one(hangs, || false), other);
+        let (hung, (other, after)) = tokio::join!(window.one(Order::First, hangs, || false), other);
         assert_eq!(hung, Err(Fault::Unknown("late".to_owned())));
         assert_eq!(other, Ok(()));
         assert!(after < WITHIN / 3, "{after:?}");
@@ -375,8 +415,61 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_room_without_end() {
         let window = Window::new(1, WITHIN);
-        let _taken = window.enter().await.unwrap();
-        let refused = window.one(async { Ok(()) }, || false).await;
+        let _taken = window.enter(Order::First).await.unwrap();
+        let refused = window.one(Order::First, async { Ok(()) }, || false).await;
         assert!(matches!(refused, Err(Fault::NotStarted(_))), "{refused:?}");
+    }
+
+    /// In which order they are admitted where one leaves after the other, by their numbers.
+    async fn order_of(orders: &[Order]) -> Vec<usize> {
+        let window = Window::new(8, WITHIN);
+        let mut passes = enter(&window, 8).await;
+        let came = Mutex::new(Vec::new());
+        let waiters = orders.iter().enumerate().map(|(number, order)| {
+            let (window, came) = (&window, &came);
+            async move {
+                let pass = window.enter(*order).await.unwrap();
+                came.lock().unwrap().push(number);
+                pass
+            }
+        });
+        let leave = async {
+            while let Some(pass) = passes.pop() {
+                tokio::task::yield_now().await;
+                drop(pass);
+            }
+        };
+        tokio::join!(futures_util::future::join_all(waiters), leave);
+        came.into_inner().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_waited_for_goes_first_and_finds_room_that_others_do_not_take() {
+        let order = order_of(&[Order::Later, Order::Later, Order::First, Order::First]).await;
+        assert_eq!(order, [2, 3, 0, 1]);
+        let window = Window::new(64, WITHIN);
+        let mut passes = Vec::new();
+        for _ in 0..56 {
+            passes.push(window.enter(Order::Later).await.unwrap());
+        }
+        let one_more = timeout(WITHIN / 2, window.enter(Order::Later)).await;
+        assert!(
+            one_more.is_err(),
+            "it takes the room of those that are waited for"
+        );
+        passes.extend(enter(&window, 8).await);
+        assert_eq!(room(&window), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_admitted_and_does_not_come_takes_no_room() {
+        let window = Window::new(1, WITHIN);
+        let pass = enter(&window, 1).await;
+        let mut waiter = Box::pin(window.enter(Order::First));
+        assert!(futures_util::poll!(&mut waiter).is_pending());
+        drop(pass);
+        assert_eq!(room(&window), 0, "it was admitted");
+        drop(waiter);
+        assert_eq!(room(&window), 1);
     }
 }
