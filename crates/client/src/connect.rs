@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
-use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::answer::Acquired;
+use super::background::Background;
 use super::clock::{BootClock, Clock, Moment};
 use super::confirms::Confirms;
 use super::connections::{Connect, Connections, LongCallLimits, LongCallPermit, LongCallStream};
@@ -28,8 +28,6 @@ use super::retry::{Backoff, Verdict, judge};
 pub(super) const ZONE: &str = "fermata-zone";
 /// The largest answer taken. Values are at most 64 MiB by any configuration.
 pub(super) const ANSWER_BYTES_MAX: usize = 65 * 1024 * 1024;
-/// How many attempts of releases that nobody waits for are made at once.
-const BACKGROUND_MAX: usize = 64;
 /// The server is told this much less than what is left, so that its answer still comes in time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 
@@ -44,8 +42,7 @@ struct Shared {
     homes: Homes,
     keep_alives: KeepAlives,
     confirms: Confirms,
-    /// Room for releases that nobody waits for.
-    background: Semaphore,
+    background: Background,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
 }
@@ -138,18 +135,6 @@ impl Client {
         Client::checked(replicas, options, Arc::new(BootClock))
     }
 
-    /// A client over one connection that was made elsewhere. Waits and watches share it with all other calls, so they
-    /// may take [`ClientOptions::waits_per_connection`] of its streams in all.
-    pub fn from_channel(channel: Channel, options: ClientOptions) -> Client {
-        let options = ClientOptions {
-            wait_connections_max: 1,
-            ..options
-        };
-        let connect: Connect = Box::new(move || channel.clone());
-        let replicas = vec![("the channel".to_owned(), connect)];
-        Client::from_parts(replicas, options, Arc::new(BootClock))
-    }
-
     /// A client of several replicas with a clock of one's own. Each replica has a name for messages, and what makes a
     /// new connection to it, which connects when it is first used.
     pub fn from_connectors_and_clock<C>(
@@ -196,7 +181,7 @@ impl Client {
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),
                 confirms: Confirms::default(),
-                background: Semaphore::new(BACKGROUND_MAX),
+                background: Background::default(),
                 options,
                 clock,
             }),
@@ -440,12 +425,9 @@ impl Client {
             .await
     }
 
-    /// Makes one attempt of something that nobody waits for, once not too many others are made. A process that lets go of
-    /// thousands of locks at once does not stand in the way of those that it holds.
-    pub(super) async fn unhurried<T>(&self, attempt: impl Future<Output = T>) -> T {
-        // (Nobody closes it.)
-        let _room = self.shared.background.acquire().await.ok();
-        attempt.await
+    /// Room for releases that nobody waits for.
+    pub(super) fn background(&self) -> &Background {
+        &self.shared.background
     }
 
     /// Runs something that nobody waits for. Without a runtime it is left undone: TTLs see to it.

@@ -50,6 +50,7 @@
 
 mod admin;
 mod answer;
+mod background;
 mod calls;
 mod clock;
 mod confirms;
@@ -95,7 +96,7 @@ pub use fault::{FieldViolation, ServerError};
 pub use guard::{GuardState, LockGuard};
 pub use lost::{Lost, LostReason};
 pub use options::{ClientOptions, InvalidZone, Zone};
-pub use pipeline::{Answering, Call, Pipeline};
+pub use pipeline::{Answering, Call, CallRoom, Pipeline};
 pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
 pub use session::Session;

@@ -34,11 +34,12 @@ pub struct ClientOptions {
     pub wait_connections_max: usize,
     /// Whether the calls to a replica that end soon go over one stream (Pipeline), which costs both sides about half of what
     /// calls by themselves cost. True; false where a proxy cuts streams after a time, or is to spread the calls of one client
-    /// over the replicas. Where the stream is refused as unknown, calls go by themselves anyway.
+    /// over the replicas. Where the stream is refused, or nothing was ever answered on it when the first call times out, calls go
+    /// by themselves anyway; once a minute it is tried whether the stream is taken by now.
     pub pipeline: bool,
-    /// Where this client runs, as `peers.zone` of the replicas there says. A key that is used from one other zone only
-    /// moves there; a client that calls the home of a key itself would else say nothing of where it is. `None`: where the
-    /// replicas are that it calls.
+    /// Where this client runs, as `peers.zone` of the replicas there says. A key that nobody locks moves to the
+    /// zone that most of its calls come from; a client that calls the home of a key itself would else say nothing of where it
+    /// is. `None`: where the replicas are that it calls.
     pub zone: Option<Zone>,
 }
 

@@ -11,7 +11,6 @@ use super::fault::Fault;
 use super::lease::{LeaseEnd, LeaseWatch};
 use super::request::LockRequest;
 use super::retry::Backoff;
-use super::sent_write::SentWrite;
 
 /// How long an entry without a session lives at most that asked for no TTL of its own, by the servers' default.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
@@ -27,20 +26,25 @@ impl Client {
         let client = self.clone();
         let ttl = request.ttl.unwrap_or(TTL_DEFAULT);
         Client::in_background(async move {
-            let timeout = client.options().timeout;
+            let timeout = client.options().attempt_timeout;
             let (asked, request, session) = (&client, &request, &session);
             let create = || async move {
-                let sent = SentWrite::default();
-                let created = asked.create_raw(request, session, request_id, &sent, timeout);
-                asked.unhurried(created).await
+                let mut turn = asked.background().turn().await;
+                let create = asked.create_once(request, session, request_id, timeout);
+                let created = turn.attempt(create).await?;
+                Ok((turn, created))
             };
             let created = tokio::select! {
                 biased;
                 created = until_answered(create) => created,
                 () = client.expired(lease.clone(), ttl) => None,
             };
-            if let Some(created) = created {
-                client.release_in_background(created.lock_ref, created.ttl, lease);
+            if let Some((mut turn, created)) = created {
+                // In the same turn: an entry that this made, or found, holds up those behind it until it is released.
+                let release = client.release_once(&created.lock_ref, timeout);
+                if turn.attempt(release).await.is_err() {
+                    client.release_in_background(created.lock_ref, created.ttl, lease);
+                }
             }
         });
     }
@@ -55,12 +59,13 @@ impl Client {
     ) {
         let client = self.clone();
         Client::in_background(async move {
-            let timeout = client.options().timeout;
+            let timeout = client.options().attempt_timeout;
             let (asked, lock_ref) = (&client, &lock_ref);
+            // One attempt a turn: nobody else waits for the pauses between them.
             let release = || async move {
-                let sent = SentWrite::default();
-                let released = asked.release_raw(lock_ref, None, &sent, || 0, timeout);
-                asked.unhurried(released).await
+                let mut turn = asked.background().turn().await;
+                let release = asked.release_once(lock_ref, timeout);
+                turn.attempt(release).await
             };
             tokio::select! {
                 biased;

@@ -219,11 +219,12 @@ impl Renewals {
         let renewal = link.renew(&self.session, Instant::now() + attempt_max);
         let renewal = renewal.await?;
         self.heard_on = Some(renewal.stream);
-        self.on_stream.send_replace(true);
         let valid_for = from_wire(renewal.answer.valid_for);
         if renewal.answer.reason != 0 || valid_for.is_zero() {
             return Ok(None);
         }
+        // Who can say nothing of the lease has not told its keeper either whose stream this is.
+        self.on_stream.send_replace(true);
         Ok(Some(Validity::promised(sent, valid_for)))
     }
 }

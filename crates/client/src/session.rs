@@ -52,7 +52,7 @@ impl Drop for Shared {
 
 impl Client {
     /// Opens a session and keeps it alive. With a disconnect_grace it returns once the server knows the stream whose end
-    /// begins it.
+    /// begins it. One that has ended by then, as where answers take longer than its grace, is an error.
     pub async fn open_session(&self, request: SessionRequest) -> Result<Session, SessionError> {
         let opened = self.open_session_raw(&request).await?;
         let lease = Lease::start(self, opened);
@@ -64,7 +64,10 @@ impl Client {
             }),
         };
         session.shared.lease.attached().await;
-        Ok(session)
+        match session.shared.lease.state() {
+            LeaseState::Live(_) => Ok(session),
+            LeaseState::Ended(lost) => Err(SessionError::Ended(lost)),
+        }
     }
 }
 

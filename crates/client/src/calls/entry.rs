@@ -43,35 +43,28 @@ impl Client {
         sent: &SentWrite,
         total: Duration,
     ) -> Result<Created, Status> {
-        let message = proto::CreateLockRefRequest {
-            key: request.key.clone(),
-            table: request.table.clone(),
-            request_id: request_id.to_string(),
-            session: session.to_owned(),
-            // A session has a TTL of its own; both together are refused.
-            ttl: request.ttl.filter(|_| session.is_empty()).and_then(to_wire),
-            owner: request.owner.clone(),
-            read_value: request.read_value,
-            mode: proto::LockMode::Exclusive.into(),
-        };
+        let message = create_message(request, session, request_id);
         let key = key_in(&request.table, &request.key);
         let answer = self
             .repeat(Some(&key), total, |attempt| {
                 sent.attempt(attempt.call(message.clone()))
             })
             .await?;
-        let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
-        let message = answer.message;
-        let status = status(message.state, message.position, message.fencing_token)?;
-        let read = request.read_value;
-        Ok(Created {
-            status,
-            lock_ref: message.lock_ref,
-            session: message.session,
-            ttl: from_wire(message.ttl),
-            promise,
-            value: GrantedValue::of(status, read, message.value, message.exists),
-        })
+        created(answer, request.read_value)
+    }
+
+    /// The same in one attempt.
+    pub(crate) async fn create_once(
+        &self,
+        request: &LockRequest,
+        session: &str,
+        request_id: Uuid,
+        timeout: Duration,
+    ) -> Result<Created, Status> {
+        let message = create_message(request, session, request_id);
+        let key = key_in(&request.table, &request.key);
+        let answer = self.once_on(Some(&key), None, timeout, |attempt| attempt.call(message));
+        created(answer.await?, request.read_value)
     }
 
     /// Asks whether a lockRef holds its key, and with `read_value` for the value if it does; with `wait`, lets the server wait
@@ -186,6 +179,60 @@ impl Client {
             .await?;
         Ok(answer.message.already_released)
     }
+
+    /// The same without a value, in one attempt.
+    pub(crate) async fn release_once(
+        &self,
+        lock_ref: &str,
+        timeout: Duration,
+    ) -> Result<bool, Status> {
+        let message = proto::ReleaseLockRequest {
+            lock_ref: lock_ref.to_owned(),
+            put: None,
+            call_no: 0,
+        };
+        let answer = self
+            .once_on(Some(key_of(lock_ref)), None, timeout, |attempt| {
+                attempt.call(message)
+            })
+            .await?;
+        Ok(answer.message.already_released)
+    }
+}
+
+fn create_message(
+    request: &LockRequest,
+    session: &str,
+    request_id: Uuid,
+) -> proto::CreateLockRefRequest {
+    proto::CreateLockRefRequest {
+        key: request.key.clone(),
+        table: request.table.clone(),
+        request_id: request_id.to_string(),
+        session: session.to_owned(),
+        // A session has a TTL of its own; both together are refused.
+        ttl: request.ttl.filter(|_| session.is_empty()).and_then(to_wire),
+        owner: request.owner.clone(),
+        read_value: request.read_value,
+        mode: proto::LockMode::Exclusive.into(),
+    }
+}
+
+fn created(
+    answer: Answer<proto::CreateLockRefResponse>,
+    read_value: bool,
+) -> Result<Created, Status> {
+    let promise = promise(&answer, answer.message.valid_for, answer.message.durable);
+    let message = answer.message;
+    let status = status(message.state, message.position, message.fencing_token)?;
+    Ok(Created {
+        status,
+        lock_ref: message.lock_ref,
+        session: message.session,
+        ttl: from_wire(message.ttl),
+        promise,
+        value: GrantedValue::of(status, read_value, message.value, message.exists),
+    })
 }
 
 fn acquired(

@@ -17,6 +17,9 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
     /// Whether its answer may carry a value.
     fn reads(&self) -> bool;
 
+    /// Which room on the stream it takes.
+    fn room(&self) -> CallRoom;
+
     /// As it stands in a frame.
     fn in_frame(self) -> pipeline_call::Call;
 
@@ -30,17 +33,33 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
     ) -> Answering<Self::Answer>;
 }
 
+/// Which room on the stream a call takes, and what it does where there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallRoom {
+    /// That of all calls; it waits for it.
+    Any,
+    /// The same; it goes by itself where there is none, since it keeps a lock alive.
+    AnyAtOnce,
+    /// That which a server keeps for renewals; it goes by itself where there is none.
+    Renewals,
+}
+
 /// A call by itself, on its way.
 pub type Answering<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 macro_rules! calls {
-    ($($ask:ident -> $answer:ident: $name:ident, $method:ident, $reads:expr;)*) => {$(
+    ($($ask:ident -> $answer:ident: $name:ident, $method:ident, $reads:expr, $room:expr;)*) => {$(
         impl Call for proto::$ask {
             type Answer = proto::$answer;
 
             fn reads(&self) -> bool {
                 let reads: fn(&Self) -> bool = $reads;
                 reads(self)
+            }
+
+            fn room(&self) -> CallRoom {
+                let room: fn(&Self) -> CallRoom = $room;
+                room(self)
             }
 
             fn in_frame(self) -> pipeline_call::Call {
@@ -65,15 +84,17 @@ macro_rules! calls {
 }
 
 calls! {
-    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref, |ask| ask.read_value;
-    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock, |ask| ask.read_value;
-    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| false;
-    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false;
-    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| true;
-    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false;
-    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false;
-    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| false;
-    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| false;
-    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false;
-    GetRequest -> GetResponse: Get, get, |_| true;
+    CreateLockRefRequest -> CreateLockRefResponse: CreateLockRef, create_lock_ref, |ask| ask.read_value, |_| CallRoom::Any;
+    AcquireLockRequest -> AcquireLockResponse: AcquireLock, acquire_lock, |ask| ask.read_value, |ask| {
+        if ask.wait.is_none() { CallRoom::AnyAtOnce } else { CallRoom::Any }
+    };
+    RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| false, |_| CallRoom::Renewals;
+    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false, |_| CallRoom::Any;
+    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| true, |_| CallRoom::Any;
+    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false, |_| CallRoom::Any;
+    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false, |_| CallRoom::Any;
+    OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| false, |_| CallRoom::Any;
+    RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| false, |_| CallRoom::Renewals;
+    CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false, |_| CallRoom::Any;
+    GetRequest -> GetResponse: Get, get, |_| true, |_| CallRoom::Any;
 }

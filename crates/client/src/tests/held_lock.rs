@@ -7,7 +7,8 @@ use tonic::{Code, Status};
 use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::{
-    CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionRequest,
+    CriticalError, GuardState, LockGuard, LostReason, ReleaseError, Session, SessionError,
+    SessionRequest,
 };
 
 const GRACE: Duration = Duration::from_millis(500);
@@ -245,6 +246,36 @@ async fn with_a_disconnect_grace_a_session_is_open_once_a_server_has_heard_of_it
     let session = world.client.open_session(request).await.unwrap();
     assert!(session.valid_until().is_some());
     assert_eq!(begun.elapsed(), session.ttl() / 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_which_nothing_can_be_said_yet_is_not_open() {
+    let world = World::new();
+    world.fake.state().says_nothing = true;
+    let client = world.client.clone();
+    let opening = tokio::spawn(async move {
+        let request = SessionRequest::new().disconnect_grace(GRACE);
+        client.open_session(request).await
+    });
+    tokio::time::sleep(secs(2)).await;
+    assert!(!opening.is_finished());
+    world.fake.state().says_nothing = false;
+    tokio::time::sleep(GRACE).await;
+    assert!(opening.is_finished());
+    let session = opening.await.unwrap().unwrap();
+    assert!(session.valid_until().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_has_ended_when_its_first_answer_comes_is_none() {
+    let world = World::new();
+    world.fake.next("open_session", Act::Late(2 * GRACE));
+    let request = SessionRequest::new().disconnect_grace(GRACE);
+    let opened = world.client.open_session(request).await;
+    let Err(SessionError::Ended(lost)) = opened else {
+        panic!("{opened:?}");
+    };
+    assert_eq!(lost.reason, LostReason::ValidityEnded);
 }
 
 #[tokio::test(start_paused = true)]

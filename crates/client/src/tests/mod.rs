@@ -1,9 +1,11 @@
 //! The client against a server that misbehaves as the test says, in one process and on a paused clock.
 
 mod fake;
+mod given_back;
 mod held_lock;
 mod homes;
 mod made_again;
+mod not_taken;
 mod pipeline;
 mod repeats;
 mod volatile;

@@ -29,23 +29,6 @@ async fn a_create_whose_answer_was_lost_takes_no_second_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn not_all_entries_that_are_let_go_at_once_are_released_at_once() {
-    let world = World::new();
-    let mut entries = Vec::new();
-    for _ in 0..200 {
-        entries.push(world.client.enqueue("k").await.unwrap());
-    }
-    world.fake.always("release", Act::Late(secs(1)));
-    drop(entries);
-    tokio::time::sleep(secs(1) / 2).await;
-    assert_eq!(world.fake.count("release"), 64);
-    while !world.fake.state().queue.is_empty() {
-        tokio::time::sleep(secs(1)).await;
-    }
-    assert_eq!(world.fake.count("release"), 200);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_create_that_hangs_is_asked_again() {
     let world = World::new();
     world.fake.next("create", Act::Hang);

@@ -3,7 +3,6 @@
 mod pipeline;
 mod state;
 
-use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -77,6 +76,12 @@ impl Fake {
         self.state().always.insert(method, act);
     }
 
+    /// The same of all later calls of a method about one lockRef.
+    pub fn always_about(&self, method: &'static str, lock_ref: &str, act: Act) {
+        let about = (method, bare(lock_ref).to_owned());
+        self.state().always_about.insert(about, act);
+    }
+
     /// How often a method was called.
     pub fn count(&self, method: &str) -> usize {
         let named = |call: &&String| call.split(' ').next() == Some(method);
@@ -135,7 +140,11 @@ impl Fake {
             let mut state = self.state();
             state.calls.push(format!("{method} {call}"));
             let next = state.acts.get_mut(method).and_then(VecDeque::pop_front);
-            next.or_else(|| state.always.get(method).cloned())
+            let about = call.split(['@', ' ']).next().unwrap_or_default();
+            let about = (method, about.to_owned());
+            let of_it = || state.always_about.get(&about).cloned();
+            next.or_else(of_it)
+                .or_else(|| state.always.get(method).cloned())
         };
         match act {
             Some(Act::Refuse(status)) => return Err(status),
@@ -543,37 +552,7 @@ impl LockService for Fake {
         request: Request<Streaming<PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
         self.act("pipeline", String::new(), |_| Ok(())).await?;
-        let (sender, answers) = tokio::sync::mpsc::channel(1_024);
-        let (metadata, _, mut frames) = request.into_parts();
-        let fake = self.clone();
-        self.state().pipelines_open += 1;
-        tokio::spawn(async move {
-            let mut tasks = BTreeMap::new();
-            while let Ok(Some(frame)) = frames.message().await {
-                for call in frame.calls {
-                    let (fake, sender) = (fake.clone(), sender.clone());
-                    let (metadata, call_id) = (metadata.clone(), call.call_id);
-                    let task = tokio::spawn(async move {
-                        let answer = pipeline::answer(&fake, metadata, call).await;
-                        let answers = vec![answer];
-                        let _ = sender.send(Ok(PipelineResponse { answers })).await;
-                    });
-                    tasks.insert(call_id, task);
-                }
-                for call_id in frame.given_up {
-                    let task = tasks.remove(&call_id).unwrap();
-                    if task.is_finished() || fake.state().ignores_given_up {
-                        continue;
-                    }
-                    task.abort();
-                    fake.state().calls.push("given_up".to_owned());
-                    let answers = vec![pipeline::given_up(call_id)];
-                    let _ = sender.send(Ok(PipelineResponse { answers })).await;
-                }
-            }
-            fake.state().pipelines_open -= 1;
-        });
-        let answers = tokio_stream::wrappers::ReceiverStream::new(answers);
+        let answers = pipeline::answers(self, request);
         let breaks = Arc::clone(&self.pipeline_breaks);
         let answers = answers.take_until(async move { breaks.notified().await });
         Ok(Response::new(Box::pin(answers)))

@@ -1,17 +1,94 @@
-//! A call in a frame, served as the call of its name.
+//! A Pipeline, as strict as that of a server; and a call in a frame, served as the call of its name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fermata_proto::lock_service_server::LockService;
 use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::*;
+use prost::Message as _;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
-use tonic::{Extensions, Request, Response, Status};
+use tonic::{Code, Extensions, Request, Response, Status, Streaming};
 use tonic_types::StatusExt;
 
-use super::Fake;
+use super::{Fake, refusal};
+
+/// With more calls than that a server reads no frame, nor what is given up.
+const CALLS_MAX: usize = 1_024;
+const FRAME_CALLS_MAX: usize = 256;
+/// No frame is larger than the smallest message that a server can be told to take.
+const FRAME_BYTES_MAX: usize = 16 * 1024;
+
+/// Serves the calls of a stream.
+pub fn answers(
+    fake: &Fake,
+    request: Request<Streaming<PipelineRequest>>,
+) -> ReceiverStream<Result<PipelineResponse, Status>> {
+    let (sender, answers) = mpsc::channel(1);
+    let (metadata, _, mut frames) = request.into_parts();
+    let fake = fake.clone();
+    fake.state().pipelines_open += 1;
+    tokio::spawn(async move {
+        let mut tasks = BTreeMap::new();
+        let (there, mut room) = watch::channel(0_usize);
+        let there = Arc::new(there);
+        loop {
+            room.wait_for(|there| *there <= CALLS_MAX).await.unwrap();
+            let Ok(Some(frame)) = frames.message().await else {
+                break;
+            };
+            let is_too_large = frame.calls.len() > FRAME_CALLS_MAX
+                || frame.given_up.len() > CALLS_MAX
+                || frame.encoded_len() > FRAME_BYTES_MAX;
+            if is_too_large {
+                let refused = refusal(Code::InvalidArgument, "TOO_LARGE", "too large a frame");
+                let _ = sender.send(Err(refused)).await;
+                break;
+            }
+            if fake.state().swallows_frames {
+                continue;
+            }
+            there.send_modify(|there| *there += frame.calls.len());
+            note(&fake, frame.calls.len(), *there.borrow());
+            for call in frame.calls {
+                let (fake, sender) = (fake.clone(), sender.clone());
+                let there = Arc::clone(&there);
+                let (metadata, call_id) = (metadata.clone(), call.call_id);
+                let task = tokio::spawn(async move {
+                    let answers = vec![answer(&fake, metadata, call).await];
+                    let _ = sender.send(Ok(PipelineResponse { answers })).await;
+                    there.send_modify(|there| *there -= 1);
+                });
+                tasks.insert(call_id, task);
+            }
+            for call_id in frame.given_up {
+                let task = tasks.remove(&call_id).unwrap();
+                if task.is_finished() || fake.state().ignores_given_up {
+                    continue;
+                }
+                task.abort();
+                fake.state().calls.push("given_up".to_owned());
+                let answers = vec![given_up(call_id)];
+                let _ = sender.send(Ok(PipelineResponse { answers })).await;
+                there.send_modify(|there| *there -= 1);
+            }
+        }
+        fake.state().pipelines_open -= 1;
+    });
+    ReceiverStream::new(answers)
+}
+
+fn note(fake: &Fake, came: usize, there: usize) {
+    let mut state = fake.state();
+    state.in_frames += came;
+    state.in_pipeline_max = state.in_pipeline_max.max(there);
+}
 
 /// `metadata` are those of the stream.
-pub async fn answer(fake: &Fake, metadata: MetadataMap, call: PipelineCall) -> PipelineAnswer {
+async fn answer(fake: &Fake, metadata: MetadataMap, call: PipelineCall) -> PipelineAnswer {
     let served = match call.call.unwrap() {
         Call::CreateLockRef(ask) => {
             served(
@@ -80,9 +157,9 @@ pub async fn answer(fake: &Fake, metadata: MetadataMap, call: PipelineCall) -> P
 }
 
 /// The answer to a call that was given up.
-pub fn given_up(call_id: u64) -> PipelineAnswer {
+fn given_up(call_id: u64) -> PipelineAnswer {
     let error = LockError {
-        code: tonic::Code::Cancelled.into(),
+        code: Code::Cancelled.into(),
         ..LockError::default()
     };
     PipelineAnswer {

@@ -14,6 +14,8 @@ pub struct State {
     pub acts: BTreeMap<&'static str, VecDeque<Act>>,
     /// What happens to all later calls of a method.
     pub always: BTreeMap<&'static str, Act>,
+    /// What happens to all later calls of a method about one lockRef.
+    pub always_about: BTreeMap<(&'static str, String), Act>,
     /// The zone that the last create came from, as its client says.
     pub zone: Option<String>,
     /// The calls, as they came in.
@@ -36,6 +38,12 @@ pub struct State {
     pub streams_open: usize,
     /// The Pipelines that are open now.
     pub pipelines_open: usize,
+    /// How many calls came in frames.
+    pub in_frames: usize,
+    /// The most calls that were read of one Pipeline and not answered.
+    pub in_pipeline_max: usize,
+    /// Pipelines are taken, and nothing that comes on them is passed on.
+    pub swallows_frames: bool,
     /// Calls of Pipelines that were given up are not answered.
     pub ignores_given_up: bool,
     /// Of the sessions, as they asked for it.

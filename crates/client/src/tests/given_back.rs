@@ -1,0 +1,104 @@
+//! What is given back in the background, by many at once.
+
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::fake::Act;
+use super::{World, secs};
+use crate::QueueEntry;
+
+async fn entries(world: &World, number: usize) -> Vec<QueueEntry> {
+    let mut entries = Vec::new();
+    for _ in 0..number {
+        entries.push(world.client.enqueue("k").await.unwrap());
+    }
+    entries
+}
+
+#[tokio::test(start_paused = true)]
+async fn not_all_entries_that_are_let_go_at_once_are_released_at_once() {
+    let world = World::new();
+    let entries = entries(&world, 200).await;
+    world.fake.always("release", Act::Late(secs(1) / 10));
+    drop(entries);
+    tokio::time::sleep(secs(1) / 20).await;
+    assert_eq!(world.fake.count("release"), 64);
+    while !world.fake.state().queue.is_empty() {
+        tokio::time::sleep(secs(1)).await;
+    }
+    assert_eq!(world.fake.count("release"), 200);
+}
+
+/// How long it takes until one entry is released that is let go of after so many others, of which nobody hears.
+async fn released_behind(number: usize, act: Act) -> Duration {
+    let world = World::new();
+    let mut entries = entries(&world, number + 1).await;
+    for entry in &entries[..number] {
+        world
+            .fake
+            .always_about("release", entry.lock_ref(), act.clone());
+    }
+    let last = entries.pop().unwrap();
+    let released = format!("release {} call_no=0", last.lock_ref());
+    drop(entries);
+    tokio::task::yield_now().await;
+    drop(last);
+    let start = tokio::time::Instant::now();
+    while !world.fake.state().calls.contains(&released) {
+        tokio::time::sleep(secs(1) / 100).await;
+    }
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_hang_hold_up_no_other() {
+    let took = released_behind(300, Act::Hang).await;
+    assert!(took <= secs(1), "{took:?}");
+    // Also where more hang than may go on side by side.
+    let took = released_behind(640, Act::Hang).await;
+    assert!(took <= secs(3), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_are_to_be_repeated_hold_up_no_other() {
+    let away = Act::Refuse(Status::unavailable("away"));
+    let took = released_behind(300, away).await;
+    assert!(took <= secs(1) / 5, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_hang_leave_room_for_other_calls() {
+    let world = World::new();
+    let entries = entries(&world, 2_000).await;
+    world.fake.always("release", Act::Hang);
+    drop(entries);
+    tokio::time::sleep(secs(39) / 10).await;
+    // 64 that were begun just now, and those that go on.
+    let open = world.fake.count("release") - world.fake.count("given_up");
+    assert!((256..=320).contains(&open), "{open}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_create_gives_back_is_released_before_further_ones_are_looked_for() {
+    let world = World::new();
+    world.fake.always("create", Act::Late(secs(1) / 10));
+    let mut creating = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let client = world.client.clone();
+        creating.spawn(async move { client.enqueue("k").await.map(drop) });
+    }
+    tokio::time::sleep(secs(1) / 20).await;
+    assert_eq!(world.fake.state().queue.len(), 200);
+    world.fake.state().calls.clear();
+    creating.abort_all();
+    while creating.join_next().await.is_some() {}
+    while !world.fake.state().queue.is_empty() {
+        tokio::time::sleep(secs(1) / 10).await;
+    }
+    let calls = world.fake.state().calls.clone();
+    let release = calls.iter().position(|call| call.starts_with("release"));
+    let before = calls[..release.unwrap()].iter();
+    let creates = before.filter(|call| call.starts_with("create")).count();
+    assert_eq!(creates, 64);
+}
