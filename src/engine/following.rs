@@ -1,6 +1,6 @@
-//! A key that is used from another zone only moves there, while nobody locks it or waits for it (H8). While several zones
-//! want it, it stays: one queue, one order. So it does where it had to be fetched from there: calls come here that cannot be
-//! made there.
+//! A key that is used from another zone more than from all others moves there, while nobody locks it or waits for it (H8). Where
+//! no zone has most of the calls it stays: one queue, one order. So it does for a second after it moved, and where it had to be fetched
+//! from there: calls come here that cannot be made there.
 
 use std::sync::Arc;
 
@@ -27,11 +27,13 @@ impl Engine {
             address: replica.row.address.clone(),
             term: state.term(),
         });
-        if zone.is_empty() || replica.zone.is_empty() {
+        let term = home.as_ref().map(|home| home.term);
+        let Some(term) = term.filter(|_| !zone.is_empty() && !replica.zone.is_empty()) else {
             return home;
-        }
-        slot.users.note(zone, &replica.zone);
-        let wanted = slot.users.wanted_in(replica.clock.boot());
+        };
+        let now = replica.clock.boot();
+        slot.users.note(zone, &replica.zone, term, now);
+        let wanted = slot.users.wanted_in(now);
         if wanted.is_none() || !slot.machine.serves_nobody() {
             return home;
         }

@@ -104,14 +104,22 @@ async fn an_idle_key_moves_to_the_one_zone_that_uses_it() {
     let service = Service::in_zones(&["east", "west"]).await;
     let (a, b) = (service.engine(0), service.engine(1));
     let held = create(a, call("k", 20_000)).await.lock_ref;
+    // Not in the first second after it came here.
+    a.served_here(&key("k"), "east");
+    let came = std::time::Instant::now();
+    until("a second has passed", || async {
+        came.elapsed() > Duration::from_secs(1)
+    })
+    .await;
     for _ in 0..100 {
         a.served_here(&key("k"), "west");
     }
-    // Not while somebody holds it.
+    // Nor while somebody holds it.
     write(a, &held, "in the east").await.unwrap();
     assert!(a.served_here(&key("k"), "").is_some());
     a.release(&held, None, 0).await.unwrap();
-    for zone in ["east", "west"].into_iter().cycle().take(100) {
+    let turns = ["east", "west"].into_iter().cycle().take(100);
+    for zone in ["east"; 16].into_iter().chain(turns) {
         a.served_here(&key("k"), zone);
     }
     // Nor while two zones want it, or one that has no replica.
@@ -123,10 +131,8 @@ async fn an_idle_key_moves_to_the_one_zone_that_uses_it() {
     let held = create(a, call("k", 20_000)).await.lock_ref;
     a.release(&held, None, 0).await.unwrap();
     assert!(a.served_here(&key("k"), "").is_some());
-    for _ in 0..16 {
-        a.served_here(&key("k"), "west");
-    }
     until("the key is in the west", || async {
+        a.served_here(&key("k"), "west");
         b.served_here(&key("k"), "").is_some()
     })
     .await;
