@@ -21,8 +21,9 @@ JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
 READY_WITHIN_S = 120
 STOPPED_WITHIN_S = 30
 SECRET = "of the replicas of a benchmark alone\n"
-# A table whose locks are committed before they are answered.
+# A table whose locks are committed before they are answered, and one whose are not, where that is not the default.
 WRITE_THROUGH = "through"
+WRITE_BACK = "back"
 
 
 class Loopback:
@@ -305,4 +306,5 @@ class FermataEmbedded(Servers):
 
     def begin(self, number):
         data = self.folder / str(number)
-        self.spawn(number, [FERMATA, "serve", "--listen", self.addresses()[0], "--data-dir", data])
+        commit = {f"FERMATA_CFG_TABLES__{WRITE_BACK}__COMMIT": "write-back"}
+        self.spawn(number, [FERMATA, "serve", "--listen", self.addresses()[0], "--data-dir", data], **commit)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum as _;
 use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
+use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::server::{Server, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -48,6 +48,7 @@ async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
         zone: String::new(),
         address: address.to_owned(),
         peer_address: String::new(),
+        packing: Packing::default(),
         replica_ttl: REPLICA_TTL,
     })
     .await
