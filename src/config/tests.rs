@@ -220,6 +220,35 @@ fn the_default_table_is_always_there() {
 }
 
 #[test]
+fn a_table_is_committed_as_it_says_else_as_is_said_for_all_else_as_suits_the_store() {
+    let embedded: &[(&str, &str)] = &[];
+    let cassandra: &[(&str, &str)] = &[
+        ("FERMATA_CFG_STORE__KIND", "cassandra"),
+        ("FERMATA_CFG_STORE__CASSANDRA__CONTACT_POINTS", "a"),
+    ];
+    let (through, back) = ("commit = 'write-through'", "commit = 'write-back'");
+    let (before, later) = (Commit::WriteThrough, Commit::WriteBack);
+    for (store, of_all, of_orders, commit, write_back) in [
+        (embedded, "", "", before, vec![]),
+        (embedded, back, "", later, vec!["default", "orders"]),
+        (embedded, back, through, later, vec!["default"]),
+        (embedded, "", back, before, vec!["orders"]),
+        (cassandra, "", "", later, vec!["default", "orders"]),
+        (cassandra, through, "", before, vec![]),
+        (cassandra, through, back, before, vec!["orders"]),
+        (cassandra, "", through, later, vec!["default"]),
+    ] {
+        let text = format!("{of_all}\n[tables.orders]\n{of_orders}");
+        let (_file, sources) = with_file(environment(store), &text);
+        let config = Config::load(&sources).unwrap();
+        assert_eq!(config.commit(), commit, "{store:?} {text}");
+        let tables = config.write_back();
+        let names: Vec<&str> = tables.iter().map(TableName::as_str).collect();
+        assert_eq!(names, write_back, "{store:?} {text}");
+    }
+}
+
+#[test]
 fn what_is_printed_can_be_fed_back() {
     let (_file, sources) = with_file(
         environment(&[("FERMATA_CFG_LISTEN", "127.0.0.1:1,[::1]:2")]),

@@ -1,4 +1,4 @@
-//! Documents name what exists: links lead somewhere, and the settings are those that there are.
+//! Documents name what exists: links lead somewhere, and the settings are those that there are. Their tables can be read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,6 +69,47 @@ fn each_rule_is_named_in_the_files_that_are_said_to_keep_it() {
         let silent = paths.find(|path| !is_named(path));
         assert_eq!(silent, None, "in the row of {name}, and does not name it");
     }
+}
+
+/// What needs more does not belong in a table.
+const CELL_CHARS_MAX: usize = 700;
+
+#[test]
+fn no_cell_of_a_table_is_too_long_to_be_read() {
+    let mut long = Vec::new();
+    for path in files::ending(".md") {
+        for cell in long_cells(&files::text(&path)) {
+            long.push(format!("{path}: {cell} …"));
+        }
+    }
+    assert!(long.is_empty(), "say these beside the table: {long:#?}");
+}
+
+#[test]
+fn a_cell_that_is_too_long_is_found() {
+    let row = |chars: usize| format!("| a | {} |\n", "ü".repeat(chars));
+    assert_eq!(long_cells(&row(CELL_CHARS_MAX)), [""; 0]);
+    let long = row(CELL_CHARS_MAX + 1);
+    assert_eq!(long_cells(&long).len(), 1);
+    let escaped = long.replacen("üü", r"ü\|", 1);
+    assert_eq!(long_cells(&escaped).len(), 1);
+    for other in [format!("```text\n{long}```\n"), long.replace('|', "")] {
+        assert_eq!(long_cells(&other), [""; 0]);
+    }
+}
+
+/// How the cells of tables begin that have too many characters, outside of code.
+fn long_cells(text: &str) -> Vec<String> {
+    let text = text.replace(r"\|", "  ");
+    let prose = text.split("```").step_by(2);
+    let rows = prose
+        .flat_map(str::lines)
+        .filter(|line| line.trim_start().starts_with('|'));
+    let cells = rows.flat_map(|row| row.split('|')).map(str::trim);
+    cells
+        .filter(|cell| cell.chars().count() > CELL_CHARS_MAX)
+        .map(|cell| cell.chars().take(60).collect())
+        .collect()
 }
 
 /// What is in `](…)`, outside of code.

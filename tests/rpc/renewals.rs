@@ -220,8 +220,11 @@ async fn a_home_that_hangs_keeps_nobody_from_the_results_of_another() {
             let outcomes = renewed(&mut client, lock_refs.clone()).await;
             let took = began.elapsed();
             assert!(took < Duration::from_secs(5), "{took:?}");
+            // The contract says a second. A machine that is busy may be late for once, so it is asked again then; who waited for
+            // the home that hangs would be late each time.
+            let is_in_time = took < Duration::from_millis(1_500);
             let late = outcomes.iter().map(is_late);
-            late.eq(at_second.iter().copied()).then_some(outcomes)
+            (is_in_time && late.eq(at_second.iter().copied())).then_some(outcomes)
         }
     })
     .await;
