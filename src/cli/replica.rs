@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::clock::{SystemClock, SystemIds};
 use crate::config::Config;
-use crate::engine::{EngineOptions, Peers};
+use crate::engine::{EngineOptions, Packing, Peers};
 use crate::store::Store;
 
 /// What an engine is made of beside its store.
@@ -47,6 +47,7 @@ impl Made {
             zone: self.config.peers.zone.clone(),
             address: self.address.clone(),
             peer_address: self.peer_address.clone(),
+            packing: Packing::default(),
             replica_ttl: self.config.peers.ttl.duration(),
         }
     }

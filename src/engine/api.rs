@@ -35,6 +35,8 @@ pub struct Counts {
     pub hand_overs: u64,
     /// Idle keys that were forgotten to have room for others (H11).
     pub forgotten_keys: u64,
+    /// Keys to which nothing happened that were packed, each time anew.
+    pub packed_keys: u64,
 }
 
 /// What keeps an entry alive.

@@ -75,6 +75,7 @@ impl Engine {
             take_overs: counters.take_overs.load(Relaxed),
             hand_overs: counters.hand_overs.load(Relaxed),
             forgotten_keys: counters.forgotten_keys.load(Relaxed),
+            packed_keys: counters.packed_keys.load(Relaxed),
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Counters {
     pub hand_overs: AtomicU64,
     /// Idle keys that were forgotten to have room for others.
     pub forgotten_keys: AtomicU64,
+    /// Keys to which nothing happened that were packed.
+    pub packed_keys: AtomicU64,
     /// What one that took effect takes lately, in microseconds.
     pub commit_us: AtomicU64,
     /// Those that are on their way.

@@ -20,16 +20,14 @@ const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as `within`
 /// allows.
 pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
-    let mut keys: Vec<(bool, Arc<KeyId>)> = replica
-        .keys
-        .all()
-        .filter_map(|cell| {
-            let slot = cell.slot();
-            let is_volatile = slot.machine.has_volatile();
-            let is_wanted = slot.machine.is_to_hand_over();
-            is_wanted.then(|| (is_volatile, Arc::clone(&cell.id)))
-        })
-        .collect();
+    let mut keys: Vec<(bool, Arc<KeyId>)> = Vec::new();
+    for cell in replica.keys.all() {
+        if cell.is_to_hand_over() {
+            keys.push((cell.has_volatile(), Arc::clone(&cell.id)));
+        }
+        // There may be a million of them, and heartbeats are to be sent.
+        tokio::task::consume_budget().await;
+    }
     // First those that only memory knows of: while one is left, the others cannot take over at once what is left.
     keys.sort_by_key(|(is_volatile, _)| !is_volatile);
     let keys = keys.into_iter().map(|(_, id)| id);
@@ -45,12 +43,15 @@ pub(super) async fn hand_over_all(replica: &Arc<Replica>, within: Duration) {
 }
 
 /// Whether anything was promised here by memory alone that may still count: the next home would end it at once.
-pub(super) fn keeps_volatile(replica: &Replica) -> bool {
+pub(super) async fn keeps_volatile(replica: &Replica) -> bool {
     let now = replica.clock.boot();
-    replica.keys.all().any(|cell| {
-        let mut slot = cell.slot();
-        slot.is_silent(now) || slot.machine.has_volatile()
-    })
+    for cell in replica.keys.all() {
+        if cell.is_silent(now) || cell.has_volatile() {
+            return true;
+        }
+        tokio::task::consume_budget().await;
+    }
+    false
 }
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {

@@ -166,10 +166,12 @@ impl Keys {
         self.shards.iter().flat_map(cells)
     }
 
-    /// The cells of one part of the keys, another one each time.
-    pub fn some(&self) -> Vec<Arc<KeyCell>> {
-        let at = self.packed_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        self.shards.get(at).map(cells).unwrap_or_default()
+    /// The cells of one of so many parts of the keys (no more than there are shards), of the next one each time.
+    pub fn some(&self, parts: usize) -> Vec<Arc<KeyCell>> {
+        let parts = parts.clamp(1, SHARDS);
+        let at = self.packed_at.fetch_add(1, Ordering::Relaxed) % parts;
+        let shards = self.shards.iter().skip(at).step_by(parts);
+        shards.flat_map(cells).collect()
     }
 }
 

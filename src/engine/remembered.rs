@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// A value that a machine remembers.
 #[derive(Debug)]
 pub(super) struct RememberedValue {
     /// Which one it is; `None` of a key without one.
     pub timestamp: Option<u64>,
-    /// Since when it is known, by CLOCK_BOOTTIME.
-    pub since: Duration,
     pub _bytes: CountedBytes,
 }
 

@@ -11,6 +11,7 @@ use super::activity::Activity;
 use super::api::EngineError;
 use super::counters::Counters;
 use super::keys::Keys;
+use super::packing::Packing;
 use super::peers::Peers;
 use super::requests::Requests;
 use super::sessions::Sessions;
@@ -48,6 +49,8 @@ pub(super) struct Replica {
     pub time: Arc<Time>,
     pub keys: Keys,
     pub values: Values,
+    /// When keys to which nothing happens are packed.
+    pub packing: Packing,
     pub sessions: Arc<Sessions>,
     /// Keys that are asked for through the store.
     pub requests: Requests,

@@ -192,7 +192,7 @@ impl Replica {
         let now = self.clock.boot();
         slot.note_home(now);
         if !slot.removed {
-            self.values.note(cell, slot, now);
+            self.values.note(cell, slot);
         }
     }
 
@@ -203,6 +203,11 @@ impl Replica {
         let limits = &self.key_limits;
         let commit = self.commit_rules(&cell.id.table);
         while let Some(event) = events.pop_front() {
+            if let Event::DataRead { io, cell: Ok(_) } = &event
+                && slot.machine.is_read_of_holder(*io)
+            {
+                slot.read_at = Some(self.clock.boot());
+            }
             let cx = Context {
                 replica: self.id,
                 now: self.time.now(),
@@ -325,7 +330,10 @@ impl Replica {
             if let Err(error) = replica.asked(&cell.id, call).await {
                 tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
                 if matches!(error, EngineError::Elsewhere { .. }) {
-                    cell.slot().is_lost = false;
+                    let mut slot = cell.slot();
+                    slot.is_lost = false;
+                    // Of a key that is known here the sweep says that it is served.
+                    replica.leave(&cell, slot);
                 }
             }
         });

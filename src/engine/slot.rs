@@ -59,6 +59,8 @@ pub(super) struct Slot {
     pub home_since: Option<Duration>,
     /// The holder that was served last, and when, by CLOCK_BOOTTIME.
     pub served: Option<(Seq, Duration)>,
+    /// When the store was asked for the value last, by CLOCK_BOOTTIME. What this home writes says nothing of what others wrote.
+    pub read_at: Option<Duration>,
     /// A panic lost what was known, and the key was not taken over since.
     pub is_lost: bool,
     /// Nothing is answered before, by CLOCK_BOOTTIME: what a machine that is lost promised by its memory alone is past by
@@ -85,7 +87,7 @@ pub(super) struct KeyCell {
 /// What a cell has.
 enum CellState {
     InUse(Box<Slot>),
-    /// Nothing happened to it for a while.
+    /// Nothing happened to it for a while. It is held, and nothing is lost of it, or known to memory alone.
     Packed(Box<[u8]>),
 }
 
@@ -116,6 +118,32 @@ impl KeyCell {
         }
     }
 
+    /// Whether it is packed. What is asked of all keys at once is answered by that: nobody unpacks them all.
+    fn is_packed(&self) -> bool {
+        let state = self.state.lock();
+        state.is_ok_and(|state| matches!(*state, CellState::Packed(_)))
+    }
+
+    /// As [`Slot::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        !self.is_packed() && self.slot().is_lost
+    }
+
+    /// As [`Slot::is_silent`].
+    pub fn is_silent(&self, now: Duration) -> bool {
+        !self.is_packed() && self.slot().is_silent(now)
+    }
+
+    /// As [`Machine::is_to_hand_over`].
+    pub fn is_to_hand_over(&self) -> bool {
+        self.is_packed() || self.slot().machine.is_to_hand_over()
+    }
+
+    /// As [`Machine::has_volatile`].
+    pub fn has_volatile(&self) -> bool {
+        !self.is_packed() && self.slot().machine.has_volatile()
+    }
+
     /// The slot; where a panic left it half changed, with a machine that knows nothing: that one takes the key over from
     /// itself.
     pub fn slot(&self) -> SlotGuard<'_> {
@@ -131,25 +159,24 @@ impl KeyCell {
         }
     }
 
-    /// Packs the slot where it was not used since, by CLOCK_BOOTTIME, and nobody has it now. Whether it is packed then. One
-    /// that remembers the value is not, before that is to be read again anyway.
+    /// Packs the slot where it was not used since, by CLOCK_BOOTTIME, and nobody has it now. Whether it did. One that
+    /// remembers the value is not, before that is to be read again anyway.
     pub fn pack(&self, unused_since: Duration, now: Observed, span: Duration) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
         };
         let CellState::InUse(slot) = &mut *state else {
-            return true;
+            return false;
         };
         if slot.used > unused_since {
             return false;
         }
         slot.machine.forget_pace(now, span);
-        let packed = slot.packed();
-        let is_packed = packed.is_some();
-        if let Some(packed) = packed {
-            *state = CellState::Packed(packed);
-        }
-        is_packed
+        let Some(packed) = slot.packed() else {
+            return false;
+        };
+        *state = CellState::Packed(packed);
+        true
     }
 }
 
@@ -231,6 +258,8 @@ struct PackedSlot {
     users: Option<PackedUsers>,
     #[prost(bool, tag = "9")]
     is_queued: bool,
+    #[prost(uint64, optional, tag = "10")]
+    read_at: Option<u64>,
 }
 
 impl Slot {
@@ -248,6 +277,7 @@ impl Slot {
             used: Duration::ZERO,
             home_since: None,
             served: None,
+            read_at: None,
             is_lost: false,
             silent_until: None,
             silence_due: false,
@@ -258,7 +288,7 @@ impl Slot {
         }
     }
 
-    /// The slot in few bytes; `None` where anything waits, is in flight or is due.
+    /// The slot in few bytes; `None` where anything waits, is in flight or is due, or where its machine is not packed.
     fn packed(&self) -> Option<Box<[u8]>> {
         let is_quiet = self.calls.is_empty()
             && self.lost_sessions.is_empty()
@@ -281,6 +311,7 @@ impl Slot {
             served_at: self.served.map_or(0, |(_, at)| nanos(at)),
             users: self.users.to_packed(),
             is_queued: self.is_queued,
+            read_at: self.read_at.map(nanos),
         };
         Some(packed.encode_to_vec().into_boxed_slice())
     }
@@ -311,6 +342,7 @@ impl Slot {
         slot.served = packed.served.map(|seq| (Seq(seq), served_at));
         slot.users = packed.users.map(Users::of_packed).unwrap_or_default();
         slot.is_queued = packed.is_queued;
+        slot.read_at = packed.read_at.map(Duration::from_nanos);
         slot
     }
 
@@ -372,182 +404,4 @@ impl Slot {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::key::machine::{
-        Call, CommitRules, Context, Effect, Event, KeyLimits, Loaded, SwapOutcome,
-    };
-    use crate::key::{CommitMode, KeyState, NewEntry};
-    use crate::lock::{CoreLimits, Key, Mode, ReplicaId, TableName};
-    use crate::session::Observer;
-
-    const SESSION: SessionId = SessionId(Uuid::from_u128(7));
-
-    fn seconds(n: u64) -> Duration {
-        Duration::from_secs(n)
-    }
-
-    fn now() -> Observed {
-        Observer::new(Duration::MAX).observe(seconds(100))
-    }
-
-    /// A key that a session holds, used last 50 s after boot.
-    fn held() -> KeyCell {
-        let cell = KeyCell::new(Arc::new(KeyId {
-            table: TableName::default_table(),
-            key: Key::parse("k", 64).unwrap(),
-        }));
-        let limits = KeyLimits {
-            core: CoreLimits::default(),
-            calls_max: 8,
-            waits_per_lock_ref_max: 2,
-            critical_calls_max: 2,
-            known_value_bytes_max: 100,
-            session_claim_ttl: seconds(10),
-        };
-        let cx = Context {
-            replica: ReplicaId(Uuid::from_u128(1)),
-            now: now(),
-            now_us: Some(1_000),
-            sure_until: seconds(1_000),
-            is_alone: true,
-            commit: CommitRules {
-                mode: CommitMode::WriteThrough,
-                keep_after: Duration::from_millis(100),
-            },
-            limits: &limits,
-        };
-        let entry = NewEntry {
-            request_id: Uuid::from_u128(2),
-            mode: Mode::Exclusive,
-            liveness: Liveness::Session(SESSION),
-            identity: "".into(),
-            owner: "".into(),
-            created_at_ms: 0,
-        };
-        let call = Call::Create {
-            entry: Box::new(entry),
-            read_value: false,
-        };
-        let loaded = Loaded {
-            state: Arc::<KeyState>::default(),
-            past: None,
-        };
-        let mut effects = Vec::new();
-        let mut slot = cell.slot();
-        for event in [
-            Event::Call {
-                id: CallId(1),
-                call,
-            },
-            Event::Loaded(Ok(loaded)),
-            Event::Swapped(SwapOutcome::Applied),
-        ] {
-            slot.machine.on(&cx, event, &mut effects);
-        }
-        let held = |effect: &Effect| {
-            matches!(
-                effect,
-                Effect::Answer {
-                    answer: Ok(Answer::Held { .. }),
-                    ..
-                }
-            )
-        };
-        assert!(effects.iter().any(held), "{effects:?}");
-        slot.sessions.insert(Seq(1), SESSION);
-        slot.next_call = 2;
-        slot.used = seconds(50);
-        slot.home_since = Some(seconds(49));
-        slot.served = Some((Seq(1), seconds(50)));
-        slot.users.note("b", "a");
-        drop(slot);
-        cell
-    }
-
-    fn is_packed(cell: &KeyCell) -> bool {
-        matches!(*cell.state.lock().unwrap(), CellState::Packed(_))
-    }
-
-    fn pack(cell: &KeyCell, unused_since: u64) -> bool {
-        cell.pack(seconds(unused_since), now(), seconds(1))
-    }
-
-    #[test]
-    fn one_that_is_packed_is_the_same_when_it_is_needed() {
-        let cell = held();
-        assert!(!pack(&cell, 49), "it was used since");
-        let machine = cell.slot().machine.clone();
-        assert!(pack(&cell, 50) && is_packed(&cell));
-        let mut slot = cell.slot();
-        assert_eq!(slot.machine, machine);
-        assert_eq!(slot.sessions, BTreeMap::from([(Seq(1), SESSION)]));
-        assert_eq!((slot.next_call, slot.used), (2, seconds(50)));
-        assert_eq!(slot.home_since, Some(seconds(49)));
-        assert_eq!(slot.served, Some((Seq(1), seconds(50))));
-        let mut users = Users::default();
-        users.note("b", "a");
-        assert_eq!(slot.users, users);
-        assert!(!slot.is_lost && !slot.removed);
-        // Who looked at it leaves it packed, who used it does not.
-        slot.is_queued = true;
-        drop(slot);
-        assert!(is_packed(&cell) && cell.slot().is_queued);
-        cell.slot().used = seconds(60);
-        assert!(!is_packed(&cell));
-        assert!(!pack(&cell, 59) && pack(&cell, 60));
-    }
-
-    #[test]
-    fn one_that_anything_waits_for_is_not_packed() {
-        let changes: [fn(&mut Slot); 8] = [
-            |slot| slot.is_lost = true,
-            |slot| slot.removed = true,
-            |slot| slot.silence_due = true,
-            |slot| slot.silent_until = Some(seconds(200)),
-            |slot| slot.alarm = Some((now(), 1)),
-            |slot| slot.waiters = 1,
-            |slot| {
-                slot.lost_sessions.insert(Seq(9), SESSION);
-            },
-            |slot| {
-                let (listener, _) = oneshot::channel();
-                let open = PendingCall {
-                    listener: Listener::Answer(listener),
-                    waits_for: None,
-                    keeps: None,
-                };
-                slot.calls.insert(CallId(2), open);
-            },
-        ];
-        for (number, change) in changes.into_iter().enumerate() {
-            let cell = held();
-            change(&mut cell.slot());
-            assert!(!pack(&cell, 50), "{number}");
-        }
-    }
-
-    #[test]
-    fn a_panic_while_it_was_looked_at_loses_it() {
-        let cell = held();
-        assert!(pack(&cell, 50));
-        let looks = std::panic::AssertUnwindSafe(|| {
-            let _slot = cell.slot();
-            panic!("a test wants it so");
-        });
-        std::panic::catch_unwind(looks).unwrap_err();
-        let slot = cell.slot();
-        assert!(slot.is_lost && slot.machine.state().is_none());
-        assert_eq!(slot.lost_sessions.len(), 1);
-    }
-
-    #[test]
-    fn bytes_that_nobody_packed_are_as_a_panic() {
-        let slot = Slot::unpacked(b"none of these");
-        assert!(slot.is_lost && slot.silence_due);
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use super::calls::Engine;
 use super::current::{Current, EngineShared};
 use super::hand_over::{hand_over_all, keeps_volatile};
 use super::keys::Keys;
+use super::packing::Packing;
 use super::peers::Peers;
 use super::replica::{EngineLogThrottles, Replica};
 use super::requests::Requests;
@@ -39,7 +40,7 @@ pub struct EngineOptions {
     pub peers: Arc<dyn Peers>,
     /// The tables besides `default`.
     pub tables: Vec<TableName>,
-    /// Those whose keys are answered from memory, and committed later (H5); only of a store that replicas share.
+    /// Those whose keys are answered from memory, and committed later (H5), also of a store that is this one's alone.
     pub write_back: BTreeSet<TableName>,
     /// The limits in force.
     pub limits: Limits,
@@ -51,6 +52,8 @@ pub struct EngineOptions {
     pub address: String,
     /// Where it takes calls of other replicas; empty where there are none.
     pub peer_address: String,
+    /// When keys to which nothing happens are packed. No setting of users: tests do it at once.
+    pub packing: Packing,
     /// How long a replica that sends no heartbeat is waited for, before what it is home to may be taken over: this one by
     /// the others, and another one that asks for less by this one.
     pub replica_ttl: Duration,
@@ -112,7 +115,7 @@ impl Engine {
             return;
         };
         hand_over_all(&last, within / 2).await;
-        if keeps_volatile(&last) {
+        if keeps_volatile(&last).await {
             // The others may take them over only once that what was promised for them is past.
             tracing::warn!("some locks could not be handed over; others wait for the replica TTL");
             last.stopping.send_replace(true);
@@ -292,6 +295,7 @@ impl EngineShared {
             },
             keys: Keys::new(limits.active_keys_max, Arc::clone(&self.counters)),
             values: Values::new(limits.remembered_bytes_max),
+            packing: options.packing,
             requests: Requests::default(),
             sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),
             time,

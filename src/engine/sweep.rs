@@ -72,7 +72,7 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
                 Presence::Local => {
                     let cell = replica.keys.find(&id);
-                    cell.is_none_or(|cell| cell.slot().is_lost)
+                    cell.is_none_or(|cell| cell.is_lost())
                 }
                 Presence::Down => replica.is_ranked(&id),
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,

@@ -1,10 +1,11 @@
 //! The tasks of a replica beside its keys: alarms, and the requests of replicas that cannot call this one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::counters::Counters;
+use super::packing::Packing;
 use super::replica::{Replica, note_moved};
 use super::request_answered;
 use super::sessions;
@@ -13,10 +14,6 @@ use crate::membership::{NotSure, OpenHandOver};
 
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
-/// How often a part of the keys is looked at for those to which nothing happens; all of them in six seconds and a half.
-const PACKED_EVERY: Duration = Duration::from_millis(100);
-/// What was used since then is not packed.
-const UNUSED_FOR: Duration = Duration::from_secs(2);
 
 /// Gives keys and sessions the alarms that are due, and forgets sessions that are done, until this replica stops.
 pub(super) async fn alarms(replica: Arc<Replica>) {
@@ -65,20 +62,26 @@ async fn move_on(replica: Arc<Replica>) {
 /// Packs the keys to which nothing happens, until this replica stops.
 pub(super) async fn pack(replica: Arc<Replica>) {
     let mut stopping = replica.stopping.subscribe();
+    let Packing {
+        unused_for,
+        every,
+        parts,
+    } = replica.packing;
     loop {
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return,
-            () = replica.clock.sleep(PACKED_EVERY) => {}
+            () = replica.clock.sleep(every) => {}
         }
-        for cell in replica.keys.some() {
+        for cell in replica.keys.some(parts) {
             let now = replica.clock.boot();
-            let unused_since = now.saturating_sub(UNUSED_FOR);
+            let unused_since = now.saturating_sub(unused_for);
             if let Some(mut slot) = cell.slot_in_use() {
                 replica.values.expire(&mut slot, now);
             }
             let span = replica.commit_rules(&cell.id.table).keep_after;
-            cell.pack(unused_since, replica.time.now(), span);
+            let is_packed = cell.pack(unused_since, replica.time.now(), span);
+            Counters::add(&replica.counters.packed_keys, usize::from(is_packed));
             tokio::task::consume_budget().await;
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::remembered::{CountedBytes, RememberedValue};
 use super::slot::{KeyCell, Slot};
 
-/// After this a value is read again, beside the next call that needs it.
+/// So long after it was read a value is read again, for the next call that needs it.
 const BELIEVED_FOR: Duration = Duration::from_secs(60);
 /// What the bookkeeping of one takes beside its bytes, about.
 const BESIDE_BYTES: usize = 128;
@@ -54,17 +54,19 @@ impl Values {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A call comes in: what is known for long is to be read again.
+    /// A call comes in: what was read long ago, or never since this replica is the home, is to be read again. That it was
+    /// written since makes no difference: above what others wrote ahead of its fence a home writes only once it saw that.
     pub fn expire(&self, slot: &mut Slot, now: Duration) {
-        let is_old = |value: &RememberedValue| now.saturating_sub(value.since) >= BELIEVED_FOR;
-        if slot.value.as_ref().is_some_and(is_old) {
+        let since = slot.read_at.or(slot.home_since);
+        let is_old = since.is_some_and(|since| now.saturating_sub(since) >= BELIEVED_FOR);
+        if is_old && slot.value.is_some() {
             slot.machine.forget_value();
             slot.value = None;
         }
     }
 
     /// Something happened to a key: takes note of what is remembered of it now.
-    pub fn note(&self, cell: &Arc<KeyCell>, slot: &mut Slot, now: Duration) {
+    pub fn note(&self, cell: &Arc<KeyCell>, slot: &mut Slot) {
         let known = slot.machine.known_value();
         let Some(datum) = known else {
             slot.value = None;
@@ -82,7 +84,6 @@ impl Values {
         let bytes = value.map_or(0, |value| value.len()) + BESIDE_BYTES;
         slot.value = Some(RememberedValue {
             timestamp,
-            since: now,
             _bytes: CountedBytes::new(&self.bytes, bytes),
         });
         if !slot.is_queued {

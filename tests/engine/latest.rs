@@ -178,3 +178,33 @@ async fn what_others_wrote_shows_after_a_minute() {
     }
     assert_eq!(world.store.log().reads, 1);
 }
+
+/// What this home writes lies below that, and would be lost with its memory.
+#[tokio::test]
+async fn what_others_wrote_shows_after_a_minute_though_the_home_writes_meanwhile() {
+    let clock = ManualClock::new();
+    let world = World::at(clock.clone()).await;
+    world.history.leave_unchecked();
+    let created = world.engine.create(call("k", 3_600_000)).await.unwrap();
+    let held = created.lock_ref;
+    world.put(&held, "ours").await.unwrap();
+    let (id, store) = (key("k"), world.store.real().unwrap());
+    let theirs = Cell {
+        value: Some("theirs".into()),
+        timestamp: world.state("k").await.fence.0 + 3_600_000_000,
+    };
+    store.write_data(&id, theirs).await;
+    world.store.forget_log();
+    for value in ["at 20 s", "at 40 s", "at 60 s", "at 80 s"] {
+        clock.advance(Duration::from_secs(20)).await;
+        world.put(&held, value).await.unwrap();
+    }
+    for _ in 0..5 {
+        let read = world.get(&held).await;
+        assert_eq!(read, Ok(Some("theirs".to_owned())));
+    }
+    assert_eq!(world.store.log().reads, 1);
+    world.put(&held, "above it").await.unwrap();
+    let kept = store.read_data(&id).await.unwrap();
+    assert_eq!(kept.unwrap().value.as_deref(), Some(&b"above it"[..]));
+}

@@ -4,6 +4,8 @@ use fermata::engine::EngineError;
 use fermata::limits::Limits;
 
 use super::faulty::Fault;
+use super::replicas::create;
+use super::shared::Service;
 use super::world::{World, call, until};
 
 /// A holder with three acknowledged writes, whose home has just lost its memory of them.
@@ -69,6 +71,19 @@ async fn an_entry_that_expired_while_its_memory_was_lost_is_still_evicted() {
     world.put(&held, "next").await.unwrap();
     let ended = world.put(&gone.lock_ref, "late").await;
     assert!(matches!(ended, Err(EngineError::Ended(_))), "{ended:?}");
+}
+
+/// As long as a replica knows a key, its sweep takes it for served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_lost_and_went_to_another_replica_is_known_no_longer() {
+    let (service, a, b) = &Service::two().await;
+    // Of a key without a row the value is read.
+    service.replicas[0].link.panic_once();
+    let interrupted = a.create(call("k", 20_000)).await;
+    assert!(matches!(interrupted, Err(EngineError::Unavailable(_))));
+    create(b, call("k", 20_000)).await;
+    assert_eq!(a.counts().active_keys, 1);
+    until("it is forgotten", || async { a.counts().active_keys == 0 }).await;
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ mod membership;
 mod memory;
 mod moves;
 mod outage;
+mod packing;
 mod recorded;
 mod release_put;
 mod replicas;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fermata::clock::{Clock, SystemClock, SystemIds};
-use fermata::engine::{EngineError, EngineOptions, Peer, PeerError, Peers, Presence, Renewed};
+use fermata::engine::{
+    EngineError, EngineOptions, Packing, Peer, PeerError, Peers, Presence, Renewed,
+};
 use fermata::limits::Limits;
 use fermata::lock::{KeyId, ReplicaId, SessionId, TableName};
 use uuid::Uuid;
@@ -15,7 +17,7 @@ use uuid::Uuid;
 use super::history::{CheckedAtEnd, Recorder};
 use super::link::{Shared, StoreLink};
 use super::recorded::Engine;
-use super::world::until;
+use super::world::{PACKED_AT_ONCE, until};
 
 /// Calls between engines of one process.
 #[derive(Default)]
@@ -121,8 +123,26 @@ impl Service {
 
     /// One replica in each of these zones.
     pub async fn in_zones(zones: &[&str]) -> Service {
-        let (clock, none) = (Arc::new(SystemClock), BTreeSet::new());
-        let service = Service::with_zones(clock, &vec![TTL; zones.len()], &none, zones).await;
+        let (clock, ttls) = (Arc::new(SystemClock), vec![TTL; zones.len()]);
+        let service = Service::made_of(clock, &ttls, zones, |options| options).await;
+        service.know_each_other().await;
+        service
+    }
+
+    /// Two that pack whatever they can at once. They remember no values, which would keep them from that.
+    pub async fn packing(write_back: bool) -> Service {
+        let tables = BTreeSet::from_iter(write_back.then(TableName::default_table));
+        let clock = Arc::new(SystemClock);
+        let service = Service::made_of(clock, &[TTL; 2], &[], |options| EngineOptions {
+            write_back: tables.clone(),
+            packing: PACKED_AT_ONCE,
+            limits: Limits {
+                remembered_value_bytes_max: 0,
+                ..Limits::default()
+            },
+            ..options
+        });
+        let service = service.await;
         service.know_each_other().await;
         service
     }
@@ -137,15 +157,19 @@ impl Service {
         replica_ttls: &[Duration],
         write_back: &BTreeSet<TableName>,
     ) -> Service {
-        Service::with_zones(clock, replica_ttls, write_back, &[]).await
+        let write_back = |options| EngineOptions {
+            write_back: write_back.clone(),
+            ..options
+        };
+        Service::made_of(clock, replica_ttls, &[], write_back).await
     }
 
-    /// In these zones, as far as there are so many.
-    async fn with_zones(
+    /// In these zones, as far as there are so many, and with these options changed.
+    async fn made_of(
         clock: Arc<dyn Clock>,
         replica_ttls: &[Duration],
-        write_back: &BTreeSet<TableName>,
         zones: &[&str],
+        changed: impl Fn(EngineOptions) -> EngineOptions,
     ) -> Service {
         let shared = Shared::new();
         let history = Recorder::new();
@@ -158,15 +182,13 @@ impl Service {
         for (number, &replica_ttl) in replica_ttls.iter().enumerate() {
             let link = StoreLink::to(&shared, &clock);
             let address = format!("replica-{number}");
-            let engine = fermata::engine::Engine::start(EngineOptions {
+            let options = changed(EngineOptions {
                 clock: Arc::clone(&clock),
                 replica_ttl,
-                write_back: write_back.clone(),
                 zone: zones.get(number).copied().unwrap_or_default().to_owned(),
                 ..service.options(&link, &address)
-            })
-            .await
-            .unwrap();
+            });
+            let engine = fermata::engine::Engine::start(options).await.unwrap();
             let engine = Engine::new(engine, &service.history, &format!("at {number}"));
             let mut engines = service.wires.engines.lock().unwrap();
             engines.insert(address, engine.clone());
@@ -190,6 +212,7 @@ impl Service {
             zone: String::new(),
             address: "test".to_owned(),
             peer_address: address.to_owned(),
+            packing: Packing::default(),
             replica_ttl: TTL,
         }
     }

@@ -297,7 +297,7 @@ async fn one_holder_at_a_time_reads_what_the_last_one_left_whatever_fails() {
         // Every read reaches the store.
         limits.remembered_value_bytes_max = 0;
     }
-    let mut world = World::with(limits).await;
+    let mut world = World::packing(limits).await;
     world.history.seed(seed);
     let shared = Arc::new(Shared {
         engine: Mutex::new(world.engine.clone()),

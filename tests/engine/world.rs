@@ -9,7 +9,7 @@ use bytes::Bytes;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
     CreateCall, CreatedLockRef, EngineError, EngineOptions, LiveBy, LockStatus, Mutation, NoPeers,
-    REPLICA_TTL, SessionCall,
+    Packing, REPLICA_TTL, SessionCall,
 };
 use fermata::key::KeyState;
 use fermata::limits::Limits;
@@ -30,10 +30,24 @@ pub struct World {
     pub history: Recorder,
     /// Whatever was answered in the test.
     checked: CheckedAtEnd,
+    made: Made,
+}
+
+/// What a replica is started with, again and again.
+#[derive(Clone)]
+struct Made {
     limits: Limits,
     clock: Arc<dyn Clock>,
     write_back: BTreeSet<TableName>,
+    packing: Packing,
 }
+
+/// Keys to which nothing happens are packed a few milliseconds later.
+pub const PACKED_AT_ONCE: Packing = Packing {
+    unused_for: Duration::ZERO,
+    every: Duration::from_millis(2),
+    parts: 1,
+};
 
 pub fn key(text: &str) -> KeyId {
     KeyId {
@@ -110,38 +124,45 @@ impl World {
     }
 
     pub async fn made_of(limits: Limits, clock: Arc<dyn Clock>) -> World {
-        let history = Recorder::at(Arc::clone(&clock));
-        let checked = history.checked_at_end("one replica");
-        let directory = tempfile::tempdir().unwrap();
-        Self::on(directory, limits, clock, history, checked, BTreeSet::new()).await
+        let made = Made {
+            limits,
+            clock,
+            write_back: BTreeSet::new(),
+            packing: Packing::default(),
+        };
+        Self::first("one replica", made).await
+    }
+
+    /// One that packs whatever it can at once.
+    pub async fn packing(limits: Limits) -> World {
+        let made = Made {
+            limits,
+            clock: Arc::new(SystemClock),
+            write_back: BTreeSet::new(),
+            packing: PACKED_AT_ONCE,
+        };
+        Self::first("one replica that packs", made).await
     }
 
     /// One that answers from memory.
     pub async fn writing_back() -> World {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let history = Recorder::at(Arc::clone(&clock));
-        let checked = history.checked_at_end("one replica with write-back");
-        let directory = tempfile::tempdir().unwrap();
-        let tables = BTreeSet::from([TableName::default_table()]);
-        Self::on(
-            directory,
-            Limits::default(),
-            clock,
-            history,
-            checked,
-            tables,
-        )
-        .await
+        let made = Made {
+            limits: Limits::default(),
+            clock: Arc::new(SystemClock),
+            write_back: BTreeSet::from([TableName::default_table()]),
+            packing: Packing::default(),
+        };
+        Self::first("one replica with write-back", made).await
     }
 
-    async fn on(
-        directory: TempDir,
-        limits: Limits,
-        clock: Arc<dyn Clock>,
-        history: Recorder,
-        checked: CheckedAtEnd,
-        write_back: BTreeSet<TableName>,
-    ) -> World {
+    async fn first(what: &'static str, made: Made) -> World {
+        let history = Recorder::at(Arc::clone(&made.clock));
+        let checked = history.checked_at_end(what);
+        let directory = tempfile::tempdir().unwrap();
+        Self::on(directory, history, checked, made).await
+    }
+
+    async fn on(directory: TempDir, history: Recorder, checked: CheckedAtEnd, made: Made) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
                 Ok(store) => break FaultyStore::ended(store),
@@ -152,23 +173,20 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         };
-        let tables = write_back.clone();
-        let engine = start(store.handles(), limits.clone(), Arc::clone(&clock), tables).await;
+        let engine = start(store.handles(), made.clone()).await;
         World {
-            write_back,
             engine: Engine::new(engine, &history, "client"),
             store,
             directory,
             history,
             checked,
-            limits,
-            clock,
+            made,
         }
     }
 
     /// Kills the replica at once, and starts another one on what it left.
     pub async fn restart(self) -> World {
-        let limits = self.limits.clone();
+        let limits = self.made.limits.clone();
         self.restart_with(limits).await
     }
 
@@ -183,12 +201,11 @@ impl World {
             directory,
             history,
             checked,
-            clock,
-            write_back,
-            ..
+            made,
         } = self;
         drop((engine, store));
-        Self::on(directory, limits, clock, history, checked, write_back).await
+        let made = Made { limits, ..made };
+        Self::on(directory, history, checked, made).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {
@@ -273,20 +290,16 @@ impl World {
     }
 }
 
-pub async fn start(
-    store: Store,
-    limits: Limits,
-    clock: Arc<dyn Clock>,
-    write_back: BTreeSet<TableName>,
-) -> fermata::engine::Engine {
+async fn start(store: Store, made: Made) -> fermata::engine::Engine {
     fermata::engine::Engine::start(EngineOptions {
         store,
-        clock,
+        clock: made.clock,
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),
         tables: Vec::new(),
-        write_back,
-        limits,
+        write_back: made.write_back,
+        packing: made.packing,
+        limits: made.limits,
         name: "test".to_owned(),
         zone: String::new(),
         address: "test".to_owned(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fermata::clock::{Clock, SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, Presence};
+use fermata::engine::{Engine, EngineOptions, Packing, Presence};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::rpc::peer::PeerRpc;
@@ -148,6 +148,7 @@ impl Pair {
                 zone: String::new(),
                 address,
                 peer_address,
+                packing: Packing::default(),
                 replica_ttl: REPLICA_TTL,
             })
             .await

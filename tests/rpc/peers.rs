@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, Peer, PeerError, Peers as _, REPLICA_TTL};
+use fermata::engine::{Engine, EngineOptions, Packing, Peer, PeerError, Peers as _, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::{ReplicaId, SessionId};
 use fermata::rpc::calls::{
@@ -104,6 +104,7 @@ impl Called {
             zone: String::new(),
             address: String::new(),
             peer_address: address.clone(),
+            packing: Packing::default(),
             replica_ttl: REPLICA_TTL,
         })
         .await

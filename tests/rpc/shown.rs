@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fermata::clock::{Clock, SystemClock, SystemIds};
 use fermata::engine::{
     CreateCall, CreatedLockRef, Engine, EngineError, EngineOptions, KeyFilter, LiveBy, Mutation,
-    Presence,
+    Packing, Presence,
 };
 use fermata::limits::Limits;
 use fermata::lock::{Key, KeyId, LockRef, Mode, TableName};
@@ -58,6 +58,7 @@ async fn start(shared: &Arc<Shared>, number: usize, write_back: bool) -> Replica
         zone: String::new(),
         address: address.clone(),
         peer_address: peer_listener.local_addr().unwrap().to_string(),
+        packing: Packing::default(),
         replica_ttl: TTL,
     })
     .await

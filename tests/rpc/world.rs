@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata::clock::{SystemClock, SystemIds};
-use fermata::engine::{Engine, EngineOptions, NoPeers, REPLICA_TTL};
+use fermata::engine::{Engine, EngineOptions, NoPeers, Packing, REPLICA_TTL};
 use fermata::limits::Limits;
 use fermata::lock::TableName;
 use fermata::server::{Server, ServerError, Stopped, bind};
@@ -79,6 +79,7 @@ impl World {
             zone: String::new(),
             address: addr.to_string(),
             peer_address: String::new(),
+            packing: Packing::default(),
             replica_ttl: REPLICA_TTL,
         })
         .await

@@ -2,11 +2,12 @@
 //! as the seed says; a crashed one's tasks run on for a while, but nothing that they do gets anywhere.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fermata::clock::Ids;
-use fermata::engine::{Engine, EngineOptions};
+use fermata::engine::{Engine, EngineOptions, Packing};
 use fermata::limits::Limits;
 use fermata::rpc::call_layer::CallLayer;
 use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, Secret};
@@ -24,6 +25,13 @@ use super::rng::Rng;
 use super::store::StoreLink;
 use super::world::World;
 
+/// So that keys are packed, and used again, many times within a seed.
+const PACKING: Packing = Packing {
+    unused_for: Duration::from_millis(20),
+    every: Duration::from_millis(50),
+    parts: 1,
+};
+
 /// One host that runs replicas, one after the other.
 pub struct ReplicaHost {
     pub host: usize,
@@ -32,9 +40,13 @@ pub struct ReplicaHost {
     replica_ttl: Duration,
     zone: String,
     keys_max: usize,
+    /// Whether it remembers values: keys of which it does are not packed.
+    remembers: bool,
     rng: Mutex<Rng>,
     running: Mutex<Option<Running>>,
     lives: Mutex<u32>,
+    /// How many times those that are gone packed a key.
+    packed: AtomicU64,
     /// When its machine was moved last.
     moved_at: Mutex<Option<Duration>>,
 }
@@ -86,15 +98,24 @@ impl ReplicaHost {
             replica_ttl,
             keys_max: [2, 1_000][rng.below(2) as usize],
             zone: ["", "north", "south"][rng.below(3) as usize].to_owned(),
+            remembers: rng.below(3) == 0,
             rng: Mutex::new(rng),
             running: Mutex::new(None),
             lives: Mutex::new(0),
+            packed: AtomicU64::new(0),
             moved_at: Mutex::default(),
         }
     }
 
     pub fn is_running(&self) -> bool {
         self.running.lock().unwrap().is_some()
+    }
+
+    /// How many times a key was packed here.
+    pub fn packed(&self) -> u64 {
+        let running = self.running.lock().unwrap();
+        let packed = running.as_ref().map(|one| one.engine.counts().packed_keys);
+        self.packed.load(Ordering::Relaxed) + packed.unwrap_or(0)
     }
 
     /// The way to the store of the one that runs.
@@ -132,11 +153,14 @@ impl ReplicaHost {
         world.log.note(&name, "starts");
         let link = StoreLink::new(&world.cluster, name.clone(), &self.clock, rng.fork());
         world.weather(self.host, &link);
-        let limits = Limits {
+        let mut limits = Limits {
             // Keys are forgotten, and taken over from itself.
             active_keys_max: self.keys_max,
             ..Limits::default()
         };
+        if !self.remembers {
+            limits.remembered_value_bytes_max = 0;
+        }
         let engine = Engine::waiting(Vec::new(), limits, "it starts");
         world.cluster.runs(&engine);
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
@@ -156,6 +180,7 @@ impl ReplicaHost {
             zone: self.zone.clone(),
             address: for_clients.clone(),
             peer_address: for_peers.clone(),
+            packing: PACKING,
             replica_ttl: self.replica_ttl,
         };
         let tries: Vec<EngineOptions> = (0..STARTS_MAX).map(|_| options()).collect();
@@ -209,6 +234,8 @@ impl ReplicaHost {
         let Some(running) = self.running.lock().unwrap().take() else {
             return;
         };
+        let packed = running.engine.counts().packed_keys;
+        self.packed.fetch_add(packed, Ordering::Relaxed);
         let how = match is_heard {
             true => "is killed",
             false => "falls silent for good",

@@ -118,6 +118,10 @@ async fn simulate(seed: u64) -> log::Outcome {
             "all had their turn after {turns:?}, and no entry was left after {empty:?} more"
         ),
     );
+    let packed: u64 = world.replicas.iter().map(ReplicaHost::packed).sum();
+    world
+        .log
+        .note("world", format_args!("keys were packed {packed} times"));
     if let Some(broken) = world.history.broken("simulation") {
         world.log.violation(broken);
     }

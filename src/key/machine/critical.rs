@@ -156,6 +156,25 @@ impl Machine {
         out.push(Effect::ReadData { io });
     }
 
+    /// Whether this read in flight is of the present holder: what it shows is taken note of.
+    pub fn is_read_of_holder(&self, io: IoId) -> bool {
+        let (Role::Serving(serving) | Role::HandingOver(serving, _)) = &self.role else {
+            return false;
+        };
+        let Some(holder) = &serving.holder else {
+            return false;
+        };
+        serving.ios.iter().any(|(id, what)| {
+            let is_its = match what {
+                Io::Get { critical, .. } => critical.entry.grant == Some(holder.grant),
+                Io::Held { grant, .. } => *grant == holder.grant,
+                Io::SyncRead { fence } => *fence == holder.fence,
+                Io::Put { .. } | Io::SyncWrite { .. } => false,
+            };
+            *id == io && is_its
+        })
+    }
+
     /// What came of a read of the value.
     pub(super) fn data_read(
         &mut self,

@@ -3,7 +3,9 @@
 //!
 //! [`Machine::unpack`] gives back the machine that was packed, field by field; one whose state is none of these is not packed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +18,10 @@ use super::pace::Pace;
 use super::row::KnownRow;
 use super::serving::{KnownValue, Serving};
 use super::{Machine, Role, Turn};
-use crate::key::{Entry, Home, KeyState, Reserved};
-use crate::lock::{Ended, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
+use crate::key::{Entry, Home, KeyState};
+use crate::lock::{Liveness, ReplicaId, Seq};
 use crate::session::Observed;
+use state::{PackedEntry, PackedState, packed_entry, packed_state, unpacked_entry, unpacked_state};
 
 /// The home of a key whose one entry holds it in a session, with nothing in flight and nobody who waits or watches. In memory
 /// only: no other program reads it.
@@ -48,55 +51,17 @@ struct PackedMachine {
     next_io: u64,
     #[prost(bool, tag = "11")]
     changed: bool,
-}
-
-/// The counters of a state.
-#[derive(Clone, PartialEq, Message)]
-struct PackedState {
-    #[prost(uint64, tag = "1")]
-    version: u64,
-    #[prost(uint64, tag = "2")]
-    next: u64,
-    #[prost(uint64, tag = "3")]
-    grant: u64,
-    #[prost(uint64, tag = "4")]
-    fence: u64,
-    #[prost(uint32, tag = "5")]
-    width: u32,
-    #[prost(uint64, tag = "6")]
-    seq_end: u64,
-    #[prost(uint64, tag = "7")]
-    fence_end: u64,
-    #[prost(uint64, tag = "8")]
-    volatile_end: u64,
-    #[prost(uint64, optional, tag = "9")]
-    kept: Option<u64>,
-    #[prost(uint64, tag = "10")]
-    complete_from: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PackedEntry {
-    #[prost(uint64, tag = "1")]
-    seq: u64,
-    #[prost(bytes = "vec", tag = "2")]
-    request_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "3")]
-    session: Vec<u8>,
-    #[prost(string, tag = "4")]
-    identity: String,
-    #[prost(string, tag = "5")]
-    owner: String,
-    #[prost(int64, tag = "6")]
-    created_at_ms: i64,
+    /// The entry came with the key, and no call named it here.
+    #[prost(bool, tag = "12")]
+    unheard: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct PackedHolder {
     #[prost(uint32, tag = "1")]
     op: u32,
-    #[prost(bool, tag = "2")]
-    synced: bool,
+    #[prost(enumeration = "PackedPhase", tag = "2")]
+    phase: i32,
     /// So many answers said so; absent where it is claimed.
     #[prost(uint32, optional, tag = "3")]
     answered: Option<u32>,
@@ -115,10 +80,23 @@ struct PackedHolder {
     in_use_since: Option<u64>,
     #[prost(bool, tag = "10")]
     at_once: bool,
+    #[prost(uint32, tag = "11")]
+    sync_tries: u32,
+}
+
+/// How far a holder has come that waits for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+enum PackedPhase {
+    Held = 0,
+    HeldSynced = 1,
+    /// As after a take-over: the sync is begun once somebody asks.
+    Unsynced = 2,
 }
 
 impl Machine {
-    /// The machine in few bytes; `None` where something is in flight, waits or is due, or where it remembers the value.
+    /// The machine in few bytes; `None` where something is in flight, waits or is due, where it remembers the value, or where
+    /// memory alone knows of the holder.
     pub fn pack(&self) -> Option<Vec<u8>> {
         let is_quiet = self.turn == Turn::Free && self.backlog.is_empty() && self.tries == 0;
         match &self.role {
@@ -176,7 +154,6 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         return None;
     };
     let is_quiet = decided.is_empty()
-        && unheard.is_empty()
         && asks.is_empty()
         && watchers.is_empty()
         && ios.is_empty()
@@ -191,8 +168,11 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         return None;
     };
     let session_ttl = session_ttls.get(&session);
-    let is_alone = session_ttls.len() == usize::from(session_ttl.is_some());
-    if !is_quiet || !is_alone || row.known().entries != state.entries {
+    let is_unheard = unheard.contains(&entry.seq);
+    let is_alone = session_ttls.len() == usize::from(session_ttl.is_some())
+        && unheard.len() == usize::from(is_unheard);
+    let is_in_row = row.known().entries == state.entries && row.is_durable(entry.seq);
+    if !is_quiet || !is_alone || !is_in_row {
         return None;
     }
     let packed_state = packed_state(*home, state)?;
@@ -209,6 +189,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         session_ttl: session_ttl.map(|ttl| nanos(*ttl)),
         next_io,
         changed: *changed,
+        unheard: is_unheard,
     })
 }
 
@@ -222,67 +203,20 @@ fn packed_state_of_row(
     Some((row != *state).then_some(row))
 }
 
-fn packed_state(of: Home, state: &KeyState) -> Option<PackedState> {
-    let KeyState {
-        version,
-        home,
-        next,
-        grant,
-        fence,
-        width,
-        unsynced: false,
-        reserved,
-        kept,
-        first_left_ms: 0,
-        entries: _,
-        ended: Ended {
-            entries: ended,
-            complete_from,
-        },
-    } = state
-    else {
-        return None;
-    };
-    (*home == Some(of) && ended.is_empty()).then(|| PackedState {
-        version: *version,
-        next: next.0,
-        grant: grant.0,
-        fence: fence.0,
-        width: *width,
-        seq_end: reserved.seq_end.0,
-        fence_end: reserved.fence_end,
-        volatile_end: reserved.volatile_end.0,
-        kept: kept.map(|seq| seq.0),
-        complete_from: complete_from.0,
-    })
-}
-
-fn packed_entry(entry: &Entry, session: SessionId) -> PackedEntry {
-    let Entry {
-        seq,
-        mode: Mode::Exclusive,
-        request_id,
-        liveness: _,
-        identity,
-        owner,
-        created_at_ms,
-    } = entry;
-    PackedEntry {
-        seq: seq.0,
-        request_id: request_id.as_bytes().to_vec(),
-        session: session.0.as_bytes().to_vec(),
-        identity: identity.to_string(),
-        owner: owner.to_string(),
-        created_at_ms: *created_at_ms,
-    }
-}
-
 fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<PackedHolder> {
     let is_of_state = holder.seq == entry.seq
         && holder.tag == entry.tag()
         && (holder.grant, holder.fence, holder.width) == (state.grant, state.fence, state.width);
-    let (Phase::Held { synced }, true) = (&holder.phase, is_of_state) else {
-        return None;
+    let phase = match holder.phase {
+        Phase::Held { synced: false } => PackedPhase::Held,
+        Phase::Held { synced: true } => PackedPhase::HeldSynced,
+        Phase::Unsynced => PackedPhase::Unsynced,
+        Phase::Granting
+        | Phase::SyncRead(_)
+        | Phase::SyncWrite { .. }
+        | Phase::SyncPaused { .. }
+        | Phase::Extending(_)
+        | Phase::LastPut { .. } => return None,
     };
     let answered = match holder.claim {
         Claim::Claimed => None,
@@ -295,11 +229,10 @@ fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<Pac
         LastPut::InFlight(_) => return None,
     };
     let (acknowledged, unknown) = holder.writes.ended()?;
-    let is_quiet = holder.sync_tries == 0 && holder.queued.is_empty();
     let (op, past) = holder.timestamps();
-    is_quiet.then(|| PackedHolder {
+    (is_of_state && holder.queued.is_empty()).then(|| PackedHolder {
         op,
-        synced: *synced,
+        phase: phase.into(),
         answered,
         acknowledged,
         unknown,
@@ -308,6 +241,7 @@ fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<Pac
         failed_put,
         in_use_since: holder.in_use_since.map(Observed::to_nanos),
         at_once: holder.at_once,
+        sync_tries: holder.sync_tries,
     })
 }
 
@@ -316,23 +250,14 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         replica: ReplicaId(Uuid::from_slice(&packed.replica).ok()?),
         term: packed.term,
     };
-    let session = SessionId(Uuid::from_slice(&packed.entry.session).ok()?);
-    let entry = Arc::new(Entry {
-        seq: Seq(packed.entry.seq),
-        mode: Mode::Exclusive,
-        request_id: Uuid::from_slice(&packed.entry.request_id).ok()?,
-        liveness: Liveness::Session(session),
-        identity: packed.entry.identity.into(),
-        owner: packed.entry.owner.into(),
-        created_at_ms: packed.entry.created_at_ms,
-    });
-    let row = packed.row.as_ref().unwrap_or(&packed.state);
-    let row = Arc::new(unpacked_state(home, row, &entry));
-    let state = match packed.row {
-        Some(_) => Arc::new(unpacked_state(home, &packed.state, &entry)),
-        None => Arc::clone(&row),
+    let (entry, session) = unpacked_entry(packed.entry)?;
+    let state = Arc::new(unpacked_state(home, packed.state, &entry)?);
+    let row = match packed.row {
+        Some(row) => Arc::new(unpacked_state(home, row, &entry)?),
+        None => Arc::clone(&state),
     };
-    let holder = unpacked_holder(&packed.holder, &entry, &state);
+    let holder = unpacked_holder(&packed.holder, &entry, &state)?;
+    let unheard = packed.unheard.then_some(entry.seq);
     let session_ttl = packed.session_ttl.map(Duration::from_nanos);
     Some(Serving {
         home,
@@ -342,7 +267,7 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         decided: Vec::new(),
         holder: Some(holder),
         inherited: packed.inherited.map(Seq),
-        unheard: BTreeSet::new(),
+        unheard: BTreeSet::from_iter(unheard),
         began: Observed::from_nanos(packed.began),
         first_until: None,
         leases: Leases::default(),
@@ -359,45 +284,24 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
     })
 }
 
-fn unpacked_state(home: Home, packed: &PackedState, entry: &Arc<Entry>) -> KeyState {
-    KeyState {
-        version: packed.version,
-        home: Some(home),
-        next: Seq(packed.next),
-        grant: Fence(packed.grant),
-        fence: Fence(packed.fence),
-        width: packed.width,
-        unsynced: false,
-        reserved: Reserved {
-            seq_end: Seq(packed.seq_end),
-            fence_end: packed.fence_end,
-            volatile_end: Seq(packed.volatile_end),
-        },
-        kept: packed.kept.map(Seq),
-        first_left_ms: 0,
-        entries: VecDeque::from([Arc::clone(entry)]),
-        ended: Ended {
-            entries: VecDeque::new(),
-            complete_from: Seq(packed.complete_from),
-        },
-    }
-}
-
-fn unpacked_holder(packed: &PackedHolder, entry: &Entry, state: &KeyState) -> Holder {
+fn unpacked_holder(packed: &PackedHolder, entry: &Entry, state: &KeyState) -> Option<Holder> {
     let claim = match packed.answered {
         Some(times) => Claim::Answered(times),
         None => Claim::Claimed,
     };
     let mut holder =
         Holder::new(entry, state, claim, packed.at_once).with_timestamps(packed.op, packed.past);
-    holder.phase = Phase::Held {
-        synced: packed.synced,
+    holder.phase = match PackedPhase::try_from(packed.phase).ok()? {
+        PackedPhase::Held => Phase::Held { synced: false },
+        PackedPhase::HeldSynced => Phase::Held { synced: true },
+        PackedPhase::Unsynced => Phase::Unsynced,
     };
     holder.writes = Writes::of_ended(packed.acknowledged, packed.unknown);
     holder.last_call_no = packed.last_call_no;
     holder.last_put = packed.failed_put.map_or(LastPut::None, LastPut::Failed);
     holder.in_use_since = packed.in_use_since.map(Observed::from_nanos);
-    holder
+    holder.sync_tries = packed.sync_tries;
+    Some(holder)
 }
 
 fn nanos(span: Duration) -> u64 {

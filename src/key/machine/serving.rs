@@ -20,7 +20,7 @@ use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, a
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;
 
-/// What ended is deleted from the row after this at the latest.
+/// What ended is deleted from the row after this at the latest, and who comes behind a durable holder is listed.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
 /// A call that is answered once its entry holds the key, or has ended.
@@ -221,7 +221,8 @@ impl Serving {
         }
         let holder = self.holder.as_ref();
         if holder.is_some_and(|holder| self.row.may_keep(holder.seq)) {
-            self.tidy_by(cx, cx.commit.keep_after);
+            // After a flood of commits nobody asks how long that is by then.
+            self.tidy_by(cx, cx.commit.keep_after.min(TIDY_AFTER));
         }
     }
 

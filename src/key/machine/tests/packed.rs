@@ -10,8 +10,7 @@ fn used() -> World {
     let mut world = World::serving(&[of_session(1)]);
     let holder = held(1, NOW_US);
     world.calls(acquire(1));
-    let (session, ttl) = (SessionId(Uuid::from_u128(1)), TTL);
-    world.on(Event::SessionTtl { session, ttl });
+    ttl_of_session(&mut world, 1);
     let effects = world.calls(Call::Put {
         entry: holder,
         call_no: 7,
@@ -74,9 +73,8 @@ fn the_end_of_its_session_ends_it() {
     assert_eq!(end, EndedAs::Lost(EndReason::SessionClosed));
 }
 
-/// A holder that is durable: what lies ahead of the row is not in the row.
-#[test]
-fn a_row_that_is_not_as_the_state_is_stays_so() {
+/// One with a durable holder, and with a row that lies behind.
+fn writing_back() -> World {
     let mut world = World::new();
     world.commit.mode = CommitMode::WriteBack(Reserve {
         seqs: 100,
@@ -87,13 +85,143 @@ fn a_row_that_is_not_as_the_state_is_stays_so() {
     world.calls(create(of_session(1)));
     world.on(Event::Loaded(Ok(no_row())));
     world.on(Event::Swapped(SwapOutcome::Applied));
+    commit_later(&mut world);
+    world
+}
+
+fn commit_later(world: &mut World) {
     world.pass(world.commit.keep_after);
     swap(&world.on(Event::Due));
     world.on(Event::Swapped(SwapOutcome::Applied));
+}
+
+#[test]
+fn a_row_that_is_not_as_the_state_is_stays_so() {
+    let mut world = writing_back();
     let row = Arc::clone(world.row());
     assert_ne!(row, *world.machine.state().unwrap());
     assert!(world.pack());
     assert_eq!(row, *world.row());
+}
+
+/// Whoever looks over all keys takes what is packed for durable.
+#[test]
+fn a_holder_that_memory_alone_knows_is_not_packed() {
+    let mut world = writing_back();
+    world.calls(create(of_session(2)));
+    commit_later(&mut world);
+    world.calls(release(held(1, NOW_US)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world.pass(TTL / 2);
+    let now = world.observer.observe(world.at);
+    world.machine.forget_pace(now, world.commit.keep_after);
+    assert!(grant_told(&world.calls(acquire(2))).is_some());
+    assert!(world.machine.has_volatile() && !world.pack());
+    commit_later(&mut world);
+    assert!(!world.machine.has_volatile() && world.pack());
+}
+
+fn ttl_of_session(world: &mut World, n: u128) {
+    let (session, ttl) = (SessionId(Uuid::from_u128(n)), TTL);
+    world.on(Event::SessionTtl { session, ttl });
+}
+
+/// The home of this row went, and nobody asked for the key since.
+fn taken_over(row: &Arc<KeyState>) -> World {
+    let mut world = World::new();
+    world.calls(Call::TakeOver { from: replica(2) });
+    swap(&world.on(loaded(row)));
+    world.on(Event::Swapped(SwapOutcome::Applied));
+    world
+}
+
+/// The sync of the holder, once it asks; whether it was told then that it holds the key.
+fn synced(world: &mut World, n: u64) -> bool {
+    let io = read(&world.calls(acquire(n)));
+    let (io, _) = write(&world.on(Event::DataRead { io, cell: Ok(None) }));
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    world.machine.forget_value();
+    grant_told(&effects).is_some()
+}
+
+#[test]
+fn one_that_was_taken_over_and_not_asked_for_since_is_packed() {
+    let mut world = taken_over(&row_of(2, &[of_session(1)]));
+    ttl_of_session(&mut world, 1);
+    assert!(world.row().unsynced && world.pack());
+    // It lives by its session alone (I8).
+    assert_eq!(world.machine.due(world.commit), None);
+    // Also after a sync that failed.
+    let io = read(&world.calls(acquire(1)));
+    let cell = Err("down".into());
+    world.on(Event::DataRead { io, cell });
+    assert!(!world.pack(), "the sync goes on in a moment");
+    let grant = world.row().grant;
+    world.on(Event::Resume(PauseOf::Sync(grant)));
+    assert!(world.pack());
+    assert!(synced(&mut world, 1) && world.pack());
+}
+
+#[test]
+fn one_that_was_handed_over_and_not_asked_for_since_is_packed() {
+    let mut other = World::serving_at(2, &[of_session(1)]);
+    let (_, row) = swap(&other.calls(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    }));
+    let mut world = World::new();
+    world.calls(Call::Adopt { term: row.term() });
+    world.on(loaded(&row));
+    ttl_of_session(&mut world, 1);
+    assert!(world.machine.has_inherited_holder() && world.pack());
+    world.calls(acquire(1));
+    assert!(!world.machine.has_inherited_holder() && world.pack());
+}
+
+#[test]
+fn one_before_which_others_ended_is_packed_with_their_ends() {
+    let forced = EndReason::Forced {
+        by: "op".into(),
+        why: "stuck".into(),
+    };
+    type End = fn(&mut World);
+    let ends: [(NewEntry, EndReason, End); 4] = [
+        (of_session(1), EndReason::SessionClosed, |world| {
+            let session = SessionId(Uuid::from_u128(1));
+            world.on(Event::SessionEnded(session));
+        }),
+        (new_entry(1), EndReason::Expired, |world| {
+            world.pass(TTL);
+            world.on(Event::Due);
+        }),
+        (of_session(1), EndReason::Unclaimed, |world| {
+            let grant = Fence(NOW_US);
+            world.on(Event::AnswerLost { grant });
+            world.pass(TTL);
+            world.on(Event::Due);
+        }),
+        (of_session(1), forced, |world| {
+            world.calls(Call::Force {
+                entry: entry(1),
+                by: "op".into(),
+                why: "stuck".into(),
+            });
+        }),
+    ];
+    for (first, reason, end) in ends {
+        let mut world = World::serving(&[first, of_session(2)]);
+        end(&mut world);
+        world.on(Event::Swapped(SwapOutcome::Applied));
+        assert!(!world.pack(), "it is not claimed yet");
+        assert!(synced(&mut world, 2));
+        world.pass(TTL);
+        let now = world.observer.observe(world.at);
+        world.machine.forget_pace(now, world.commit.keep_after);
+        assert!(world.row().unsynced && world.pack(), "{reason:?}");
+        let ended = world.machine.state().unwrap().end_of(Seq(1));
+        assert_eq!(ended, EndedAs::Lost(reason));
+    }
 }
 
 #[test]
@@ -111,6 +239,10 @@ fn what_cannot_be_packed_is_not() {
             world.calls(acquire(1));
             world
         }),
+        (
+            "it was taken over, and has a lease of its own",
+            taken_over(&row_of(2, &[new_entry(1)])),
+        ),
         (
             "nobody was told",
             World::serving(&[of_session(1), of_session(2)]),

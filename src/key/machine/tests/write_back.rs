@@ -252,6 +252,16 @@ fn who_comes_behind_a_durable_holder_becomes_durable_after_a_while() {
 }
 
 #[test]
+fn who_comes_behind_a_durable_holder_in_a_flood_of_commits_becomes_durable_within_a_second() {
+    let mut world = kept(1);
+    world.commit.keep_after = Duration::from_secs(60);
+    world.calls(create(of_session(2)));
+    world.pass(Duration::from_secs(1));
+    let (_, row) = swap(&world.on(Event::Due));
+    assert_eq!((row.entries.len(), row.kept), (2, Some(Seq(1))));
+}
+
+#[test]
 fn while_a_commit_is_in_flight_or_pauses_nothing_else_is_due() {
     let mut world = serving(2);
     world.pass(KEEP_AFTER);

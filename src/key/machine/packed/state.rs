@@ -1,0 +1,219 @@
+//! The state of a key in few bytes: one whose one entry holds it in a session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use prost::Message;
+use uuid::Uuid;
+
+use crate::key::{Entry, Home, KeyState, Reserved};
+use crate::lock::{EndReason, Ended, EndedEntry, Fence, Liveness, Mode, Seq, SessionId, Tag};
+
+/// All of a state but its entry and its home, which a row that differs has as well.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PackedState {
+    #[prost(uint64, tag = "1")]
+    version: u64,
+    #[prost(uint64, tag = "2")]
+    next: u64,
+    #[prost(uint64, tag = "3")]
+    grant: u64,
+    #[prost(uint64, tag = "4")]
+    fence: u64,
+    #[prost(uint32, tag = "5")]
+    width: u32,
+    #[prost(uint64, tag = "6")]
+    seq_end: u64,
+    #[prost(uint64, tag = "7")]
+    fence_end: u64,
+    #[prost(uint64, tag = "8")]
+    volatile_end: u64,
+    #[prost(uint64, optional, tag = "9")]
+    kept: Option<u64>,
+    #[prost(uint64, tag = "10")]
+    complete_from: u64,
+    #[prost(bool, tag = "11")]
+    unsynced: bool,
+    /// Oldest first.
+    #[prost(message, repeated, tag = "12")]
+    ended: Vec<PackedEnd>,
+}
+
+/// A remembered end. It is no record of a store: those may not change, and this is read by nobody else.
+#[derive(Clone, PartialEq, Message)]
+struct PackedEnd {
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    #[prost(fixed64, tag = "2")]
+    tag: u64,
+    #[prost(enumeration = "PackedReason", tag = "3")]
+    reason: i32,
+    /// Of a forced end: who.
+    #[prost(string, tag = "4")]
+    by: String,
+    /// Of a forced end: why.
+    #[prost(string, tag = "5")]
+    why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+enum PackedReason {
+    Expired = 0,
+    SessionClosed = 1,
+    Unclaimed = 2,
+    Forced = 3,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PackedEntry {
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    request_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    session: Vec<u8>,
+    #[prost(string, tag = "4")]
+    identity: String,
+    #[prost(string, tag = "5")]
+    owner: String,
+    #[prost(int64, tag = "6")]
+    created_at_ms: i64,
+}
+
+/// All but the entries of a state of this home; `None` where it has what there is no room for.
+pub(super) fn packed_state(of: Home, state: &KeyState) -> Option<PackedState> {
+    // Named one by one: who adds a field decides here what becomes of it.
+    let KeyState {
+        version,
+        home,
+        next,
+        grant,
+        fence,
+        width,
+        unsynced,
+        reserved,
+        kept,
+        first_left_ms: 0,
+        entries: _,
+        ended: Ended {
+            entries: ended,
+            complete_from,
+        },
+    } = state
+    else {
+        return None;
+    };
+    (*home == Some(of)).then(|| PackedState {
+        version: *version,
+        next: next.0,
+        grant: grant.0,
+        fence: fence.0,
+        width: *width,
+        seq_end: reserved.seq_end.0,
+        fence_end: reserved.fence_end,
+        volatile_end: reserved.volatile_end.0,
+        kept: kept.map(|seq| seq.0),
+        complete_from: complete_from.0,
+        unsynced: *unsynced,
+        ended: ended.iter().map(packed_end).collect(),
+    })
+}
+
+fn packed_end(end: &EndedEntry) -> PackedEnd {
+    let EndedEntry { seq, tag, reason } = end;
+    let (reason, by, why) = match reason {
+        EndReason::Expired => (PackedReason::Expired, "", ""),
+        EndReason::SessionClosed => (PackedReason::SessionClosed, "", ""),
+        EndReason::Unclaimed => (PackedReason::Unclaimed, "", ""),
+        EndReason::Forced { by, why } => (PackedReason::Forced, &**by, &**why),
+    };
+    PackedEnd {
+        seq: seq.0,
+        tag: tag.bits(),
+        reason: reason.into(),
+        by: by.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+pub(super) fn packed_entry(entry: &Entry, session: SessionId) -> PackedEntry {
+    let Entry {
+        seq,
+        mode: Mode::Exclusive,
+        request_id,
+        liveness: _,
+        identity,
+        owner,
+        created_at_ms,
+    } = entry;
+    PackedEntry {
+        seq: seq.0,
+        request_id: request_id.as_bytes().to_vec(),
+        session: session.0.as_bytes().to_vec(),
+        identity: identity.to_string(),
+        owner: owner.to_string(),
+        created_at_ms: *created_at_ms,
+    }
+}
+
+/// The entry that was packed, and the session that it lives by.
+pub(super) fn unpacked_entry(packed: PackedEntry) -> Option<(Arc<Entry>, SessionId)> {
+    let session = SessionId(Uuid::from_slice(&packed.session).ok()?);
+    let entry = Entry {
+        seq: Seq(packed.seq),
+        mode: Mode::Exclusive,
+        request_id: Uuid::from_slice(&packed.request_id).ok()?,
+        liveness: Liveness::Session(session),
+        identity: packed.identity.into(),
+        owner: packed.owner.into(),
+        created_at_ms: packed.created_at_ms,
+    };
+    Some((Arc::new(entry), session))
+}
+
+pub(super) fn unpacked_state(
+    home: Home,
+    packed: PackedState,
+    entry: &Arc<Entry>,
+) -> Option<KeyState> {
+    let ended: Option<VecDeque<EndedEntry>> = packed.ended.into_iter().map(unpacked_end).collect();
+    Some(KeyState {
+        version: packed.version,
+        home: Some(home),
+        next: Seq(packed.next),
+        grant: Fence(packed.grant),
+        fence: Fence(packed.fence),
+        width: packed.width,
+        unsynced: packed.unsynced,
+        reserved: Reserved {
+            seq_end: Seq(packed.seq_end),
+            fence_end: packed.fence_end,
+            volatile_end: Seq(packed.volatile_end),
+        },
+        kept: packed.kept.map(Seq),
+        first_left_ms: 0,
+        entries: VecDeque::from([Arc::clone(entry)]),
+        ended: Ended {
+            entries: ended?,
+            complete_from: Seq(packed.complete_from),
+        },
+    })
+}
+
+fn unpacked_end(packed: PackedEnd) -> Option<EndedEntry> {
+    let reason = match PackedReason::try_from(packed.reason).ok()? {
+        PackedReason::Expired => EndReason::Expired,
+        PackedReason::SessionClosed => EndReason::SessionClosed,
+        PackedReason::Unclaimed => EndReason::Unclaimed,
+        PackedReason::Forced => EndReason::Forced {
+            by: packed.by.into(),
+            why: packed.why.into(),
+        },
+    };
+    Some(EndedEntry {
+        seq: Seq(packed.seq),
+        tag: Tag::from_bits(packed.tag)?,
+        reason,
+    })
+}
