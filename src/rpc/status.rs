@@ -327,12 +327,7 @@ pub fn stopping() -> Status {
 
 /// The client of a call of a Pipeline gave it up.
 pub fn given_up() -> Status {
-    StatusBuilder::new(
-        Code::Cancelled,
-        "the client gave this call up",
-        "GIVEN_UP",
-    )
-    .status()
+    StatusBuilder::new(Code::Cancelled, "the client gave this call up", "GIVEN_UP").status()
 }
 
 /// Too many calls of one Pipeline wait for locks.

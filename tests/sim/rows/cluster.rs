@@ -82,7 +82,11 @@ impl Cluster {
         let change = Change::between(old, new).unwrap();
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        let _ = world.swap(&Cql::Swap(self.id.table.clone(), shape, Order::First), &values, new);
+        let _ = world.swap(
+            &Cql::Swap(self.id.table.clone(), shape, Order::First),
+            &values,
+            new,
+        );
     }
 }
 
