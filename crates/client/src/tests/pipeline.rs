@@ -317,10 +317,10 @@ fn only_of_a_server_that_stops_it_is_known_that_the_rest_was_not_read() {
     let by_proxy = Status::permission_denied("403");
     for status in [too_large, by_proxy, calm] {
         let has_source = status.source().is_some();
-        let told = of_calls(status);
-        assert_eq!(told.code(), Code::Unavailable);
-        assert!(told.get_details_error_info().is_none());
-        assert_eq!(told.source().is_some(), has_source);
+        let known = of_calls(status);
+        assert_eq!(known.code(), Code::Unavailable);
+        assert!(known.get_details_error_info().is_none());
+        assert_eq!(known.source().is_some(), has_source);
     }
     let mut broken = Status::internal("broken");
     broken.set_source(Arc::new(std::io::Error::other("reset")));
