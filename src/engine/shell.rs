@@ -214,6 +214,8 @@ impl Replica {
                 now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
                 sure_until: self.sure_until(),
                 is_alone: self.store.cluster.is_none(),
+                value_is_due: matches!(event, Event::DataWritten { .. })
+                    && slot.value_is_due(self.clock.boot()),
                 commit,
                 limits,
             };

@@ -18,6 +18,9 @@ use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Mach
 use crate::lock::{KeyId, Liveness, Seq, SessionId};
 use crate::session::Observed;
 
+/// So long after it was read a value is read again, for the next one who needs it (H9).
+const BELIEVED_FOR: Duration = Duration::from_secs(60);
+
 /// What a call brought.
 pub(super) type CallResult = Result<Answer, CallError>;
 
@@ -286,6 +289,12 @@ impl Slot {
             users: Users::default(),
             is_queued: false,
         }
+    }
+
+    /// Whether the value is to be read again for the next one who needs it.
+    pub fn value_is_due(&self, now: Duration) -> bool {
+        let since = self.read_at.or(self.home_since);
+        since.is_some_and(|since| now.saturating_sub(since) >= BELIEVED_FOR)
     }
 
     /// The slot in few bytes; `None` where anything waits, is in flight or is due, or where its machine is not packed.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::time::nanos;
 
-/// A key moves to another zone once so many more calls came from there than from elsewhere.
-const CALLS_MIN: u8 = 16;
+/// A key moves to another zone once so many more calls came from there than from elsewhere: those of eight sections.
+const CALLS_MIN: u8 = 32;
 /// For so long a key stays where it came to.
 const STAYS_AT_LEAST: Duration = Duration::from_secs(1);
 /// For so long a key stays that was fetched from a home that cannot be called from here.

@@ -9,8 +9,6 @@ use std::time::Duration;
 use super::remembered::{CountedBytes, RememberedValue};
 use super::slot::{KeyCell, Slot};
 
-/// So long after it was read a value is read again, for the next call that needs it.
-const BELIEVED_FOR: Duration = Duration::from_secs(60);
 /// What the bookkeeping of one takes beside its bytes, about.
 const BESIDE_BYTES: usize = 128;
 /// How many are looked at, at most, to make room after one event.
@@ -57,9 +55,7 @@ impl Values {
     /// A call comes in: what was read long ago, or never since this replica is the home, is to be read again. That it was
     /// written since makes no difference: above what others wrote ahead of its fence a home writes only once it saw that.
     pub fn expire(&self, slot: &mut Slot, now: Duration) {
-        let since = slot.read_at.or(slot.home_since);
-        let is_old = since.is_some_and(|since| now.saturating_sub(since) >= BELIEVED_FOR);
-        if is_old && slot.value.is_some() {
+        if slot.value.is_some() && slot.value_is_due(now) {
             slot.machine.forget_value();
             slot.value = None;
         }

@@ -63,11 +63,6 @@ impl Deadline {
         self.before(Duration::ZERO)
     }
 
-    /// Whether its caller has stopped to listen.
-    pub fn has_passed(&self, now: Instant) -> bool {
-        self.at().is_some_and(|at| at <= now)
-    }
-
     /// When the call must be answered; `None`: its caller set no deadline.
     pub fn answer_by(&self) -> Option<Instant> {
         self.before(self.margin())

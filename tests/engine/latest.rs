@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fermata::engine::LockStatus;
 use fermata::limits::Limits;
 use fermata::lock::Fence;
 use fermata::store::{Cell, DataStore as _};
@@ -207,4 +208,44 @@ async fn what_others_wrote_shows_after_a_minute_though_the_home_writes_meanwhile
     world.put(&held, "above it").await.unwrap();
     let kept = store.read_data(&id).await.unwrap();
     assert_eq!(kept.unwrap().value.as_deref(), Some(&b"above it"[..]));
+}
+/// Where a release carries the put and the next one waits for its turn, no call comes in between.
+#[tokio::test]
+async fn what_others_wrote_shows_after_a_minute_to_who_waits_for_a_lock() {
+    let clock = ManualClock::new();
+    let world = World::at(clock.clone()).await;
+    world.history.leave_unchecked();
+    let created = world.engine.create(call("k", 3_600_000)).await.unwrap();
+    let mut held = created.lock_ref;
+    world.put(&held, "ours").await.unwrap();
+    let theirs = Cell {
+        value: Some("theirs".into()),
+        timestamp: world.state("k").await.fence.0 + 3_600_000_000,
+    };
+    let store = world.store.real().unwrap();
+    store.write_data(&key("k"), theirs).await;
+    let mut seen = Vec::new();
+    for value in ["at 25 s", "at 50 s", "at 75 s"] {
+        let next = world.engine.create(call("k", 3_600_000)).await.unwrap();
+        let (engine, next) = (world.engine.clone(), next.lock_ref);
+        let wait = Duration::from_secs(600);
+        let waits = tokio::spawn(async move { engine.acquire(&next, wait, true).await });
+        clock.advance(Duration::from_secs(25)).await;
+        let released = world.engine.release(&held, Some(put(value)), 1).await;
+        assert_eq!(released, Ok(false));
+        let acquired = soon(waits).await.unwrap().unwrap();
+        held = acquired.lock_ref;
+        let LockStatus::Held {
+            value: Some(value), ..
+        } = acquired.status
+        else {
+            panic!("it holds the key: {:?}", acquired.status);
+        };
+        seen.extend(value.bytes);
+    }
+    assert_eq!(
+        seen.last().map(|value| &value[..]),
+        Some(&b"theirs"[..]),
+        "{seen:?}"
+    );
 }

@@ -40,6 +40,7 @@ impl World {
             now_us: (!replica.clock_is_wrong).then_some(0),
             sure_until: Duration::ZERO,
             is_alone: false,
+            value_is_due: false,
             commit: setup.commit,
             limits: &setup.limits,
         };

@@ -83,6 +83,16 @@ pub struct Statement {
     usage: Use,
 }
 
+impl Statement {
+    /// The same, in the order that this use has.
+    pub fn used_as(self, usage: Use) -> Statement {
+        match (self.usage, usage) {
+            (Use::RacedCas(_), Use::RacedCas(_)) => Statement { usage, ..self },
+            _ => self,
+        }
+    }
+}
+
 /// Some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {

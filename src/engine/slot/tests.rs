@@ -40,6 +40,7 @@ fn held() -> KeyCell {
         now_us: Some(1_000),
         sure_until: seconds(1_000),
         is_alone: true,
+        value_is_due: false,
         commit: CommitRules {
             mode: CommitMode::WriteThrough,
             keep_after: Duration::from_millis(100),

@@ -20,15 +20,15 @@ fn after(zones: &[(&str, usize)]) -> Option<String> {
 }
 
 #[test]
-fn a_key_is_wanted_where_sixteen_calls_came_from() {
-    assert_eq!(after(&[("west", 15)]), None);
-    assert_eq!(after(&[("west", 16)]).as_deref(), Some("west"));
+fn a_key_is_wanted_where_so_many_calls_came_from() {
+    assert_eq!(after(&[("west", 31)]), None);
+    assert_eq!(after(&[("west", 32)]).as_deref(), Some("west"));
     assert_eq!(after(&[("west", 1_000)]).as_deref(), Some("west"));
 }
 
 #[test]
 fn a_key_is_wanted_where_most_calls_come_from_though_others_call_between() {
-    let mostly = [("west", 6), ("here", 1), ("west", 5), ("east", 1)].repeat(2);
+    let mostly = [("west", 6), ("here", 1), ("west", 5), ("east", 1)].repeat(4);
     let and_one = [mostly, vec![("west", 1)]].concat();
     assert_eq!(after(&and_one).as_deref(), Some("west"));
 }
@@ -44,7 +44,7 @@ fn a_key_that_several_zones_want_stays() {
 #[test]
 fn a_zone_that_calls_no_more_is_forgotten_as_fast_as_it_came() {
     assert_eq!(after(&[("west", 1_000), ("here", 1)]), None);
-    assert_eq!(after(&[("west", 1_000), ("here", 16), ("west", 15)]), None);
+    assert_eq!(after(&[("west", 1_000), ("here", 32), ("west", 31)]), None);
 }
 
 #[test]
@@ -177,10 +177,24 @@ fn a_key_that_follows_takes_at_most_twice_the_best_possible() {
     println!("{mean:.2} times the best possible, {worst:.2} at worst");
 }
 
+/// Each move is a transaction, in which the key answers nothing.
+#[test]
+fn a_key_that_another_zone_uses_less_stays_for_the_most_part() {
+    let mut chance = Chance(40);
+    let sections: Vec<Section> = (0..20_000)
+        .map(|_| (usize::from(chance.up_to(100) <= 40), 50))
+        .collect();
+    let moves = following(&sections).1.len();
+    assert!(
+        moves <= 200,
+        "{moves} moves in 20,000 sections, 40 % of them from the other zone"
+    );
+}
+
 /// Sites that take turns, each for as long as lets the key come.
 #[test]
 fn a_key_that_sites_pull_at_in_turns_moves_once_a_second_at_most() {
-    for turn in [4, 5, 8, 16, 40] {
+    for turn in [8, 9, 16, 40] {
         let sections: Vec<Section> = (0..4_000).map(|n| (n / turn % 2, 1)).collect();
         let (_, moves) = following(&sections);
         assert!(moves.len() > 1, "{turn}: {moves:?}");

@@ -20,6 +20,9 @@ pub struct Context<'a> {
     pub sure_until: Duration,
     /// No other process can have the store open: every other home is gone.
     pub is_alone: bool,
+    /// The value was read long ago: what is written is not taken for all that there is of it, so that the next one who needs
+    /// it reads it (H9).
+    pub value_is_due: bool,
     /// How the table of the key is committed.
     pub commit: CommitRules,
     /// The bounds.

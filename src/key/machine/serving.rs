@@ -586,7 +586,7 @@ impl Serving {
         let value = datum.as_mut().and_then(|datum| datum.value.as_mut());
         let bytes = value.as_ref().map_or(0, |value| value.len());
         let most = cx.limits.known_value_bytes_max;
-        if most == 0 || bytes > most {
+        if most == 0 || bytes > most || cx.value_is_due {
             self.value = KnownValue::Unknown;
             return;
         }

@@ -403,11 +403,12 @@ impl Pipe {
         } = waiting;
         let waits = waits(&call);
         let given = parse::timeout(call.timeout.as_ref()).ok().flatten();
-        let has_passed = Deadline::since(received, given).has_passed(Instant::now());
+        let call_max = self.caller.router.limits().call_max();
+        let answer_by = Deadline::since(received, given).answer_by_or(call_max);
         let refused = match () {
             () if self.is_stopping => Some(status::stopping()),
-            // Its client listens no more, and is not to find that it was done after all.
-            () if has_passed => Some(status::message_late()),
+            // There is no time left to answer it: its client is not to find that it was done after all.
+            () if !waits && answer_by <= Instant::now() => Some(status::message_late()),
             () if waits && self.waits >= WAITS_MAX => Some(status::too_many_waits(WAITS_MAX)),
             () => None,
         };

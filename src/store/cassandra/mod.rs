@@ -200,16 +200,18 @@ impl CassandraStore {
 
     /// The prepared statement of what is asked.
     async fn statement(&self, ask: Cql) -> Result<Statement, Fault> {
+        let usage = ask.usage();
+        let ask = ask.prepared();
         let known = {
             let statements = self.statements.lock();
             let statements = statements.unwrap_or_else(PoisonError::into_inner);
             statements.get(&ask).cloned()
         };
         if let Some(known) = known {
-            return Ok(known);
+            return Ok(known.used_as(usage));
         }
         let text = ask.text(&self.keyspace);
-        let statement = self.driver_of(&ask).prepare(ask.usage(), &text).await?;
+        let statement = self.driver_of(&ask).prepare(usage, &text).await?;
         let mut statements = self
             .statements
             .lock()

@@ -171,12 +171,7 @@ impl<A: Asks> Rows<'_, A> {
         let change = change.map_err(|error| Fault::NotStarted(error.to_string()))?;
         let shape = change.shape();
         let values = change.values(self.id.key.as_str(), shape);
-        // All calls of a key wait for its home; a home that serves writes down what it decided, and may have thousands of keys.
-        let order = match old.term() == new.term() {
-            true => Order::Later,
-            false => Order::First,
-        };
-        let ask = Cql::Swap(self.id.table.clone(), shape, order);
+        let ask = Cql::Swap(self.id.table.clone(), shape, order(old, new));
         applied(self.asks.ask(ask, &values).await?)
     }
 
@@ -252,5 +247,36 @@ fn naming(id: &KeyId, error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged(what) => StoreError::Damaged(format!("the lock of {id}: {what}")),
         other @ (StoreError::Closed(_) | StoreError::Unavailable(_)) => other,
+    }
+}
+
+/// All calls of a key wait for its home; a home that serves writes down what it decided, and may have thousands of keys.
+fn order(old: &KeyState, new: &KeyState) -> Order {
+    match old.term() == new.term() {
+        true => Order::Later,
+        false => Order::First,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::key::Home;
+    use crate::lock::ReplicaId;
+
+    #[test]
+    fn who_becomes_the_home_goes_before_the_commits_of_homes() {
+        let of_term = |term| KeyState {
+            home: Some(Home {
+                replica: ReplicaId(Uuid::from_u128(1)),
+                term,
+            }),
+            ..KeyState::default()
+        };
+        assert_eq!(order(&KeyState::default(), &of_term(1)), Order::First);
+        assert_eq!(order(&of_term(1), &of_term(2)), Order::First);
+        assert_eq!(order(&of_term(2), &of_term(2)), Order::Later);
     }
 }

@@ -195,6 +195,14 @@ fn marks(count: usize) -> String {
 }
 
 impl Cql {
+    /// What is prepared of it: the order changes nothing of that.
+    pub(super) fn prepared(self) -> Cql {
+        match self {
+            Cql::Swap(table, shape, _) => Cql::Swap(table, shape, Order::First),
+            other => other,
+        }
+    }
+
     /// How it is executed.
     pub(super) fn usage(&self) -> Use {
         match self {

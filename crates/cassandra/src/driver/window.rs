@@ -28,15 +28,17 @@ const MOST: usize = 65_536;
 /// One more is let go after so many answers.
 const GROWS_AFTER: usize = 4;
 
-/// So large a part of the room is for those that somebody waits for.
-const FOR_AWAITED_PART: usize = 8;
+/// So large a part of the room is for those that go first.
+const FOR_FIRST_PART: usize = 8;
+/// Where both wait, one of so many that are admitted is of the others.
+const FIRST_IN_TURN: usize = 4;
 
 /// Who goes first where there is no room for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Those that somebody waits for.
+    /// Three times of four where others wait, too.
     First,
-    /// Those that a caller seldom waits for.
+    /// In what is left, but for an eighth of the room.
     Later,
 }
 
@@ -55,13 +57,15 @@ struct Inside {
     in_flight: usize,
     first: VecDeque<oneshot::Sender<()>>,
     later: VecDeque<oneshot::Sender<()>>,
+    /// How many were admitted first since one of the others was.
+    in_turn: usize,
 }
 
 impl Inside {
     fn has_room(&self, order: Order) -> bool {
         let kept = match order {
             Order::First => 0,
-            Order::Later => self.size.now / FOR_AWAITED_PART,
+            Order::Later => self.size.now / FOR_FIRST_PART,
         };
         self.in_flight < self.size.now - kept
     }
@@ -69,16 +73,26 @@ impl Inside {
     /// Admits whom there is room for.
     fn admit(&mut self) {
         loop {
-            let next = match () {
-                () if self.has_room(Order::First) && !self.first.is_empty() => {
-                    self.first.pop_front()
-                }
-                () if self.has_room(Order::Later) => self.later.pop_front(),
-                () => None,
+            let has_first = !self.first.is_empty() && self.has_room(Order::First);
+            let has_later = !self.later.is_empty() && self.has_room(Order::Later);
+            let next = match (has_first, has_later) {
+                (true, true) if self.in_turn + 1 >= FIRST_IN_TURN => Order::Later,
+                (true, _) => Order::First,
+                (false, true) => Order::Later,
+                (false, false) => return,
             };
-            let Some(next) = next else { return };
-            // Who waits no more takes no room.
-            self.in_flight += usize::from(next.send(()).is_ok());
+            let waiter = match next {
+                Order::First => self.first.pop_front(),
+                Order::Later => self.later.pop_front(),
+            };
+            // Who waits no more takes neither room nor turn.
+            if waiter.is_some_and(|waiter| waiter.send(()).is_ok()) {
+                self.in_flight += 1;
+                self.in_turn = match next {
+                    Order::First => self.in_turn + 1,
+                    Order::Later => 0,
+                };
+            }
         }
     }
 }
@@ -112,6 +126,7 @@ impl Window {
                 in_flight: 0,
                 first: VecDeque::new(),
                 later: VecDeque::new(),
+                in_turn: 0,
             }),
             within,
             said: Mutex::default(),
@@ -444,7 +459,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_waited_for_goes_first_and_finds_room_that_others_do_not_take() {
+    async fn who_goes_first_holds_up_nobody_for_good() {
+        let orders = [[Order::Later; 2].as_slice(), &[Order::First; 6]].concat();
+        assert_eq!(order_of(&orders).await, [2, 3, 4, 0, 5, 6, 7, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_first_finds_room_that_others_do_not_take() {
         let order = order_of(&[Order::Later, Order::Later, Order::First, Order::First]).await;
         assert_eq!(order, [2, 3, 0, 1]);
         let window = Window::new(64, WITHIN);

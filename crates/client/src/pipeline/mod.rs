@@ -157,15 +157,17 @@ impl Pipeline {
         let is_large = bytes > FRAME_BYTES || (reads && shared.reads_alone.load(Ordering::Relaxed));
         let room = match is_large || self.is_alone() {
             true => None,
-            false => self.room(call.room()).await,
+            // Meanwhile the stream may have been found to be silent.
+            false => self.room(call.room()).await.filter(|_| !self.is_alone()),
         };
+        let left = || until.saturating_duration_since(Instant::now());
         let answered = match room {
-            None => self.by_itself(call, timeout).await,
+            None => self.by_itself(call, left()).await,
             Some(room) => {
                 let copy = call.clone();
                 match self.in_frame(call, bytes, until, room).await {
                     Ok(answer) => Ok(answer),
-                    Err(Unanswered::NotTaken) => self.by_itself(copy, timeout).await,
+                    Err(Unanswered::NotTaken) => self.by_itself(copy, left()).await,
                     Err(Unanswered::Failed(status)) => Err(status),
                 }
             }

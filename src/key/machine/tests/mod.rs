@@ -152,6 +152,7 @@ impl World {
             now_us: (!self.clock_is_wrong).then_some(NOW_US),
             sure_until: self.sure_until,
             is_alone: self.is_alone,
+            value_is_due: false,
             commit: self.commit,
             limits: &self.limits,
         };
