@@ -73,13 +73,13 @@ impl Inside {
     /// Admits whom there is room for.
     fn admit(&mut self) {
         loop {
-            let has_first = !self.first.is_empty() && self.has_room(Order::First);
-            let has_later = !self.later.is_empty() && self.has_room(Order::Later);
-            let next = match (has_first, has_later) {
-                (true, true) if self.in_turn + 1 >= FIRST_IN_TURN => Order::Later,
-                (true, _) => Order::First,
-                (false, true) => Order::Later,
-                (false, false) => return,
+            let next = match (self.first.is_empty(), self.later.is_empty()) {
+                _ if !self.has_room(Order::First) => return,
+                // Their turn is not for want of the room that those who go first always fill.
+                (false, false) if self.in_turn + 1 >= FIRST_IN_TURN => Order::Later,
+                (false, _) => Order::First,
+                (true, false) if self.has_room(Order::Later) => Order::Later,
+                (true, _) => return,
             };
             let waiter = match next {
                 Order::First => self.first.pop_front(),
@@ -437,8 +437,8 @@ mod tests {
 
     /// In which order they are admitted where one leaves after the other, by their numbers.
     async fn order_of(orders: &[Order]) -> Vec<usize> {
-        let window = Window::new(8, WITHIN);
-        let mut passes = enter(&window, 8).await;
+        let window = Window::new(16, WITHIN);
+        let mut passes = enter(&window, 16).await;
         let came = Mutex::new(Vec::new());
         let waiters = orders.iter().enumerate().map(|(number, order)| {
             let (window, came) = (&window, &came);
