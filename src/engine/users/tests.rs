@@ -191,11 +191,11 @@ fn a_key_that_another_zone_uses_less_stays_for_the_most_part() {
     );
 }
 
-/// Sites that take turns, each for as long as lets the key come.
+/// Sites near each other that take turns, each for as long as lets the key come.
 #[test]
 fn a_key_that_sites_pull_at_in_turns_moves_once_a_second_at_most() {
     for turn in [8, 9, 16, 40] {
-        let sections: Vec<Section> = (0..4_000).map(|n| (n / turn % 2, 1)).collect();
+        let sections: Vec<Section> = (0..4_000).map(|n| (1 + n / turn % 2, 1)).collect();
         let (_, moves) = following(&sections);
         assert!(moves.len() > 1, "{turn}: {moves:?}");
         for two in moves.windows(2) {
