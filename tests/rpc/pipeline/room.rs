@@ -12,17 +12,25 @@ use super::{Pipe, create_ask, get_ask, look_ask, outcome, put_ask, renew_ask};
 use crate::lever::Mode;
 use crate::world::{World, code_and_reason, hold};
 
+/// A lock that is held, a Pipeline, and a store that hangs from now on.
+async fn hanging() -> (World, CreateLockRefResponse, Pipe) {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let pipe = Pipe::open(&mut client).await;
+    world.store.send_replace(Mode::Hangs);
+    (world, held, pipe)
+}
+
 /// As many calls as may be in flight, none of which ends while the store hangs.
 async fn filled(pipe: &mut Pipe) -> Vec<u64> {
-    let creates = (0..960).map(|number| Call::CreateLockRef(create_ask(&format!("k{number}"))));
-    let creates: Vec<Call> = creates
-        .map(|mut call| {
-            if let Call::CreateLockRef(ask) = &mut call {
-                ask.read_value = false;
-            }
-            call
+    let creates = (0..960).map(|number| {
+        Call::CreateLockRef(CreateLockRefRequest {
+            read_value: false,
+            ..create_ask(&format!("k{number}"))
         })
-        .collect();
+    });
+    let creates: Vec<Call> = creates.collect();
     creates
         .chunks(256)
         .flat_map(|some| pipe.send(some.to_vec()))
@@ -31,11 +39,7 @@ async fn filled(pipe: &mut Pipe) -> Vec<u64> {
 
 #[tokio::test]
 async fn reads_that_hang_hold_up_nothing_but_reads() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
-    world.store.send_replace(Mode::Hangs);
+    let (_world, held, mut pipe) = hanging().await;
     // More than may read at once, as each is counted.
     let reads: Vec<Call> = (0..768).map(|_| get_ask("b")).collect();
     for some in reads.chunks(256) {
@@ -48,11 +52,7 @@ async fn reads_that_hang_hold_up_nothing_but_reads() {
 
 #[tokio::test]
 async fn a_renewal_is_made_though_there_is_no_room_for_other_calls() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
-    world.store.send_replace(Mode::Hangs);
+    let (_world, held, mut pipe) = hanging().await;
     filled(&mut pipe).await;
     let behind = pipe.send([look_ask(&held.lock_ref)])[0];
     for _ in 0..3 {
@@ -66,11 +66,7 @@ async fn a_renewal_is_made_though_there_is_no_room_for_other_calls() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_ends_and_makes_room() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
-    world.store.send_replace(Mode::Hangs);
+    let (world, held, mut pipe) = hanging().await;
     let hang = filled(&mut pipe).await;
     let behind = pipe.send([look_ask(&held.lock_ref), look_ask(&held.lock_ref)]);
     // One that was not begun, and an id that nobody knows.
@@ -98,11 +94,7 @@ async fn a_call_that_is_given_up_ends_and_makes_room() {
 
 #[tokio::test]
 async fn a_call_that_was_not_begun_in_time_is_not_done() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let held = hold(&mut client, "a").await;
-    let mut pipe = Pipe::open(&mut client).await;
-    world.store.send_replace(Mode::Hangs);
+    let (world, held, mut pipe) = hanging().await;
     let hang = filled(&mut pipe).await;
     let given = Duration::from_millis(200);
     let put = Call::CriticalPut(put_ask(&held.lock_ref, "late"));
