@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
+pub use crate::key::machine::{Mutation, Value};
 use crate::lock::{EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName};
 use crate::store::{SessionRow, StoreError};
 
@@ -76,22 +76,6 @@ pub struct CreateCall {
     pub read_value: bool,
 }
 
-/// A value, as read.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Value {
-    /// `None` where the key has no value.
-    pub bytes: Option<Bytes>,
-}
-
-impl std::fmt::Debug for Value {
-    /// Values are never shown: they may be secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Value")
-            .field("bytes", &self.bytes.as_ref().map(Bytes::len))
-            .finish()
-    }
-}
-
 /// The status of a lockRef.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LockStatus {
@@ -139,35 +123,6 @@ pub struct Acquired {
     pub valid_for: Duration,
     /// It survives a crash of the replica that serves its key.
     pub durable: bool,
-}
-
-/// What a write leaves: a value, or none.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Mutation {
-    /// This value.
-    Put(Bytes),
-    /// No value.
-    Delete,
-}
-
-impl Mutation {
-    /// What the value is after it.
-    pub(super) fn into_value(self) -> Option<Bytes> {
-        match self {
-            Mutation::Put(bytes) => Some(bytes),
-            Mutation::Delete => None,
-        }
-    }
-}
-
-impl std::fmt::Debug for Mutation {
-    /// Values are never shown: they may be secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Mutation::Put(bytes) => write!(f, "Put({} bytes)", bytes.len()),
-            Mutation::Delete => f.write_str("Delete"),
-        }
-    }
 }
 
 /// The answer to an accepted critical call.

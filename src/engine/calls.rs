@@ -274,7 +274,7 @@ impl Engine {
         let call = Call::Release {
             entry: EntryRef::from(lock_ref),
             call_no,
-            put: put.map(Mutation::into_value),
+            put,
         };
         let answer = match writes {
             true => replica.asked_to_write(&id, call).await,
@@ -296,9 +296,7 @@ impl Engine {
         let id = self.id_of_ref(lock_ref)?;
         let entry = EntryRef::from(lock_ref);
         match replica.asked(&id, Call::Get { entry, call_no }).await? {
-            Answer::Value { value, lease } => {
-                Self::done(&replica, Value { bytes: value }, lease).await
-            }
+            Answer::Value { value, lease } => Self::done(&replica, value, lease).await,
             other => Err(unexpected(&other)),
         }
     }
@@ -315,7 +313,7 @@ impl Engine {
         let call = Call::Put {
             entry: EntryRef::from(lock_ref),
             call_no,
-            value: mutation.into_value(),
+            value: mutation,
         };
         match replica.asked_to_write(&id, call).await? {
             Answer::Written { lease } => {
@@ -453,10 +451,10 @@ impl Engine {
     }
 }
 
-fn held_status(entry: EntryRef, value: Option<Option<bytes::Bytes>>) -> LockStatus {
+fn held_status(entry: EntryRef, value: Option<Value>) -> LockStatus {
     LockStatus::Held {
         grant: entry.grant.unwrap_or(crate::lock::Fence::NONE),
-        value: value.map(|bytes| Value { bytes }),
+        value,
     }
 }
 

@@ -47,7 +47,7 @@ impl Engine {
 }
 
 async fn follow(replica: &Arc<Replica>, id: Arc<KeyId>, zone: &str) {
-    let Some(peer) = replica.membership.next_ranked(&id, zone) else {
+    let Some(peer) = replica.membership.next_ranked(id.name_hash(), zone) else {
         return;
     };
     if peer.zone == zone && hand_over_to(replica, &id, &peer, true).await {

@@ -55,7 +55,10 @@ pub(super) async fn keeps_volatile(replica: &Replica) -> bool {
 }
 
 async fn hand_over_one(replica: &Arc<Replica>, id: Arc<KeyId>) {
-    if let Some(peer) = replica.membership.next_ranked(&id, &replica.zone) {
+    if let Some(peer) = replica
+        .membership
+        .next_ranked(id.name_hash(), &replica.zone)
+    {
         hand_over_to(replica, &id, &peer, false).await;
     }
 }

@@ -161,7 +161,7 @@ impl Replica {
 
     /// Whether this replica should be the home of a key.
     pub fn is_ranked(&self, id: &KeyId) -> bool {
-        self.membership.ranked(id, &self.zone) == Ranked::Local
+        self.membership.ranked(id.name_hash(), &self.zone) == Ranked::Local
     }
 
     /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to

@@ -9,7 +9,7 @@ use super::peers::{Presence, Ranked};
 use super::replica::Replica;
 use super::{request_sent, sessions};
 use crate::key::machine::Call;
-use crate::lock::{KeyId, ReplicaId, SessionId};
+use crate::lock::{KeyId, NameHash, ReplicaId, SessionId};
 
 impl Engine {
     /// What is known of a replica.
@@ -19,8 +19,8 @@ impl Engine {
     }
 
     /// The replica that a key is looked for at first, and that should be the home of one without (H8).
-    pub fn ranked(&self, id: &KeyId) -> Presence {
-        let ranked = |replica: Arc<Replica>| replica.membership.ranked(id, &replica.zone);
+    pub fn ranked(&self, key: NameHash) -> Presence {
+        let ranked = |replica: Arc<Replica>| replica.membership.ranked(key, &replica.zone);
         match self.current().map(ranked) {
             Ok(Ranked::Remote(peer)) => Presence::Live(peer),
             Ok(Ranked::Local) | Err(_) => Presence::Local,

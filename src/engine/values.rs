@@ -52,8 +52,9 @@ impl Values {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A call comes in: what was read long ago, or never since this replica is the home, is to be read again. That it was
-    /// written since makes no difference: above what others wrote ahead of its fence a home writes only once it saw that.
+    /// A call comes in: forgets a value that was read a minute ago or longer, or never since this replica is the home, so
+    /// that the call reads it again. A write by this home does not count as a read: what others wrote with a timestamp
+    /// above its fence stays in force over that write, and only a read shows it.
     pub fn expire(&self, slot: &mut Slot, now: Duration) {
         if slot.value.is_some() && slot.value_is_due(now) {
             slot.machine.forget_value();

@@ -135,6 +135,27 @@ pub struct KeyId {
     pub key: Key,
 }
 
+/// A hash of a name: the same in every process and every version, since replicas agree by it where a key should live (H8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NameHash(pub u64);
+
+impl NameHash {
+    /// FNV-1a; its constants are the published ones.
+    pub fn of(bytes: impl Iterator<Item = u8>) -> Self {
+        NameHash(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }))
+    }
+}
+
+impl KeyId {
+    /// Of table and key. No name has a zero byte, so no two keys have the same bytes.
+    pub fn name_hash(&self) -> NameHash {
+        let table = self.table.as_str().bytes();
+        NameHash::of(table.chain([0]).chain(self.key.as_str().bytes()))
+    }
+}
+
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.table, self.key)
@@ -164,6 +185,22 @@ mod tests {
             Key::parse("grüße/日本", 1024).map(|k| k.to_string()),
             Ok("grüße/日本".to_owned())
         );
+    }
+
+    /// Replicas of two versions that hash otherwise would send each other's calls in circles.
+    #[test]
+    fn the_hash_of_a_key_never_changes() {
+        let id = |table: &str, key: &str| KeyId {
+            table: TableName::parse(table).unwrap(),
+            key: Key::parse(key, 99).unwrap(),
+        };
+        // FNV-1a, 64 bits, of "a" as published.
+        assert_eq!(NameHash::of("a".bytes()), NameHash(0xaf63_dc4c_8601_ec8c));
+        assert_eq!(
+            id("default", "orders-1").name_hash(),
+            NameHash::of("default\0orders-1".bytes())
+        );
+        assert_ne!(id("a", "bc").name_hash(), id("ab", "c").name_hash());
     }
 
     #[test]

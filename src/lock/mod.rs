@@ -11,7 +11,7 @@ mod state;
 
 pub(crate) use fence::next_fence;
 pub use fence::{CoreLimits, Fence, FenceError};
-pub use key::{InvalidKey, Key, KeyId, TableName, TableNameError};
+pub use key::{InvalidKey, Key, KeyId, NameHash, TableName, TableNameError};
 pub use lock_ref::{LockRef, LockRefError, Tag};
 pub use state::{
     EndReason, Ended, EndedAs, EndedEntry, Liveness, Lookup, Mode, ReplicaId, Seq, SessionId,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::peer::{Peer, Presence, Ranked};
 use super::ranking::{self, Candidate};
-use crate::lock::{KeyId, ReplicaId};
+use crate::lock::{NameHash, ReplicaId};
 use crate::store::{Life, LifeSwap, ReplicaRow};
 
 /// The longest interval between two reads that counts in full: that of a read which took as long as one may, and the
@@ -213,7 +213,7 @@ impl Observation {
     }
 
     /// The replica that should be home of a key (H8), one of this zone if there is one. No zone: empty.
-    pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
+    pub fn ranked(&self, key: NameHash, zone: &str) -> Ranked {
         let present = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);
             !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL
@@ -227,7 +227,7 @@ impl Observation {
     }
 
     /// The replica that should be the home of a key once this one is gone.
-    pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
+    pub fn next_ranked(&self, key: NameHash, zone: &str) -> Option<Arc<Peer>> {
         let live = self.members.values().filter(|one| {
             let silence = self.observed.since(one.changed);
             !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL

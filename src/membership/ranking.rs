@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::lock::{KeyId, ReplicaId};
+use crate::lock::{NameHash, ReplicaId};
 
 /// A replica that may be chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Candidate {
     id: ReplicaId,
     zone: String,
     started_at_ms: i64,
-    hash: u64,
+    hash: NameHash,
 }
 
 impl Candidate {
@@ -22,41 +22,32 @@ impl Candidate {
             id,
             zone: zone.to_owned(),
             started_at_ms,
-            hash: hash_of(name.bytes()),
+            hash: NameHash::of(name.bytes()),
         }
     }
 
     /// The higher the better. The last two decide between a replica and the one of the same name that it replaces.
-    fn rank(&self, key: u64, zone: &str) -> impl Ord + use<> {
+    fn rank(&self, key: NameHash, zone: &str) -> impl Ord + use<> {
         let is_close = !zone.is_empty() && self.zone == zone;
-        (is_close, mix(key ^ self.hash), self.started_at_ms, self.id)
+        (
+            is_close,
+            mix(key.0 ^ self.hash.0),
+            self.started_at_ms,
+            self.id,
+        )
     }
 }
 
 /// The best of these for a key, where one of this zone comes first; `None` only of none. No zone: empty.
 pub(super) fn best<'a>(
-    key: &KeyId,
+    key: NameHash,
     zone: &str,
     candidates: impl Iterator<Item = &'a Candidate>,
 ) -> Option<ReplicaId> {
-    let key = hash_of_key(key);
     let by_rank = |one: &&Candidate, other: &&Candidate| -> Ordering {
         one.rank(key, zone).cmp(&other.rank(key, zone))
     };
     candidates.max_by(by_rank).map(|best| best.id)
-}
-
-/// No name has a zero byte, so no two keys have the same bytes.
-fn hash_of_key(key: &KeyId) -> u64 {
-    let table = key.table.as_str().bytes();
-    hash_of(table.chain([0]).chain(key.key.as_str().bytes()))
-}
-
-/// The same in every process (FNV-1a; its constants are the published ones).
-fn hash_of(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// Spreads what differs in a few bits over all of them (splitmix64's last steps).
@@ -73,7 +64,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::lock::{Key, TableName};
+    use crate::lock::{Key, KeyId, TableName};
 
     fn candidate(id: u128, name: &str, zone: &str) -> Candidate {
         Candidate::new(ReplicaId(Uuid::from_u128(id)), name, zone, 0)
@@ -87,7 +78,7 @@ mod tests {
     }
 
     fn chosen(n: u32, zone: &str, candidates: &[Candidate]) -> u128 {
-        let best = best(&key(n), zone, candidates.iter());
+        let best = best(key(n).name_hash(), zone, candidates.iter());
         best.unwrap().0.as_u128()
     }
 

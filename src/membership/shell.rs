@@ -15,7 +15,7 @@ use super::surety::{Status, Surety};
 use super::wall_check::WallCheck;
 use super::within::GIVEN_UP_AFTER;
 use crate::clock::{Clock, Ids};
-use crate::lock::{KeyId, ReplicaId};
+use crate::lock::{NameHash, ReplicaId};
 use crate::log_throttle::LogThrottle;
 use crate::store::{ClusterStore, StoreError};
 
@@ -159,7 +159,7 @@ impl Membership {
 
     /// The replica that should be the home of a key without one: of those in this zone, if there are any, else of all
     /// (H8). Restarts move nothing. An empty zone is none.
-    pub fn ranked(&self, key: &KeyId, zone: &str) -> Ranked {
+    pub fn ranked(&self, key: NameHash, zone: &str) -> Ranked {
         match &self.kind {
             MembershipKind::Alone { .. } => Ranked::Local,
             MembershipKind::Shared(shared) => shared.observation().ranked(key, zone),
@@ -167,7 +167,7 @@ impl Membership {
     }
 
     /// As [`Membership::ranked`] among the others: who should be the home of a key that this replica gives away.
-    pub fn next_ranked(&self, key: &KeyId, zone: &str) -> Option<Arc<Peer>> {
+    pub fn next_ranked(&self, key: NameHash, zone: &str) -> Option<Arc<Peer>> {
         match &self.kind {
             MembershipKind::Alone { .. } => None,
             MembershipKind::Shared(shared) => shared.observation().next_ranked(key, zone),

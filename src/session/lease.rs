@@ -71,9 +71,9 @@ impl Lease {
     /// How long a client may be told that it is safe, at most: its grace where it has one, for a client that is
     /// connected, too. The stream may end at any time.
     ///
-    /// That much is true of every answered renewal, on a stream or not. Once it was taken in at r, `renewed`
-    /// is r or later for good. So whatever streams end later, or were seen to end late, the lease ends at
-    /// r + TTL, at max(r, ..) + grace, or after that; and the grace is not above the TTL.
+    /// That much is true of every answered renewal, on a stream or not. A renewal that came in at r leaves `renewed` at
+    /// r or later for good. So whatever streams end later, or were seen to end late, the lease ends at r + TTL, at
+    /// grace after the later of r and the end of a stream, or later than both; and the grace is not above the TTL.
     pub fn safe_for_most(&self) -> Duration {
         self.disconnect_grace.unwrap_or(self.ttl)
     }

@@ -442,7 +442,7 @@ async fn keys_are_served_by_the_replica_that_all_agree_on() {
     .await;
     for number in 0..50 {
         let id = key(&format!("k{number}"));
-        let chosen = (0..3).map(|n| match service.engine(n).ranked(&id) {
+        let chosen = (0..3).map(|n| match service.engine(n).ranked(id.name_hash()) {
             Presence::Local => service.engine(n).replica(),
             Presence::Live(peer) => peer.id,
             other => panic!("{other:?}"),

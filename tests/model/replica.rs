@@ -211,7 +211,7 @@ impl World {
                 let entry = client.entry.map(|e| (e.seq.0, e.grant.map_or(0, |g| g.0)));
                 client.step = client.after_get(setup);
                 if let Some((seq, grant)) = entry {
-                    self.truth.read(seq, grant, value_of(value.as_ref()));
+                    self.truth.read(seq, grant, value_of(value.bytes.as_ref()));
                 }
             }
             Answer::Written { lease } => {

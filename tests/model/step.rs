@@ -12,7 +12,9 @@ use uuid::Uuid;
 
 use super::setup::{Off, Setup};
 use super::truth::Broken;
-use super::world::{Cell, Client, NODES, REPLICAS, Step, World, bytes_of, replica_id, session_of};
+use super::world::{
+    Cell, Client, NODES, REPLICAS, Step, World, mutation_of, replica_id, session_of,
+};
 
 /// The names of calls that no client makes.
 pub const FORCE: CallId = CallId(1_000);
@@ -508,7 +510,7 @@ impl World {
                 Call::Put {
                     entry,
                     call_no,
-                    value: bytes_of(value),
+                    value: mutation_of(value),
                 }
             }
             (Step::Release, Some(entry)) => {
@@ -519,7 +521,7 @@ impl World {
                 Call::Release {
                     entry,
                     call_no,
-                    put: releases_with_put.then(|| bytes_of(value)),
+                    put: releases_with_put.then(|| mutation_of(value)),
                 }
             }
             (_, None) | (Step::Done, _) => return,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fermata::key::KeyState;
-use fermata::key::machine::{CallId, Datum, EntryRef, IoId, Machine, PauseOf};
+use fermata::key::machine::{CallId, Datum, EntryRef, IoId, Machine, Mutation, PauseOf};
 use fermata::lock::{ReplicaId, Seq, SessionId};
 use uuid::Uuid;
 
@@ -28,6 +28,10 @@ pub fn session_of(client: usize) -> SessionId {
 
 pub fn bytes_of(value: Value) -> Option<Bytes> {
     (value > 0).then(|| Bytes::copy_from_slice(&[value]))
+}
+
+pub fn mutation_of(value: Value) -> Mutation {
+    bytes_of(value).map_or(Mutation::Delete, Mutation::Put)
 }
 
 pub fn value_of(bytes: Option<&Bytes>) -> Value {

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{
-    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, fail,
+    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, Mutation, fail,
 };
 use super::holder::{CriticalKind, Phase};
 use super::refusal::{exhausted_calls, exhausted_waits};
@@ -58,12 +58,17 @@ impl Machine {
                 entry,
                 call_no,
                 value,
-            } => self.critical(cx, (id, entry, call_no), CriticalKind::Put(value), out),
+            } => self.critical(
+                cx,
+                (id, entry, call_no),
+                CriticalKind::Put(value.into_value()),
+                out,
+            ),
             Call::Release {
                 entry,
                 call_no,
                 put,
-            } => self.release(cx, (id, entry, call_no), put, out),
+            } => self.release(cx, (id, entry, call_no), put.map(Mutation::into_value), out),
             Call::Watch { entry } => self.watch(cx, id, entry, out),
             Call::Renew { entry } => {
                 let renewed = serving.live(cx, entry, out);

@@ -2,7 +2,8 @@
 
 use super::context::Context;
 use super::event::{
-    Answer, CallError, CallId, Datum, Effect, EntryRef, IoId, KeyError, Reason, WriteOutcome, fail,
+    Answer, CallError, CallId, Datum, Effect, EntryRef, IoId, KeyError, Reason, Value,
+    WriteOutcome, fail,
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::refusal::refused;
@@ -142,7 +143,7 @@ impl Machine {
         };
         if let KnownValue::Known(known) = &serving.value {
             let answer = Ok(Answer::Value {
-                value: known.as_ref().and_then(|datum| datum.value.clone()),
+                value: Value::of(known.clone()),
                 lease: critical.lease,
             });
             let call = critical.call;
@@ -214,7 +215,7 @@ impl Machine {
                 let answer = match cell {
                     _ if !is_current => Err(serving.why_not(critical.entry).into()),
                     Ok(datum) => Ok(Answer::Value {
-                        value: datum.and_then(|datum| datum.value),
+                        value: Value::of(datum),
                         lease: critical.lease,
                     }),
                     Err(why) => Err(KeyError::StoreUnavailable(why).into()),
@@ -226,8 +227,7 @@ impl Machine {
                 // Ended meanwhile, or under another grant: it is answered as any other that asks.
                 _ if !is_current => self.ask_again(cx, ask, out),
                 Ok(datum) => {
-                    let value = datum.and_then(|datum| datum.value);
-                    self.answer_held(cx, ask, Some(value), out);
+                    self.answer_held(cx, ask, Some(Value::of(datum)), out);
                 }
                 Err(why) => self.fail_ask(cx, ask, KeyError::StoreUnavailable(why), out),
             },

@@ -66,14 +66,14 @@ pub enum Call {
         /// Grows from call to call; 0 where the caller does not count.
         call_no: u64,
     },
-    /// Write the value as the holder: `None` deletes it.
+    /// Write the value as the holder.
     Put {
         /// Who.
         entry: EntryRef,
         /// As of Get.
         call_no: u64,
         /// What.
-        value: Option<Bytes>,
+        value: Mutation,
     },
     /// Give an entry back, after writing `put`.
     Release {
@@ -82,7 +82,7 @@ pub enum Call {
         /// As of Get.
         call_no: u64,
         /// What to write before.
-        put: Option<Option<Bytes>>,
+        put: Option<Mutation>,
     },
     /// News of an entry until it ends.
     Watch {
@@ -225,6 +225,60 @@ pub enum SwapOutcome {
     NotStarted(Reason),
 }
 
+/// A value, as read.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// `None` where the key has no value.
+    pub bytes: Option<Bytes>,
+}
+
+impl Value {
+    /// Of what the store has.
+    pub(super) fn of(datum: Option<Datum>) -> Self {
+        Value {
+            bytes: datum.and_then(|datum| datum.value),
+        }
+    }
+}
+
+impl std::fmt::Debug for Value {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Value")
+            .field("bytes", &self.bytes.as_ref().map(Bytes::len))
+            .finish()
+    }
+}
+
+/// What a write leaves: a value, or none.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// This value.
+    Put(Bytes),
+    /// No value.
+    Delete,
+}
+
+impl Mutation {
+    /// What the value is after it.
+    pub(super) fn into_value(self) -> Option<Bytes> {
+        match self {
+            Mutation::Put(bytes) => Some(bytes),
+            Mutation::Delete => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Mutation {
+    /// Values are never shown: they may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mutation::Put(bytes) => write!(f, "Put({} bytes)", bytes.len()),
+            Mutation::Delete => f.write_str("Delete"),
+        }
+    }
+}
+
 /// What became of a write of the value.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum WriteOutcome {
@@ -288,7 +342,7 @@ pub enum Answer {
         /// The entry, with its grant.
         entry: EntryRef,
         /// The value, where it was asked for.
-        value: Option<Option<Bytes>>,
+        value: Option<Value>,
         /// An earlier call with the same request_id had made it.
         existed: bool,
         /// What it lives by.
@@ -307,8 +361,8 @@ pub enum Answer {
     },
     /// The value.
     Value {
-        /// `None` where the key has none.
-        value: Option<Bytes>,
+        /// What was read.
+        value: Value,
         /// As of Held.
         lease: LeaseStatus,
     },

@@ -48,7 +48,8 @@ use std::time::Duration;
 pub use context::{CommitRules, Context, KeyLimits};
 pub use event::{
     Answer, Call, CallError, CallId, Datum, Effect, EntryRef, EntryStatus, Event, IoId, KeyError,
-    LeaseSource, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
+    LeaseSource, LeaseStatus, Loaded, Mutation, PauseOf, Reason, Report, SwapOutcome, Value,
+    WriteOutcome,
 };
 use hand_over::HandOver;
 use holder::Holder;

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::critical::settled;
 use super::event::{
-    Answer, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome, fail,
+    Answer, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, Value, WriteOutcome, fail,
 };
 use super::holder::{Holder, Phase, Resume};
 use super::serving::{Ask, Io, KnownValue};
@@ -98,10 +98,7 @@ impl Machine {
             };
             let known = match (&serving.value, ask.read_value) {
                 (_, false) => Some(None),
-                (KnownValue::Known(known), true) => {
-                    let value = known.as_ref().and_then(|datum| datum.value.clone());
-                    Some(Some(value))
-                }
+                (KnownValue::Known(known), true) => Some(Some(Value::of(known.clone()))),
                 (KnownValue::Unknown, true) => None,
             };
             match known {
@@ -123,7 +120,7 @@ impl Machine {
         &mut self,
         cx: &Context<'_>,
         ask: Ask,
-        value: Option<Option<bytes::Bytes>>,
+        value: Option<Value>,
         out: &mut Vec<Effect>,
     ) {
         let Some(serving) = self.serving_mut() else {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::lock::{Key, TableName};
+use crate::lock::{Key, KeyId, TableName};
 use crate::store::StoreError;
 
 fn id(number: u128) -> ReplicaId {
@@ -227,7 +227,7 @@ fn only_those_that_send_heartbeats_are_chosen_and_this_one_always_may_be() {
         key: Key::parse(&format!("orders-{n}"), 99).unwrap(),
     };
     let chosen = |all: &Observation| -> Vec<u128> {
-        let one = |n| match all.ranked(&key(n), "") {
+        let one = |n| match all.ranked(key(n).name_hash(), "") {
             Ranked::Local => 1,
             Ranked::Remote(peer) => peer.id.0.as_u128(),
         };

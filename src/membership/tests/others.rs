@@ -67,7 +67,7 @@ async fn all_replicas_choose_the_same_homes() {
     for n in 0..200 {
         let chosen = all
             .iter()
-            .map(|one| match one.membership.ranked(&key(n), "") {
+            .map(|one| match one.membership.ranked(key(n).name_hash(), "") {
                 Ranked::Local => one.id(),
                 Ranked::Remote(peer) => peer.id,
             });

@@ -121,7 +121,7 @@ async fn a_replica_that_has_its_store_alone_is_sure_until_it_stops() {
         key: Key::parse("orders", 99).unwrap(),
     };
     assert_eq!(alone.sure_until(), Ok(Duration::MAX));
-    assert_eq!(alone.ranked(&key, "east"), Ranked::Local);
+    assert_eq!(alone.ranked(key.name_hash(), "east"), Ranked::Local);
     assert_eq!(alone.presence(id(1)), Presence::Local);
     assert_eq!(alone.presence_after_read(id(2)).await, Presence::Down);
     assert!(alone.declare_down(id(2)).await.unwrap());

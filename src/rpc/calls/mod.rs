@@ -29,7 +29,7 @@ use super::status;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
-use crate::lock::{KeyId, LockRef, SessionId};
+use crate::lock::{KeyId, LockRef, NameHash, SessionId};
 use crate::rpc::peer::proto::Method;
 
 /// What is known of a call beside its message.
@@ -82,6 +82,11 @@ impl Target {
             Target::LockRef(lock_ref) => Some(lock_ref.key_id()),
             Target::Session(_) => None,
         }
+    }
+
+    /// What its key is ranked by, unless it is about a session.
+    pub fn name_hash(&self) -> Option<NameHash> {
+        self.key_id().map(|id| id.name_hash())
     }
 
     /// Names it in the span of the call (a lockRef without its grant).

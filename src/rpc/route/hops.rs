@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::homes::{Homes, KnownHome};
 use crate::engine::{Engine, EngineError, Peer, Presence};
-use crate::lock::{KeyId, ReplicaId};
+use crate::lock::{NameHash, ReplicaId};
 use crate::rpc::calls::Target;
 use crate::rpc::status;
 
@@ -23,7 +23,7 @@ const TRIES_MAX: usize = 10;
 /// What routing asks of this replica.
 pub trait RouteView: Sync {
     /// As [`Engine::ranked`].
-    fn ranked(&self, key: &KeyId) -> Presence;
+    fn ranked(&self, key: NameHash) -> Presence;
     /// As [`Engine::presence`].
     fn presence(&self, id: ReplicaId) -> Presence;
     /// As [`Engine::take_over`] and [`Engine::take_session`].
@@ -35,7 +35,7 @@ pub trait RouteView: Sync {
 }
 
 impl RouteView for Engine {
-    fn ranked(&self, key: &KeyId) -> Presence {
+    fn ranked(&self, key: NameHash) -> Presence {
         Engine::ranked(self, key)
     }
 
@@ -112,8 +112,8 @@ pub trait Step: Sync {
 
 /// The replica that ranks first.
 pub fn ranked(membership: &impl RouteView, target: &Target) -> Presence {
-    match target.key_id() {
-        Some(id) => membership.ranked(&id),
+    match target.name_hash() {
+        Some(key) => membership.ranked(key),
         None => Presence::Local,
     }
 }

@@ -7,7 +7,7 @@ use tonic::Code;
 use uuid::Uuid;
 
 use super::*;
-use crate::lock::{Key, LockRef, SessionId, TableName};
+use crate::lock::{Key, KeyId, LockRef, SessionId, TableName};
 
 const A: ReplicaId = ReplicaId(Uuid::from_u128(0xa));
 const B: ReplicaId = ReplicaId(Uuid::from_u128(0xb));
@@ -139,7 +139,7 @@ impl World {
 }
 
 impl RouteView for World {
-    fn ranked(&self, _key: &KeyId) -> Presence {
+    fn ranked(&self, _key: NameHash) -> Presence {
         self.ranked.clone()
     }
 

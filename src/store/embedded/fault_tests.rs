@@ -11,7 +11,7 @@ use super::faults::{Faults, ReadFault, SyncFault};
 use super::*;
 use crate::key::{Command, Decider, KeyState, NewEntry, decide};
 use crate::lock::{CoreLimits, Key, KeyId, Liveness, Mode, ReplicaId, TableName};
-use crate::store::{Cell, DataStore, KeyStore, Swap, Written};
+use crate::store::{Cell, DataStore, KeyStore, StoreHealth, Swap, Written};
 
 struct World {
     store: EmbeddedStore,

@@ -41,9 +41,8 @@ use self::fault::Fault;
 use self::file::{Medium, Opened};
 use self::gate::Gate;
 pub use self::open_error::EmbeddedOpenError;
-use self::work::Work;
-use self::writer::{JobOutcome, Message, QUEUE_JOBS_MAX, Writer};
-use super::{Store, StoreError, StoreHealth};
+use self::writer::{Message, QUEUE_JOBS_MAX, Writer};
+use super::{Store, StoreError};
 
 /// How many reads may be in flight, each on a thread of its own; more wait.
 const READS_MAX: usize = 16;
@@ -170,20 +169,6 @@ impl EmbeddedStore {
             // An error: another call was faster, and the writer is gone.
             let _ = stopped.await;
         }
-    }
-
-    /// Hands work to the writer. It is in the queue or it is not: dropping this future cuts nothing in
-    /// half.
-    async fn submit(&self, work: Work) -> JobOutcome {
-        if let Err(error) = self.ready() {
-            return JobOutcome::NotStarted(error);
-        }
-        let (answer, done) = oneshot::channel();
-        if self.queue.send(Message::Job(work, answer)).await.is_err() {
-            return JobOutcome::NotStarted(writer_gone());
-        }
-        done.await
-            .unwrap_or_else(|_| JobOutcome::Unknown(writer_gone()))
     }
 
     /// Reads on a thread that may block: a page that is not in memory comes from the disk.

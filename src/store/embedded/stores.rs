@@ -1,9 +1,10 @@
 //! What it keeps, by kind: each change is work for the writer, each read one of a snapshot.
 
 use async_trait::async_trait;
+use tokio::sync::oneshot;
 
 use super::work::{SwapRows, Work};
-use super::writer::JobOutcome;
+use super::writer::{JobOutcome, Message};
 use super::{EmbeddedStore, read, writer_gone};
 use crate::key::KeyState;
 use crate::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
@@ -11,6 +12,22 @@ use crate::store::{
     Cell, DataStore, KeyStore, Listed, PAGE, SessionRow, SessionStore, SessionSwap, StoreCounts,
     StoreError, StoreHealth, Swap, Written,
 };
+
+impl EmbeddedStore {
+    /// Hands work to the writer. It is in the queue or it is not: dropping this future cuts nothing in
+    /// half.
+    async fn submit(&self, work: Work) -> JobOutcome {
+        if let Err(error) = self.ready() {
+            return JobOutcome::NotStarted(error);
+        }
+        let (answer, done) = oneshot::channel();
+        if self.queue.send(Message::Job(work, answer)).await.is_err() {
+            return JobOutcome::NotStarted(writer_gone());
+        }
+        done.await
+            .unwrap_or_else(|_| JobOutcome::Unknown(writer_gone()))
+    }
+}
 
 impl StoreHealth for EmbeddedStore {
     fn ready(&self) -> Result<(), StoreError> {

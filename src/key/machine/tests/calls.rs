@@ -79,7 +79,7 @@ fn the_value_is_read_once_and_then_known() {
     let io = read(&get(&mut world));
     let cell = Ok(Some(datum("x", 5)));
     let effects = world.on(Event::DataRead { io, cell });
-    let is_x = |effects: &[Effect]| matches!(&answers(effects)[..], [(_, Ok(Answer::Value { value: of, .. }))] if *of == value("x"));
+    let is_x = |effects: &[Effect]| matches!(&answers(effects)[..], [(_, Ok(Answer::Value { value: of, .. }))] if of.bytes == value("x"));
     assert!(is_x(&effects));
     assert!(is_x(&get(&mut world)));
     let effects = world.calls(put(held(1, NOW_US), "y"));
@@ -107,7 +107,7 @@ fn the_number_of_a_critical_call_must_grow() {
     let numbered = |call_no| Call::Put {
         entry: held(1, NOW_US),
         call_no,
-        value: None,
+        value: Mutation::Delete,
     };
     write(&world.calls(numbered(5)));
     let error = KeyError::CallNoNotAbove { given: 5, last: 5 };
@@ -120,7 +120,7 @@ fn a_release_carries_its_put_first_and_nothing_is_taken_after_it() {
     let with_put = || Call::Release {
         entry: held(1, NOW_US),
         call_no: 0,
-        put: Some(value("x")),
+        put: Some(put_of("x")),
     };
     let effects = world.calls(with_put());
     let (io, _) = write(&effects);
@@ -147,7 +147,7 @@ fn a_release_whose_put_fails_is_none_and_says_whether_it_may_show() {
         let effects = world.calls(Call::Release {
             entry: held(1, NOW_US),
             call_no: 0,
-            put: Some(value("x")),
+            put: Some(put_of("x")),
         });
         let (io, _) = write(&effects);
         let effects = world.on(Event::DataWritten { io, outcome });
@@ -241,7 +241,7 @@ fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
     let effects = world.calls(Call::Release {
         entry: held(1, NOW_US),
         call_no: 0,
-        put: Some(value("x")),
+        put: Some(put_of("x")),
     });
     let error = CallError {
         why: KeyError::Ended(EndedAs::NoLongerKept),
@@ -262,7 +262,7 @@ fn a_release_whose_put_never_began_may_be_repeated_with_its_number() {
         let with_put = || Call::Release {
             entry: held(1, NOW_US),
             call_no: 9,
-            put: Some(value("x")),
+            put: Some(put_of("x")),
         };
         // It waits for timestamps.
         world.clock_is_wrong = is_refused;

@@ -108,7 +108,7 @@ fn an_entry_that_is_being_released_is_answered_held_no_more() {
     write(&world.calls(Call::Release {
         entry: held(1, NOW_US),
         call_no: 0,
-        put: Some(value("x")),
+        put: Some(put_of("x")),
     }));
     let cell = Ok(None);
     let effects = world.on(Event::DataRead { io, cell });

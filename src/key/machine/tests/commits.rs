@@ -148,7 +148,7 @@ fn a_release_whose_put_is_durable_says_so_when_its_commit_fails() {
     let effects = world.calls(Call::Release {
         entry: held(1, NOW_US),
         call_no: 0,
-        put: Some(value("x")),
+        put: Some(put_of("x")),
     });
     let (io, _) = write(&effects);
     let outcome = WriteOutcome::Done;

@@ -73,6 +73,10 @@ pub fn value(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
 }
 
+pub fn put_of(text: &'static str) -> Mutation {
+    Mutation::Put(Bytes::from_static(text.as_bytes()))
+}
+
 pub fn datum(text: &'static str, timestamp: u64) -> Datum {
     Datum {
         value: value(text),
@@ -216,7 +220,7 @@ pub fn put(entry: EntryRef, text: &'static str) -> Call {
     Call::Put {
         entry,
         call_no: 0,
-        value: value(text),
+        value: put_of(text),
     }
 }
 

@@ -14,7 +14,7 @@ fn used() -> World {
     let effects = world.calls(Call::Put {
         entry: holder,
         call_no: 7,
-        value: value("v"),
+        value: put_of("v"),
     });
     let (io, _) = write(&effects);
     let outcome = WriteOutcome::Done;

@@ -178,7 +178,7 @@ fn a_remembered_value_is_a_copy_that_keeps_nothing_else_in_memory() {
     let (io, _) = write(&world.calls(Call::Put {
         entry: held(1, NOW_US),
         call_no: 0,
-        value: Some(request.slice(10..20)),
+        value: Mutation::Put(request.slice(10..20)),
     }));
     let outcome = WriteOutcome::Done;
     world.on(Event::DataWritten { io, outcome });

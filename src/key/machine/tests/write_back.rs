@@ -62,7 +62,7 @@ fn a_section_on_a_warm_key_takes_one_write_and_no_swap() {
         let effects = world.calls(Call::Release {
             entry: held(n, grant),
             call_no: 0,
-            put: Some(value("x")),
+            put: Some(put_of("x")),
         });
         let (io, _) = write(&effects);
         let outcome = WriteOutcome::Done;
