@@ -3,11 +3,12 @@
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{
-    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, Mutation, fail,
+    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, KeyError, fail,
 };
 use super::holder::{CriticalKind, Phase};
 use super::refusal::{exhausted_calls, exhausted_waits};
 use super::serving::{Ask, Watcher};
+use super::value::Mutation;
 use super::{Machine, Queued, Role};
 use crate::lock::{EndedAs, Lookup};
 

@@ -2,12 +2,12 @@
 
 use super::context::Context;
 use super::event::{
-    Answer, CallError, CallId, Datum, Effect, EntryRef, IoId, KeyError, Reason, Value,
-    WriteOutcome, fail,
+    Answer, CallError, CallId, Effect, EntryRef, IoId, KeyError, Reason, WriteOutcome, fail,
 };
 use super::holder::{Critical, CriticalKind, Holder, LastPut, Phase, Resume};
 use super::refusal::refused;
 use super::serving::{Io, KnownValue};
+use super::value::{Datum, Value};
 use super::{Machine, Role};
 use crate::key::{Command, Outcome};
 use crate::lock::Fence;

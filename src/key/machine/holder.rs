@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::event::{CallError, CallId, Datum, EntryRef, IoId, KeyError, LeaseStatus};
+use super::event::{CallError, CallId, EntryRef, IoId, KeyError, LeaseStatus};
+use super::value::Datum;
 use crate::key::{Entry, KeyState, WritesOfHolder};
 use crate::lock::{Fence, Seq, Tag};
 use crate::session::Observed;

@@ -40,6 +40,7 @@ mod sync;
 mod take_over;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,14 +48,14 @@ use std::time::Duration;
 
 pub use context::{CommitRules, Context, KeyLimits};
 pub use event::{
-    Answer, Call, CallError, CallId, Datum, Effect, EntryRef, EntryStatus, Event, IoId, KeyError,
-    LeaseSource, LeaseStatus, Loaded, Mutation, PauseOf, Reason, Report, SwapOutcome, Value,
-    WriteOutcome,
+    Answer, Call, CallError, CallId, Effect, EntryRef, EntryStatus, Event, IoId, KeyError,
+    LeaseSource, LeaseStatus, Loaded, PauseOf, Reason, Report, SwapOutcome, WriteOutcome,
 };
 use hand_over::HandOver;
 use holder::Holder;
 use serving::{KnownValue, Serving};
 use take_over::Taking;
+pub use value::{Datum, Mutation, Value};
 
 use crate::key::{CommitMode, KeyState};
 use crate::lock::Seq;

@@ -9,13 +9,14 @@ use bytes::Bytes;
 use super::context::{CommitRules, Context};
 use super::decided::Decided;
 use super::event::{
-    CallId, Datum, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseSource, LeaseStatus, Report,
+    CallId, Effect, EntryRef, EntryStatus, IoId, KeyError, LeaseSource, LeaseStatus, Report,
     own_ttl,
 };
 use super::holder::{Claim, Critical, Holder, Phase};
 use super::leases::Leases;
 use super::pace::Pace;
 use super::row::KnownRow;
+use super::value::Datum;
 use crate::key::{Applied, Command, CommitMode, Entry, Home, KeyState, Outcome, apply};
 use crate::lock::{EndReason, EndedAs, Fence, Liveness, Lookup, Seq, SessionId};
 use crate::session::Observed;

@@ -3,10 +3,11 @@
 use super::context::Context;
 use super::critical::settled;
 use super::event::{
-    Answer, Datum, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, Value, WriteOutcome, fail,
+    Answer, Effect, EntryStatus, IoId, KeyError, PauseOf, Reason, WriteOutcome, fail,
 };
 use super::holder::{Holder, Phase, Resume};
 use super::serving::{Ask, Io, KnownValue};
+use super::value::{Datum, Value};
 use super::{Machine, Role};
 use crate::lock::Fence;
 
