@@ -53,16 +53,16 @@ pub(super) struct WaitersArgs {
 
 /// What was counted. As JSON its fields are stable.
 #[derive(Debug, Serialize)]
-struct Report {
+struct CrowdReport {
     version: &'static str,
     endpoints: Vec<String>,
     duration_ms: u64,
-    runs: Vec<Run>,
+    runs: Vec<CrowdRun>,
     interrupted: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Run {
+struct CrowdRun {
     waiters: u32,
     elapsed_ms: u64,
     did: Did,
@@ -71,9 +71,9 @@ struct Run {
     transactions_per_s: f64,
 }
 
-impl Run {
-    fn new(waiters: u32, did: Did, elapsed: Duration) -> Run {
-        Run {
+impl CrowdRun {
+    fn new(waiters: u32, did: Did, elapsed: Duration) -> CrowdRun {
+        CrowdRun {
             waiters,
             elapsed_ms: millis(elapsed),
             reads_per_s: rate(did.store_reads, elapsed),
@@ -90,7 +90,7 @@ pub(super) async fn run(args: WaitersArgs, before: &Remote) -> Result<u8, Failur
     let endpoints = remote.endpoints();
     let service = Service::connect(&endpoints).await?;
     let mut interrupt = Interrupt::listen();
-    let mut report = Report {
+    let mut report = CrowdReport {
         version: env!("CARGO_PKG_VERSION"),
         endpoints,
         duration_ms: millis(args.duration.duration()),
@@ -119,7 +119,7 @@ async fn with(
     service: &Service,
     key: &str,
     waiters: u32,
-) -> Result<Run, ServiceError> {
+) -> Result<CrowdRun, ServiceError> {
     let first = &service.first;
     let held = first.create(table, key, "", TTL).await?;
     // Its own wait: an open call of the holder.
@@ -163,7 +163,7 @@ async fn with(
             let begun = Instant::now();
             sleep(args.duration.duration()).await;
             let did = service.did().await?.since(before);
-            Ok::<_, ServiceError>(Run::new(waiters, did, begun.elapsed()))
+            Ok::<_, ServiceError>(CrowdRun::new(waiters, did, begun.elapsed()))
         };
         let run = tokio::select! {
             run = counting => run,
@@ -187,7 +187,7 @@ async fn with(
     run
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &CrowdReport) -> String {
     let mut table = Table::new(&["WAITERS", "READS/S", "WRITES/S", "TRANSACTIONS/S"]);
     for run in &report.runs {
         table.row(vec![

@@ -57,7 +57,7 @@ pub(super) struct HandoverArgs<P: Program> {
 
 /// What was measured. As JSON its fields are stable.
 #[derive(Debug, Serialize)]
-struct Report {
+struct HandoverReport {
     version: &'static str,
     endpoints: Vec<String>,
     rounds: u32,
@@ -104,7 +104,10 @@ pub(super) async fn run<P: Program>(args: HandoverArgs<P>, before: &Remote) -> R
     Ok(0)
 }
 
-async fn measure<P: Program>(args: &HandoverArgs<P>, remote: &Remote) -> Result<Report, Failure> {
+async fn measure<P: Program>(
+    args: &HandoverArgs<P>,
+    remote: &Remote,
+) -> Result<HandoverReport, Failure> {
     let mut interrupt = Interrupt::listen();
     let endpoints = remote.endpoints();
     let service = Service::connect(&endpoints).await?;
@@ -140,7 +143,7 @@ async fn rounds<P: Program>(
     service: &Service,
     straight: Option<&Music>,
     interrupt: &mut Interrupt,
-) -> Result<Report, Failure> {
+) -> Result<HandoverReport, Failure> {
     let new = || Times::new().map_err(BenchError::from);
     let (mut change, mut transaction, mut same, mut across) = (new()?, new()?, new()?, new()?);
     let key = service.key_at_first(table, &args.key_prefix, TTL).await?;
@@ -179,7 +182,7 @@ async fn rounds<P: Program>(
         rounds += 1;
     }
     let did = service.did().await?.since(before);
-    Ok(Report {
+    Ok(HandoverReport {
         version: env!("CARGO_PKG_VERSION"),
         endpoints: Vec::new(),
         rounds,
@@ -230,7 +233,7 @@ async fn send_straight(music: &Music, key: &str) -> Result<Duration, Fault> {
     Ok(begun.elapsed())
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &HandoverReport) -> String {
     let mut table = Table::new(&[
         "",
         "COUNT",
@@ -301,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_report_relates_each_way_to_one_change() {
-        let report = Report {
+        let report = HandoverReport {
             version: "0",
             endpoints: Vec::new(),
             rounds: 1,

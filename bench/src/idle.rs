@@ -65,7 +65,7 @@ pub(super) struct IdleArgs {
 
 /// What was seen. As JSON its fields are stable.
 #[derive(Debug, Serialize)]
-struct Report {
+struct IdleReport {
     version: &'static str,
     endpoints: Vec<String>,
     locks: u32,
@@ -218,7 +218,7 @@ async fn measure(
     table: &str,
     service: &Service,
     opened: &mut Vec<String>,
-) -> Result<Report, ServiceError> {
+) -> Result<IdleReport, ServiceError> {
     let first = &service.first;
     let ttl = args.ttl.duration();
     let before = service.did().await?;
@@ -249,7 +249,7 @@ async fn measure(
         });
     }
     let more = did.resident_bytes.saturating_sub(before.resident_bytes);
-    Ok(Report {
+    Ok(IdleReport {
         version: env!("CARGO_PKG_VERSION"),
         endpoints: Vec::new(),
         locks: args.locks,
@@ -267,7 +267,7 @@ async fn measure(
     })
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &IdleReport) -> String {
     let columns = [
         "LOCKS",
         "SESSIONS",

@@ -98,7 +98,7 @@ async fn start(config: Config) -> Result<InProcess, Failure> {
         // Lets the other replicas have at once what it had.
         if timeout(grace, engine.leave(grace)).await.is_err() {
             eprintln!(
-                "fermata: the other replicas were not told that the one in this process is gone"
+                "fermata: the replica in this process could not write that it stopped: others wait for its replica TTL"
             );
         }
         drop(replica);

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 /// How often the rest of a stopped command is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// A running command. It shares the process group and the terminal, so that Ctrl-C, Ctrl-Z and pipes work
 /// as without the lock.
@@ -78,7 +78,7 @@ impl Running {
     /// Returns when nothing is left of what was told to stop, besides the command itself.
     pub async fn all_gone(&self) {
         while self.started.iter().any(|(&pid, &since)| lives(pid, since)) {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 

@@ -58,8 +58,8 @@ impl Asking {
     }
 
     /// The wait has lasted as long as it may.
-    pub fn wait_over(&self) {
-        self.replica.happen(&self.cell, Event::WaitOver(self.call));
+    pub fn wait_ended(&self) {
+        self.replica.happen(&self.cell, Event::WaitEnded(self.call));
     }
 }
 
@@ -201,7 +201,7 @@ impl Replica {
         let mut asking = self.ask(id, call, Some(seq))?;
         let mut stopping = self.stopping.subscribe();
         let answer = {
-            let wait_over = self.clock.sleep(wait);
+            let wait_ended = self.clock.sleep(wait);
             tokio::select! {
                 biased;
                 answer = asking.answer() => Some(answer),
@@ -209,13 +209,13 @@ impl Replica {
                     self.sure()?;
                     return Err(EngineError::Stopping);
                 }
-                () = wait_over => None,
+                () = wait_ended => None,
             }
         };
         let answer = match answer {
             Some(answer) => answer,
             None => {
-                asking.wait_over();
+                asking.wait_ended();
                 asking.answer().await
             }
         };

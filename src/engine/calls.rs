@@ -427,9 +427,15 @@ impl Engine {
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         let replica = self.current()?;
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
-        let closed = closed.await.map_err(|_| lost_task())?;
+        let had_ended = closed.await.map_err(|_| lost_task())?;
+        if had_ended.is_ok() {
+            sessions::emptied(&replica, session).await;
+            if *replica.stopping.borrow() {
+                return Err(EngineError::Stopping);
+            }
+        }
         replica.sure()?;
-        closed
+        had_ended
     }
 
     /// Reads without a lock.

@@ -77,7 +77,7 @@ pub(super) async fn hand_over_to(
     };
     match asking.answer().await {
         Ok(Answer::HandedOver(home)) => {
-            tell(replica, peer, id, home);
+            notify(replica, peer, id, home);
             home.replica == peer.id
         }
         Ok(_) => false,
@@ -88,7 +88,7 @@ pub(super) async fn hand_over_to(
     }
 }
 
-fn tell(replica: &Replica, peer: &Peer, id: &KeyId, home: Home) {
+fn notify(replica: &Replica, peer: &Peer, id: &KeyId, home: Home) {
     if home.replica == peer.id {
         replica.peers.handed_over(peer, id, home.term);
     }

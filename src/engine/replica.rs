@@ -172,7 +172,7 @@ impl Replica {
     }
 
     /// Tells the other replicas that a session has ended. Best effort.
-    pub fn tell_session_ended(&self, session: SessionId) {
+    pub fn notify_session_ended(&self, session: SessionId) {
         for peer in self.membership.peers() {
             self.peers.session_ended(&peer, session);
         }

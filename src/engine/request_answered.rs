@@ -16,7 +16,7 @@ use crate::store::HandOverSubject;
 /// How long a key that was asked for is looked at.
 const ASKED_FOR: Duration = Duration::from_secs(5);
 /// How often.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const REREAD_EVERY: Duration = Duration::from_millis(20);
 /// A holder whose calls came here so lately keeps the key here.
 const SERVED_LATELY: Duration = Duration::from_secs(1);
 
@@ -79,7 +79,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
             // While it stands the request comes again.
             return;
         }
-        replica.clock.sleep(LOOK_EVERY).await;
+        replica.clock.sleep(REREAD_EVERY).await;
     }
     match replica.membership.presence(request.to) {
         Presence::Live(_) => {}

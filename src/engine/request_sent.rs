@@ -13,7 +13,7 @@ use crate::store::{ClusterStore, HandOverRequest, HandOverSubject};
 /// How long a key is waited for: until a home that crashed when it was asked is known to be down.
 const REQUESTED_FOR: Duration = Duration::from_secs(7);
 /// How often it is looked for meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const REREAD_EVERY: Duration = Duration::from_millis(100);
 
 fn no_way() -> EngineError {
     EngineError::Unavailable(
@@ -72,7 +72,7 @@ async fn ask_for(
             sent.map_err(EngineError::of_store)?;
             asked_in = Some(term);
         }
-        replica.clock.sleep(LOOK_EVERY).await;
+        replica.clock.sleep(REREAD_EVERY).await;
         let adopt = Call::Adopt {
             term: term.saturating_add(1),
         };

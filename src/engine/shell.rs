@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::activity::{Cause, GrantNoted};
 use super::api::EngineError;
 use super::counters::Counters;
-
 use super::replica::Replica;
 use super::sessions::Attached;
 use super::slot::{CallResult, KeyCell, Listener, PendingCall, Slot, SlotGuard};
@@ -68,7 +67,7 @@ impl Replica {
         self.leave(cell, slot);
     }
 
-    /// Hands a call in. `None` where the cell was forgotten meanwhile: look it up anew.
+    /// Hands a call in. `Err` gives the listener back where the cell was forgotten meanwhile: look it up anew.
     pub fn call(
         self: &Arc<Self>,
         cell: &Arc<KeyCell>,
@@ -84,19 +83,19 @@ impl Replica {
             // A panic outside of the machine lost it.
             self.keep_silent(cell, &mut slot);
         }
+        let id = CallId(slot.next_call);
+        slot.next_call += 1;
         if slot.is_silent(self.clock.boot()) {
             let why =
                 "what this replica knew of the key was lost, and what it promised is not past";
             refuse(listener, why);
-            return Ok(CallId(u64::MAX));
+            return Ok(id);
         }
         // What was given out in the term that it names is forgotten: that takes another term.
         let call = match call {
             Call::Adopt { .. } if slot.is_lost => Call::TakeOver { from: self.id },
             call => call,
         };
-        let id = CallId(slot.next_call);
-        slot.next_call += 1;
         slot.used = self.clock.boot();
         let now = slot.used;
         self.values.expire(&mut slot, now);

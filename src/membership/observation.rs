@@ -37,6 +37,14 @@ impl ObservedTime {
     }
 }
 
+/// When an answer came.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    observed: ObservedTime,
+    /// CLOCK_BOOTTIME.
+    boot: Duration,
+}
+
 /// A read of the rows that was begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BegunRead {
@@ -54,6 +62,8 @@ struct Member {
     life: Life,
     /// When this heartbeat and life were first observed together.
     changed: ObservedTime,
+    /// When the answer that first showed them came, by CLOCK_BOOTTIME.
+    answered: Duration,
 }
 
 impl Member {
@@ -61,8 +71,11 @@ impl Member {
         matches!(self.life, Life::Down | Life::Stopped)
     }
 
-    fn is_suspected(&self, now: ObservedTime) -> bool {
-        now.since(self.changed) >= self.suspected_after
+    /// By all reads until the last one, which was begun at `last`. Reads that were begun before the answer of the first one
+    /// that showed this heartbeat bring observed time as well, and say nothing of what came after it.
+    fn is_suspected(&self, observed: ObservedTime, last: Option<Duration>) -> bool {
+        let between = last.map_or(Duration::ZERO, |last| last.saturating_sub(self.answered));
+        observed.since(self.changed).min(between) >= self.suspected_after
     }
 }
 
@@ -126,7 +139,10 @@ impl Observation {
         // Silence ends where this read began; a change is counted from where its answer came.
         self.observed = self.moment(read.begun);
         self.last = Some(read.begun);
-        let came = self.moment(now);
+        let came = Moment {
+            observed: self.moment(now),
+            boot: now,
+        };
         let mut before = std::mem::take(&mut self.members);
         for row in rows.iter().filter(|row| row.id != self.me) {
             let member = match before.remove(&row.id) {
@@ -143,7 +159,10 @@ impl Observation {
 
     /// What came of declaring a replica down, at `now`.
     pub fn declared(&mut self, id: ReplicaId, came: &LifeSwap, now: Duration) {
-        let moment = self.moment(now);
+        let moment = Moment {
+            observed: self.moment(now),
+            boot: now,
+        };
         let life = match came {
             LifeSwap::Applied => Life::Down,
             LifeSwap::Conflict(Some(life)) => *life,
@@ -166,7 +185,7 @@ impl Observation {
         if let Some(member) = self.members.get(&id) {
             return if member.is_ended() {
                 Presence::Down
-            } else if member.is_suspected(self.observed) {
+            } else if member.is_suspected(self.observed, self.last) {
                 Presence::Suspected
             } else {
                 Presence::Live(Arc::clone(&member.peer))
@@ -186,7 +205,8 @@ impl Observation {
     /// The life that a suspected replica has had for all of its silence: the one to be replaced by Down.
     pub fn suspected_life(&self, id: ReplicaId) -> Option<Life> {
         let member = self.members.get(&id)?;
-        (!member.is_ended() && member.is_suspected(self.observed)).then_some(member.life)
+        let is_suspected = member.is_suspected(self.observed, self.last);
+        (!member.is_ended() && is_suspected).then_some(member.life)
     }
 
     /// Those that are to be declared down.
@@ -199,7 +219,7 @@ impl Observation {
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         let members = self.members.values();
         members
-            .filter(|one| !one.is_ended() && !one.is_suspected(self.observed))
+            .filter(|one| !one.is_ended() && !one.is_suspected(self.observed, self.last))
             .map(|one| Arc::clone(&one.peer))
             .collect()
     }
@@ -238,14 +258,15 @@ impl Observation {
             .map(|member| Arc::clone(&member.peer))
     }
 
-    fn new_member(&self, row: &ReplicaRow, came: ObservedTime) -> Member {
+    fn new_member(&self, row: &ReplicaRow, came: Moment) -> Member {
         Member {
             peer: Arc::new(Peer::from(row)),
             candidate: Candidate::new(row.id, &row.name, &row.zone, row.started_at_ms),
             suspected_after: self.replica_ttl.max(ttl_of(row)),
             heartbeat: row.heartbeat,
             life: row.life,
-            changed: came,
+            changed: came.observed,
+            answered: came.boot,
         }
     }
 
@@ -269,21 +290,26 @@ impl Observation {
 
 impl Member {
     /// The same replica, by a later row. Its names and addresses never change.
-    fn updated(mut self, row: &ReplicaRow, came: ObservedTime) -> Member {
+    fn updated(mut self, row: &ReplicaRow, came: Moment) -> Member {
         if self.heartbeat != row.heartbeat && !self.is_ended() {
             self.heartbeat = row.heartbeat;
-            self.changed = came;
+            self.note_change(came);
         }
         self.set_life(row.life, came);
         self
     }
 
-    fn set_life(&mut self, life: Life, moment: ObservedTime) {
+    fn set_life(&mut self, life: Life, moment: Moment) {
         // A read that was begun before it was declared down may be answered after it.
         if self.life != life && !self.is_ended() {
             self.life = life;
-            self.changed = moment;
+            self.note_change(moment);
         }
+    }
+
+    fn note_change(&mut self, moment: Moment) {
+        self.changed = moment.observed;
+        self.answered = moment.boot;
     }
 }
 

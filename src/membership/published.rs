@@ -9,7 +9,7 @@ use super::surety::Status;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotSure {
     /// No round came through for too long. It keeps what it knows, and comes back by itself unless it is declared down.
-    #[error("this replica has not heard of its store for too long")]
+    #[error("the store acknowledged no heartbeat of this replica for too long")]
     Silent,
     /// It is down for good; what it knows is worth nothing. The process is to start over under a new id.
     #[error("this replica was fenced")]

@@ -43,7 +43,7 @@ const CLOCK_AGAIN: Duration = Duration::from_millis(1_000);
 /// Begins the tasks of a replica. They end when it is fenced, stopped or dropped.
 pub(super) fn begin(shared: &Arc<MembershipShared>) {
     tokio::spawn(run_rounds(Arc::clone(shared)));
-    tokio::spawn(look_now_and_then(Arc::clone(shared)));
+    tokio::spawn(check_clock_and_old_rows(Arc::clone(shared)));
     tokio::spawn(read_requests(Arc::clone(shared)));
 }
 
@@ -219,7 +219,7 @@ async fn come_back(shared: &MembershipShared, change: LifeChange) {
 }
 
 /// The clock of the store, and rows that nobody asks for any more.
-async fn look_now_and_then(shared: Arc<MembershipShared>) {
+async fn check_clock_and_old_rows(shared: Arc<MembershipShared>) {
     let mut ended = shared.ended.subscribe();
     loop {
         let is_off = shared
@@ -257,16 +257,14 @@ async fn look_now_and_then(shared: Arc<MembershipShared>) {
     }
 }
 
-/// Compares the clock of this machine with the store's, where that has one.
+/// Compares the clock of this machine with the store's.
 pub(super) async fn check_clock(
     store: &dyn ClusterStore,
     clock: &dyn Clock,
     wall: &WallCheck,
 ) -> Result<(), StoreError> {
     let before = clock.wall_us();
-    let Some(store_us) = within(clock, store.clock_us()).await? else {
-        return Ok(());
-    };
+    let store_us = within(clock, store.clock_us()).await?;
     let after = clock.wall_us();
     let compared = wall.compare(store_us, (before, after), clock.boot());
     match (compared.was_off, compared.is_off) {

@@ -287,7 +287,7 @@ impl MembershipShared {
         let replica = self.me;
         match (last, status) {
             (Status::SureUntil(_), Status::Silent) => {
-                tracing::warn!(%replica, "no heartbeat acknowledged in time: this replica answers nothing until it has heard of its store");
+                tracing::warn!(%replica, "no heartbeat acknowledged in time: this replica answers no calls until its store acknowledges one");
             }
             (Status::Silent, Status::SureUntil(_)) => {
                 tracing::info!(%replica, "heartbeats acknowledged again: answering");

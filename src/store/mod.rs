@@ -377,6 +377,6 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// Forgets a request that was answered by a hand-over, or that means nothing any more.
     async fn forget_hand_over_request(&self, request: &HandOverRequest) -> Result<(), StoreError>;
 
-    /// The wall clock of the store in microseconds since 1970, where it has one of its own (I2).
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError>;
+    /// The wall clock of the store in microseconds since 1970 (I2).
+    async fn clock_us(&self) -> Result<u64, StoreError>;
 }

@@ -57,6 +57,8 @@ struct Plan {
     /// How many loads show rows that are not of one state.
     torn_loads: usize,
     sessions: VecDeque<Fault>,
+    /// How many loads of sessions fail.
+    session_loads: usize,
     random: Option<(Rng, u64)>,
 }
 
@@ -148,6 +150,14 @@ impl FaultyStore {
     /// So many loads show a fence that was taken back, unless the key is settled first.
     pub fn tear_loads(&self, count: usize) {
         self.plan().torn_loads = count;
+    }
+
+    pub fn fail_session_loads(&self, count: usize) {
+        self.plan().session_loads = count;
+    }
+
+    pub fn failing_session_loads(&self) -> usize {
+        self.plan().session_loads
     }
 
     pub fn fail_sessions(&self, faults: impl IntoIterator<Item = Fault>) {
@@ -355,6 +365,11 @@ impl DataStore for FaultyStore {
 #[async_trait]
 impl SessionStore for FaultyStore {
     async fn load_session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        let failing = self.plan().session_loads;
+        if failing > 0 {
+            self.plan().session_loads = failing - 1;
+            return Err(broken());
+        }
         self.real()?.load_session(id).await
     }
 

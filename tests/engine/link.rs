@@ -468,9 +468,9 @@ impl ClusterStore for StoreLink {
         Ok(())
     }
 
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+    async fn clock_us(&self) -> Result<u64, StoreError> {
         self.open()?;
         let ahead_us = *self.clock_ahead_us.lock().unwrap();
-        Ok(Some(self.clock.wall_us().saturating_add_signed(ahead_us)))
+        Ok(self.clock.wall_us().saturating_add_signed(ahead_us))
     }
 }

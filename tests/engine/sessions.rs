@@ -310,6 +310,52 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
     assert_eq!(rows(&world).await, 0);
 }
 
+/// The closed session is not kept, so its row is the only one to say that its entry has ended.
+#[tokio::test]
+async fn an_entry_of_a_closed_session_ends_though_its_row_could_not_be_read_at_once() {
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.create_in(session, "k").await;
+    world.store.hold_swaps(true);
+    let engine = world.engine.clone();
+    let closing = tokio::spawn(async move { engine.close_session(session).await });
+    until("the row is closed", || async {
+        let row = world.store.real().unwrap().load_session(session).await;
+        !row.unwrap().unwrap().open
+    })
+    .await;
+    let world = world
+        .restart_on(Limits::default(), |store| store.fail_session_loads(1))
+        .await;
+    closing.abort();
+    world.until_free("k").await;
+    assert_eq!(world.store.failing_session_loads(), 0, "one was asked for");
+}
+
+/// Each of them gave up, and may come again.
+#[tokio::test]
+async fn closes_that_are_given_up_leave_no_tasks_behind_while_a_key_cannot_be_changed() {
+    const CLOSES: usize = 200;
+    let world = World::new().await;
+    let session = world.open_session(10_000).await;
+    world.create_in(session, "k").await;
+    world.store.hold_swaps(true);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    for _ in 0..CLOSES {
+        let close = world.engine.close_session(session);
+        let _ = tokio::time::timeout(Duration::from_millis(1), close).await;
+    }
+    let of_one = tasks() - before;
+    assert!(of_one < CLOSES / 4, "{of_one} tasks");
+    world.store.hold_swaps(false);
+    until_no_row(&world).await;
+}
+
 #[tokio::test]
 async fn a_second_close_is_answered_only_once_the_first_is_written() {
     let world = World::new().await;

@@ -159,10 +159,16 @@ impl World {
         let history = Recorder::at(Arc::clone(&made.clock));
         let checked = history.checked_at_end(what);
         let directory = tempfile::tempdir().unwrap();
-        Self::on(directory, history, checked, made).await
+        Self::on(directory, history, checked, made, |_| ()).await
     }
 
-    async fn on(directory: TempDir, history: Recorder, checked: CheckedAtEnd, made: Made) -> World {
+    async fn on(
+        directory: TempDir,
+        history: Recorder,
+        checked: CheckedAtEnd,
+        made: Made,
+        before: impl FnOnce(&FaultyStore),
+    ) -> World {
         let store = loop {
             match EmbeddedStore::open(EmbeddedOptions::new(directory.path())) {
                 Ok(store) => break FaultyStore::ended(store),
@@ -173,6 +179,7 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         };
+        before(&store);
         let engine = start(store.handles(), made.clone()).await;
         World {
             engine: Engine::new(engine, &history, "client"),
@@ -192,6 +199,11 @@ impl World {
 
     /// The same, under other limits.
     pub async fn restart_with(self, limits: Limits) -> World {
+        self.restart_on(limits, |_| ()).await
+    }
+
+    /// The same, with faults that are there before it starts.
+    pub async fn restart_on(self, limits: Limits, before: impl FnOnce(&FaultyStore)) -> World {
         self.store.cut();
         // It is down already; this only ends its tasks.
         self.engine.stop();
@@ -205,7 +217,7 @@ impl World {
         } = self;
         drop((engine, store));
         let made = Made { limits, ..made };
-        Self::on(directory, history, checked, made).await
+        Self::on(directory, history, checked, made, before).await
     }
 
     pub async fn create(&self, id: &str) -> CreatedLockRef {

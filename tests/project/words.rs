@@ -94,7 +94,7 @@ fn rust_files_stay_short_enough_to_read() {
     assert!(long.is_empty(), "split these by subject: {long:?}");
 }
 
-/// Names that several types of `src/` have, and why.
+/// Names that several types of a crate have, and why.
 const SHARED_NAMES: &[(&str, &str)] = &[(
     "Args",
     "the arguments of a command: named with its module everywhere, as in `lock::Args`",
@@ -116,12 +116,18 @@ fn declared_twice(sources: &[(String, String)]) -> BTreeMap<String, Vec<&str>> {
 
 #[test]
 fn no_two_types_have_one_name() {
-    let sources: Vec<(String, String)> = files::ending(".rs")
-        .into_iter()
-        .filter(|path| path.starts_with("src/") && !files::is_test(path))
-        .map(|path| (path.clone(), files::text(&path)))
-        .collect();
-    let twice = declared_twice(&sources);
+    let mut crates: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for path in files::ending(".rs") {
+        if let Some((of, _)) = format!("/{path}").split_once("/src/")
+            && !files::is_test(&path)
+        {
+            let source = (path.clone(), files::text(&path));
+            crates.entry(of.to_owned()).or_default().push(source);
+        }
+    }
+    assert!(crates.len() > 5, "{:?}", crates.keys());
+    let twice: Vec<_> = crates.values().map(|of| declared_twice(of)).collect();
+    let twice: Vec<_> = twice.iter().filter(|twice| !twice.is_empty()).collect();
     assert!(twice.is_empty(), "name these by what they hold: {twice:#?}");
 }
 

@@ -25,7 +25,7 @@ const TOGETHER_WITHIN_MIN: Duration = Duration::from_millis(500);
 
 type Answered = Result<Acquired, Status>;
 
-struct Ask {
+struct ConfirmAsk {
     lock_ref: String,
     timeout: Duration,
     reply: oneshot::Sender<Answered>,
@@ -33,7 +33,7 @@ struct Ask {
 
 /// Those that go together, and the task that asks.
 struct Batch {
-    asks: Vec<Ask>,
+    asks: Vec<ConfirmAsk>,
     bytes: usize,
     task: JoinHandle<()>,
 }
@@ -62,7 +62,7 @@ impl Confirms {
         }
         let at = client.best(Some(key_of(&lock_ref)));
         let (reply, answer) = oneshot::channel();
-        let ask = Ask {
+        let ask = ConfirmAsk {
             lock_ref,
             timeout,
             reply,
@@ -76,7 +76,7 @@ impl Confirms {
         }
     }
 
-    fn gather(&self, client: &Client, at: usize, ask: Ask) {
+    fn gather(&self, client: &Client, at: usize, ask: ConfirmAsk) {
         let bytes = ask.lock_ref.len();
         let mut batches = open(&self.0);
         match batches.get_mut(&at) {
@@ -109,7 +109,7 @@ impl Confirms {
 }
 
 /// Asks about them, and gives each its own answer.
-async fn ask_about(client: &Client, at: usize, asks: Vec<Ask>) {
+async fn ask_about(client: &Client, at: usize, asks: Vec<ConfirmAsk>) {
     let timeout = asks.iter().map(|ask| ask.timeout).min();
     let lock_refs: Vec<String> = asks.iter().map(|ask| ask.lock_ref.clone()).collect();
     let asked = client.renew_locks_once(at, lock_refs, timeout.unwrap_or_default());

@@ -34,10 +34,10 @@ const DEADLINE_MARGIN: Duration = Duration::from_millis(100);
 /// A client of the lock service. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
-struct Shared {
+struct ClientShared {
     connections: Connections,
     homes: Homes,
     keep_alives: KeepAlives,
@@ -176,7 +176,7 @@ impl Client {
             connections_max: options.wait_connections_max,
         };
         Client {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientShared {
                 connections: Connections::new(replicas, limits, options.zone.as_ref()),
                 homes: Homes::default(),
                 keep_alives: KeepAlives::default(),

@@ -12,14 +12,14 @@ use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState};
 use super::session::Session;
 use super::validity::{Promise, Validity};
-use super::wait::Broken;
+use super::wait::WaitBroken;
 
 /// A lock that is not durable, and was promised less than this, is asked about again before it is believed in.
 const MEMORY_LEFT_MIN: Duration = Duration::from_millis(500);
 
 impl QueueEntry {
     /// Makes a guard of an entry that is held; `None` if it turns out that it waits.
-    pub(super) async fn hold(&mut self) -> Result<Option<LockGuard>, Broken> {
+    pub(super) async fn hold(&mut self) -> Result<Option<LockGuard>, WaitBroken> {
         self.freshen().await?;
         let LockStatus::Held { fencing_token } = self.known.status else {
             return Ok(None);
@@ -28,12 +28,12 @@ impl QueueEntry {
         let lease = match &self.session {
             Some(session) => match session.lease().state() {
                 LeaseState::Live(_) => Some(Arc::clone(session.lease())),
-                LeaseState::Ended(lost) => return Err(Broken::Ended(lost)),
+                LeaseState::Ended(lost) => return Err(WaitBroken::Ended(lost)),
             },
             None => None,
         };
         if promise.validity.has_ended(self.client.now()) {
-            return Err(Broken::Call(Status::deadline_exceeded(
+            return Err(WaitBroken::Call(Status::deadline_exceeded(
                 "the answer came after the end of what it promised",
             )));
         }
@@ -59,7 +59,7 @@ impl QueueEntry {
 
     /// Asks again where little or nothing is left of what was promised: it counts from when the call was sent, which may have
     /// waited for long.
-    async fn freshen(&mut self) -> Result<(), Broken> {
+    async fn freshen(&mut self) -> Result<(), WaitBroken> {
         let grace = self.session.as_ref().and_then(Session::disconnect_grace);
         let now = self.client.now();
         let full = Validity::promised(now, grace.unwrap_or(self.known.ttl)).left(now);
@@ -78,7 +78,7 @@ impl QueueEntry {
 
     /// The same of a lock that is as safe as its lease: that is renewed, unless it is a session, which is renewed by itself and
     /// has more left.
-    async fn freshen_durable(&mut self, full: Duration) -> Result<(), Broken> {
+    async fn freshen_durable(&mut self, full: Duration) -> Result<(), WaitBroken> {
         let mut validity = self.known.promise.validity;
         let lease_id = match &self.session {
             Some(session) => {
@@ -93,12 +93,12 @@ impl QueueEntry {
             let renewal = self.client.renew_within(lease_id, self.attempt_max());
             match self.within_session(renewal).await {
                 Ok(renewed) => validity = validity.or_later(renewed.validity),
-                Err(Broken::Ended(lost)) => return Err(Broken::Ended(lost)),
-                Err(Broken::Call(status)) => match Fault::new(&status).ended() {
-                    Ok(lost) => return Err(Broken::Ended(lost)),
+                Err(WaitBroken::Ended(lost)) => return Err(WaitBroken::Ended(lost)),
+                Err(WaitBroken::Call(status)) => match Fault::new(&status).ended() {
+                    Ok(lost) => return Err(WaitBroken::Ended(lost)),
                     // What was promised stands.
                     Err(_) if !validity.has_ended(self.client.now()) => {}
-                    Err(_) => return Err(Broken::Call(status)),
+                    Err(_) => return Err(WaitBroken::Call(status)),
                 },
             }
         }

@@ -18,10 +18,10 @@ use super::request::{LockRequest, SessionRequest};
 /// background. Closing it ends all its locks.
 #[derive(Clone)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionShared>,
 }
 
-struct Shared {
+struct SessionShared {
     client: Client,
     lease: Arc<Lease>,
 }
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SessionShared {
     fn drop(&mut self) {
         if let LeaseState::Ended(_) = self.lease.state() {
             return;
@@ -58,7 +58,7 @@ impl Client {
         let lease = Lease::start(self, opened);
         // Closed again by whoever drops this future.
         let session = Session {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SessionShared {
                 client: self.clone(),
                 lease: Arc::new(lease),
             }),

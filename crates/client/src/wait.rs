@@ -43,7 +43,7 @@ enum Entry {
 }
 
 /// Why a call about an entry has no answer.
-pub(super) enum Broken {
+pub(super) enum WaitBroken {
     /// The call failed.
     Call(Status),
     /// The entry has ended.
@@ -163,7 +163,7 @@ impl QueueEntry {
                 Ok(Entry::Waits(permit)) => {
                     let slice = self.slice(asked, end).min(slice_max);
                     let acquired = self.one_slice(slice, permit, report).await;
-                    asks_only = matches!(acquired, Err(Broken::Call(_)));
+                    asks_only = matches!(acquired, Err(WaitBroken::Call(_)));
                     if asks_only {
                         let lasted = asked.until(client.now());
                         slice_max = slice_max.min(lasted / 2).max(WAIT_SLICE_MIN);
@@ -213,7 +213,7 @@ impl QueueEntry {
         end: Option<Moment>,
         report: &mut ProgressReport<'_>,
         answered_at: &mut Moment,
-    ) -> Result<Entry, Broken> {
+    ) -> Result<Entry, WaitBroken> {
         let clock = self.client.clock();
         let permit = self.client.connections().wait_permit();
         tokio::pin!(permit);
@@ -227,7 +227,7 @@ impl QueueEntry {
             tokio::select! {
                 biased;
                 permit = &mut permit => return Ok(Entry::Waits(permit)),
-                lost = session_ended(self.session.as_ref()) => return Err(Broken::Ended(lost)),
+                lost = session_ended(self.session.as_ref()) => return Err(WaitBroken::Ended(lost)),
                 () = sleep_until(clock, pause_until) => {}
             }
             if end.is_some_and(|end| clock.now() >= end) {
@@ -249,13 +249,13 @@ impl QueueEntry {
     }
 
     /// Asks while there is no stream to wait on; not many do so at once.
-    async fn poll(&self) -> (Moment, Result<Acquired, Broken>) {
+    async fn poll(&self) -> (Moment, Result<Acquired, WaitBroken>) {
         let _turn = self.client.connections().poll_permit().await;
         (self.client.now(), self.ask().await)
     }
 
     /// One call that does not wait.
-    pub(super) async fn ask(&self) -> Result<Acquired, Broken> {
+    pub(super) async fn ask(&self) -> Result<Acquired, WaitBroken> {
         let lock_ref = &self.known.lock_ref;
         let read_value = self.request.read_value;
         let asked = self
@@ -268,11 +268,11 @@ impl QueueEntry {
     pub(super) async fn within_session<T>(
         &self,
         call: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Broken> {
+    ) -> Result<T, WaitBroken> {
         tokio::select! {
             biased;
-            lost = session_ended(self.session.as_ref()) => Err(Broken::Ended(lost)),
-            answered = call => answered.map_err(Broken::Call),
+            lost = session_ended(self.session.as_ref()) => Err(WaitBroken::Ended(lost)),
+            answered = call => answered.map_err(WaitBroken::Call),
         }
     }
 
@@ -291,7 +291,7 @@ impl QueueEntry {
         slice: Duration,
         permit: LongCallPermit,
         report: &mut ProgressReport<'_>,
-    ) -> Result<Acquired, Broken> {
+    ) -> Result<Acquired, WaitBroken> {
         let waits = Some((slice, permit));
         let waiting = self.client.acquire_once(
             &self.known.lock_ref,
@@ -303,15 +303,15 @@ impl QueueEntry {
         loop {
             tokio::select! {
                 biased;
-                result = &mut waiting => return result.map_err(Broken::Call),
-                lost = session_ended(self.session.as_ref()) => return Err(Broken::Ended(lost)),
+                result = &mut waiting => return result.map_err(WaitBroken::Call),
+                lost = session_ended(self.session.as_ref()) => return Err(WaitBroken::Ended(lost)),
                 seen = report.watcher.next(), if report.watches(slice) => match seen {
                     Seen::Waiting { position, estimate } => {
                         report.notify(position, estimate, self.client.now());
                     }
                     // The wait will say so as well, with the grant.
                     Seen::Held { .. } | Seen::Superseded => {}
-                    Seen::Lost(lost) => return Err(Broken::Ended(lost)),
+                    Seen::Lost(lost) => return Err(WaitBroken::Ended(lost)),
                 },
             }
         }
@@ -336,14 +336,14 @@ impl QueueEntry {
     /// Goes on after a call without an answer, if the wait may.
     async fn mend(
         &mut self,
-        broken: Broken,
+        broken: WaitBroken,
         answered_at: Moment,
         end: Option<Moment>,
         backoff: &mut Backoff,
     ) -> Result<(), WaitError> {
         match broken {
-            Broken::Call(status) => self.bear(status, answered_at, end, backoff).await,
-            Broken::Ended(lost) => Err(self.lose(lost)),
+            WaitBroken::Call(status) => self.bear(status, answered_at, end, backoff).await,
+            WaitBroken::Ended(lost) => Err(self.lose(lost)),
         }
     }
 

@@ -12,12 +12,12 @@ use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
 
-/// How often who waits for another call to close a session looks whether it did.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often who waits for another call to close a session rereads whether it did.
+const REREAD_EVERY: Duration = Duration::from_millis(50);
 /// How often, before its own caller is told to come again.
-const LOOKS_MAX: u32 = 100;
+const REREADS_MAX: u32 = 100;
 
-/// Closes a session for its client. True if it had ended before.
+/// Closes a session for its client; [`emptied`] says when what lives by it has ended, too. True if it had ended before.
 pub(in super::super) async fn close(
     replica: Arc<Replica>,
     session: SessionId,
@@ -50,30 +50,33 @@ pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId, was_
         tracing::info!(%session, "a session expired");
     }
     let replica = Arc::clone(replica);
-    tokio::spawn(async move { end(&replica, session).await });
+    tokio::spawn(async move {
+        end(&replica, session).await;
+        emptied(&replica, session).await;
+    });
 }
 
-/// Ends a session: first its lease here, then its row, then what lives by it. Returns when all of that is committed, as
-/// far as it is known here, however long the store takes; or once this replica stops. Safe to run twice.
+/// Ends a session: first its lease here, then its row, then what lives by it. Returns once the row says so and the keys
+/// heard of it, or this replica stops. Safe to run twice.
 pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) -> Closed {
     let table = &replica.sessions.table;
-    let mut looks = 0;
+    let mut rereads = 0;
     if table.end(session) {
         while table.is_ending(session) {
             let Some(_closing) = table.begin_close(session) else {
                 // Another call, or its expiry, does so.
-                if looks == LOOKS_MAX || *replica.stopping.borrow() {
+                if rereads == REREADS_MAX || *replica.stopping.borrow() {
                     return Closed::Stopped;
                 }
-                replica.clock.sleep(LOOK_EVERY).await;
-                looks += 1;
+                replica.clock.sleep(REREAD_EVERY).await;
+                rereads += 1;
                 continue;
             };
             match write_closed(replica, session).await {
                 Closed::Done => {}
                 other @ (Closed::Moved | Closed::Stopped) => return other,
             }
-            replica.tell_session_ended(session);
+            replica.notify_session_ended(session);
             // Not before: a row that is still open is not forgotten, and nobody would come back for it.
             table.note_closed(session);
         }
@@ -83,13 +86,15 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
         return Closed::Moved;
     }
     replica.end_entries(session);
+    Closed::Done
+}
+
+/// Returns once nothing lives any longer by a session that was ended here, as far as it is known here, however long the
+/// store takes; or once this replica stops. Nothing is cut in half where it is dropped.
+pub(in super::super) async fn emptied(replica: &Arc<Replica>, session: SessionId) {
     replica.session_emptied(session).await;
     // A call may have been open when the last entry ended.
     replica.forget_session_if_done(session);
-    match *replica.stopping.borrow() {
-        true => Closed::Stopped,
-        false => Closed::Done,
-    }
 }
 
 /// Hands a session to a replica that asked for it: nothing renews it here from before the row says so.

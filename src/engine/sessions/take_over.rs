@@ -14,7 +14,7 @@ use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 /// How long a session that was asked for through the store is waited for.
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const REREAD_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) fn too_many(replica: &Replica) -> EngineError {
     EngineError::Exhausted {
@@ -186,7 +186,7 @@ async fn request(replica: &Arc<Replica>, row: SessionRow) -> Result<Requested, E
     sent.map_err(EngineError::of_store)?;
     let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
     while replica.clock.boot() < until {
-        replica.clock.sleep(LOOK_EVERY).await;
+        replica.clock.sleep(REREAD_EVERY).await;
         if row_kept_by(replica, session, from).await?.is_none() {
             return Ok(Requested::Kept);
         }

@@ -12,7 +12,7 @@ use crate::lock::{Fence, Liveness, Seq, SessionId};
 
 impl Machine {
     /// A wait has lasted as long as it may.
-    pub(super) fn wait_over(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
+    pub(super) fn wait_ended(&mut self, cx: &Context<'_>, call: CallId, out: &mut Vec<Effect>) {
         if let Some(at) = self.backlog.iter().position(|queued| queued.id == call) {
             self.backlog.remove(at);
             return fail(call, super::KeyError::ChangingHome, out);

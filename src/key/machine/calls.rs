@@ -88,7 +88,7 @@ impl Machine {
         }
     }
 
-    /// Answers the status of an entry: HELD once the holder may be told so, WAITING at once.
+    /// Answers the status of an entry: HELD once the holder may be answered so, WAITING at once.
     pub(super) fn acquire(
         &mut self,
         cx: &Context<'_>,

@@ -1,6 +1,8 @@
 //! Entries come and go: what is decided at once, and told as soon as the row allows it (I6): with write-through after its
 //! commit, with write-back within what the row reserves.
 
+use std::time::Duration;
+
 use super::context::Context;
 use super::decided::{Decided, Reply, RestsOn};
 use super::event::{Answer, CallError, CallId, Effect, EntryRef, KeyError, Report, fail};
@@ -9,6 +11,9 @@ use super::serving::Serving;
 use super::{Machine, Role};
 use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
 use crate::lock::{EndReason, EndedAs, Fence, Tag};
+
+/// After this at most a grant is tried again that was refused for want of a fence: those behind wait for it as well.
+const GRANT_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 impl Machine {
     /// Adds an entry, or finds the one that this request made.
@@ -214,7 +219,8 @@ impl Machine {
             return;
         };
         let seq = first.seq;
-        serving.grant_again = Some(cx.now.plus(serving.claim_ttl(cx, first)));
+        let pause = serving.claim_ttl(cx, first).min(GRANT_AGAIN_MAX);
+        serving.grant_again = Some(cx.now.plus(pause));
         let asks: Vec<_> = serving.asks.extract_if(.., |a| a.seq == seq).collect();
         for ask in asks {
             self.fail_ask(cx, ask, why.clone(), out);

@@ -49,7 +49,7 @@ pub enum Call {
         /// Read the value too, if it holds the key at once.
         read_value: bool,
     },
-    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitOver`].
+    /// Whether an entry holds the key; with `wait` answered once it does, or at [`Event::WaitEnded`].
     Acquire {
         /// Which.
         entry: EntryRef,
@@ -154,7 +154,7 @@ pub enum Event {
     /// Nobody waits for the answer of this call any longer. What it began goes on.
     CallGone(CallId),
     /// A wait has lasted as long as it may: WAITING is the answer now.
-    WaitOver(CallId),
+    WaitEnded(CallId),
     /// HELD was not heard by anybody.
     AnswerLost {
         /// The grant that it told.

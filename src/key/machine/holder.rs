@@ -33,7 +33,7 @@ pub(super) enum Phase {
     },
     /// It has more timestamps, which the row does not allow it to use yet; then it goes on.
     Extending(Resume),
-    /// HELD may be told, and the holder reads and writes.
+    /// HELD may be answered, and the holder reads and writes.
     Held {
         /// The value was rewritten under this grant.
         synced: bool,
@@ -69,7 +69,7 @@ pub(super) enum Claim {
 }
 
 impl Claim {
-    /// HELD is told once more.
+    /// HELD is answered once more.
     pub fn answered(&mut self) {
         *self = match self {
             Claim::Until(_) => Claim::Answered(1),
@@ -280,7 +280,7 @@ impl Holder {
         closes || self.queued.iter().any(Critical::is_release)
     }
 
-    /// Whether HELD may be told.
+    /// Whether HELD may be answered.
     pub fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held { .. })
     }
@@ -311,7 +311,7 @@ impl Holder {
         self.fence.0.saturating_add(u64::from(self.width))
     }
 
-    /// HELD is told, or its client named the grant.
+    /// HELD is answered, or its client named the grant.
     pub fn note_in_use(&mut self, now: Observed) {
         self.in_use_since.get_or_insert(now);
     }

@@ -134,7 +134,7 @@ impl Machine {
         match event {
             Event::Call { id, call } => self.call(cx, id, call, out),
             Event::CallGone(call) => self.call_gone(cx, call, out),
-            Event::WaitOver(call) => self.wait_over(cx, call, out),
+            Event::WaitEnded(call) => self.wait_ended(cx, call, out),
             Event::AnswerLost { grant } => self.answer_lost(cx, grant),
             Event::Loaded(loaded) => self.loaded(cx, loaded, out),
             Event::Swapped(outcome) => self.swapped(cx, outcome, out),

@@ -265,38 +265,100 @@ fn what_is_kept_of_ids_without_a_row_is_bounded() {
     assert!(all.no_row.len() <= UNKNOWN_MAX);
 }
 
+/// A way to the store that stalls, and then answers all that was asked meanwhile at once.
+#[test]
+fn reads_that_were_begun_before_a_heartbeat_was_seen_count_nothing_of_its_silence() {
+    let short = |number, heartbeat| ReplicaRow {
+        ttl_ms: 2_000,
+        ..row(number, heartbeat)
+    };
+    let mut all = Observation::new(&short(1, 1));
+    let stalled: Vec<BegunRead> = (0..10).map(|n| all.begin_read(ms(n * 200))).collect();
+    for read in stalled {
+        all.saw(read, ms(1_900), &[short(2, 7)]);
+    }
+    for at in (2_000..3_900).step_by(200) {
+        read(&mut all, at, &[short(2, 7)]);
+        assert!(is_live(&mut all, 2), "after {} ms", at - 1_900);
+    }
+    for at in (3_900..4_600).step_by(200) {
+        read(&mut all, at, &[short(2, 7)]);
+    }
+    assert_eq!(all.presence(id(2)), Presence::Suspected);
+}
+
+/// What happens next, in milliseconds.
+#[derive(Clone, Debug)]
+struct Step {
+    wait: u64,
+    until_done: u64,
+    until_answer: u64,
+    writes: bool,
+    reads: bool,
+    /// For so long nothing that is asked reaches the store, and then all of it at once.
+    stall: u64,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let short_or_long = |long: u64| prop_oneof![3 => 0_u64..200, 1 => 0_u64..long];
+    let times = (
+        short_or_long(4_000),
+        short_or_long(2_000),
+        short_or_long(2_000),
+    );
+    let stall = prop_oneof![9 => Just(0_u64), 1 => 0_u64..2_000];
+    let what = (prop::bool::weighted(0.1), prop::bool::weighted(0.9), stall);
+    let step = (times, what).prop_map(
+        |((wait, until_done, until_answer), (writes, reads, stall))| Step {
+            wait,
+            until_done,
+            until_answer,
+            writes,
+            reads,
+            stall,
+        },
+    );
+    prop::collection::vec(step, 1..100)
+}
+
 proptest! {
-    /// Reads take as long as they like, overlap and fail; heartbeats are written at any time.
+    /// Reads take as long as they like, overlap and fail, and show what was there at any moment between their begin and
+    /// their answer; heartbeats are written at any time.
     #[test]
     fn nobody_is_suspected_who_wrote_a_heartbeat_less_than_a_ttl_before_the_last_read(
-        steps in prop::collection::vec((0_u64..4_000, 0_u64..3_000, any::<bool>(), any::<bool>()), 1..100),
+        ttl_ms in prop_oneof![Just(1_000_u32), Just(2_000), Just(5_000), Just(10_000)],
+        steps in steps(),
     ) {
-        let mut all = observer();
-        let mut now = 0;
-        let (mut heartbeat, mut written_at) = (0, 0);
-        let mut open: Vec<(u64, BegunRead, ReplicaRow, u64)> = Vec::new();
-        let mut silent_before = Duration::ZERO;
-        for (wait, takes, writes, reads) in steps {
-            now += wait;
-            if writes {
-                heartbeat += 1;
-                written_at = now;
+        let of = |number, heartbeat| ReplicaRow { ttl_ms, ..row(number, heartbeat) };
+        let mut all = Observation::new(&of(1, 1));
+        let (mut now, mut stalled_until) = (0, 0);
+        // When each heartbeat was written.
+        let mut written = vec![0];
+        let mut open: Vec<(u64, u64, BegunRead)> = Vec::new();
+        let mut silent_ms = 0;
+        for step in steps {
+            now += step.wait;
+            stalled_until = stalled_until.max(now + step.stall);
+            if step.writes {
+                written.push(now);
             }
-            if reads {
-                let read = all.begin_read(ms(now));
-                open.push((now + takes, read, row(2, heartbeat), now - written_at));
+            if step.reads {
+                let done = stalled_until.max(now + step.until_done);
+                open.push((done, done + step.until_answer, all.begin_read(ms(now))));
             }
-            open.retain(|(at, read, row, silent_ms)| {
-                if *at <= now {
+            open.retain(|(done, answered, read)| {
+                if *answered <= now {
+                    let heartbeat = written.partition_point(|at| at <= done);
                     if read.number > all.seen {
-                        silent_before = ms(*silent_ms);
+                        let begun = u64::try_from(read.begun.as_millis()).unwrap();
+                        silent_ms = begun.saturating_sub(written[heartbeat - 1]);
                     }
-                    all.saw(*read, ms(now), std::slice::from_ref(row));
+                    all.saw(*read, ms(now), &[of(2, heartbeat as u64)]);
                 }
-                *at > now
+                *answered > now
             });
             if all.suspected_life(id(2)).is_some() {
-                prop_assert!(silent_before >= ms(10_000));
+                prop_assert!(silent_ms >= u64::from(ttl_ms), "{silent_ms} of {ttl_ms} ms");
             }
         }
     }

@@ -294,9 +294,9 @@ impl ClusterStore for Machine {
         self.request(false, forget).await.ok_or_else(lost)
     }
 
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+    async fn clock_us(&self) -> Result<u64, StoreError> {
         let wall_us = self.wall_us();
-        let read = |tables: &mut Tables| Some(wall_us + tables.ahead_us);
+        let read = |tables: &mut Tables| wall_us + tables.ahead_us;
         self.request(false, read).await.ok_or_else(lost)
     }
 }

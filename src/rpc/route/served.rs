@@ -29,13 +29,13 @@ impl<A> Served<A> {
     pub fn into_response(self) -> Response<A> {
         let mut response = Response::new(self.answer);
         if let Some(home) = self.home {
-            tell(&home, response.metadata_mut());
+            describe(&home, response.metadata_mut());
         }
         response
     }
 }
 
-fn tell(home: &KeyHome, metadata: &mut MetadataMap) {
+fn describe(home: &KeyHome, metadata: &mut MetadataMap) {
     let mut insert = |name, value: &str| {
         // An address that no header can carry is left out.
         if let Ok(value) = value.parse() {

@@ -155,7 +155,8 @@ impl<A: Asks> Rows<'_, A> {
                 open.close();
                 match self.met(old.version).await {
                     Ok(state) => Swap::Conflict(state),
-                    Err(error) => Swap::NotStarted(error),
+                    // What it met is not known, and the caller must not decide by what it knew before.
+                    Err(error) => Swap::Unknown(error),
                 }
             }
             Err(fault) if fault.is_unknown() => Swap::Unknown(fault.into()),

@@ -43,7 +43,7 @@ impl ClusterStore for CassandraStore {
         self.delete_hand_over_request(request).await
     }
 
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
-        self.clock().await.map(Some)
+    async fn clock_us(&self) -> Result<u64, StoreError> {
+        self.clock().await
     }
 }

@@ -300,9 +300,9 @@ impl ClusterStore for StoreLink {
             .await
     }
 
-    async fn clock_us(&self) -> Result<Option<u64>, StoreError> {
+    async fn clock_us(&self) -> Result<u64, StoreError> {
         let log = Arc::clone(&self.cluster.log);
-        let read = move |_: &mut Rows| Some(EPOCH_US + log.now().as_micros() as u64);
+        let read = move |_: &mut Rows| EPOCH_US + log.now().as_micros() as u64;
         self.rows("clock".to_owned(), read).await
     }
 }

@@ -297,7 +297,7 @@ pub async fn a_shared_store_has_a_clock(store: Store) {
     };
     for _ in 0..10 {
         let before = now_us();
-        let clock = cluster.clock_us().await.unwrap().unwrap();
+        let clock = cluster.clock_us().await.unwrap();
         let after = now_us();
         // The nodes are on this machine; a clock may be read in whole milliseconds.
         let target = before - 2_000..=after + 2_000;

@@ -58,10 +58,10 @@ const TRIED_FOR: Duration = Duration::from_secs(5);
 /// Calls to one replica over one stream, in frames. Clones share it.
 #[derive(Clone)]
 pub struct Pipeline {
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
 }
 
-struct Shared {
+struct PipelineShared {
     opener: Opener,
     /// Where the task runs, which is not to end before its calls do: that which the client was made in.
     runtime: Option<Handle>,
@@ -130,7 +130,7 @@ impl Pipeline {
     /// Calls over this connection, by a client that says that it is in this zone. Opens the stream with the first call.
     pub fn new(channel: Channel, zone: Option<Zone>) -> Pipeline {
         Pipeline {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PipelineShared {
                 opener: Opener { channel, zone },
                 runtime: Handle::try_current().ok(),
                 queue: Mutex::default(),

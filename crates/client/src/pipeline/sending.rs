@@ -34,7 +34,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 
 type Frames = Streaming<PipelineResponse>;
 
-enum Phase {
+enum PipelinePhase {
     Opening(Pin<Box<dyn Future<Output = Result<Frames, Status>> + Send>>),
     Open {
         frames: Box<Frames>,
@@ -42,22 +42,22 @@ enum Phase {
     },
 }
 
-impl Phase {
+impl PipelinePhase {
     /// The next frame of answers, or how the stream ended. May be dropped and called again.
-    async fn next(&mut self) -> Result<PipelineResponse, Broken> {
+    async fn next(&mut self) -> Result<PipelineResponse, StreamBroken> {
         loop {
             match self {
-                Phase::Opening(opening) => {
-                    let opened = opening.await.map_err(|status| Broken {
+                PipelinePhase::Opening(opening) => {
+                    let opened = opening.await.map_err(|status| StreamBroken {
                         status,
                         is_answered: false,
                     })?;
-                    *self = Phase::Open {
+                    *self = PipelinePhase::Open {
                         frames: Box::new(opened),
                         is_answered: false,
                     };
                 }
-                Phase::Open {
+                PipelinePhase::Open {
                     frames,
                     is_answered,
                 } => {
@@ -65,7 +65,7 @@ impl Phase {
                         let end = || Status::unavailable("the stream ended before the answer");
                         frame.ok_or_else(end)
                     });
-                    let frame = frame.map_err(|status| Broken {
+                    let frame = frame.map_err(|status| StreamBroken {
                         status,
                         is_answered: *is_answered,
                     })?;
@@ -97,7 +97,7 @@ pub(super) struct Sending {
 }
 
 /// A stream that broke, or could not be opened.
-struct Broken {
+struct StreamBroken {
     status: Status,
     /// It had answered something.
     is_answered: bool,
@@ -110,7 +110,7 @@ enum StreamEnd {
     /// It had nothing to do.
     Idle,
     /// By itself.
-    Broken(Broken),
+    Broken(StreamBroken),
 }
 
 impl Sending {
@@ -142,8 +142,8 @@ impl Sending {
     }
 
     /// Tells those who wait what becomes of their calls.
-    fn broken(&mut self, broken: Broken, mut waiting: Vec<Queued>) {
-        let Broken {
+    fn broken(&mut self, broken: StreamBroken, mut waiting: Vec<Queued>) {
+        let StreamBroken {
             status,
             is_answered,
         } = broken;
@@ -186,7 +186,7 @@ impl Sending {
         let (frames, sent) = mpsc::channel(1);
         let mut locks = self.opener.locks();
         let request = self.opener.request(ReceiverStream::new(sent), None);
-        let mut phase = Phase::Opening(Box::pin(async move {
+        let mut phase = PipelinePhase::Opening(Box::pin(async move {
             Ok(locks.pipeline(request).await?.into_inner())
         }));
         let link = Arc::clone(&self.link);
@@ -242,7 +242,7 @@ impl Sending {
                     looked = now;
                     if silent_since.is_some_and(|since| now.saturating_duration_since(since) >= SILENT_MAX) {
                         let silent = "nothing was answered on it for too long";
-                        return StreamEnd::Broken(Broken {
+                        return StreamEnd::Broken(StreamBroken {
                             status: Status::unavailable(silent),
                             is_answered: true,
                         });

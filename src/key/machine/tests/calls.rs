@@ -34,12 +34,12 @@ fn a_try_of_a_waiter_is_answered_at_once() {
 fn a_wait_that_lasted_long_enough_is_answered_waiting() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (wait, _) = world.call(acquire(2));
-    let effects = world.on(Event::WaitOver(wait));
+    let effects = world.on(Event::WaitEnded(wait));
     assert!(matches!(
         &answers(&effects)[..],
         [(of, Ok(Answer::Waiting { position: 1, .. }))] if *of == wait
     ));
-    assert_eq!(world.on(Event::WaitOver(wait)), []);
+    assert_eq!(world.on(Event::WaitEnded(wait)), []);
 }
 
 #[test]

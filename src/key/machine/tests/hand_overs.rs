@@ -14,7 +14,7 @@ fn a_wait_that_has_ended_while_the_key_is_given_away_promises_nothing() {
     let mut world = World::serving(&[new_entry(1), new_entry(2)]);
     let (wait, _) = world.call(acquire(2));
     swap(&world.calls(hand_over()));
-    let effects = world.on(Event::WaitOver(wait));
+    let effects = world.on(Event::WaitEnded(wait));
     assert_eq!(
         answers(&effects),
         [(wait, Err(KeyError::ChangingHome.into()))]
@@ -97,6 +97,25 @@ fn a_first_entry_that_came_ungranted_is_granted_though_nobody_asks_for_it() {
     world.on(Event::Swapped(SwapOutcome::Applied));
     world.pass(TTL);
     assert_eq!(swap(&world.on(Event::Due)).1.head(), Seq(2));
+}
+
+/// Its client may have left it long ago, and those behind it wait.
+#[test]
+fn a_first_entry_that_could_not_be_granted_is_granted_seconds_after_it_can_be() {
+    let mut other = World::serving_at(2, &[of_session(1), of_session(2)]);
+    let grant = Fence(NOW_US);
+    other.on(Event::AnswerLost { grant });
+    let (_, row) = swap(&other.calls(Call::HandOver {
+        to: replica(1),
+        if_idle: false,
+    }));
+    let mut world = World::new();
+    world.clock_is_wrong = true;
+    world.calls(Call::Adopt { term: 2 });
+    assert!(!world.on(loaded(&row)).iter().any(is_swap));
+    world.clock_is_wrong = false;
+    world.pass(Duration::from_secs(5));
+    assert!(swap(&world.on(Event::Due)).1.grant > grant);
 }
 
 #[test]

@@ -95,6 +95,21 @@ fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
 }
 
 #[test]
+fn a_first_use_of_unknown_outcome_serves_nobody_before_its_row_is_read() {
+    let mut world = World::new();
+    let (call, _) = world.call(create(new_entry(1)));
+    let effects = world.on(Event::Loaded(Ok(no_row())));
+    let (_, new) = swap(&effects);
+    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    assert!(answers(&effects).is_empty());
+    let effects = world.on(Event::Resume(PauseOf::Row));
+    assert_eq!(effects, [Effect::Load { settle: true }]);
+    let effects = world.on(loaded(&new));
+    assert!(!effects.iter().any(is_swap));
+    assert!(matches!(&answers(&effects)[..], [(of, Ok(Answer::Held { .. }))] if *of == call));
+}
+
+#[test]
 fn a_home_that_meets_another_one_answers_nothing_by_what_it_knew() {
     let mut world = World::serving(&[new_entry(1)]);
     let row = row_of(2, &[new_entry(1)]);
