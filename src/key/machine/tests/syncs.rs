@@ -131,7 +131,7 @@ fn an_entry_whose_sync_got_no_fence_expires() {
 }
 
 #[test]
-fn held_is_told_though_more_timestamps_are_asked_for_meanwhile() {
+fn held_is_answered_though_more_timestamps_are_asked_for_meanwhile() {
     let mut world = World::serving(&[new_entry(1)]);
     world.limits.known_value_bytes_max = 0;
     for text in ["a", "b", "c"] {
