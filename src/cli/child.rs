@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -115,7 +115,13 @@ fn send(pid: i32, signal: Signal) {
     match kill(Pid::from_raw(pid), signal) {
         // It ended meanwhile.
         Ok(()) | Err(Errno::ESRCH) => {}
-        Err(error) => eprintln!("fermata: cannot send {signal} to process {pid}: {error}"),
+        // The others are to be told all the same, whether anybody reads this or not.
+        Err(error) => {
+            let _ = writeln!(
+                io::stderr(),
+                "fermata: cannot send {signal} to process {pid}: {error}"
+            );
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `fermata lock KEY -- command`: runs a command under a lock.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,6 +11,7 @@ use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::aside::Aside;
 use super::child::{Running, status_of};
 use super::signals::Signals;
 use super::waiting::LockFlags;
@@ -149,6 +151,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         signals,
         grace: args.grace.duration(),
         key: args.key,
+        aside: Aside::start(),
     };
     let status = holding.until_ended().await?;
     holding.end(status).await
@@ -174,7 +177,8 @@ async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
             | ReleaseError::WriteUnknown(_)
             | ReleaseError::Other(_)),
         ) => {
-            eprintln!("fermata: {key} could not be released and expires in at most {ttl}: {error}");
+            let what = format!("{key} could not be released and expires in at most {ttl}: {error}");
+            let _ = writeln!(std::io::stderr(), "fermata: {what}");
             Ok(())
         }
     }
@@ -207,6 +211,7 @@ struct LockedCommand {
     signals: Signals,
     grace: Duration,
     key: String,
+    aside: Aside,
 }
 
 impl LockedCommand {
@@ -236,8 +241,8 @@ impl LockedCommand {
                     Some(stopping) => {
                         if !stopping.killed && self.client.clock().now() >= stopping.kill_at {
                             stopping.killed = true;
-                            eprintln!("fermata: the command did not stop; sending SIGKILL");
                             self.running.kill();
+                            self.aside.say("the command did not stop; sending SIGKILL".to_owned());
                         }
                     }
                 },
@@ -262,16 +267,17 @@ impl LockedCommand {
 
     /// The lock is lost. Nothing is left of its validity, so the command has what the user gives it.
     fn stop_lost(&mut self, lost: &Lost) -> CommandStop {
+        let kill_at = self.client.clock().now().after(self.grace);
+        self.running.stop();
         let grace = Span::from_duration(self.grace);
-        eprintln!(
-            "fermata: lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
+        self.aside.say(format!(
+            "lost the lock on {}: {} ({}); stopping the command: SIGTERM now, SIGKILL in {grace}",
             self.key,
             fermata_command::output::one_line(&lost.detail),
             lost.reason.as_str(),
-        );
-        self.running.stop();
+        ));
         CommandStop {
-            kill_at: self.client.clock().now().after(self.grace),
+            kill_at,
             killed: false,
         }
     }
@@ -288,13 +294,13 @@ impl LockedCommand {
         if now.until(valid_until) > lead {
             return None;
         }
-        eprintln!(
-            "fermata: no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
+        self.running.stop();
+        self.aside.say(format!(
+            "no server answers, and the lock on {} may go to somebody else in {} ms; stopping the \
              command: SIGTERM now, SIGKILL then",
             self.key,
             now.until(valid_until).as_millis(),
-        );
-        self.running.stop();
+        ));
         Some(CommandStop {
             kill_at: valid_until,
             killed: false,
@@ -318,6 +324,7 @@ impl LockedCommand {
         }
         // It may still be there, or be lost; either way it has been said.
         let _ = timeout(RELEASE_LOST_MAX, self.guard.release()).await;
+        self.aside.finish();
         Err(Failure::new(exit::LOCK_LOST, ""))
     }
 }

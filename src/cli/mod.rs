@@ -2,6 +2,7 @@
 //!
 //! Here words are taken apart and put together; what a lock is, is not known here.
 
+mod aside;
 mod bench;
 pub mod check;
 mod child;

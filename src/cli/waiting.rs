@@ -1,6 +1,6 @@
 //! Waiting for a lock on the command line: it shows how it goes, and a signal releases the entry.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -149,7 +149,8 @@ async fn give_up(entry: QueueEntry, signals: &mut Signals) {
     tokio::select! {
         given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
             if !matches!(given_up, Ok(Ok(_))) {
-                eprintln!("fermata: the queue entry could not be released; it expires by itself");
+                let what = "the queue entry could not be released; it expires by itself";
+                let _ = writeln!(std::io::stderr(), "fermata: {what}");
             }
         }
         () = impatient => {}
@@ -241,7 +242,8 @@ impl Line {
             .is_none_or(|(said, at)| said != reported.position || at.until(now) >= LINE_EVERY);
         if due {
             self.said = Some((reported.position, now));
-            eprintln!("fermata: {text}");
+            // A wait goes on where nobody reads of it.
+            let _ = writeln!(std::io::stderr(), "fermata: {text}");
         }
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
-use super::sessions::{self, NoRoom};
+use super::sessions::{self, ClosedByClient, NoRoom};
 use super::watch::Watch;
 use crate::key::NewEntry;
 use crate::key::machine::{Answer, Call, EntryRef, LeaseSource, LeaseStatus};
@@ -427,15 +427,16 @@ impl Engine {
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         let replica = self.current()?;
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
-        let had_ended = closed.await.map_err(|_| lost_task())?;
-        if had_ended.is_ok() {
+        let closed = closed.await.map_err(|_| lost_task())?;
+        if let Ok(ClosedByClient::Here { .. }) = closed {
             sessions::emptied(&replica, session).await;
-            if *replica.stopping.borrow() {
-                return Err(EngineError::Stopping);
-            }
         }
         replica.sure()?;
-        had_ended
+        match closed? {
+            ClosedByClient::Elsewhere => Ok(true),
+            ClosedByClient::Here { .. } if *replica.stopping.borrow() => Err(EngineError::Stopping),
+            ClosedByClient::Here { had_ended } => Ok(had_ended),
+        }
     }
 
     /// Reads without a lock.

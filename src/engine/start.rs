@@ -194,10 +194,9 @@ impl EngineShared {
         let replica = Arc::new(self.replica(options, membership, moved));
         tokio::spawn(tasks::alarms(Arc::clone(&replica)));
         tokio::spawn(tasks::pack(Arc::clone(&replica)));
-        // On one process as well: a session that it could not read once is read again.
-        tokio::spawn(sessions::watch(Arc::clone(&replica)));
         if let Some(requests) = requests {
             tokio::spawn(tasks::requests(Arc::clone(&replica), requests));
+            tokio::spawn(sessions::watch(Arc::clone(&replica)));
             tokio::spawn(sweep::run(Arc::clone(&replica)));
             return Ok(replica);
         }

@@ -38,6 +38,33 @@ fn a_command_that_ignores_sigterm_is_killed_with_all_below_it() {
 }
 
 #[test]
+fn a_command_is_stopped_though_nobody_reads_what_is_said_of_it() {
+    let world = World::new();
+    // Nobody is there to read; or there is somebody who does not, and the pipe is full.
+    for (is_closed, script) in [
+        (true, "echo $$; exec sleep 600"),
+        (false, "echo $$; exec yes >&2"),
+    ] {
+        let mut locked = world.start(&["lock", "--grace", "10s", "k", "--", "sh", "-c", script]);
+        let shell = locked.line();
+        match is_closed {
+            true => locked.close_stderr(),
+            false => until(|| has_filled_a_pipe(&shell)),
+        }
+        world.text(&["locks", "release", "--key", "k", "--reason", "stuck"]);
+        until(|| !lives(&shell));
+        assert_eq!(locked.end_unread().code(), Some(70), "closed: {is_closed}");
+    }
+}
+
+/// Whether a process wrote as much as a pipe takes: 64 KiB.
+fn has_filled_a_pipe(pid: &str) -> bool {
+    let counts = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let wrote = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
+    wrote.is_some_and(|bytes| bytes.parse().is_ok_and(|bytes: u64| bytes >= 64 * 1024))
+}
+
+#[test]
 fn what_a_command_left_behind_is_stopped_as_well() {
     let world = World::new();
     // The shell ends at SIGTERM; its child does not.

@@ -171,6 +171,16 @@ impl Started {
     }
 
     /// Its end, and what it said on stderr.
+    /// Closes the end of its stderr that is read.
+    pub fn close_stderr(&mut self) {
+        drop(self.child.stderr.take());
+    }
+
+    /// Waits for its end, and reads nothing of what it said.
+    pub fn end_unread(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     pub fn end(mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         let mut stderr = self.child.stderr.take().unwrap();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::lock_service_client::LockServiceClient;
+use tokio::runtime::Handle;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -45,6 +46,8 @@ struct ClientShared {
     background: Background,
     options: ClientOptions,
     clock: Arc<dyn Clock>,
+    /// The one that the client was made in.
+    runtime: Option<Handle>,
 }
 
 impl std::fmt::Debug for Client {
@@ -160,7 +163,7 @@ impl Client {
         if replicas.is_empty() {
             return Err(ConnectError::NoEndpoint);
         }
-        if tokio::runtime::Handle::try_current().is_err() {
+        if Handle::try_current().is_err() {
             return Err(ConnectError::NoRuntime);
         }
         Ok(Client::from_parts(replicas, options, clock))
@@ -184,6 +187,7 @@ impl Client {
                 background: Background::default(),
                 options,
                 clock,
+                runtime: Handle::try_current().ok(),
             }),
         }
     }
@@ -430,9 +434,10 @@ impl Client {
         &self.shared.background
     }
 
-    /// Runs something that nobody waits for. Without a runtime it is left undone: TTLs see to it.
-    pub(super) fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+    /// Runs something that nobody waits for, in the runtime that the client was made in, whatever thread asks for it. Once
+    /// that has ended it is left undone: TTLs see to it.
+    pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.shared.runtime {
             runtime.spawn(work);
         }
     }

@@ -236,7 +236,7 @@ impl QueueEntry {
         let given_up = self.client.release_lock(lock_ref, None, || 0).await;
         if !matches!(
             given_up,
-            Err(ReleaseError::Unavailable(_) | ReleaseError::Other(_))
+            Err(ReleaseError::Unavailable(_) | ReleaseError::Denied(_) | ReleaseError::Other(_))
         ) {
             self.phase = EntryPhase::Gone;
         }

@@ -89,6 +89,14 @@ impl Lost {
         Lost::new(LostReason::Released, "it was released")
     }
 
+    /// Whether this client ended it by itself, so that a server may not know.
+    pub(super) fn is_said_here(&self) -> bool {
+        matches!(
+            self.reason,
+            LostReason::ValidityEnded | LostReason::Released
+        )
+    }
+
     /// From a message that carries the reason as a number.
     pub(super) fn from_wire(reason: i32, detail: &str) -> Lost {
         let reason = EndReason::try_from(reason).unwrap_or(EndReason::Unspecified);

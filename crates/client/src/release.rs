@@ -25,7 +25,7 @@ impl Client {
     ) {
         let client = self.clone();
         let ttl = request.ttl.unwrap_or(TTL_DEFAULT);
-        Client::in_background(async move {
+        self.in_background(async move {
             let timeout = client.options().attempt_timeout;
             let (asked, request, session) = (&client, &request, &session);
             let create = || async move {
@@ -58,7 +58,7 @@ impl Client {
         session: Option<LeaseWatch>,
     ) {
         let client = self.clone();
-        Client::in_background(async move {
+        self.in_background(async move {
             let timeout = client.options().attempt_timeout;
             let (asked, lock_ref) = (&client, &lock_ref);
             // One attempt a turn: nobody else waits for the pauses between them.
@@ -101,12 +101,15 @@ where
         };
         match Fault::new(&status) {
             Fault::Ended(_) | Fault::NotFound(_) => return None,
-            Fault::Invalid(error) | Fault::Denied(error) | Fault::Superseded(error) => {
+            Fault::Invalid(error) | Fault::Superseded(error) => {
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
-            // A limit says nothing of the entry that may be there.
-            Fault::Limit(error) | Fault::Unavailable(error) | Fault::Other(error) => {
+            // A limit says nothing of the entry that may be there; nor does what stands between, and denies a call.
+            Fault::Limit(error)
+            | Fault::Denied(error)
+            | Fault::Unavailable(error)
+            | Fault::Other(error) => {
                 tokio::time::sleep(backoff.next(error.retry_after)).await;
             }
         }

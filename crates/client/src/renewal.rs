@@ -176,7 +176,7 @@ impl Renewals {
 
     /// One renewal: over the stream, or where that fails as a call of its own.
     async fn renew(&mut self) -> Result<Validity, SessionError> {
-        for tried in 1..=self.pace.streams {
+        for _ in 1..=self.pace.streams {
             match self.renew_on_stream().await {
                 Ok(Some(validity)) => return Ok(validity),
                 // The call says it in words.
@@ -187,9 +187,8 @@ impl Renewals {
                 }
                 Err(Unrenewed::Broken { endpoint }) => {
                     self.heard_on = None;
-                    if tried < self.pace.streams {
-                        self.client.leave(endpoint);
-                    }
+                    // Where there is another one, the next try is made there: this one may hang.
+                    self.client.leave(endpoint);
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! A session: one renewal for many locks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::clock::Moment;
@@ -11,6 +12,7 @@ use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
 use super::request::{LockRequest, SessionRequest};
+use super::retry::Backoff;
 
 /// An open session, kept alive in the background. Cheap to clone.
 ///
@@ -24,6 +26,8 @@ pub struct Session {
 struct SessionShared {
     client: Client,
     lease: Arc<Lease>,
+    /// The server said that it has ended.
+    closed: AtomicBool,
 }
 
 impl std::fmt::Debug for Session {
@@ -37,14 +41,26 @@ impl std::fmt::Debug for Session {
 
 impl Drop for SessionShared {
     fn drop(&mut self) {
-        if let LeaseState::Ended(_) = self.lease.state() {
+        let is_known_to_have_ended = match self.lease.state() {
+            LeaseState::Live(_) => false,
+            LeaseState::Ended(lost) => !lost.is_said_here(),
+        };
+        if is_known_to_have_ended || self.closed.load(Ordering::Relaxed) {
             return;
         }
-        let client = self.client.clone();
-        let session = self.lease.session().to_owned();
-        Client::in_background(async move {
-            if let Err(error) = client.close_session(&session).await {
-                tracing::debug!(%error, "a session is left to expire");
+        let (client, of) = (self.client.clone(), self.client.clone());
+        let (session, ttl) = (self.lease.session().to_owned(), self.lease.ttl());
+        of.in_background(async move {
+            let expired = client.now().after(ttl);
+            let mut backoff = Backoff::new();
+            loop {
+                match client.close_session(&session).await {
+                    Ok(_) | Err(SessionError::Ended(_) | SessionError::Invalid(_)) => return,
+                    Err(error) if client.now() >= expired => {
+                        return tracing::debug!(%error, "a session is left to expire");
+                    }
+                    Err(_) => tokio::time::sleep(backoff.next(None)).await,
+                }
             }
         });
     }
@@ -61,6 +77,7 @@ impl Client {
             shared: Arc::new(SessionShared {
                 client: self.clone(),
                 lease: Arc::new(lease),
+                closed: AtomicBool::new(false),
             }),
         };
         session.shared.lease.attached().await;
@@ -121,11 +138,16 @@ impl Session {
         QueueEntry::try_lock(&self.shared.client, Some(self), request.into()).await
     }
 
-    /// Closes it and ends all its locks. True if it had ended before.
+    /// Closes it and ends all its locks. True if it had ended before. Where the server does not say so, or this future is
+    /// dropped, it is tried again in the background, for a TTL.
     pub async fn close(self) -> Result<bool, SessionError> {
         let id = self.id().to_owned();
         self.shared.lease.end(Lost::released_here());
-        self.shared.client.close_session(&id).await
+        let closed = self.shared.client.close_session(&id).await;
+        if matches!(closed, Ok(_) | Err(SessionError::Ended(_))) {
+            self.shared.closed.store(true, Ordering::Relaxed);
+        }
+        closed
     }
 
     pub(super) fn lease(&self) -> &Arc<Lease> {

@@ -41,6 +41,8 @@ struct Open {
 pub(super) struct Watcher {
     client: Client,
     lock_ref: String,
+    /// The endpoint that it was opened at last.
+    at: usize,
     stream: Option<Open>,
     backoff: Backoff,
 }
@@ -50,6 +52,7 @@ impl Watcher {
         Watcher {
             client: client.clone(),
             lock_ref: lock_ref.to_owned(),
+            at: client.connections().current(),
             stream: None,
             backoff: Backoff::new(),
         }
@@ -89,10 +92,14 @@ impl Watcher {
                 Fault::Other(_) if status.code() == Code::Unimplemented => {
                     return std::future::pending().await;
                 }
+                Fault::Unavailable(error) => {
+                    tracing::debug!(%error, "a watch is opened again, at another endpoint if there is one");
+                    self.client.leave(self.at);
+                    sleep(self.backoff.next(error.retry_after)).await;
+                }
                 Fault::Invalid(error)
                 | Fault::Limit(error)
                 | Fault::Denied(error)
-                | Fault::Unavailable(error)
                 | Fault::Other(error) => {
                     tracing::debug!(%error, "a watch is opened again");
                     sleep(self.backoff.next(error.retry_after)).await;
@@ -107,7 +114,8 @@ impl Watcher {
             None => {
                 let client = &self.client;
                 let permit = client.connections().watch_permit().await;
-                let (_, attempt) = client.long_attempt(client.options().timeout, permit);
+                let (at, attempt) = client.long_attempt(client.options().timeout, permit);
+                self.at = at;
                 // No deadline: the watch lasts as long as the lockRef.
                 let request = Request::new(proto::WatchLockRequest {
                     lock_ref: self.lock_ref.clone(),

@@ -84,18 +84,20 @@ async fn look_after(replica: &Arc<Replica>, due: Due) {
     }
 }
 
-/// Reads the row of a session, and does what it says.
-pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
+/// Reads the row of a session, and does what it says. Whether it could be read.
+pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) -> bool {
     let row = match replica.store.sessions.load_session(session).await {
         Ok(row) => row,
         Err(error) => {
-            return tracing::debug!(%session, %error, "the row of a session could not be read");
+            tracing::debug!(%session, %error, "the row of a session could not be read");
+            return false;
         }
     };
     let boot = replica.clock.boot();
     let Some(row) = row.filter(|row| row.open) else {
         replica.sessions.table.ended_elsewhere(session, boot);
-        return replica.end_entries(session);
+        replica.end_entries(session);
+        return true;
     };
     replica.sessions.table.read(&row, boot);
     replica.note_session_ttl(session, row.ttl());
@@ -110,6 +112,7 @@ pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) {
             tracing::debug!(%session, %error, "a session could not be taken over");
         }
     }
+    true
 }
 
 /// Passes a renewal on to the keeper of a session, once for all that come meanwhile: what that says of its validity.

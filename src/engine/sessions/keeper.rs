@@ -17,17 +17,26 @@ const REREAD_EVERY: Duration = Duration::from_millis(50);
 /// How often, before its own caller is told to come again.
 const REREADS_MAX: u32 = 100;
 
-/// Closes a session for its client; [`emptied`] says when what lives by it has ended, too. True if it had ended before.
+/// What became of a session that its client closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum ClosedByClient {
+    /// It ended here, now or before. [`emptied`] says when what lives by it has ended, too.
+    Here { had_ended: bool },
+    /// It had ended, and is not kept here.
+    Elsewhere,
+}
+
+/// Closes a session for its client.
 pub(in super::super) async fn close(
     replica: Arc<Replica>,
     session: SessionId,
-) -> Result<bool, EngineError> {
+) -> Result<ClosedByClient, EngineError> {
     let now = replica.time.now();
     let renewed = replica.sessions.table.renew(session, now, false);
     if renewed == Err(NotRenewed::NotKept) {
         return match find(&replica, session).await {
             Ok(()) => Err(EngineError::changing_keeper()),
-            Err(EngineError::SessionEnded) => Ok(true),
+            Err(EngineError::SessionEnded) => Ok(ClosedByClient::Elsewhere),
             Err(error) => Err(error),
         };
     }
@@ -37,7 +46,9 @@ pub(in super::super) async fn close(
         return Err(EngineError::changing_keeper());
     }
     match end(&replica, session).await {
-        Closed::Done => Ok(renewed.is_err()),
+        Closed::Done => Ok(ClosedByClient::Here {
+            had_ended: renewed.is_err(),
+        }),
         Closed::Stopped if *replica.stopping.borrow() => Err(EngineError::Stopping),
         Closed::Stopped => Err(EngineError::ending()),
         Closed::Moved => Err(EngineError::changing_keeper()),

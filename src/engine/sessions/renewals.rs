@@ -92,9 +92,20 @@ impl Replica {
         });
     }
 
-    /// Reads the row of a session that entries here live by, in a task of its own.
+    /// Reads the row of a session that entries here live by, in a task of its own. Where nobody shares the store, nothing
+    /// else would read it: then until it was read, or nothing lives by the session any more.
     pub fn look_up_session(self: &Arc<Self>, session: SessionId) {
         let replica = Arc::clone(self);
-        tokio::spawn(async move { elsewhere::read(&replica, session).await });
+        tokio::spawn(async move {
+            let mut tries = 0;
+            while !elsewhere::read(&replica, session).await
+                && replica.store.cluster.is_none()
+                && !*replica.stopping.borrow()
+                && replica.sessions.table.emptied(session).is_some()
+            {
+                replica.clock.sleep(replica.backoff(tries)).await;
+                tries += 1;
+            }
+        });
     }
 }

@@ -95,7 +95,8 @@ impl Run {
         match swap.now_or_never().unwrap() {
             Swap::Applied => self.saw(Some(new)).map(drop),
             Swap::Conflict(found) => self.saw(found).map(drop),
-            Swap::NotStarted(StoreError::Damaged(what)) => Err(what),
+            Swap::Unknown(StoreError::Damaged(what))
+            | Swap::NotStarted(StoreError::Damaged(what)) => Err(what),
             Swap::Unknown(_) | Swap::NotStarted(_) => Ok(()),
         }
     }

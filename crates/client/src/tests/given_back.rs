@@ -6,7 +6,7 @@ use tonic::Status;
 
 use super::fake::Act;
 use super::{World, secs};
-use crate::QueueEntry;
+use crate::{QueueEntry, SessionRequest};
 
 async fn entries(world: &World, number: usize) -> Vec<QueueEntry> {
     let mut entries = Vec::new();
@@ -28,6 +28,39 @@ async fn not_all_entries_that_are_let_go_at_once_are_released_at_once() {
         tokio::time::sleep(secs(1)).await;
     }
     assert_eq!(world.fake.count("release"), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_dropped_on_a_thread_without_a_runtime_is_given_back_as_well() {
+    let world = World::new();
+    let session = world.client.open_session(SessionRequest::new()).await;
+    let session = session.unwrap();
+    let guard = session.lock("k").await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert!(world.fake.state().queue.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_close_was_given_up_is_closed_in_the_background() {
+    let world = World::new();
+    let session = world.client.open_session(SessionRequest::new()).await;
+    let session = session.unwrap();
+    world.fake.always("close_session", Act::Hang);
+    let closed = tokio::time::timeout(secs(1), session.close()).await;
+    assert!(closed.is_err());
+    tokio::time::sleep(secs(20)).await;
+    let before = world.fake.count("close_session");
+    world.fake.state().always.remove("close_session");
+    tokio::time::sleep(secs(20)).await;
+    assert!(world.fake.count("close_session") > before);
+    let after = world.fake.count("close_session");
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(
+        world.fake.count("close_session"),
+        after,
+        "once it was answered"
+    );
 }
 
 /// How long it takes until one entry is released that is let go of after so many others, of which nobody hears.

@@ -417,6 +417,34 @@ async fn a_renewal_that_hangs_on_the_stream_costs_no_other_lease() {
     assert_eq!(world.fake.state().streams, 4);
 }
 
+/// One that takes connections and answers nothing, as a replica that is stopped by SIGSTOP.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_an_endpoint_does_not_answer_is_made_at_the_next_one() {
+    let (world, second) = World::with_second();
+    let session = opened(&world).await;
+    let ttl = session.ttl();
+    for method in ["keep_alive", "renew"] {
+        world.fake.always(method, Act::Hang);
+    }
+    tokio::time::sleep(ttl * 16 / 30).await;
+    let left = session.valid_until().unwrap();
+    let left = world.client.clock().now().until(left);
+    assert!(left > ttl / 2, "{left:?} of {ttl:?}");
+    assert!(second.count("renew") + second.count("keep_alive") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_opened_again_at_another_endpoint() {
+    let world = World::with_nobody();
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.break_streams();
+    world.client.leave(0);
+    tokio::time::sleep(secs(1)).await;
+    world.fake.end(&guard.lock_ref(), "FORCED", "by hand");
+    let lost = tokio::time::timeout(secs(5), guard.lost()).await;
+    assert_eq!(lost.unwrap().reason, LostReason::Forced);
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_within_its_grace() {
     let world = World::new();

@@ -53,6 +53,27 @@ impl World {
         World::build(ClientOptions::default(), None, true)
     }
 
+    /// And a second endpoint, a server of its own.
+    fn with_second() -> (World, Fake) {
+        let (fake, connect, opened) = serve(None);
+        let (second, connect_second, _) = serve(None);
+        let replicas = vec![
+            ("fake".to_owned(), connect),
+            ("second".to_owned(), connect_second),
+        ];
+        let clock = Arc::new(FakeClock::new());
+        let options = ClientOptions::default();
+        let client =
+            Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();
+        let world = World {
+            fake,
+            client,
+            clock,
+            opened,
+        };
+        (world, second)
+    }
+
     fn build(options: ClientOptions, streams_max: Option<u32>, nobody_too: bool) -> World {
         let (fake, connect, opened) = serve(streams_max);
         let mut replicas = vec![("fake".to_owned(), connect)];
