@@ -10,6 +10,11 @@ const LINES_MAX: usize = 64;
 /// For so long the last ones are waited for at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
+/// Says one line on stderr. Where nobody is left to read it, what goes on goes on.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "fermata: {line}");
+}
+
 /// A way to stderr that never blocks and never fails.
 pub struct Aside {
     lines: SyncSender<String>,
@@ -23,8 +28,7 @@ impl Aside {
         let (ended, written) = sync_channel::<()>(0);
         let write = move || {
             for line in to_write {
-                // Nobody is left to be told.
-                let _ = writeln!(std::io::stderr(), "fermata: {line}");
+                say(&line);
             }
             drop(ended);
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+
+use super::aside::say;
 
 /// How often the rest of a stopped command is looked at.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -115,13 +117,7 @@ fn send(pid: i32, signal: Signal) {
     match kill(Pid::from_raw(pid), signal) {
         // It ended meanwhile.
         Ok(()) | Err(Errno::ESRCH) => {}
-        // The others are to be told all the same, whether anybody reads this or not.
-        Err(error) => {
-            let _ = writeln!(
-                io::stderr(),
-                "fermata: cannot send {signal} to process {pid}: {error}"
-            );
-        }
+        Err(error) => say(&format!("cannot send {signal} to process {pid}: {error}")),
     }
 }
 

@@ -1,7 +1,6 @@
 //! `fermata lock KEY -- command`: runs a command under a lock.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,7 +10,7 @@ use fermata_command::{Failure, Span, exit};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::aside::Aside;
+use super::aside::{Aside, say};
 use super::child::{Running, status_of};
 use super::signals::Signals;
 use super::waiting::LockFlags;
@@ -178,7 +177,7 @@ async fn release(guard: LockGuard, key: &str) -> Result<(), Failure> {
             | ReleaseError::Other(_)),
         ) => {
             let what = format!("{key} could not be released and expires in at most {ttl}: {error}");
-            let _ = writeln!(std::io::stderr(), "fermata: {what}");
+            say(&what);
             Ok(())
         }
     }

@@ -1,6 +1,6 @@
 //! Waiting for a lock on the command line: it shows how it goes, and a signal releases the entry.
 
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::aside::say;
 use super::signals::{Signals, ends_a_wait};
 
 /// How long releasing an entry may hold up the end of the process.
@@ -149,8 +150,7 @@ async fn give_up(entry: QueueEntry, signals: &mut Signals) {
     tokio::select! {
         given_up = timeout(GIVE_UP_MAX, entry.give_up()) => {
             if !matches!(given_up, Ok(Ok(_))) {
-                let what = "the queue entry could not be released; it expires by itself";
-                let _ = writeln!(std::io::stderr(), "fermata: {what}");
+                say("the queue entry could not be released; it expires by itself");
             }
         }
         () = impatient => {}
@@ -242,8 +242,7 @@ impl Line {
             .is_none_or(|(said, at)| said != reported.position || at.until(now) >= LINE_EVERY);
         if due {
             self.said = Some((reported.position, now));
-            // A wait goes on where nobody reads of it.
-            let _ = writeln!(std::io::stderr(), "fermata: {text}");
+            say(&text);
         }
     }
 }

@@ -429,7 +429,7 @@ impl Engine {
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
         let closed = closed.await.map_err(|_| lost_task())?;
         if let Ok(ClosedByClient::Here { .. }) = closed {
-            sessions::emptied(&replica, session).await;
+            replica.session_emptied(session).await;
         }
         replica.sure()?;
         match closed? {

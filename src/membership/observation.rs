@@ -137,12 +137,9 @@ impl Observation {
         }
         self.seen = read.number;
         // Silence ends where this read began; a change is counted from where its answer came.
-        self.observed = self.moment(read.begun);
+        self.observed = self.moment(read.begun).observed;
         self.last = Some(read.begun);
-        let came = Moment {
-            observed: self.moment(now),
-            boot: now,
-        };
+        let came = self.moment(now);
         let mut before = std::mem::take(&mut self.members);
         for row in rows.iter().filter(|row| row.id != self.me) {
             let member = match before.remove(&row.id) {
@@ -159,10 +156,7 @@ impl Observation {
 
     /// What came of declaring a replica down, at `now`.
     pub fn declared(&mut self, id: ReplicaId, came: &LifeSwap, now: Duration) {
-        let moment = Moment {
-            observed: self.moment(now),
-            boot: now,
-        };
+        let moment = self.moment(now);
         let life = match came {
             LifeSwap::Applied => Life::Down,
             LifeSwap::Conflict(Some(life)) => *life,
@@ -279,12 +273,15 @@ impl Observation {
     }
 
     /// A moment after the latest read: as far as the next one can count, if that begins then.
-    fn moment(&self, now: Duration) -> ObservedTime {
+    fn moment(&self, now: Duration) -> Moment {
         let most = READS_APART_MAX.min(self.replica_ttl / READS_PER_TTL);
         let since = self
             .last
             .map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        ObservedTime(self.observed.0 + since.min(most))
+        Moment {
+            observed: ObservedTime(self.observed.0 + since.min(most)),
+            boot: now,
+        }
     }
 }
 

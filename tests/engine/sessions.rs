@@ -7,6 +7,7 @@ use fermata::engine::{EngineError, LeaseId, SessionCall, WatchEvent};
 use fermata::limits::Limits;
 use fermata::lock::{EndReason, EndedAs, SessionId};
 use fermata::store::SessionStore as _;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::faulty::Fault;
@@ -291,8 +292,8 @@ async fn a_restart_keeps_sessions_with_a_fresh_ttl_and_what_lives_by_them() {
     assert_eq!(world.get(&waiting).await, Err(closed()));
 }
 
-#[tokio::test]
-async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
+/// A session whose row is closed, while its entry of `k` cannot be ended; and the call that closes it.
+async fn half_closed() -> (World, JoinHandle<Result<bool, EngineError>>) {
     let world = World::new().await;
     let session = world.open_session(10_000).await;
     world.create_in(session, "k").await;
@@ -304,6 +305,12 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
         !row.unwrap().unwrap().open
     })
     .await;
+    (world, closing)
+}
+
+#[tokio::test]
+async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
+    let (world, closing) = half_closed().await;
     let world = world.restart().await;
     closing.abort();
     world.until_free("k").await;
@@ -313,17 +320,7 @@ async fn a_close_that_a_restart_cuts_in_half_is_finished_by_the_next_start() {
 /// The closed session is not kept, so its row is the only one to say that its entry has ended.
 #[tokio::test]
 async fn an_entry_of_a_closed_session_ends_though_its_row_could_not_be_read_at_once() {
-    let world = World::new().await;
-    let session = world.open_session(10_000).await;
-    world.create_in(session, "k").await;
-    world.store.hold_swaps(true);
-    let engine = world.engine.clone();
-    let closing = tokio::spawn(async move { engine.close_session(session).await });
-    until("the row is closed", || async {
-        let row = world.store.real().unwrap().load_session(session).await;
-        !row.unwrap().unwrap().open
-    })
-    .await;
+    let (world, closing) = half_closed().await;
     let world = world
         .restart_on(Limits::default(), |store| store.fail_session_loads(1))
         .await;

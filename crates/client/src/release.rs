@@ -1,4 +1,4 @@
-//! Giving an entry, or a lock, back for nobody to wait for.
+//! Giving an entry, a lock, or a session back for nobody to wait for.
 
 use std::time::Duration;
 
@@ -75,6 +75,25 @@ impl Client {
         });
     }
 
+    /// Closes a session in the background. Tried until the server says what became of it, or it has expired.
+    pub(super) fn close_in_background(&self, session: String, ttl: Duration) {
+        let client = self.clone();
+        self.in_background(async move {
+            let timeout = client.options().attempt_timeout;
+            let (asked, session) = (&client, &session);
+            let close = || async move {
+                let mut turn = asked.background().turn().await;
+                let close = asked.close_session_once(session, timeout);
+                turn.attempt(close).await
+            };
+            tokio::select! {
+                biased;
+                _ = until_answered(close) => {}
+                () = client.expired(None, ttl) => tracing::debug!("a session was left to expire"),
+            }
+        });
+    }
+
     /// Returns once the entry of a lease has expired, unless its session was closed before.
     async fn expired(&self, session: Option<LeaseWatch>, ttl: Duration) {
         let end = match session {
@@ -105,7 +124,7 @@ where
                 tracing::debug!(%error, "an entry is left to expire");
                 return None;
             }
-            // A limit says nothing of the entry that may be there; nor does what stands between, and denies a call.
+            // A limit says nothing of the entry that may be there; nor does a proxy that denies a call.
             Fault::Limit(error)
             | Fault::Denied(error)
             | Fault::Unavailable(error)

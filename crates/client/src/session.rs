@@ -12,7 +12,6 @@ use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
 use super::request::{LockRequest, SessionRequest};
-use super::retry::Backoff;
 
 /// An open session, kept alive in the background. Cheap to clone.
 ///
@@ -48,21 +47,8 @@ impl Drop for SessionShared {
         if is_known_to_have_ended || self.closed.load(Ordering::Relaxed) {
             return;
         }
-        let (client, of) = (self.client.clone(), self.client.clone());
-        let (session, ttl) = (self.lease.session().to_owned(), self.lease.ttl());
-        of.in_background(async move {
-            let expired = client.now().after(ttl);
-            let mut backoff = Backoff::new();
-            loop {
-                match client.close_session(&session).await {
-                    Ok(_) | Err(SessionError::Ended(_) | SessionError::Invalid(_)) => return,
-                    Err(error) if client.now() >= expired => {
-                        return tracing::debug!(%error, "a session is left to expire");
-                    }
-                    Err(_) => tokio::time::sleep(backoff.next(None)).await,
-                }
-            }
-        });
+        let session = self.lease.session().to_owned();
+        self.client.close_in_background(session, self.lease.ttl());
     }
 }
 

@@ -41,8 +41,9 @@ impl Replica {
         });
     }
 
-    /// Returns once nothing that is known here lives by a session, or this replica stops.
-    pub async fn session_emptied(&self, session: SessionId) {
+    /// Returns once nothing that is known here lives by a session that has ended, however long the store takes, or this
+    /// replica stops. Nothing is cut in half where it is dropped.
+    pub async fn session_emptied(self: &Arc<Self>, session: SessionId) {
         let mut stopping = self.stopping.subscribe();
         while let Some(emptied) = self.sessions.table.emptied(session) {
             tokio::select! {
@@ -53,5 +54,7 @@ impl Replica {
                 () = self.clock.sleep(Duration::from_millis(20)) => {}
             }
         }
+        // A call may have been open when the last entry ended.
+        self.forget_session_if_done(session);
     }
 }

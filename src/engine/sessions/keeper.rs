@@ -20,7 +20,7 @@ const REREADS_MAX: u32 = 100;
 /// What became of a session that its client closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum ClosedByClient {
-    /// It ended here, now or before. [`emptied`] says when what lives by it has ended, too.
+    /// It ended here, now or before. [`Replica::session_emptied`] says when what lives by it has ended, too.
     Here { had_ended: bool },
     /// It had ended, and is not kept here.
     Elsewhere,
@@ -62,8 +62,9 @@ pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId, was_
     }
     let replica = Arc::clone(replica);
     tokio::spawn(async move {
-        end(&replica, session).await;
-        emptied(&replica, session).await;
+        if end(&replica, session).await == Closed::Done {
+            replica.session_emptied(session).await;
+        }
     });
 }
 
@@ -98,14 +99,6 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
     }
     replica.end_entries(session);
     Closed::Done
-}
-
-/// Returns once nothing lives any longer by a session that was ended here, as far as it is known here, however long the
-/// store takes; or once this replica stops. Nothing is cut in half where it is dropped.
-pub(in super::super) async fn emptied(replica: &Arc<Replica>, session: SessionId) {
-    replica.session_emptied(session).await;
-    // A call may have been open when the last entry ended.
-    replica.forget_session_if_done(session);
 }
 
 /// Hands a session to a replica that asked for it: nothing renews it here from before the row says so.

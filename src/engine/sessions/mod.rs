@@ -18,7 +18,7 @@ mod table;
 mod take_over;
 
 pub(super) use elsewhere::watch;
-pub(super) use keeper::{ClosedByClient, close, emptied, expired, give};
+pub(super) use keeper::{ClosedByClient, close, expired, give};
 pub(super) use open::open;
 pub(super) use registry::{OpenCall, Sessions};
 pub(super) use table::{Attached, NoRoom, SessionTable};

@@ -79,4 +79,17 @@ impl Client {
             .map_err(|status| Fault::new(&status))?;
         Ok(answer.message.already_closed)
     }
+
+    /// The same in one attempt.
+    pub(crate) async fn close_session_once(
+        &self,
+        session: &str,
+        timeout: Duration,
+    ) -> Result<bool, Status> {
+        let message = proto::CloseSessionRequest {
+            session: session.to_owned(),
+        };
+        let answer = self.once_on(None, None, timeout, |attempt| attempt.call(message));
+        Ok(answer.await?.message.already_closed)
+    }
 }

@@ -61,16 +61,7 @@ impl World {
             ("fake".to_owned(), connect),
             ("second".to_owned(), connect_second),
         ];
-        let clock = Arc::new(FakeClock::new());
-        let options = ClientOptions::default();
-        let client =
-            Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();
-        let world = World {
-            fake,
-            client,
-            clock,
-            opened,
-        };
+        let world = World::of(fake, opened, replicas, ClientOptions::default());
         (world, second)
     }
 
@@ -85,6 +76,15 @@ impl World {
             let nobody = move || endpoint.connect_with_connector_lazy(refuse);
             replicas.push(("nobody".to_owned(), Box::new(nobody)));
         }
+        World::of(fake, opened, replicas, options)
+    }
+
+    fn of(
+        fake: Fake,
+        opened: Arc<AtomicUsize>,
+        replicas: Vec<(String, Connect)>,
+        options: ClientOptions,
+    ) -> World {
         let clock = Arc::new(FakeClock::new());
         let client =
             Client::from_connectors_and_clock(replicas, options, Arc::clone(&clock) as _).unwrap();

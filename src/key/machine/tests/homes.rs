@@ -78,6 +78,17 @@ fn one_process_that_has_the_store_alone_takes_over_at_once() {
     assert_eq!(swap(&effects).1.home, Some(home(1, 2)));
 }
 
+/// The swap is of unknown outcome: nobody is answered before the row is read, which shows that it applied.
+fn looked_up(world: &mut World, new: &Arc<KeyState>) -> Vec<Effect> {
+    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
+    assert!(answers(&effects).is_empty());
+    let effects = world.on(Event::Resume(PauseOf::Row));
+    assert_eq!(effects, [Effect::Load { settle: true }]);
+    let effects = world.on(loaded(new));
+    assert!(!effects.iter().any(is_swap));
+    effects
+}
+
 #[test]
 fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
     let row = row_of(2, &[new_entry(1)]);
@@ -85,12 +96,7 @@ fn a_take_over_of_unknown_outcome_is_looked_up_and_goes_on() {
     let (call, _) = world.call(Call::TakeOver { from: replica(2) });
     let effects = world.on(loaded(&row));
     let (_, new) = swap(&effects);
-    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
-    assert!(answers(&effects).is_empty());
-    let effects = world.on(Event::Resume(PauseOf::Row));
-    assert_eq!(effects, [Effect::Load { settle: true }]);
-    let effects = world.on(loaded(&new));
-    assert!(!effects.iter().any(is_swap));
+    let effects = looked_up(&mut world, &new);
     assert_eq!(answers(&effects), [(call, Ok(Answer::Home(home(1, 2))))]);
 }
 
@@ -100,12 +106,7 @@ fn a_first_use_of_unknown_outcome_serves_nobody_before_its_row_is_read() {
     let (call, _) = world.call(create(new_entry(1)));
     let effects = world.on(Event::Loaded(Ok(no_row())));
     let (_, new) = swap(&effects);
-    let effects = world.on(Event::Swapped(SwapOutcome::Unknown("late".into())));
-    assert!(answers(&effects).is_empty());
-    let effects = world.on(Event::Resume(PauseOf::Row));
-    assert_eq!(effects, [Effect::Load { settle: true }]);
-    let effects = world.on(loaded(&new));
-    assert!(!effects.iter().any(is_swap));
+    let effects = looked_up(&mut world, &new);
     assert!(matches!(&answers(&effects)[..], [(of, Ok(Answer::Held { .. }))] if *of == call));
 }
 
