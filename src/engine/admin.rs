@@ -26,7 +26,7 @@ impl Engine {
             by: by.into(),
             why: why.into(),
         };
-        match replica.asked(&id, call).await? {
+        match replica.shell.asked(&id, call).await? {
             Answer::Forced {
                 already,
                 was_holder,
@@ -45,7 +45,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Page<DescribedSession, SessionId>, EngineError> {
         let replica = self.current()?;
-        let limit = limit.clamp(1, replica.limits.page_size_max);
+        let limit = limit.clamp(1, self.shared.limits.page_size_max);
         let rows = replica
             .store
             .sessions
@@ -55,14 +55,15 @@ impl Engine {
         let next = (rows.len() == limit)
             .then(|| rows.last().map(|row| row.id))
             .flatten();
+        let (table, now) = (&replica.sessions.table, replica.sessions.time.now());
         let items = rows
             .into_iter()
             .filter(|row| row.open)
             .map(|row| {
-                let left = replica.sessions.table.left(row.id, replica.time.now());
+                let left = table.left(row.id, now);
                 DescribedSession {
                     left: left.map(|(_, left)| left),
-                    lock_refs: replica.sessions.table.entries_of(row.id),
+                    lock_refs: table.entries_of(row.id),
                     row,
                 }
             })
@@ -77,7 +78,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Page<ReplicaRow, ReplicaId>, EngineError> {
         let replica = self.current()?;
-        let limit = limit.clamp(1, replica.limits.page_size_max);
+        let limit = limit.clamp(1, self.shared.limits.page_size_max);
         let all = match &replica.store.cluster {
             Some(cluster) => cluster
                 .list_replicas()
@@ -98,27 +99,27 @@ impl Engine {
     /// What this replica did, with so many of its busiest keys at most.
     pub fn activity(&self, keys_max: usize) -> Result<ReplicaActivity, EngineError> {
         let replica = self.current()?;
-        let now = replica.clock.boot();
-        let (grants, last_minute) = replica.activity.grants(now);
+        let now = replica.local.clock.boot();
+        let (grants, last_minute) = self.shared.activity.grants(now);
         Ok(ReplicaActivity {
             row: replica.row.clone(),
             counts: self.counts(),
             grants,
             last_minute,
             store: replica.store.health.counts(),
-            busiest: replica.activity.busiest(now, keys_max),
+            busiest: self.shared.activity.busiest(now, keys_max),
         })
     }
 
     /// The other replicas that are live, as far as this one knows.
     pub fn live_peers(&self) -> Result<Vec<Arc<Peer>>, EngineError> {
-        Ok(self.current()?.membership.peers())
+        Ok(self.current()?.local.membership.peers())
     }
 
     /// For how long this process was not running, as far as its leases noticed, or might answer nobody: that much longer they
     /// lived.
     pub fn time_missed(&self) -> Duration {
         self.current()
-            .map_or(Duration::ZERO, |replica| replica.time.missed())
+            .map_or(Duration::ZERO, |replica| replica.shell.time.missed())
     }
 }

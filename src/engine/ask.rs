@@ -7,14 +7,14 @@ use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 use super::api::EngineError;
-use super::replica::Replica;
+use super::shell::KeyShell;
 use super::slot::{CallResult, KeyCell, Listener};
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
 use crate::lock::{Fence, KeyId, Seq};
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
-    replica: Arc<Replica>,
+    shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
     call: CallId,
     answer: oneshot::Receiver<CallResult>,
@@ -32,11 +32,11 @@ impl Drop for Asking {
             Ok(Ok(Answer::Held { entry, .. })) => {
                 if let Some(grant) = entry.grant {
                     let lost = Event::AnswerLost { grant };
-                    self.replica.happen(&self.cell, lost);
+                    self.shell.happen(&self.cell, lost);
                 }
             }
             Ok(_) => {}
-            Err(_) => self.replica.call_gone(&self.cell, self.call),
+            Err(_) => self.shell.call_gone(&self.cell, self.call),
         }
     }
 }
@@ -59,13 +59,13 @@ impl Asking {
 
     /// The wait has lasted as long as it may.
     pub fn wait_ended(&self) {
-        self.replica.happen(&self.cell, Event::WaitEnded(self.call));
+        self.shell.happen(&self.cell, Event::WaitEnded(self.call));
     }
 }
 
 /// HELD that was answered by a machine, until somebody hears it.
 pub(super) struct HeldAnswer {
-    replica: Arc<Replica>,
+    shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
     grant: Option<Fence>,
 }
@@ -80,14 +80,14 @@ impl Drop for HeldAnswer {
     fn drop(&mut self) {
         if let Some(grant) = self.grant {
             let lost = Event::AnswerLost { grant };
-            self.replica.happen(&self.cell, lost);
+            self.shell.happen(&self.cell, lost);
         }
     }
 }
 
 /// A watch that has begun.
 pub(super) struct Watching {
-    pub replica: Arc<Replica>,
+    pub shell: Arc<KeyShell>,
     pub cell: Arc<KeyCell>,
     call: CallId,
     pub news: watch::Receiver<Option<EntryStatus>>,
@@ -97,7 +97,7 @@ pub(super) struct Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.replica.call_gone(&self.cell, self.call);
+        self.shell.call_gone(&self.cell, self.call);
         // HELD counts as heard when the machine says it.
         let granted = match *self.news.borrow() {
             Some(EntryStatus::Held { grant }) => Some(grant),
@@ -105,18 +105,18 @@ impl Drop for Watching {
         };
         if let Some(grant) = granted.filter(|_| self.heard != granted) {
             let lost = Event::AnswerLost { grant };
-            self.replica.happen(&self.cell, lost);
+            self.shell.happen(&self.cell, lost);
         }
     }
 }
 
-impl Replica {
+impl KeyShell {
     fn cell(&self, id: &Arc<KeyId>) -> Result<Arc<KeyCell>, EngineError> {
         self.keys
-            .cell(id, || self.clock.boot())
+            .cell(id, || self.local.clock.boot())
             .ok_or(EngineError::Exhausted {
                 what: "active_keys_max",
-                limit: self.limits.active_keys_max as u64,
+                limit: self.keys.most() as u64,
             })
     }
 
@@ -130,7 +130,7 @@ impl Replica {
         let (reply, answer) = oneshot::channel();
         let (cell, call) = self.hand_in(id, call, Listener::Answer(reply), waits_for)?;
         Ok(Asking {
-            replica: Arc::clone(self),
+            shell: Arc::clone(self),
             cell,
             call,
             answer,
@@ -158,7 +158,7 @@ impl Replica {
     /// Whether an answer may be given, looked at after the store's acknowledgement and before anybody hears of it (H2). One
     /// that may not is lost.
     fn may_tell(self: &Arc<Self>, id: &Arc<KeyId>, answer: &CallResult) -> Result<(), EngineError> {
-        self.sure().inspect_err(|_| {
+        self.local.sure().inspect_err(|_| {
             if let Ok(answer) = answer {
                 drop(self.held_answer(id, answer));
             }
@@ -176,14 +176,14 @@ impl Replica {
         answer.map_err(|error| EngineError::of_key(error.why))
     }
 
-    /// As [`Replica::asked`], of what may write: an answer that must not be given may be that of a write.
+    /// As [`KeyShell::asked`], of what may write: an answer that must not be given may be that of a write.
     pub async fn asked_to_write(
         self: &Arc<Self>,
         id: &Arc<KeyId>,
         call: Call,
     ) -> Result<Answer, EngineError> {
         let answer = self.ask(id, call, None)?.answer().await;
-        self.sure().map_err(EngineError::with_write)?;
+        self.local.sure().map_err(EngineError::with_write)?;
         answer.map_err(|error| match error.may_have_written {
             true => EngineError::of_key(error.why).with_write(),
             false => EngineError::of_key(error.why),
@@ -199,14 +199,14 @@ impl Replica {
         wait: Duration,
     ) -> Result<Answer, EngineError> {
         let mut asking = self.ask(id, call, Some(seq))?;
-        let mut stopping = self.stopping.subscribe();
+        let mut stopping = self.local.stopping();
         let answer = {
-            let wait_ended = self.clock.sleep(wait);
+            let wait_ended = self.local.clock.sleep(wait);
             tokio::select! {
                 biased;
                 answer = asking.answer() => Some(answer),
                 _ = stopping.wait_for(|stopping| *stopping) => {
-                    self.sure()?;
+                    self.local.sure()?;
                     return Err(EngineError::Stopping);
                 }
                 () = wait_ended => None,
@@ -239,7 +239,7 @@ impl Replica {
             return None;
         };
         Some(HeldAnswer {
-            replica: Arc::clone(self),
+            shell: Arc::clone(self),
             cell: self.keys.find(id)?,
             grant: entry.grant,
         })
@@ -260,14 +260,14 @@ impl Replica {
         let seq = Some(entry.seq);
         let (cell, call) = self.hand_in(id, Call::Watch { entry }, listener, seq)?;
         let watching = Watching {
-            replica: Arc::clone(self),
+            shell: Arc::clone(self),
             cell,
             call,
             news,
             heard: None,
         };
         let answer = answer.await;
-        self.sure()?;
+        self.local.sure()?;
         match answer {
             Ok(Ok(answer)) => Ok((watching, answer)),
             Ok(Err(error)) => Err(EngineError::of_key(error.why)),

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::api::*;
 use super::current::EngineShared;
 use super::replica::Replica;
-use super::sessions::{self, ClosedByClient, NoRoom};
+use super::sessions::{self, ClosedByClient, NoRoom, Sessions};
 use super::watch::Watch;
 use crate::key::NewEntry;
 use crate::key::machine::{Answer, Call, EntryRef, LeaseSource, LeaseStatus};
@@ -44,7 +44,7 @@ impl Engine {
     /// This replica; the nil id before it has started.
     pub fn replica(&self) -> ReplicaId {
         self.current()
-            .map_or(ReplicaId(Uuid::nil()), |replica| replica.id)
+            .map_or(ReplicaId(Uuid::nil()), |replica| replica.local.id)
     }
 
     /// The limits in force.
@@ -64,7 +64,7 @@ impl Engine {
         let replica = replica.as_ref();
         let counters = &self.shared.counters;
         Counts {
-            active_keys: replica.map_or(0, |replica| replica.keys.count()),
+            active_keys: replica.map_or(0, |replica| replica.shell.keys.count()),
             sessions: replica.map_or(0, |replica| replica.sessions.table.count()),
             swaps: counters.swaps.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
@@ -82,8 +82,7 @@ impl Engine {
     /// `Ok` while calls can be served. Drives the readiness of the health service.
     pub fn ready(&self) -> Result<(), EngineError> {
         let replica = self.current()?;
-        replica.sure()?;
-        if replica.membership.clock_off() {
+        if replica.local.membership.clock_off() {
             return Err(EngineError::ClockOff);
         }
         let ready = replica.store.health.ready();
@@ -106,35 +105,40 @@ impl Engine {
     }
 
     /// What may be told of a lease, asked where it is kept.
-    async fn validity(replica: &Arc<Replica>, lease: LeaseStatus) -> Result<Validity, EngineError> {
+    async fn validity(
+        sessions: &Arc<Sessions>,
+        lease: LeaseStatus,
+    ) -> Result<Validity, EngineError> {
+        let local = &sessions.local;
         let (ttl, valid_for) = match lease.source {
             LeaseSource::Own { ttl, valid_for } => (ttl, valid_for),
             LeaseSource::Session(session) => {
-                let renewed = replica.session_validity(session).await?;
-                replica.sure()?;
+                let renewed = sessions.validity(session).await?;
+                local.sure()?;
                 (renewed.ttl, renewed.valid_for)
             }
         };
         Ok(Validity {
             ttl,
-            valid_for: replica.promise(valid_for, lease.promised_until),
+            valid_for: local.promise(valid_for, lease.promised_until),
             durable: lease.durable,
         })
     }
 
     /// As [`Engine::validity`], of what was done already: that is reported even where the lease's validity is unknown.
     async fn done<T>(
-        replica: &Arc<Replica>,
+        sessions: &Arc<Sessions>,
         value: T,
         lease: LeaseStatus,
     ) -> Result<Done<T>, EngineError> {
-        let validity = Self::validity(replica, lease);
+        let local = &sessions.local;
+        let validity = Self::validity(sessions, lease);
         let validity = tokio::select! {
             biased;
             validity = validity => validity.ok(),
-            () = replica.clock.sleep(VALIDITY_WITHIN) => None,
+            () = local.clock.sleep(VALIDITY_WITHIN) => None,
         };
-        replica.sure()?;
+        local.sure()?;
         Ok(Done {
             value,
             valid_for: validity.map_or(Duration::ZERO, |validity| validity.valid_for),
@@ -149,17 +153,17 @@ impl Engine {
         let (liveness, _room) = match call.live_by {
             LiveBy::Ttl(ttl_ms) => (Liveness::Own { ttl_ms }, None),
             LiveBy::Session(session) => {
-                replica.session_validity(session).await?;
+                replica.sessions.validity(session).await?;
                 let room = match replica.sessions.room(session) {
                     Ok(room) => Some(room),
                     Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
                     Err(NoRoom::Ending) => return Err(EngineError::ending()),
                     // A repeated call needs no room: it makes no new entry (I5).
-                    Err(NoRoom::Full) if replica.has_made(&id, call.request_id) => None,
+                    Err(NoRoom::Full) if replica.shell.has_made(&id, call.request_id) => None,
                     Err(NoRoom::Full) => {
                         return Err(EngineError::Exhausted {
                             what: "lock_refs_per_session_max",
-                            limit: replica.limits.lock_refs_per_session_max as u64,
+                            limit: self.shared.limits.lock_refs_per_session_max as u64,
                         });
                     }
                 };
@@ -172,13 +176,14 @@ impl Engine {
             liveness,
             identity: call.identity.into(),
             owner: call.owner.into(),
-            created_at_ms: wall_ms(&replica),
+            created_at_ms: replica.local.wall_ms(),
         });
         let read_value = call.read_value;
         let answer = replica
+            .shell
             .asked(&id, Call::Create { entry, read_value })
             .await?;
-        let held = replica.held_answer(&id, &answer);
+        let held = replica.shell.held_answer(&id, &answer);
         let (entry, status, existed, lease) = match answer {
             Answer::Held {
                 entry,
@@ -194,7 +199,7 @@ impl Engine {
             } => (entry, LockStatus::Waiting { position }, existed, lease),
             other => return Err(unexpected(&other)),
         };
-        let validity = Self::validity(&replica, lease).await?;
+        let validity = Self::validity(&replica.sessions, lease).await?;
         if let Some(held) = held {
             held.heard();
         }
@@ -223,17 +228,22 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
         let entry = EntryRef::from(lock_ref);
-        let wait = wait.min(replica.limits.wait_max());
+        let wait = wait.min(self.shared.limits.wait_max());
         let call = Call::Acquire {
             entry,
             wait: !wait.is_zero(),
             read_value,
         };
         let answer = match wait.is_zero() {
-            true => replica.asked(&id, call).await?,
-            false => replica.asked_to_wait(&id, call, entry.seq, wait).await?,
+            true => replica.shell.asked(&id, call).await?,
+            false => {
+                replica
+                    .shell
+                    .asked_to_wait(&id, call, entry.seq, wait)
+                    .await?
+            }
         };
-        let held = replica.held_answer(&id, &answer);
+        let held = replica.shell.held_answer(&id, &answer);
         let (entry, status, lease) = match answer {
             Answer::Held {
                 entry,
@@ -249,7 +259,7 @@ impl Engine {
             } => (entry, LockStatus::Waiting { position }, lease),
             other => return Err(unexpected(&other)),
         };
-        let validity = Self::validity(&replica, lease).await?;
+        let validity = Self::validity(&replica.sessions, lease).await?;
         if let Some(held) = held {
             held.heard();
         }
@@ -277,8 +287,8 @@ impl Engine {
             put,
         };
         let answer = match writes {
-            true => replica.asked_to_write(&id, call).await,
-            false => replica.asked(&id, call).await,
+            true => replica.shell.asked_to_write(&id, call).await,
+            false => replica.shell.asked(&id, call).await,
         };
         match answer? {
             Answer::Released { already } => Ok(already),
@@ -295,8 +305,12 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
         let entry = EntryRef::from(lock_ref);
-        match replica.asked(&id, Call::Get { entry, call_no }).await? {
-            Answer::Value { value, lease } => Self::done(&replica, value, lease).await,
+        match replica
+            .shell
+            .asked(&id, Call::Get { entry, call_no })
+            .await?
+        {
+            Answer::Value { value, lease } => Self::done(&replica.sessions, value, lease).await,
             other => Err(unexpected(&other)),
         }
     }
@@ -315,9 +329,9 @@ impl Engine {
             call_no,
             value: mutation,
         };
-        match replica.asked_to_write(&id, call).await? {
+        match replica.shell.asked_to_write(&id, call).await? {
             Answer::Written { lease } => {
-                let done = Self::done(&replica, (), lease).await;
+                let done = Self::done(&replica.sessions, (), lease).await;
                 done.map_err(EngineError::with_write)
             }
             other => Err(unexpected(&other)),
@@ -329,7 +343,7 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
         let entry = EntryRef::from(lock_ref);
-        let (watching, answer) = replica.asked_to_watch(&id, entry).await?;
+        let (watching, answer) = replica.shell.asked_to_watch(&id, entry).await?;
         match answer {
             Answer::Watching { lease } => Ok(Watch::new(watching, id, entry, lease)),
             other => Err(unexpected(&other)),
@@ -347,16 +361,16 @@ impl Engine {
             id,
             ttl_ms: call.ttl_ms,
             disconnect_grace_ms: call.disconnect_grace_ms,
-            replica: replica.id,
+            replica: replica.local.id,
             epoch: 1,
             open: true,
             identity: call.identity,
             owner: call.owner,
-            created_at_ms: wall_ms(&replica),
+            created_at_ms: replica.local.wall_ms(),
         };
-        let renewed = tokio::spawn(sessions::open(Arc::clone(&replica), row));
+        let renewed = tokio::spawn(sessions::open(Arc::clone(&replica.sessions), row));
         let renewed = renewed.await.map_err(|_| lost_task())??;
-        replica.sure()?;
+        replica.local.sure()?;
         Ok((id, renewed))
     }
 
@@ -364,13 +378,13 @@ impl Engine {
     pub async fn renew(&self, lease: &LeaseId) -> Result<Renewed, EngineError> {
         let replica = self.current()?;
         let renewed = match lease {
-            LeaseId::Session(session) => replica.renew_kept(*session, false).await?,
+            LeaseId::Session(session) => replica.sessions.renew_kept(*session, false).await?,
             LeaseId::LockRef(lock_ref) => {
                 let id = self.id_of_ref(lock_ref)?;
                 let entry = EntryRef::from(lock_ref);
-                match replica.asked(&id, Call::Renew { entry }).await? {
+                match replica.shell.asked(&id, Call::Renew { entry }).await? {
                     Answer::Renewed { lease } => {
-                        let validity = Self::validity(&replica, lease).await?;
+                        let validity = Self::validity(&replica.sessions, lease).await?;
                         Renewed {
                             ttl: validity.ttl,
                             disconnect_grace: None,
@@ -382,7 +396,7 @@ impl Engine {
                 }
             }
         };
-        replica.sure()?;
+        replica.local.sure()?;
         Ok(renewed)
     }
 
@@ -392,16 +406,16 @@ impl Engine {
             return self.renew(lease).await;
         };
         let replica = self.current()?;
-        let renewed = replica.renew_kept(*session, true).await;
-        replica.sure()?;
+        let renewed = replica.sessions.renew_kept(*session, true).await;
+        replica.local.sure()?;
         renewed
     }
 
     /// A renewal of a session that this replica keeps, passed on by another one.
     pub async fn renew_kept(&self, session: SessionId) -> Result<Renewed, EngineError> {
         let replica = self.current()?;
-        let renewed = replica.renew_kept(session, false).await;
-        replica.sure()?;
+        let renewed = replica.sessions.renew_kept(session, false).await;
+        replica.local.sure()?;
         renewed
     }
 
@@ -409,8 +423,8 @@ impl Engine {
     /// called once none of them is in flight any more. Of a session that is not kept here it says nothing.
     pub fn disconnected(&self, session: SessionId) {
         if let Ok(replica) = self.current() {
-            let now = replica.time.now();
-            replica.sessions.table.disconnected(session, now);
+            let sessions = &replica.sessions;
+            sessions.table.disconnected(session, sessions.time.now());
         }
     }
 
@@ -419,22 +433,24 @@ impl Engine {
         if let Ok(replica) = self.current()
             && replica.sessions.table.is_used(session)
         {
-            replica.look_up_session(session);
+            replica.sessions.look_up(session);
         }
     }
 
     /// Closes a session and ends what lives by it. True if it had ended before.
     pub async fn close_session(&self, session: SessionId) -> Result<bool, EngineError> {
         let replica = self.current()?;
-        let closed = tokio::spawn(sessions::close(Arc::clone(&replica), session));
+        let closed = tokio::spawn(sessions::close(Arc::clone(&replica.sessions), session));
         let closed = closed.await.map_err(|_| lost_task())?;
         if let Ok(ClosedByClient::Here { .. }) = closed {
-            replica.session_emptied(session).await;
+            replica.sessions.emptied(session).await;
         }
-        replica.sure()?;
+        replica.local.sure()?;
         match closed? {
             ClosedByClient::Elsewhere => Ok(true),
-            ClosedByClient::Here { .. } if *replica.stopping.borrow() => Err(EngineError::Stopping),
+            ClosedByClient::Here { .. } if replica.local.is_stopping() => {
+                Err(EngineError::Stopping)
+            }
             ClosedByClient::Here { had_ended } => Ok(had_ended),
         }
     }
@@ -483,8 +499,4 @@ pub(super) fn unexpected(answer: &Answer) -> EngineError {
 
 fn lost_task() -> EngineError {
     EngineError::Unavailable("what worked at the call was lost; its outcome is unknown".to_owned())
-}
-
-fn wall_ms(replica: &Replica) -> i64 {
-    i64::try_from(replica.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
 }

@@ -71,7 +71,7 @@ impl EngineShared {
             Current::Stopped(_) => return,
         };
         if let Some(replica) = &last {
-            replica.stopping.send_replace(true);
+            replica.local.stop();
         }
         *current = Current::Stopped(last);
     }
@@ -82,7 +82,7 @@ impl EngineShared {
         match &*current {
             Current::Waiting { why, .. } => Err(EngineError::Unavailable(why.clone())),
             Current::Serving(replica) => {
-                replica.sure()?;
+                replica.local.sure()?;
                 Ok(Arc::clone(replica))
             }
             Current::Stopped(_) => Err(EngineError::Stopping),

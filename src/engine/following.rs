@@ -6,33 +6,33 @@ use std::sync::Arc;
 
 use super::api::KeyHome;
 use super::calls::Engine;
-use super::hand_over::hand_over_to;
-use super::replica::Replica;
+use super::hand_over::KeyHandOvers;
 use crate::lock::KeyId;
 
 impl Engine {
     /// Where this replica runs; empty where that is not configured.
     pub fn zone(&self) -> Arc<str> {
         self.current()
-            .map_or_else(|_| "".into(), |replica| Arc::clone(&replica.zone))
+            .map_or_else(|_| "".into(), |replica| Arc::clone(&replica.local.zone))
     }
 
     /// A call of a key was served here that came from this zone: who serves the key since, where that is this replica.
     pub fn served_here(&self, id: &KeyId, zone: &str) -> Option<KeyHome> {
         let replica = self.current().ok()?;
-        let cell = replica.keys.find(id)?;
+        let local = &replica.local;
+        let cell = replica.shell.keys.find(id)?;
         let mut slot = cell.slot();
         let home = slot.machine.state().map(|state| KeyHome {
-            id: replica.id,
+            id: local.id,
             address: replica.row.address.clone(),
             term: state.term(),
         });
         let term = home.as_ref().map(|home| home.term);
-        let Some(term) = term.filter(|_| !zone.is_empty() && !replica.zone.is_empty()) else {
+        let Some(term) = term.filter(|_| !zone.is_empty() && !local.zone.is_empty()) else {
             return home;
         };
-        let now = replica.clock.boot();
-        slot.users.note(zone, &replica.zone, term, now);
+        let now = local.clock.boot();
+        slot.users.note(zone, &local.zone, term, now);
         let wanted = slot.users.wanted_in(now);
         if wanted.is_none() || !slot.machine.serves_nobody() {
             return home;
@@ -41,16 +41,17 @@ impl Engine {
         slot.users.forget();
         drop(slot);
         let (id, zone) = (Arc::clone(&cell.id), zone.to_owned());
-        tokio::spawn(async move { follow(&replica, id, &zone).await });
+        let hand_overs = Arc::clone(&replica.hand_overs);
+        tokio::spawn(async move { follow(&hand_overs, id, &zone).await });
         home
     }
 }
 
-async fn follow(replica: &Arc<Replica>, id: Arc<KeyId>, zone: &str) {
-    let Some(peer) = replica.membership.next_ranked(id.name_hash(), zone) else {
+async fn follow(hand_overs: &KeyHandOvers, id: Arc<KeyId>, zone: &str) {
+    let Some(peer) = hand_overs.shell.local.next_ranked(&id, zone) else {
         return;
     };
-    if peer.zone == zone && hand_over_to(replica, &id, &peer, true).await {
+    if peer.zone == zone && hand_overs.to(&id, &peer, true).await {
         tracing::info!(key = %id, to = %peer.id, zone, "handed a key over to where it is used");
     }
 }

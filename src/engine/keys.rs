@@ -61,6 +61,11 @@ impl Keys {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many keys there may be.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// How many keys are known.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)

@@ -1,12 +1,14 @@
 //! What a start does before the first call, in a store that one process has for itself: every older replica is gone, so
 //! what it served is taken over at once (H3) and begins a fresh TTL.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
 
 use super::api::EngineError;
-use super::replica::Replica;
+use super::sessions::Sessions;
+use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, TableName};
 use crate::store::{SessionRow, SessionSwap, StoreError};
@@ -22,14 +24,18 @@ pub(super) struct Recovered {
 }
 
 /// Takes over all sessions, then all keys with a live entry.
-pub(super) async fn recover(replica: &Arc<Replica>) -> Result<Recovered, EngineError> {
+pub(super) async fn recover(
+    shell: &Arc<KeyShell>,
+    sessions: &Sessions,
+    tables: &BTreeSet<TableName>,
+) -> Result<Recovered, EngineError> {
     let mut recovered = Recovered::default();
-    let closed = take_sessions(replica, &mut recovered).await?;
-    for table in &replica.tables {
-        take_keys(replica, table, &mut recovered).await?;
+    let closed = take_sessions(sessions, &mut recovered).await?;
+    for table in tables {
+        take_keys(shell, table, &mut recovered).await?;
     }
     for row in closed {
-        let forgotten = replica.store.sessions.forget_session(row.id).await;
+        let forgotten = sessions.rows.forget_session(row.id).await;
         forgotten.map_err(failed)?;
     }
     Ok(recovered)
@@ -41,13 +47,13 @@ fn failed(error: StoreError) -> EngineError {
 
 /// Takes over the open sessions; the closed ones, to be forgotten once nothing lives by them.
 async fn take_sessions(
-    replica: &Arc<Replica>,
+    sessions: &Sessions,
     recovered: &mut Recovered,
 ) -> Result<Vec<SessionRow>, EngineError> {
     let mut closed = Vec::new();
     let mut after = None;
     loop {
-        let rows = replica.store.sessions.list_sessions(after, PAGE).await;
+        let rows = sessions.rows.list_sessions(after, PAGE).await;
         let rows = rows.map_err(failed)?;
         after = rows.last().map(|row| row.id);
         let last_page = rows.len() < PAGE;
@@ -55,7 +61,7 @@ async fn take_sessions(
         closed.extend(ended);
         recovered.sessions += open.len();
         let mut taken = futures_util::stream::iter(open)
-            .map(|row| take_session(replica, row))
+            .map(|row| take_session(sessions, row))
             .buffer_unordered(AT_ONCE);
         while let Some(result) = taken.next().await {
             result?;
@@ -67,17 +73,17 @@ async fn take_sessions(
 }
 
 /// Takes an open session over. A limit that was lowered since ends none.
-async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), EngineError> {
+async fn take_session(sessions: &Sessions, row: SessionRow) -> Result<(), EngineError> {
     let expected = row.epoch;
     let row = SessionRow {
-        replica: replica.id,
+        replica: sessions.local.id,
         epoch: expected.saturating_add(1),
         ..row
     };
-    match replica.store.sessions.swap_session(expected, &row).await {
+    match sessions.rows.swap_session(expected, &row).await {
         SessionSwap::Applied => {
-            let table = &replica.sessions.table;
-            table.keep(&row, replica.time.now(), table.reserve_own());
+            let table = &sessions.table;
+            table.keep(&row, sessions.time.now(), table.reserve_own());
             Ok(())
         }
         SessionSwap::Conflict(_) => Err(EngineError::Unavailable(
@@ -88,13 +94,13 @@ async fn take_session(replica: &Arc<Replica>, row: SessionRow) -> Result<(), Eng
 }
 
 async fn take_keys(
-    replica: &Arc<Replica>,
+    shell: &Arc<KeyShell>,
     table: &TableName,
     recovered: &mut Recovered,
 ) -> Result<(), EngineError> {
     let mut after = None;
     loop {
-        let keys = replica
+        let keys = shell
             .store
             .keys
             .list_live(table, "", after.as_ref(), PAGE)
@@ -109,9 +115,9 @@ async fn take_keys(
                     table: table.clone(),
                     key: listed.key,
                 });
-                let from = listed.state.home.map_or(replica.id, |home| home.replica);
+                let from = listed.state.home.map_or(shell.local.id, |home| home.replica);
                 async move {
-                    match replica.asked(&id, Call::TakeOver { from }).await {
+                    match shell.asked(&id, Call::TakeOver { from }).await {
                         // Of a limit that was lowered since: it is taken over by its next call.
                         Err(error @ EngineError::Exhausted { .. }) => {
                             tracing::warn!(key = %id, %error, "could not recover a key; its next call retries");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::api::EngineError;
 use super::peers::Presence;
-use super::replica::Replica;
-use super::sessions;
+use super::sessions::{self, Sessions};
+use super::shell::KeyShell;
 use super::slot::Slot;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, Seq};
@@ -21,12 +21,12 @@ const REREAD_EVERY: Duration = Duration::from_millis(20);
 const SERVED_LATELY: Duration = Duration::from_secs(1);
 
 /// Answers a request: the key is given, when that is due, or the session.
-pub(super) async fn answer(replica: &Arc<Replica>, open: OpenHandOver) {
+pub(super) async fn answer(shell: &Arc<KeyShell>, sessions: &Arc<Sessions>, open: OpenHandOver) {
     match open.request.subject.clone() {
-        HandOverSubject::Key { key, term } => give_key(replica, open, key, term).await,
+        HandOverSubject::Key { key, term } => give_key(shell, open, key, term).await,
         HandOverSubject::Session { session, epoch } => {
             let to = open.request.to;
-            match sessions::give(replica, session, epoch, to).await {
+            match sessions::give(sessions, session, epoch, to).await {
                 Ok(()) => forget(open).await,
                 Err(error) => {
                     tracing::debug!(%session, %error, "a session could not be handed over");
@@ -42,14 +42,14 @@ async fn forget(open: OpenHandOver) {
     }
 }
 
-async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut term: u64) {
+async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut term: u64) {
     let request = &open.request;
     let id = Arc::new(key);
-    let asked_at = replica.clock.boot();
+    let asked_at = shell.local.clock.boot();
     let mut first_holder = None;
     loop {
-        let now = replica.clock.boot();
-        let cell = replica.keys.find(&id);
+        let now = shell.local.clock.boot();
+        let cell = shell.keys.find(&id);
         let seen = cell.and_then(|cell| KeyUse::of(&cell.slot()));
         let asked_for = now.saturating_sub(asked_at);
         match seen {
@@ -64,8 +64,8 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
             }
             // Forgotten, or never heard of (H11): nobody but this replica can give it, so it takes it up again.
             None => {
-                let from = replica.id;
-                match replica.asked(&id, Call::TakeOver { from }).await {
+                let from = shell.local.id;
+                match shell.asked(&id, Call::TakeOver { from }).await {
                     Ok(Answer::Home(home)) if home.term == term.saturating_add(1) => {
                         term = home.term;
                     }
@@ -79,9 +79,9 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
             // While it stands the request comes again.
             return;
         }
-        replica.clock.sleep(REREAD_EVERY).await;
+        shell.local.clock.sleep(REREAD_EVERY).await;
     }
-    match replica.membership.presence(request.to) {
+    match shell.local.membership.presence(request.to) {
         Presence::Live(_) => {}
         // Another one may ask for it, too.
         Presence::Local | Presence::Down => return forget(open).await,
@@ -91,7 +91,7 @@ async fn give_key(replica: &Arc<Replica>, open: OpenHandOver, key: KeyId, mut te
         to: request.to,
         if_idle: false,
     };
-    match replica.asked(&id, hand_over).await {
+    match shell.asked(&id, hand_over).await {
         Ok(_) => {
             tracing::info!(key = %id, to = %request.to, "handed a key over that was asked for");
             forget(open).await;

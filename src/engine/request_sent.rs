@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::EngineError;
+use super::hand_over::KeyHandOvers;
 use super::peers::Presence;
-use super::replica::Replica;
+use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, ReplicaId};
 use crate::store::{ClusterStore, HandOverRequest, HandOverSubject};
@@ -23,31 +24,31 @@ fn no_way() -> EngineError {
 
 /// Asks for a key, and waits until this replica is its home, or somebody else than `from` is.
 pub(super) async fn request(
-    replica: &Arc<Replica>,
+    hand_overs: &Arc<KeyHandOvers>,
     id: &Arc<KeyId>,
     from: ReplicaId,
 ) -> Result<(), EngineError> {
-    let Some(cluster) = &replica.store.cluster else {
+    let Some(cluster) = &hand_overs.cluster else {
         return Err(no_way());
     };
-    let (awaited, asked) = replica.requests.join(id).ok_or_else(no_way)?;
+    let (awaited, asked) = hand_overs.requests.join(id).ok_or_else(no_way)?;
     if let Some(asked) = asked {
-        let (replica, id) = (Arc::clone(replica), Arc::clone(id));
+        let (hand_overs, id) = (Arc::clone(hand_overs), Arc::clone(id));
         let cluster = Arc::clone(cluster);
         tokio::spawn(async move {
-            asked.done(ask_for(&replica, &*cluster, &id, from).await);
+            asked.done(ask_for(&hand_overs.shell, &*cluster, &id, from).await);
         });
     }
     awaited.outcome().await.unwrap_or_else(|| Err(no_way()))
 }
 
 async fn ask_for(
-    replica: &Arc<Replica>,
+    shell: &Arc<KeyShell>,
     cluster: &dyn ClusterStore,
     id: &Arc<KeyId>,
     from: ReplicaId,
 ) -> Result<(), EngineError> {
-    let state = replica.store.keys.load(id).await;
+    let state = shell.store.keys.load(id).await;
     let state = state.map_err(EngineError::of_store)?;
     let home = state.and_then(|state| state.home);
     let Some(home) = home.filter(|home| home.replica == from) else {
@@ -57,8 +58,8 @@ async fn ask_for(
     // A request is for one term: the key may have been here and gone back before this looked.
     let mut asked_in = None;
     let mut term = home.term;
-    let until = replica.clock.boot().saturating_add(REQUESTED_FOR);
-    while replica.clock.boot() < until {
+    let until = shell.local.clock.boot().saturating_add(REQUESTED_FOR);
+    while shell.local.clock.boot() < until {
         if asked_in != Some(term) {
             let request = HandOverRequest {
                 home: from,
@@ -66,20 +67,20 @@ async fn ask_for(
                     key: KeyId::clone(id),
                     term,
                 },
-                to: replica.id,
+                to: shell.local.id,
             };
             let sent = cluster.request_hand_over(&request).await;
             sent.map_err(EngineError::of_store)?;
             asked_in = Some(term);
         }
-        replica.clock.sleep(REREAD_EVERY).await;
+        shell.local.clock.sleep(REREAD_EVERY).await;
         let adopt = Call::Adopt {
             term: term.saturating_add(1),
         };
-        match replica.asked(id, adopt).await {
+        match shell.asked(id, adopt).await {
             Ok(_) => {
-                if let Some(cell) = replica.keys.find(id) {
-                    cell.slot().users.fetched(replica.clock.boot());
+                if let Some(cell) = shell.keys.find(id) {
+                    cell.slot().users.fetched(shell.local.clock.boot());
                 }
                 return Ok(());
             }
@@ -90,8 +91,8 @@ async fn ask_for(
             Err(EngineError::Unavailable(_)) => {}
             Err(error) => return Err(error),
         }
-        if replica.membership.presence(from) == Presence::Down {
-            return replica.asked(id, Call::TakeOver { from }).await.map(drop);
+        if shell.local.membership.presence(from) == Presence::Down {
+            return shell.asked(id, Call::TakeOver { from }).await.map(drop);
         }
     }
     Err(no_way())

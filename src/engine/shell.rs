@@ -1,6 +1,6 @@
 //! Runs the machines of keys: gives them what happens, and does what they want done.
 //!
-//! [`Replica::happen`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
+//! [`KeyShell::happen`] is called in place, by whoever has the event. What takes time (the store, pauses) goes to a task of
 //! its own, which comes back with its outcome; that is dropped where the machine that began it is gone.
 
 use std::collections::VecDeque;
@@ -8,27 +8,42 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::activity::{Cause, GrantNoted};
 use super::api::EngineError;
-use super::counters::Counters;
-use super::replica::Replica;
-use super::sessions::Attached;
+use super::commits::Commits;
+use super::key_io::KeyIo;
+use super::keys::Keys;
+use super::local::Local;
+use super::reports::Reports;
+use super::sessions::{Attached, SessionUsers, Sessions};
 use super::slot::{CallResult, KeyCell, Listener, PendingCall, Slot, SlotGuard};
+use super::time::Time;
+use super::values::Values;
+use crate::key::CommitMode;
 use crate::key::machine::{
-    Answer, Call, CallId, Context, Datum, Effect, EntryStatus, Event, KeyError, Loaded, PauseOf,
-    Report, SwapOutcome, WriteOutcome,
+    Answer, Call, CallId, Context, Effect, EntryStatus, Event, KeyError, KeyLimits, PauseOf, Report,
 };
-use crate::key::{CommitMode, KeyState};
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
-use crate::store::{Cell, StoreError, Swap, Written};
 
 /// After this a key whose memory was lost is taken over again, if nobody asked for it before.
 const LOST_FOR: Duration = Duration::from_secs(1);
 
+/// The machines of the keys of a replica, and what runs them.
+pub(super) struct KeyShell {
+    pub local: Arc<Local>,
+    pub keys: Keys,
+    pub values: Values,
+    pub time: Arc<Time>,
+    pub limits: KeyLimits,
+    pub commits: Arc<Commits>,
+    pub store: Arc<KeyIo>,
+    pub sessions: Arc<Sessions>,
+    pub reports: Reports,
+}
+
 /// What was begun for a machine and takes time. Dropped before it came back, its task panicked.
 struct Begun {
-    replica: Arc<Replica>,
+    shell: Arc<KeyShell>,
     cell: Arc<KeyCell>,
     generation: u64,
     came_back: bool,
@@ -36,7 +51,7 @@ struct Begun {
 
 impl Begun {
     fn came_back(mut self, event: Event) {
-        self.replica.came_back(&self.cell, self.generation, event);
+        self.shell.came_back(&self.cell, self.generation, event);
         self.came_back = true;
     }
 }
@@ -45,12 +60,12 @@ impl Drop for Begun {
     fn drop(&mut self) {
         // Dropped at the end of the process as well, where nothing is to be done any more.
         if !self.came_back && std::thread::panicking() {
-            self.replica.lost(&self.cell, self.generation);
+            self.shell.lost(&self.cell, self.generation);
         }
     }
 }
 
-impl Replica {
+impl KeyShell {
     /// Something happened to a key.
     pub fn happen(self: &Arc<Self>, cell: &Arc<KeyCell>, event: Event) {
         let mut slot = cell.slot();
@@ -58,7 +73,7 @@ impl Replica {
         self.leave(cell, slot);
     }
 
-    /// As [`Replica::happen`], of what was begun by the machine of this generation.
+    /// As [`KeyShell::happen`], of what was begun by the machine of this generation.
     fn came_back(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64, event: Event) {
         let mut slot = cell.slot();
         if slot.generation == generation {
@@ -85,7 +100,7 @@ impl Replica {
         }
         let id = CallId(slot.next_call);
         slot.next_call += 1;
-        if slot.is_silent(self.clock.boot()) {
+        if slot.is_silent(self.local.clock.boot()) {
             let why =
                 "what this replica knew of the key was lost, and what it promised is not past";
             refuse(listener, why);
@@ -93,10 +108,12 @@ impl Replica {
         }
         // What was given out in the term that it names is forgotten: that takes another term.
         let call = match call {
-            Call::Adopt { .. } if slot.is_lost => Call::TakeOver { from: self.id },
+            Call::Adopt { .. } if slot.is_lost => Call::TakeOver {
+                from: self.local.id,
+            },
             call => call,
         };
-        slot.used = self.clock.boot();
+        slot.used = self.local.clock.boot();
         let now = slot.used;
         self.values.expire(&mut slot, now);
         let keeps = waits_for
@@ -129,7 +146,7 @@ impl Replica {
     /// Sets the alarm, and forgets a key of which nothing is known.
     fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
         self.set_alarm(cell, &mut slot);
-        self.note_waiters(cell, &mut slot);
+        self.reports.note_waiters(cell, &mut slot);
         slot.shrink();
         let is_forgettable = slot.is_forgettable();
         let is_removed = slot.removed;
@@ -142,7 +159,7 @@ impl Replica {
 
     /// An alarm that is early is set again when it fires, so a later moment moves nothing.
     fn set_alarm(&self, cell: &KeyCell, slot: &mut Slot) {
-        let due = slot.machine.due(self.commit_rules(&cell.id.table));
+        let due = slot.machine.due(self.commits.rules(&cell.id.table));
         let is_set = |at: Observed| slot.alarm.is_some_and(|(set, _)| set <= at);
         match due {
             Some(at) if !is_set(at) => {
@@ -157,17 +174,6 @@ impl Replica {
                     self.time.clear(older);
                 }
             }
-        }
-    }
-
-    /// For operators: how many wait behind the holder.
-    fn note_waiters(&self, cell: &KeyCell, slot: &mut Slot) {
-        let waiters = slot.machine.state().map_or(0, |state| {
-            let holders = usize::from(state.holder().is_some());
-            state.entries.len().saturating_sub(holders)
-        });
-        if std::mem::replace(&mut slot.waiters, waiters) != waiters {
-            self.activity.waiting(&cell.id, waiters);
         }
     }
 
@@ -188,7 +194,7 @@ impl Replica {
         if catch_unwind(run).is_err() {
             self.lose(cell, slot);
         }
-        let now = self.clock.boot();
+        let now = self.local.clock.boot();
         slot.note_home(now);
         if !slot.removed {
             self.values.note(cell, slot);
@@ -199,22 +205,22 @@ impl Replica {
         self.detach_lost(cell, slot);
         let mut events = VecDeque::from([event]);
         let mut effects = Vec::new();
-        let limits = &self.key_limits;
-        let commit = self.commit_rules(&cell.id.table);
+        let limits = &self.limits;
+        let commit = self.commits.rules(&cell.id.table);
         while let Some(event) = events.pop_front() {
             if let Event::DataRead { io, cell: Ok(_) } = &event
                 && slot.machine.is_read_of_holder(*io)
             {
-                slot.read_at = Some(self.clock.boot());
+                slot.read_at = Some(self.local.clock.boot());
             }
             let cx = Context {
-                replica: self.id,
+                replica: self.local.id,
                 now: self.time.now(),
-                now_us: (!self.membership.clock_off()).then(|| self.clock.wall_us()),
-                sure_until: self.sure_until(),
-                is_alone: self.store.cluster.is_none(),
+                now_us: (!self.local.membership.clock_off()).then(|| self.local.clock.wall_us()),
+                sure_until: self.local.sure_until(),
+                is_alone: self.local.is_alone(),
                 value_is_due: matches!(event, Event::DataWritten { .. })
-                    && slot.value_is_due(self.clock.boot()),
+                    && slot.value_is_due(self.local.clock.boot()),
                 commit,
                 limits,
             };
@@ -233,40 +239,31 @@ impl Replica {
         effect: Effect,
     ) -> Option<Event> {
         match effect {
-            Effect::Load { settle } => self.begin(cell, slot, move |replica, id| async move {
-                Event::Loaded(replica.load(&id, settle).await)
+            Effect::Load { settle } => self.begin(cell, slot, move |store, id| async move {
+                Event::Loaded(store.load(&id, settle).await)
             }),
-            Effect::Swap { old, new } => self.begin(cell, slot, move |replica, id| async move {
-                Event::Swapped(replica.swap(&id, &old, &new).await)
+            Effect::Swap { old, new } => self.begin(cell, slot, move |store, id| async move {
+                Event::Swapped(store.swap(&id, &old, &new).await)
             }),
-            Effect::ReadData { io } => self.begin(cell, slot, move |replica, id| async move {
-                let cell = replica.store.data.read_data(&id).await;
-                let cell = cell.map(|cell| cell.map(datum)).map_err(reason);
+            Effect::ReadData { io } => self.begin(cell, slot, move |store, id| async move {
+                let cell = store.read(&id).await;
                 Event::DataRead { io, cell }
             }),
             Effect::WriteData { io, datum } => {
-                self.begin(cell, slot, move |replica, id| async move {
-                    let value = Cell {
-                        value: datum.value,
-                        timestamp: datum.timestamp,
-                    };
-                    let outcome = match replica.store.data.write_data(&id, value).await {
-                        Written::Done => WriteOutcome::Done,
-                        Written::Unknown(error) => WriteOutcome::Unknown(reason(error)),
-                        Written::NotStarted(error) => WriteOutcome::NotStarted(reason(error)),
-                    };
+                self.begin(cell, slot, move |store, id| async move {
+                    let outcome = store.write(&id, datum).await;
                     Event::DataWritten { io, outcome }
                 });
             }
             Effect::Pause { of, tries } => self.pause(cell, slot, of, tries),
             Effect::Answer { call, answer } => return self.answer(slot, call, answer),
             Effect::Notify { call, status } => notify(slot, call, status),
-            Effect::RenewSession(session) => self.renew_behind(session),
+            Effect::RenewSession(session) => self.sessions.renew_behind(session),
             Effect::Attach { session, seq } => return self.attach(cell, slot, session, seq),
             Effect::Detach { session, seq } => {
                 slot.sessions.remove(&seq);
                 self.sessions.detach(session, &cell.id, seq);
-                self.forget_session_if_done(session);
+                self.sessions.forget_if_done(session);
             }
             Effect::Report(report) => {
                 if let Report::Contradicted { .. } = report {
@@ -274,7 +271,7 @@ impl Replica {
                     let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
                     self.take_over_later(cell, lost_for);
                 }
-                self.report(cell, slot, &report);
+                self.reports.report(cell, slot, &report);
             }
         }
         None
@@ -283,16 +280,16 @@ impl Replica {
     /// Does what takes time in a task of its own.
     fn begin<W, F>(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, work: W)
     where
-        W: FnOnce(Arc<Replica>, Arc<KeyId>) -> F,
+        W: FnOnce(Arc<KeyIo>, Arc<KeyId>) -> F,
         F: Future<Output = Event> + Send + 'static,
     {
         let begun = Begun {
-            replica: Arc::clone(self),
+            shell: Arc::clone(self),
             cell: Arc::clone(cell),
             generation: slot.generation,
             came_back: false,
         };
-        let work = work(Arc::clone(self), Arc::clone(&cell.id));
+        let work = work(Arc::clone(&self.store), Arc::clone(&cell.id));
         tokio::spawn(async move {
             let event = work.await;
             begun.came_back(event);
@@ -324,17 +321,19 @@ impl Replica {
 
     /// Takes a key over from this replica itself, unless the next call does so before.
     fn take_over_later(self: &Arc<Self>, cell: &Arc<KeyCell>, after: Duration) {
-        let (replica, cell) = (Arc::clone(self), Arc::clone(cell));
+        let (shell, cell) = (Arc::clone(self), Arc::clone(cell));
         tokio::spawn(async move {
-            replica.clock.sleep(after).await;
-            let call = Call::TakeOver { from: replica.id };
-            if let Err(error) = replica.asked(&cell.id, call).await {
+            shell.local.clock.sleep(after).await;
+            let call = Call::TakeOver {
+                from: shell.local.id,
+            };
+            if let Err(error) = shell.asked(&cell.id, call).await {
                 tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
                 if matches!(error, EngineError::Elsewhere { .. }) {
                     let mut slot = cell.slot();
                     slot.is_lost = false;
                     // Of a key that is known here the sweep says that it is served.
-                    replica.leave(&cell, slot);
+                    shell.leave(&cell, slot);
                 }
             }
         });
@@ -344,11 +343,11 @@ impl Replica {
     /// how long that is.
     fn keep_silent(&self, cell: &KeyCell, slot: &mut Slot) -> Duration {
         slot.silence_due = false;
-        match self.commit_rules(&cell.id.table).mode {
+        match self.commits.mode(&cell.id.table) {
             CommitMode::WriteThrough => Duration::ZERO,
             CommitMode::WriteBack(_) => {
-                let promised = self.sure_for();
-                slot.silent_until = Some(self.clock.boot().saturating_add(promised));
+                let promised = self.local.sure_for();
+                slot.silent_until = Some(self.local.clock.boot().saturating_add(promised));
                 promised
             }
         }
@@ -358,12 +357,12 @@ impl Replica {
     fn detach_lost(self: &Arc<Self>, cell: &KeyCell, slot: &mut Slot) {
         for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
             self.sessions.detach(session, &cell.id, seq);
-            self.forget_session_if_done(session);
+            self.sessions.forget_if_done(session);
         }
     }
 
     fn pause(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, of: PauseOf, tries: u32) {
-        let pause = self.clock.sleep(self.backoff(tries));
+        let pause = self.local.clock.sleep(self.local.backoff(tries));
         self.begin(cell, slot, move |_, _| async move {
             pause.await;
             Event::Resume(of)
@@ -401,7 +400,7 @@ impl Replica {
         if is_lost {
             return held.grant.map(|grant| Event::AnswerLost { grant });
         }
-        slot.note_served(held, self.clock.boot());
+        slot.note_served(held, self.local.clock.boot());
         None
     }
 
@@ -424,138 +423,19 @@ impl Replica {
                 Some(Event::SessionTtl { session, ttl })
             }
             Attached::Unknown => {
-                self.look_up_session(session);
+                self.sessions.look_up(session);
                 None
             }
             Attached::Ended => Some(Event::SessionEnded(session)),
         }
     }
+}
 
-    async fn load(&self, id: &KeyId, settle: bool) -> Result<Loaded, Arc<str>> {
-        let loaded = match settle {
-            true => self.store.keys.load_settled(id).await,
-            false => self.store.keys.load(id).await,
-        };
-        let (state, past) = match loaded.map_err(reason)? {
-            Some(state) => {
-                if state.may_be_behind() {
-                    self.clock.sleep(self.left_of_the_one_before()).await;
-                }
-                (state, None)
-            }
-            // A key without a row may have a value: of a table that was made anew, or written by others (I2).
-            None => {
-                let cell = self.store.data.read_data(id).await.map_err(reason)?;
-                (KeyState::default(), cell.map(|cell| cell.timestamp))
-            }
-        };
-        Ok(Loaded {
-            state: Arc::new(state),
-            past,
-        })
-    }
-
-    async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
-        let counters = &self.counters;
-        let _open = counters.open_commit();
-        let sent = self.clock.boot();
-        match self.store.keys.compare_and_swap(id, old, new).await {
-            Swap::Applied => {
-                counters.note_commit(self.clock.boot().saturating_sub(sent));
-                // What changes the home is always waited for.
-                let is_behind = old.home == new.home && self.is_write_back(&id.table);
-                Counters::add(&counters.background_commits, usize::from(is_behind));
-                Counters::add(&counters.swaps, 1);
-                SwapOutcome::Applied
-            }
-            Swap::Conflict(state) => {
-                Counters::add(&counters.conflicts, 1);
-                SwapOutcome::Conflict(Arc::new(state.unwrap_or_default()))
-            }
-            Swap::Unknown(error) => {
-                Counters::add(&counters.unknown, 1);
-                SwapOutcome::Unknown(reason(error))
-            }
-            Swap::NotStarted(error) => SwapOutcome::NotStarted(reason(error)),
+impl SessionUsers for KeyShell {
+    fn tell(self: Arc<Self>, id: &KeyId, event: Event) {
+        if let Some(cell) = self.keys.find(id) {
+            self.happen(&cell, event);
         }
-    }
-
-    fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
-        match report {
-            Report::Granted { seq, at_once } => self.granted(cell, slot, *seq, *at_once),
-            Report::Evicted {
-                entry,
-                end,
-                was_holder,
-            } => tracing::info!(
-                key = %cell.id, seq = %entry.seq, was_holder,
-                "an entry ended: {}", super::api::describe_end(end)
-            ),
-            Report::TookOver { from } => {
-                // It may have been given, which leaves no home before.
-                let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
-                Counters::add(&self.counters.take_overs, usize::from(!is_first));
-                match from {
-                    Some(from) => {
-                        tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
-                    }
-                    None => tracing::debug!(key = %cell.id, "serves a key that had no home"),
-                }
-            }
-            Report::HandedOver { to } => {
-                Counters::add(&self.counters.hand_overs, 1);
-                tracing::debug!(key = %cell.id, to = %to.replica, "handed a key over");
-            }
-            Report::Deposed { by } => {
-                let by = by.map(|home| home.replica.to_string());
-                tracing::error!(
-                    key = %cell.id, by,
-                    "another replica took a key that this one served: it answers for it no longer"
-                );
-            }
-            Report::Contradicted { known, found } => {
-                tracing::error!(
-                    key = %cell.id, known, found,
-                    "the row of a key is not what its home wrote last: was its table restored? It is taken over from itself"
-                );
-            }
-            Report::InDoubt { why } => {
-                let log_throttle = &self.log_throttles.unknown_outcome;
-                if let Some(times) = log_throttle.met(self.clock.boot(), why) {
-                    tracing::warn!(
-                        key = %cell.id, error = %why, times,
-                        "the outcome of a change is unknown; resolving it"
-                    );
-                }
-            }
-        }
-    }
-
-    fn granted(&self, cell: &KeyCell, slot: &Slot, seq: Seq, at_once: bool) {
-        let Some(state) = slot.machine.state() else {
-            return;
-        };
-        let Some(entry) = state.entry(seq) else {
-            return;
-        };
-        let counters = &self.counters;
-        let granted = match slot.machine.is_durable(seq) {
-            true => &counters.durable_grants,
-            false => &counters.volatile_grants,
-        };
-        Counters::add(granted, 1);
-        let wall_ms = i64::try_from(self.clock.wall_us() / 1_000).unwrap_or(i64::MAX);
-        let waited = wall_ms.saturating_sub(entry.created_at_ms).max(0);
-        let grant = GrantNoted {
-            cause: match at_once {
-                true => Cause::AtOnce,
-                false => Cause::Change,
-            },
-            owner: entry.owner.clone(),
-            waited: Duration::from_millis(waited.unsigned_abs()),
-            waiters: state.entries.len().saturating_sub(1),
-        };
-        self.activity.granted(&cell.id, self.clock.boot(), grant);
     }
 }
 
@@ -573,13 +453,6 @@ fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
     }
 }
 
-fn datum(cell: Cell) -> Datum {
-    Datum {
-        value: cell.value,
-        timestamp: cell.timestamp,
-    }
-}
-
 /// Answers a call that is not handed in.
 fn refuse(listener: Listener, why: &str) {
     let (Listener::Answer(reply)
@@ -592,8 +465,4 @@ fn refuse(listener: Listener, why: &str) {
     let why = KeyError::StoreUnavailable(why.into());
     // Whoever asked may be gone.
     let _ = reply.send(Err(why.into()));
-}
-
-fn reason(error: StoreError) -> Arc<str> {
-    error.to_string().into()
 }

@@ -39,7 +39,7 @@ impl Engine {
     /// Whether the homes of keys of this table know more than their rows.
     pub fn is_write_back(&self, table: &TableName) -> bool {
         self.current()
-            .is_ok_and(|replica| replica.is_write_back(table))
+            .is_ok_and(|replica| replica.shell.commits.is_write_back(table))
     }
 
     /// Shows one key, also one that was never locked, as its row says.
@@ -55,9 +55,9 @@ impl Engine {
     pub fn describe_here(&self, id: &KeyId) -> Result<Option<Described>, EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        let described = replica.keys.find(&id);
+        let described = replica.shell.keys.find(&id);
         let described = described.and_then(|cell| replica.described_here(&cell, &cell.slot()));
-        replica.sure()?;
+        replica.local.sure()?;
         Ok(described)
     }
 
@@ -81,7 +81,7 @@ impl Engine {
             true => limit.max(ROWS_AT_ONCE),
             false => limit,
         };
-        let until = replica.clock.boot().saturating_add(within);
+        let until = replica.local.clock.boot().saturating_add(within);
         let mut after = filter.after.clone();
         let mut items = Vec::new();
         let mut rows_read = 0;
@@ -110,7 +110,7 @@ impl Engine {
             if is_last {
                 return Ok(Page { items, next: None });
             }
-            let is_late = replica.clock.boot() >= until;
+            let is_late = replica.local.clock.boot() >= until;
             if items.len() == limit || rows_read >= ROWS_READ_MAX || is_late {
                 return Ok(Page { items, next: after });
             }
@@ -128,7 +128,7 @@ impl Engine {
         let replica = self.current()?;
         let limit = self.page_of(filter, limit)?;
         let mut first: BTreeMap<Key, Arc<KeyCell>> = BTreeMap::new();
-        for (looked_at, cell) in replica.keys.all().enumerate() {
+        for (looked_at, cell) in replica.shell.keys.all().enumerate() {
             if looked_at % KEYS_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
             }
@@ -160,13 +160,13 @@ impl Engine {
                 table: filter.table.clone(),
                 key: key.clone(),
             };
-            let cell = replica.keys.find(&id);
+            let cell = replica.shell.keys.find(&id);
             cell.is_some_and(|cell| replica.is_listed(filter, &cell.slot()) == Some(false))
         };
         let left_out = rows.iter().enumerate();
         let left_out = left_out.filter_map(|(at, key)| is_left_out(key).then_some(at));
         let left_out = left_out.collect();
-        replica.sure()?;
+        replica.local.sure()?;
         let page = Page { items, next };
         Ok(ServedKeys { page, left_out })
     }
@@ -183,12 +183,12 @@ impl Engine {
 impl Replica {
     /// Whether a key is listed by what this replica knows of it; `None` where it does not serve it.
     fn is_listed(&self, filter: &KeyFilter, slot: &Slot) -> Option<bool> {
-        let mode = self.commit_rules(&filter.table).mode;
+        let mode = self.shell.commits.mode(&filter.table);
         Some(filter.fits_queue(slot.machine.shown(mode)?))
     }
 
     fn described_here(&self, cell: &KeyCell, slot: &Slot) -> Option<Described> {
-        let mode = self.commit_rules(&cell.id.table).mode;
+        let mode = self.shell.commits.mode(&cell.id.table);
         let state = slot.machine.shown(mode)?;
         let entry = |entry: &Arc<Entry>| DescribedEntry {
             durable: match mode {
@@ -207,7 +207,7 @@ impl Replica {
     }
 
     fn described_row(&self, id: KeyId, state: KeyState) -> Described {
-        let cell = self.keys.find(&id);
+        let cell = self.shell.keys.find(&id);
         let slot = cell.as_ref().map(|cell| cell.slot());
         let entry = |entry: &Arc<Entry>| DescribedEntry {
             durable: state.keeps(entry.seq),
@@ -229,7 +229,7 @@ impl Replica {
     fn lease_left(&self, slot: &Slot, entry: &Entry) -> Option<LeaseLeft> {
         match entry.liveness {
             Liveness::Own { .. } => {
-                let left = slot.machine.lease_left(entry.seq, self.time.now());
+                let left = slot.machine.lease_left(entry.seq, self.shell.time.now());
                 left.map(|(ttl, left)| LeaseLeft { ttl, left })
             }
             Liveness::Session(_) => self.left_in_session(entry),
@@ -244,12 +244,12 @@ impl Replica {
     }
 
     fn session_left(&self, session: SessionId) -> Option<LeaseLeft> {
-        let left = self.sessions.table.left(session, self.time.now());
+        let left = self.sessions.table.left(session, self.shell.time.now());
         left.map(|(ttl, left)| LeaseLeft { ttl, left })
     }
 
     fn key_home(&self, home: Home) -> KeyHome {
-        let address = match self.membership.presence(home.replica) {
+        let address = match self.local.membership.presence(home.replica) {
             Presence::Local => self.row.address.clone(),
             Presence::Live(peer) => peer.address.clone(),
             Presence::Suspected | Presence::Down | Presence::Unsure => String::new(),

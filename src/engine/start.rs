@@ -1,7 +1,6 @@
 //! How a replica starts, stops, and starts anew under another id.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,14 +8,21 @@ use tokio::sync::mpsc;
 
 use super::api::EngineError;
 use super::calls::Engine;
+use super::commits::Commits;
 use super::current::{Current, EngineShared};
-use super::hand_over::{hand_over_all, keeps_volatile};
+use super::hand_over::KeyHandOvers;
+use super::key_io::KeyIo;
 use super::keys::Keys;
+use super::local::Local;
 use super::packing::Packing;
 use super::peers::Peers;
-use super::replica::{EngineLogThrottles, Replica};
+use super::replica::Replica;
+use super::reports::Reports;
 use super::requests::Requests;
-use super::sessions::{self, SessionTable, Sessions};
+use super::sessions::{self, KeeperAsks, SessionTable, SessionUsers, Sessions};
+use super::shell::KeyShell;
+use super::sweep::Swept;
+use super::tasks::Moved;
 use super::time::Time;
 use super::values::Values;
 use super::{recover, sweep, tasks};
@@ -95,10 +101,10 @@ impl Engine {
         }
         let replica = self.shared.join(&options).await?;
         if !self.shared.set(Current::Serving(Arc::clone(&replica))) {
-            end(&replica).await;
+            end(&replica.local).await;
             return Err(EngineError::Stopping);
         }
-        if replica.store.cluster.is_some() {
+        if !replica.local.is_alone() {
             let shared = Arc::downgrade(&self.shared);
             tokio::spawn(start_over(shared, options, replica));
         }
@@ -111,26 +117,24 @@ impl Engine {
     /// the others has the rest; more is not waited for here.
     pub async fn leave(&self, within: Duration) {
         let last = self.shared.stopped();
-        let Some(last) = last.filter(|replica| replica.store.cluster.is_some()) else {
+        let Some(last) = last.filter(|replica| !replica.local.is_alone()) else {
             return;
         };
-        hand_over_all(&last, within / 2).await;
-        if keeps_volatile(&last).await {
+        last.hand_overs.all(within / 2).await;
+        if last.hand_overs.keeps_volatile().await {
             // The others may take them over only once that what was promised for them is past.
             tracing::warn!("some locks could not be handed over; others wait for the replica TTL");
-            last.stopping.send_replace(true);
-            last.ended.send_replace(true);
+            last.local.end();
             return;
         }
-        end(&last).await;
+        end(&last.local).await;
     }
 }
 
 /// Ends a replica, and tells the others.
-async fn end(replica: &Arc<Replica>) {
-    replica.stopping.send_replace(true);
-    replica.ended.send_replace(true);
-    if let Err(error) = replica.membership.stop().await {
+async fn end(local: &Local) {
+    local.end();
+    if let Err(error) = local.membership.stop().await {
         tracing::warn!(%error, "could not mark this replica as stopped; others wait for its replica TTL");
     }
 }
@@ -139,18 +143,17 @@ async fn end(replica: &Arc<Replica>) {
 async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: Arc<Replica>) {
     let mut last = first;
     loop {
-        let mut fenced = last.membership.fenced();
+        let mut fenced = last.local.membership.fenced();
         // The sender lives in `last`.
         let _ = fenced.wait_for(|fenced| *fenced).await;
-        last.stopping.send_replace(true);
-        last.ended.send_replace(true);
+        last.local.end();
         let Some(engine) = shared.upgrade() else {
             return;
         };
         if engine.is_stopped() {
             return;
         }
-        tracing::error!(replica = %last.id, "this replica was fenced: it restarts under a new id");
+        tracing::error!(replica = %last.local.id, "this replica was fenced: it restarts under a new id");
         engine.set(Current::Waiting {
             why: EngineError::Fenced.to_string(),
             last: Some(Arc::clone(&last)),
@@ -168,22 +171,22 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
                     {
                         tracing::warn!(%error, times, "this replica could not restart yet; retrying");
                     }
-                    options.clock.sleep(last.backoff(tries)).await;
+                    options.clock.sleep(last.local.backoff(tries)).await;
                     tries += 1;
                 }
             }
         };
         if !engine.set(Current::Serving(Arc::clone(&last))) {
-            return end(&last).await;
+            return end(&last.local).await;
         }
-        tracing::info!(replica = %last.id, "restarted");
+        tracing::info!(replica = %last.local.id, "restarted");
     }
 }
 
 impl EngineShared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
-        let moved = Arc::new(AtomicU64::new(u64::MAX));
+        let moved = Moved::new(Arc::clone(&options.clock));
         let (membership, requests) = match &options.store.cluster {
             None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
             Some(cluster) => {
@@ -191,18 +194,26 @@ impl EngineShared {
                 (membership, Some(requests))
             }
         };
-        let replica = Arc::new(self.replica(options, membership, moved));
-        tokio::spawn(tasks::alarms(Arc::clone(&replica)));
-        tokio::spawn(tasks::pack(Arc::clone(&replica)));
+        let replica = Arc::new(self.replica(options, membership));
+        let shell = || Arc::clone(&replica.shell);
+        let sessions = || Arc::clone(&replica.sessions);
+        tokio::spawn(tasks::alarms(shell(), sessions(), moved));
+        let counters = Arc::clone(&self.counters);
+        tokio::spawn(tasks::pack(shell(), options.packing, counters));
         if let Some(requests) = requests {
-            tokio::spawn(tasks::requests(Arc::clone(&replica), requests));
-            tokio::spawn(sessions::watch(Arc::clone(&replica)));
-            tokio::spawn(sweep::run(Arc::clone(&replica)));
+            tokio::spawn(tasks::requests(shell(), sessions(), requests));
+            tokio::spawn(sessions::watch(sessions()));
+            tokio::spawn(sweep::run(Swept {
+                shell: shell(),
+                sessions: sessions(),
+                tables: self.tables.clone(),
+            }));
             return Ok(replica);
         }
-        let recovered = recover::recover(&replica).await.inspect_err(|_| {
+        let recovered = recover::recover(&replica.shell, &replica.sessions, &self.tables);
+        let recovered = recovered.await.inspect_err(|_| {
             // Nobody gets this replica, so nobody else can end its tasks.
-            replica.stopping.send_replace(true);
+            replica.local.stop();
         })?;
         if recovered.keys > 0 || recovered.sessions > 0 {
             tracing::info!(
@@ -219,10 +230,10 @@ impl EngineShared {
         &self,
         options: &EngineOptions,
         cluster: &Arc<dyn ClusterStore>,
-        moved: &Arc<AtomicU64>,
+        moved: &Moved,
     ) -> Result<(Arc<Membership>, mpsc::Receiver<OpenHandOver>), EngineError> {
         let (hand_overs, requests) = mpsc::channel(REQUESTS_MAX);
-        let (moved, clock) = (Arc::clone(moved), Arc::clone(&options.clock));
+        let moved = moved.clone();
         let membership = membership::Options {
             store: Arc::clone(cluster),
             clock: Arc::clone(&options.clock),
@@ -233,10 +244,7 @@ impl EngineShared {
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica_ttl: options.replica_ttl,
-            moved: Arc::new(move || {
-                let moved = Duration::from_millis(moved.load(Ordering::Relaxed));
-                clock.boot().saturating_sub(moved) < MOVED_WITHIN
-            }),
+            moved: Arc::new(move || moved.within(MOVED_WITHIN)),
             hand_overs,
         };
         let failed = |why: &dyn std::fmt::Display| EngineError::Unavailable(why.to_string());
@@ -254,62 +262,95 @@ impl EngineShared {
         Ok((membership, requests))
     }
 
-    fn replica(
-        &self,
-        options: &EngineOptions,
-        membership: Arc<Membership>,
-        moved: Arc<AtomicU64>,
-    ) -> Replica {
-        let limits = self.limits.clone();
+    fn replica(&self, options: &EngineOptions, membership: Arc<Membership>) -> Replica {
+        let limits = &self.limits;
+        let store = &options.store;
+        let row = row(options, &membership);
+        let local = Arc::new(Local::new(
+            membership,
+            &options.zone,
+            Arc::clone(&options.clock),
+            Arc::clone(&options.ids),
+            store.cluster.is_none(),
+        ));
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
-        let table = SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max);
-        Replica {
-            id: membership.id(),
-            row: ReplicaRow {
-                id: membership.id(),
-                name: options.name.clone(),
-                zone: options.zone.clone(),
-                address: options.address.clone(),
-                peer_address: options.peer_address.clone(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
-                ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
-                heartbeat: 0,
-                life: Life::Up(1),
-            },
-            zone: options.zone.as_str().into(),
-            began: options.clock.boot(),
-            moved,
-            tables: self.tables.clone(),
-            write_back: options.write_back.clone(),
-            key_limits: KeyLimits {
-                core: CoreLimits {
-                    ahead_us_max: options.store.data.ahead_us_max(),
-                    ..limits.core()
-                },
-                calls_max: limits.calls_per_key_max,
-                waits_per_lock_ref_max: limits.waits_per_lock_ref_max,
-                critical_calls_max: limits.critical_calls_per_lock_ref_max,
-                known_value_bytes_max: limits.remembered_value_bytes_max,
-                session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
-            },
+        let commits = Commits::new(options.write_back.clone(), Arc::clone(&self.counters));
+        let commits = Arc::new(commits);
+        // Each of the two tells the other what happens to entries, or to sessions; the shell is the one that lives as long
+        // as the other is needed.
+        let shell = Arc::new_cyclic(|shell: &Weak<KeyShell>| KeyShell {
             keys: Keys::new(limits.active_keys_max, Arc::clone(&self.counters)),
             values: Values::new(limits.remembered_bytes_max),
-            packing: options.packing,
-            requests: Requests::default(),
-            sessions: Sessions::new(table, Arc::clone(&time), Arc::clone(&options.clock)),
-            time,
-            limits,
-            store: options.store.clone(),
-            clock: Arc::clone(&options.clock),
-            ids: Arc::clone(&options.ids),
-            peers: Arc::clone(&options.peers),
-            membership,
-            stopping: tokio::sync::watch::Sender::new(false),
-            ended: tokio::sync::watch::Sender::new(false),
-            counters: Arc::clone(&self.counters),
-            activity: Arc::clone(&self.activity),
-            log_throttles: EngineLogThrottles::default(),
+            time: Arc::clone(&time),
+            limits: key_limits(limits, store),
+            store: Arc::new(KeyIo {
+                local: Arc::clone(&local),
+                commits: Arc::clone(&commits),
+                keys: Arc::clone(&store.keys),
+                data: Arc::clone(&store.data),
+                counters: Arc::clone(&self.counters),
+            }),
+            commits,
+            sessions: Arc::new(Sessions {
+                local: Arc::clone(&local),
+                time,
+                table: SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max),
+                asks: KeeperAsks::default(),
+                rows: Arc::clone(&store.sessions),
+                cluster: store.cluster.clone(),
+                peers: Arc::clone(&options.peers),
+                users: Weak::clone(shell) as Weak<dyn SessionUsers>,
+                not_closed: LogThrottle::default(),
+            }),
+            reports: Reports {
+                local: Arc::clone(&local),
+                counters: Arc::clone(&self.counters),
+                activity: Arc::clone(&self.activity),
+                unknown_outcome: LogThrottle::default(),
+            },
+            local: Arc::clone(&local),
+        });
+        Replica {
+            local,
+            row,
+            sessions: Arc::clone(&shell.sessions),
+            hand_overs: Arc::new(KeyHandOvers {
+                shell: Arc::clone(&shell),
+                peers: Arc::clone(&options.peers),
+                cluster: store.cluster.clone(),
+                requests: Requests::default(),
+            }),
+            shell,
+            store: store.clone(),
         }
+    }
+}
+
+fn row(options: &EngineOptions, membership: &Membership) -> ReplicaRow {
+    ReplicaRow {
+        id: membership.id(),
+        name: options.name.clone(),
+        zone: options.zone.clone(),
+        address: options.address.clone(),
+        peer_address: options.peer_address.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
+        ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
+        heartbeat: 0,
+        life: Life::Up(1),
+    }
+}
+
+fn key_limits(limits: &Limits, store: &Store) -> KeyLimits {
+    KeyLimits {
+        core: CoreLimits {
+            ahead_us_max: store.data.ahead_us_max(),
+            ..limits.core()
+        },
+        calls_max: limits.calls_per_key_max,
+        waits_per_lock_ref_max: limits.waits_per_lock_ref_max,
+        critical_calls_max: limits.critical_calls_per_lock_ref_max,
+        known_value_bytes_max: limits.remembered_value_bytes_max,
+        session_claim_ttl: Duration::from_millis(u64::from(limits.ttl_max_ms)),
     }
 }

@@ -1,15 +1,17 @@
 //! Keys and sessions that nobody asks about, of replicas that are down (H3), or that name this replica, which does not
 //! know them: looked for now and then, each by the replica that it falls to; two that do it at once do no harm.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 
 use super::api::EngineError;
+use super::local::Local;
 use super::peers::Presence;
-use super::replica::Replica;
-use super::sessions;
+use super::sessions::{self, Sessions};
+use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
@@ -22,44 +24,52 @@ const FOUND_MAX: usize = 10_000;
 /// How many are worked at, at once.
 const AT_ONCE: usize = 32;
 
+/// What is swept.
+pub(super) struct Swept {
+    pub shell: Arc<KeyShell>,
+    pub sessions: Arc<Sessions>,
+    pub tables: BTreeSet<TableName>,
+}
+
 /// Sweeps until this replica has ended.
-pub(super) async fn run(replica: Arc<Replica>) {
-    let mut ended = replica.ended.subscribe();
+pub(super) async fn run(swept: Swept) {
+    let local = &swept.shell.local;
+    let mut ended = local.ended();
     let mut took = Duration::ZERO;
     let log_throttle = LogThrottle::default();
     loop {
-        let jitter = Duration::from_millis(replica.ids.below(2_000));
+        let jitter = Duration::from_millis(local.ids.below(2_000));
         let pause = EVERY.max(took * 20) + jitter;
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            () = replica.clock.sleep(pause) => {}
+            () = local.clock.sleep(pause) => {}
         }
-        let begun = replica.clock.boot();
+        let begun = local.clock.boot();
         let swept = tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            swept = sweep(&replica) => swept,
+            swept = sweep(&swept) => swept,
         };
         if let Err(error) = swept
-            && let Some(times) = log_throttle.met(replica.clock.boot(), &error.to_string())
+            && let Some(times) = log_throttle.met(local.clock.boot(), &error.to_string())
         {
             tracing::warn!(%error, times, "a sweep skipped what it could not read");
         }
-        took = replica.clock.boot().saturating_sub(begun);
+        took = local.clock.boot().saturating_sub(begun);
     }
 }
 
-async fn sweep(replica: &Arc<Replica>) -> Result<(), StoreError> {
-    let keys = keys(replica).await;
-    all_sessions(replica).await.and(keys)
+async fn sweep(swept: &Swept) -> Result<(), StoreError> {
+    let keys = keys(&swept.shell, &swept.tables).await;
+    all_sessions(&swept.sessions).await.and(keys)
 }
 
 /// All tables, also where some cannot be read.
-async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
+async fn keys(shell: &Arc<KeyShell>, tables: &BTreeSet<TableName>) -> Result<(), StoreError> {
     let mut swept = Ok(());
     let found: Mutex<Vec<(KeyId, ReplicaId)>> = Mutex::default();
-    for table in &replica.tables {
+    for table in tables {
         let visit = |key: Key, home: Option<ReplicaId>| {
             let Some(home) = home else {
                 return;
@@ -68,26 +78,26 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
                 table: table.clone(),
                 key,
             };
-            let is_mine = match replica.membership.presence(home) {
+            let is_mine = match shell.local.membership.presence(home) {
                 // Of a machine that was lost, or a hand-over that this replica did not hear of.
                 Presence::Local => {
-                    let cell = replica.keys.find(&id);
+                    let cell = shell.keys.find(&id);
                     cell.is_none_or(|cell| cell.is_lost())
                 }
-                Presence::Down => replica.is_ranked(&id),
+                Presence::Down => shell.local.is_ranked(&id),
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
                 note(&found, (id, home));
             }
         };
-        swept = replica.store.keys.each_live(table, &visit).await.and(swept);
+        swept = shell.store.keys.each_live(table, &visit).await.and(swept);
     }
     let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     futures_util::stream::iter(found)
         .for_each_concurrent(AT_ONCE, |(id, from)| async move {
             let id = Arc::new(id);
-            if let Err(error) = replica.asked(&id, Call::TakeOver { from }).await {
+            if let Err(error) = shell.asked(&id, Call::TakeOver { from }).await {
                 tracing::debug!(key = %id, %error, "a key could not be taken over");
             }
         })
@@ -95,19 +105,20 @@ async fn keys(replica: &Arc<Replica>) -> Result<(), StoreError> {
     swept
 }
 
-async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
-    let store = &replica.store.sessions;
+async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
+    let local = &sessions.local;
+    let rows = &sessions.rows;
     let found: Mutex<Vec<SessionRow>> = Mutex::default();
-    let swept = store
+    let swept = rows
         .each_session(&|row| {
-            let table = &replica.sessions.table;
-            if row.replica != replica.id && table.is_kept(row.id) {
+            let table = &sessions.table;
+            if row.replica != local.id && table.is_kept(row.id) {
                 // Whatever came between: its row says who keeps it.
-                table.moved(&row, replica.clock.boot());
+                table.moved(&row, local.clock.boot());
             }
-            let is_mine = match replica.membership.presence(row.replica) {
+            let is_mine = match local.membership.presence(row.replica) {
                 Presence::Local => row.open && !table.is_kept(row.id),
-                Presence::Down => falls_here(replica, &row),
+                Presence::Down => falls_here(local, &row),
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
             if is_mine {
@@ -119,11 +130,11 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
     futures_util::stream::iter(found)
         .for_each_concurrent(AT_ONCE, |row| async move {
             let session = row.id;
-            let done = match (row.open, row.replica == replica.id) {
-                (true, true) => sessions::adopt_row(replica, row).await,
-                (true, false) => sessions::take_over(replica, session, row.replica).await,
+            let done = match (row.open, row.replica == local.id) {
+                (true, true) => sessions::adopt_row(sessions, row).await,
+                (true, false) => sessions::take_over(sessions, session, row.replica).await,
                 (false, _) => {
-                    let forgotten = store.forget_session(session).await;
+                    let forgotten = rows.forget_session(session).await;
                     forgotten.map_err(EngineError::of_store)
                 }
             };
@@ -135,7 +146,7 @@ async fn all_sessions(replica: &Arc<Replica>) -> Result<(), StoreError> {
     swept
 }
 
-fn falls_here(replica: &Replica, row: &SessionRow) -> bool {
+fn falls_here(local: &Local, row: &SessionRow) -> bool {
     let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
         return false;
     };
@@ -143,7 +154,7 @@ fn falls_here(replica: &Replica, row: &SessionRow) -> bool {
         table: TableName::default_table(),
         key,
     };
-    replica.is_ranked(&id)
+    local.is_ranked(&id)
 }
 
 /// Notes one more, if there is room.

@@ -1,12 +1,9 @@
 //! Keys and sessions that come to this replica: taken over from replicas that are gone (H3), asked for where their home
 //! cannot be called, and handed over by others (H4).
 
-use std::sync::Arc;
-
 use super::api::EngineError;
 use super::calls::Engine;
 use super::peers::{Presence, Ranked};
-use super::replica::Replica;
 use super::{request_sent, sessions};
 use crate::key::machine::Call;
 use crate::lock::{KeyId, NameHash, ReplicaId, SessionId};
@@ -14,16 +11,20 @@ use crate::lock::{KeyId, NameHash, ReplicaId, SessionId};
 impl Engine {
     /// What is known of a replica.
     pub fn presence(&self, id: ReplicaId) -> Presence {
-        self.current()
-            .map_or(Presence::Unsure, |replica| replica.membership.presence(id))
+        self.current().map_or(Presence::Unsure, |replica| {
+            replica.local.membership.presence(id)
+        })
     }
 
     /// The replica that a key is looked for at first, and that should be the home of one without (H8).
     pub fn ranked(&self, key: NameHash) -> Presence {
-        let ranked = |replica: Arc<Replica>| replica.membership.ranked(key, &replica.zone);
-        match self.current().map(ranked) {
-            Ok(Ranked::Remote(peer)) => Presence::Live(peer),
-            Ok(Ranked::Local) | Err(_) => Presence::Local,
+        let Ok(replica) = self.current() else {
+            return Presence::Local;
+        };
+        let local = &replica.local;
+        match local.membership.ranked(key, &local.zone) {
+            Ranked::Remote(peer) => Presence::Live(peer),
+            Ranked::Local => Presence::Local,
         }
     }
 
@@ -32,10 +33,12 @@ impl Engine {
     pub async fn take_over(&self, id: &KeyId, from: ReplicaId) -> Result<(), EngineError> {
         let replica = self.current()?;
         let id = self.id_of(id.clone())?;
-        if from == replica.id || replica.declare_down(from).await? {
-            return replica.asked(&id, Call::TakeOver { from }).await.map(drop);
+        let local = &replica.local;
+        if from == local.id || local.declare_down(from).await? {
+            let asked = replica.shell.asked(&id, Call::TakeOver { from }).await;
+            return asked.map(drop);
         }
-        request_sent::request(&replica, &id, from).await
+        request_sent::request(&replica.hand_overs, &id, from).await
     }
 
     /// Makes this replica the keeper of a session whose keeper is down; asks a live one for it through the store.
@@ -45,7 +48,7 @@ impl Engine {
         from: ReplicaId,
     ) -> Result<(), EngineError> {
         let replica = self.current()?;
-        sessions::take_over(&replica, session, from).await
+        sessions::take_over(&replica.sessions, session, from).await
     }
 
     /// Another replica says that it handed a key to this one.
@@ -53,7 +56,7 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of(id)?;
         tokio::spawn(async move {
-            if let Err(error) = replica.asked(&id, Call::Adopt { term }).await {
+            if let Err(error) = replica.shell.asked(&id, Call::Adopt { term }).await {
                 tracing::debug!(key = %id, %error, "a key that was handed over is not served yet");
             }
         });

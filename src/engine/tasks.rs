@@ -1,95 +1,134 @@
 //! The tasks of a replica beside its keys: alarms, and the requests of replicas that cannot call this one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::counters::Counters;
+use super::local::Local;
 use super::packing::Packing;
-use super::replica::{Replica, note_moved};
 use super::request_answered;
-use super::sessions;
+use super::sessions::{self, Sessions};
+use super::shell::KeyShell;
 use super::time::TICK;
+use crate::clock::Clock;
 use crate::membership::{NotSure, OpenHandOver};
 
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
 
+/// When the runtime moved last: a process that hangs sends no heartbeat. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Moved {
+    /// In milliseconds of CLOCK_BOOTTIME.
+    at_ms: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Moved {
+    /// It has not yet: until then that is taken for now.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Moved {
+            at_ms: Arc::new(AtomicU64::new(u64::MAX)),
+            clock,
+        }
+    }
+
+    /// It moves.
+    fn note(&self) {
+        let now = u64::try_from(self.clock.boot().as_millis()).unwrap_or(u64::MAX);
+        self.at_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether it moved so lately.
+    pub fn within(&self, span: Duration) -> bool {
+        let at = Duration::from_millis(self.at_ms.load(Ordering::Relaxed));
+        self.clock.boot().saturating_sub(at) < span
+    }
+}
+
 /// Gives keys and sessions the alarms that are due, and forgets sessions that are done, until this replica stops.
-pub(super) async fn alarms(replica: Arc<Replica>) {
-    let mut stopping = replica.stopping.subscribe();
+pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, moved: Moved) {
+    let local = Arc::clone(&shell.local);
+    let mut stopping = local.stopping();
     loop {
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => break,
-            () = replica.clock.sleep(TICK) => {}
+            () = local.clock.sleep(TICK) => {}
         }
-        note_moved(&replica.moved, &*replica.clock);
-        let is_silent = replica.membership.is_sure() == Err(NotSure::Silent);
-        replica.time.set_silent(is_silent);
-        let now = replica.time.now();
-        for id in replica.time.due(now, FIRED_MAX) {
-            replica.alarm_fired(&id);
+        moved.note();
+        let is_silent = local.membership.is_sure() == Err(NotSure::Silent);
+        shell.time.set_silent(is_silent);
+        let now = shell.time.now();
+        for id in shell.time.due(now, FIRED_MAX) {
+            shell.alarm_fired(&id);
         }
-        for (session, was_open) in replica.sessions.table.expire(now, FIRED_MAX) {
-            sessions::expired(&replica, session, was_open);
+        for (session, was_open) in sessions.table.expire(now, FIRED_MAX) {
+            sessions::expired(&sessions, session, was_open);
         }
-        for session in replica.sessions.table.take_done() {
-            replica.forget_session_if_done(session);
+        for session in sessions.table.take_done() {
+            sessions.forget_if_done(session);
         }
     }
-    if replica.store.cluster.is_some() {
-        move_on(replica).await;
+    drop((shell, sessions));
+    if !local.is_alone() {
+        move_on(&local, &moved).await;
     }
 }
 
 /// Shows that the runtime moves, for as long as a replica that stops is home to its keys: it sends heartbeats until they
 /// were handed over, however long the calls in flight take.
-async fn move_on(replica: Arc<Replica>) {
-    let mut ended = replica.ended.subscribe();
-    let (moved, clock) = (Arc::clone(&replica.moved), Arc::clone(&replica.clock));
-    drop(replica);
+async fn move_on(local: &Local, moved: &Moved) {
+    let mut ended = local.ended();
     loop {
-        note_moved(&moved, &*clock);
+        moved.note();
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            () = clock.sleep(TICK) => {}
+            () = local.clock.sleep(TICK) => {}
         }
     }
 }
 
 /// Packs the keys to which nothing happens, until this replica stops.
-pub(super) async fn pack(replica: Arc<Replica>) {
-    let mut stopping = replica.stopping.subscribe();
+pub(super) async fn pack(shell: Arc<KeyShell>, packing: Packing, counters: Arc<Counters>) {
+    let local = &shell.local;
+    let mut stopping = local.stopping();
     let Packing {
         unused_for,
         every,
         parts,
-    } = replica.packing;
+    } = packing;
     loop {
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return,
-            () = replica.clock.sleep(every) => {}
+            () = local.clock.sleep(every) => {}
         }
-        for cell in replica.keys.some(parts) {
-            let now = replica.clock.boot();
+        for cell in shell.keys.some(parts) {
+            let now = local.clock.boot();
             let unused_since = now.saturating_sub(unused_for);
             if let Some(mut slot) = cell.slot_in_use() {
-                replica.values.expire(&mut slot, now);
+                shell.values.expire(&mut slot, now);
             }
-            let span = replica.commit_rules(&cell.id.table).keep_after;
-            let is_packed = cell.pack(unused_since, replica.time.now(), span);
-            Counters::add(&replica.counters.packed_keys, usize::from(is_packed));
+            let span = shell.commits.rules(&cell.id.table).keep_after;
+            let is_packed = cell.pack(unused_since, shell.time.now(), span);
+            Counters::add(&counters.packed_keys, usize::from(is_packed));
             tokio::task::consume_budget().await;
         }
     }
 }
 
-/// Hands keys over to replicas that ask for them through the store, until this one has ended.
-pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver<OpenHandOver>) {
-    let mut ended = replica.ended.subscribe();
+/// Hands keys and sessions over to replicas that ask for them through the store, until this one has ended.
+pub(super) async fn requests(
+    shell: Arc<KeyShell>,
+    sessions: Arc<Sessions>,
+    mut requests: mpsc::Receiver<OpenHandOver>,
+) {
+    let mut ended = shell.local.ended();
     loop {
         let request = tokio::select! {
             biased;
@@ -99,7 +138,7 @@ pub(super) async fn requests(replica: Arc<Replica>, mut requests: mpsc::Receiver
         let Some(request) = request else {
             return;
         };
-        let replica = Arc::clone(&replica);
-        tokio::spawn(async move { request_answered::answer(&replica, request).await });
+        let (shell, sessions) = (Arc::clone(&shell), Arc::clone(&sessions));
+        tokio::spawn(async move { request_answered::answer(&shell, &sessions, request).await });
     }
 }

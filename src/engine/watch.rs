@@ -45,19 +45,15 @@ impl Watch {
         if matches!(self.seen, Some(WatchEvent::Lost(_))) {
             return None;
         }
-        let replica = Arc::clone(&self.watching.replica);
-        let mut stopping = replica.stopping.subscribe();
+        let shell = Arc::clone(&self.watching.shell);
+        let mut stopping = shell.local.stopping();
         loop {
             let now = self.watching.news.borrow_and_update().clone();
             let now = match now {
                 Some(EntryStatus::Waiting { position }) if position > 0 => {
                     Some(WatchEvent::Waiting {
                         position,
-                        estimate: replica.activity.estimate(
-                            &self.id,
-                            replica.clock.boot(),
-                            position,
-                        ),
+                        estimate: shell.reports.estimate(&self.id, position),
                     })
                 }
                 // A head that was not granted the key yet has nobody ahead, and does not hold it.
@@ -71,7 +67,7 @@ impl Watch {
             {
                 let is_held = matches!(now, WatchEvent::Held { .. });
                 if !is_held || self.ask_validity().await {
-                    replica.sure().ok()?;
+                    shell.local.sure().ok()?;
                     if let WatchEvent::Held { grant } = now {
                         self.watching.heard = Some(grant);
                     }
@@ -110,7 +106,7 @@ impl Watch {
 
     /// Asks how long it is safe. False where it does not hold the key any more, by what is known here.
     async fn ask_validity(&mut self) -> bool {
-        let replica = &self.watching.replica;
+        let shell = &self.watching.shell;
         let until = {
             let slot = self.watching.cell.slot();
             let holder = slot.machine.state().and_then(|state| state.holder());
@@ -118,16 +114,16 @@ impl Watch {
                 return false;
             }
             self.durable = slot.machine.is_durable(self.entry.seq);
-            (!self.durable).then(|| replica.sure_until())
+            (!self.durable).then(|| shell.local.sure_until())
         };
         let valid_for = match self.lease.source {
             LeaseSource::Own { valid_for, .. } => valid_for,
             LeaseSource::Session(session) => {
-                let renewed = replica.session_validity(session).await;
+                let renewed = shell.sessions.validity(session).await;
                 renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
             }
         };
-        self.valid_for = replica.promise(valid_for, until);
+        self.valid_for = shell.local.promise(valid_for, until);
         tracing::trace!(key = %self.id, seq = %self.entry.seq, "a watched entry holds its key");
         true
     }

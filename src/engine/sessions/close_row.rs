@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::replica::Replica;
+use super::registry::Sessions;
 use crate::lock::SessionId;
 use crate::store::{SessionRow, SessionSwap, StoreError};
 
@@ -18,20 +18,26 @@ pub(in super::super) enum Closed {
 }
 
 /// Writes into the row that a session is closed.
-pub(super) async fn write_closed(replica: &Arc<Replica>, session: SessionId) -> Closed {
+pub(super) async fn write_closed(sessions: &Arc<Sessions>, session: SessionId) -> Closed {
     let mut tries = 0;
-    while !*replica.stopping.borrow() {
-        match try_write_closed(replica, session).await {
+    while !sessions.local.is_stopping() {
+        match try_write_closed(sessions, session).await {
             Ok(Some(closed)) => return closed,
             Ok(None) => {}
             Err(error) => {
-                let log_throttle = &replica.log_throttles.not_closed;
-                if let Some(times) = log_throttle.met(replica.clock.boot(), &error.to_string()) {
+                let log_throttle = &sessions.not_closed;
+                if let Some(times) =
+                    log_throttle.met(sessions.local.clock.boot(), &error.to_string())
+                {
                     tracing::warn!(%session, %error, times, "could not close a session yet; retrying");
                 }
             }
         }
-        replica.clock.sleep(replica.backoff(tries)).await;
+        sessions
+            .local
+            .clock
+            .sleep(sessions.local.backoff(tries))
+            .await;
         tries += 1;
     }
     Closed::Stopped
@@ -39,18 +45,18 @@ pub(super) async fn write_closed(replica: &Arc<Replica>, session: SessionId) -> 
 
 /// One try; `None` if the row changed meanwhile.
 async fn try_write_closed(
-    replica: &Arc<Replica>,
+    sessions: &Arc<Sessions>,
     session: SessionId,
 ) -> Result<Option<Closed>, StoreError> {
-    let store = &replica.store.sessions;
+    let store = &sessions.rows;
     let Some(row) = store.load_session(session).await? else {
         return Ok(Some(Closed::Done));
     };
     if !row.open {
         return Ok(Some(Closed::Done));
     }
-    if row.replica != replica.id {
-        replica.sessions.table.moved(&row, replica.clock.boot());
+    if row.replica != sessions.local.id {
+        sessions.table.moved(&row, sessions.local.clock.boot());
         return Ok(Some(Closed::Moved));
     }
     let expected = row.epoch;

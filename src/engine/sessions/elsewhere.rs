@@ -9,11 +9,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use super::asks::Ask;
+use super::registry::Sessions;
 use super::table::{Due, Keeper};
 use super::take_over;
 use crate::engine::api::{EngineError, Renewed};
 use crate::engine::peers::{PeerError, Presence};
-use crate::engine::replica::Replica;
 use crate::lock::SessionId;
 use crate::store::SessionRow;
 
@@ -26,14 +26,14 @@ const HOPS_MAX: usize = 4;
 
 /// Looks after them until this replica is fenced. One that takes long, since its row or its keeper does not answer, holds
 /// up no other, unless as many do as are worked at.
-pub(in super::super) async fn watch(replica: Arc<Replica>) {
-    let mut ended = replica.ended.subscribe();
+pub(in super::super) async fn watch(sessions: Arc<Sessions>) {
+    let mut ended = sessions.local.ended();
     let room = Semaphore::new(AT_ONCE);
     let mut open = FuturesUnordered::new();
     let mut at_work = BTreeSet::new();
-    let mut last = replica.clock.boot();
+    let mut last = sessions.local.clock.boot();
     loop {
-        let since = replica.clock.boot().saturating_sub(last);
+        let since = sessions.local.clock.boot().saturating_sub(last);
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
@@ -41,22 +41,22 @@ pub(in super::super) async fn watch(replica: Arc<Replica>) {
                 at_work.remove(&session);
                 continue;
             }
-            () = replica.clock.sleep(EVERY.saturating_sub(since)) => {}
+            () = sessions.local.clock.sleep(EVERY.saturating_sub(since)) => {}
         }
-        last = replica.clock.boot();
-        let mut down = replica.sessions.table.keepers();
-        down.retain(|keeper| replica.membership.presence(*keeper) == Presence::Down);
-        for due in replica.sessions.table.due(last, &down) {
+        last = sessions.local.clock.boot();
+        let mut down = sessions.table.keepers();
+        down.retain(|keeper| sessions.local.membership.presence(*keeper) == Presence::Down);
+        for due in sessions.table.due(last, &down) {
             let session = due.session;
             if at_work.insert(session) {
-                let (replica, room) = (&replica, &room);
+                let (sessions, room) = (&sessions, &room);
                 open.push(async move {
                     // What has ended asks nobody. (It is never closed.)
                     let _permit = match due.ended {
                         true => None,
                         false => room.acquire().await.ok(),
                     };
-                    look_after(replica, due).await;
+                    look_after(sessions, due).await;
                     session
                 });
             }
@@ -64,14 +64,14 @@ pub(in super::super) async fn watch(replica: Arc<Replica>) {
     }
 }
 
-async fn look_after(replica: &Arc<Replica>, due: Due) {
+async fn look_after(sessions: &Arc<Sessions>, due: Due) {
     let session = due.session;
     if due.ended {
-        return replica.end_entries(session);
+        return sessions.end_entries(session);
     }
     // First what keeps it: the store may take its time over the other.
     if due.renew {
-        match renew(replica, session).await {
+        match renew(sessions, session).await {
             // That told more than its row would.
             Ok(_) => return,
             Err(error) => {
@@ -80,35 +80,35 @@ async fn look_after(replica: &Arc<Replica>, due: Due) {
         }
     }
     if due.read {
-        read(replica, session).await;
+        read(sessions, session).await;
     }
 }
 
 /// Reads the row of a session, and does what it says. Whether it could be read.
-pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) -> bool {
-    let row = match replica.store.sessions.load_session(session).await {
+pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId) -> bool {
+    let row = match sessions.rows.load_session(session).await {
         Ok(row) => row,
         Err(error) => {
             tracing::debug!(%session, %error, "the row of a session could not be read");
             return false;
         }
     };
-    let boot = replica.clock.boot();
+    let boot = sessions.local.clock.boot();
     let Some(row) = row.filter(|row| row.open) else {
-        replica.sessions.table.ended_elsewhere(session, boot);
-        replica.end_entries(session);
+        sessions.table.ended_elsewhere(session, boot);
+        sessions.end_entries(session);
         return true;
     };
-    replica.sessions.table.read(&row, boot);
-    replica.note_session_ttl(session, row.ttl());
-    if row.replica == replica.id {
-        if let Err(error) = take_over::adopt_row(replica, row).await {
+    sessions.table.read(&row, boot);
+    sessions.note_ttl(session, row.ttl());
+    if row.replica == sessions.local.id {
+        if let Err(error) = take_over::adopt_row(sessions, row).await {
             tracing::debug!(%session, %error, "a session could not be kept yet");
         }
-    } else if replica.membership.presence(row.replica) == Presence::Down {
+    } else if sessions.local.membership.presence(row.replica) == Presence::Down {
         // Its client may live: it has a whole TTL from here on.
         let from = row.replica;
-        if let Err(error) = take_over::take_over(replica, session, from).await {
+        if let Err(error) = take_over::take_over(sessions, session, from).await {
             tracing::debug!(%session, %error, "a session could not be taken over");
         }
     }
@@ -117,31 +117,36 @@ pub(in super::super) async fn read(replica: &Arc<Replica>, session: SessionId) -
 
 /// Passes a renewal on to the keeper of a session, once for all that come meanwhile: what that says of its validity.
 pub(in super::super) async fn renew(
-    replica: &Arc<Replica>,
+    sessions: &Arc<Sessions>,
     session: SessionId,
 ) -> Result<Renewed, EngineError> {
     let begin = || -> Ask {
-        let replica = Arc::clone(replica);
-        Box::pin(async move { ask_keeper(&replica, session).await })
+        let sessions = Arc::clone(sessions);
+        Box::pin(async move { ask_keeper(&sessions, session).await })
     };
-    let boot = replica.clock.boot();
-    replica.sessions.asks.join(session, boot, begin).await
+    let boot = sessions.local.clock.boot();
+    sessions.asks.join(session, boot, begin).await
 }
 
-async fn ask_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Renewed, EngineError> {
-    let table = &replica.sessions.table;
+async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Renewed, EngineError> {
+    let table = &sessions.table;
     for _ in 0..HOPS_MAX {
-        if let Ok(renewed) = table.renew(session, replica.time.now(), false) {
+        if let Ok(renewed) = table.renew(session, sessions.time.now(), false) {
             return Ok(renewed);
         }
         let keeper = match table.keeper(session) {
             Some(keeper) => keeper,
-            None => read_keeper(replica, session).await?,
+            None => read_keeper(sessions, session).await?,
         };
-        let peer = match replica.membership.presence_after_read(keeper.replica).await {
+        let peer = match sessions
+            .local
+            .membership
+            .presence_after_read(keeper.replica)
+            .await
+        {
             Presence::Live(peer) => peer,
             Presence::Local => {
-                match take_over::find(replica, session).await {
+                match take_over::find(sessions, session).await {
                     Ok(()) => {}
                     Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
                     Err(error) => return Err(error),
@@ -150,7 +155,7 @@ async fn ask_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Renewe
             }
             // Its client lives, and asked for it by name.
             Presence::Down => {
-                match take_over::take_over(replica, session, keeper.replica).await {
+                match take_over::take_over(sessions, session, keeper.replica).await {
                     Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
                     Err(error) => return Err(error),
                 }
@@ -160,15 +165,15 @@ async fn ask_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Renewe
                 return Err(unreachable("is silent, and not declared down yet"));
             }
         };
-        let sent = replica.clock.boot();
-        match replica.peers.renew_session(&peer, session).await {
+        let sent = sessions.local.clock.boot();
+        match sessions.peers.renew_session(&peer, session).await {
             Ok(renewed) => {
                 table.heard(session, renewed, sent);
                 return Ok(renewed);
             }
             Err(PeerError::Refused(EngineError::SessionEnded)) => {
-                table.ended_elsewhere(session, replica.clock.boot());
-                replica.end_entries(session);
+                table.ended_elsewhere(session, sessions.local.clock.boot());
+                sessions.end_entries(session);
                 return Err(EngineError::SessionEnded);
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => table.forget_keeper(session),
@@ -176,7 +181,7 @@ async fn ask_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Renewe
             // By way of the store, if it lives.
             Err(PeerError::Unreachable(why)) => {
                 tracing::debug!(%session, why, "the keeper of a session cannot be called");
-                match take_over::take_over(replica, session, keeper.replica).await {
+                match take_over::take_over(sessions, session, keeper.replica).await {
                     Ok(()) | Err(EngineError::Elsewhere { .. }) => table.forget_keeper(session),
                     Err(error) => return Err(error),
                 }
@@ -190,15 +195,15 @@ fn unreachable(why: &str) -> EngineError {
     EngineError::Unavailable(format!("the replica that keeps the session {why}"))
 }
 
-async fn read_keeper(replica: &Arc<Replica>, session: SessionId) -> Result<Keeper, EngineError> {
-    let row = replica.store.sessions.load_session(session).await;
+async fn read_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Keeper, EngineError> {
+    let row = sessions.rows.load_session(session).await;
     let row: Option<SessionRow> = row.map_err(EngineError::of_store)?.filter(|row| row.open);
     let Some(row) = row else {
-        let boot = replica.clock.boot();
-        replica.sessions.table.ended_elsewhere(session, boot);
+        let boot = sessions.local.clock.boot();
+        sessions.table.ended_elsewhere(session, boot);
         return Err(EngineError::SessionEnded);
     };
-    replica.sessions.table.read(&row, replica.clock.boot());
+    sessions.table.read(&row, sessions.local.clock.boot());
     Ok(Keeper {
         replica: row.replica,
         epoch: row.epoch,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::close_row::{Closed, write_closed};
+use super::registry::Sessions;
 use super::table::NotRenewed;
 use super::take_over::find;
 use crate::engine::api::EngineError;
 use crate::engine::peers::Presence;
-use crate::engine::replica::Replica;
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
 
@@ -20,7 +20,7 @@ const REREADS_MAX: u32 = 100;
 /// What became of a session that its client closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum ClosedByClient {
-    /// It ended here, now or before. [`Replica::session_emptied`] says when what lives by it has ended, too.
+    /// It ended here, now or before. [`Sessions::emptied`] says when what lives by it has ended, too.
     Here { had_ended: bool },
     /// It had ended, and is not kept here.
     Elsewhere,
@@ -28,67 +28,67 @@ pub(in super::super) enum ClosedByClient {
 
 /// Closes a session for its client.
 pub(in super::super) async fn close(
-    replica: Arc<Replica>,
+    sessions: Arc<Sessions>,
     session: SessionId,
 ) -> Result<ClosedByClient, EngineError> {
-    let now = replica.time.now();
-    let renewed = replica.sessions.table.renew(session, now, false);
+    let now = sessions.time.now();
+    let renewed = sessions.table.renew(session, now, false);
     if renewed == Err(NotRenewed::NotKept) {
-        return match find(&replica, session).await {
+        return match find(&sessions, session).await {
             Ok(()) => Err(EngineError::changing_keeper()),
             Err(EngineError::SessionEnded) => Ok(ClosedByClient::Elsewhere),
             Err(error) => Err(error),
         };
     }
     // Also where it has ended: then another call, or its expiry, may not have written that down yet.
-    if !replica.sessions.table.end(session) {
+    if !sessions.table.end(session) {
         // It was handed over a moment ago.
         return Err(EngineError::changing_keeper());
     }
-    match end(&replica, session).await {
+    match end(&sessions, session).await {
         Closed::Done => Ok(ClosedByClient::Here {
             had_ended: renewed.is_err(),
         }),
-        Closed::Stopped if *replica.stopping.borrow() => Err(EngineError::Stopping),
+        Closed::Stopped if sessions.local.is_stopping() => Err(EngineError::Stopping),
         Closed::Stopped => Err(EngineError::ending()),
         Closed::Moved => Err(EngineError::changing_keeper()),
     }
 }
 
 /// The time of a session has come here; if it `was_open`, it expired.
-pub(in super::super) fn expired(replica: &Arc<Replica>, session: SessionId, was_open: bool) {
+pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, was_open: bool) {
     if was_open {
         tracing::info!(%session, "a session expired");
     }
-    let replica = Arc::clone(replica);
+    let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
-        if end(&replica, session).await == Closed::Done {
-            replica.session_emptied(session).await;
+        if end(&sessions, session).await == Closed::Done {
+            sessions.emptied(session).await;
         }
     });
 }
 
 /// Ends a session: first its lease here, then its row, then what lives by it. Returns once the row says so and the keys
 /// heard of it, or this replica stops. Safe to run twice.
-pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) -> Closed {
-    let table = &replica.sessions.table;
+pub(in super::super) async fn end(sessions: &Arc<Sessions>, session: SessionId) -> Closed {
+    let table = &sessions.table;
     let mut rereads = 0;
     if table.end(session) {
         while table.is_ending(session) {
             let Some(_closing) = table.begin_close(session) else {
                 // Another call, or its expiry, does so.
-                if rereads == REREADS_MAX || *replica.stopping.borrow() {
+                if rereads == REREADS_MAX || sessions.local.is_stopping() {
                     return Closed::Stopped;
                 }
-                replica.clock.sleep(REREAD_EVERY).await;
+                sessions.local.clock.sleep(REREAD_EVERY).await;
                 rereads += 1;
                 continue;
             };
-            match write_closed(replica, session).await {
+            match write_closed(sessions, session).await {
                 Closed::Done => {}
                 other @ (Closed::Moved | Closed::Stopped) => return other,
             }
-            replica.notify_session_ended(session);
+            sessions.notify_ended(session);
             // Not before: a row that is still open is not forgotten, and nobody would come back for it.
             table.note_closed(session);
         }
@@ -97,25 +97,25 @@ pub(in super::super) async fn end(replica: &Arc<Replica>, session: SessionId) ->
         // Another replica keeps it.
         return Closed::Moved;
     }
-    replica.end_entries(session);
+    sessions.end_entries(session);
     Closed::Done
 }
 
 /// Hands a session to a replica that asked for it: nothing renews it here from before the row says so.
 pub(in super::super) async fn give(
-    replica: &Arc<Replica>,
+    sessions: &Arc<Sessions>,
     session: SessionId,
     epoch: u32,
     to: ReplicaId,
 ) -> Result<(), EngineError> {
-    let row = replica.store.sessions.load_session(session).await;
+    let row = sessions.rows.load_session(session).await;
     let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-    let is_asked_for = |row: &SessionRow| row.replica == replica.id && row.epoch == epoch;
+    let is_asked_for = |row: &SessionRow| row.replica == sessions.local.id && row.epoch == epoch;
     let Some(row) = row.filter(is_asked_for) else {
         // It means nothing any more.
         return Ok(());
     };
-    if !matches!(replica.membership.presence(to), Presence::Live(_)) {
+    if !matches!(sessions.local.membership.presence(to), Presence::Live(_)) {
         // It asked, and is gone or silent since.
         return Ok(());
     }
@@ -125,22 +125,22 @@ pub(in super::super) async fn give(
         ..row
     };
     // Its new keeper begins a whole TTL after this, so what was answered before holds. One that has ended gets no new TTL.
-    let boot = replica.clock.boot();
-    if !replica.sessions.table.begin_give(&given, boot) {
+    let boot = sessions.local.clock.boot();
+    if !sessions.table.begin_give(&given, boot) {
         return Ok(());
     }
-    match replica.store.sessions.swap_session(epoch, &given).await {
+    match sessions.rows.swap_session(epoch, &given).await {
         SessionSwap::Applied => {
             tracing::info!(%session, %to, "handed a session over that was asked for");
             Ok(())
         }
         // Whoever is asked about it next reads the row: it is kept here again where that says so.
         SessionSwap::Conflict(_) => {
-            replica.sessions.table.forget_keeper(session);
+            sessions.table.forget_keeper(session);
             Ok(())
         }
         SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
-            replica.sessions.table.forget_keeper(session);
+            sessions.table.forget_keeper(session);
             Err(EngineError::of_store(error))
         }
     }

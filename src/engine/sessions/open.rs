@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::elsewhere;
+use super::registry::Sessions;
 use super::table::NotRenewed;
 use super::take_over::{adopt_row, too_many, was_taken};
 use crate::engine::api::{EngineError, Renewed};
-use crate::engine::replica::Replica;
 use crate::store::{SessionRow, SessionSwap};
 
 /// How often a change of a row that meets another one is tried.
@@ -15,26 +15,30 @@ const TRIES_MAX: u32 = 8;
 /// Opens a session, or finds the open one with this id. To be run in a task of its own: a row that was written always
 /// gets its lease.
 pub(in super::super) async fn open(
-    replica: Arc<Replica>,
+    sessions: Arc<Sessions>,
     row: SessionRow,
 ) -> Result<Renewed, EngineError> {
-    let table = &replica.sessions.table;
+    let table = &sessions.table;
     let session = row.id;
     let mut reserved = match table.is_kept(session) {
         true => None,
-        false => Some(table.reserve().ok_or_else(|| too_many(&replica))?),
+        false => Some(table.reserve().ok_or_else(|| too_many(&sessions))?),
     };
     let mut tries = 0;
     let mut may_be_written = false;
     let (found, is_new) = loop {
-        let swap = replica.store.sessions.swap_session(0, &row).await;
+        let swap = sessions.rows.swap_session(0, &row).await;
         may_be_written |= matches!(swap, SessionSwap::Unknown(_));
         let error = match swap {
             SessionSwap::Applied => break (row.clone(), true),
             SessionSwap::Conflict(Some(found)) => break (found, false),
             // Its outcome is looked up by trying again: the row is there, or it is not.
             SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < TRIES_MAX => {
-                replica.clock.sleep(replica.backoff(tries)).await;
+                sessions
+                    .local
+                    .clock
+                    .sleep(sessions.local.backoff(tries))
+                    .await;
                 tries += 1;
                 continue;
             }
@@ -44,13 +48,13 @@ pub(in super::super) async fn open(
             }
         };
         if may_be_written {
-            look_up(&replica, row.clone());
+            look_up(&sessions, row.clone());
         }
         return Err(error);
     };
     if is_new {
         let reserved = reserved.unwrap_or_else(|| table.reserve_own());
-        if !table.keep(&found, replica.time.now(), reserved) {
+        if !table.keep(&found, sessions.time.now(), reserved) {
             return Err(EngineError::changing_keeper());
         }
     } else {
@@ -61,25 +65,25 @@ pub(in super::super) async fn open(
         if let Some(field) = differs(&found, &row) {
             return Err(EngineError::RequestMismatch { field });
         }
-        if found.replica != replica.id {
+        if found.replica != sessions.local.id {
             // Opened through another replica, which did not get to say so.
-            table.moved(&found, replica.clock.boot());
-            return elsewhere::renew(&replica, session).await;
+            table.moved(&found, sessions.local.clock.boot());
+            return elsewhere::renew(&sessions, session).await;
         }
         // By a change of the row where it is not kept here: it may be on its way to another replica.
-        adopt_row(&replica, found).await?;
+        adopt_row(&sessions, found).await?;
     }
-    let renewed = table.renew(session, replica.time.now(), false);
+    let renewed = table.renew(session, sessions.time.now(), false);
     renewed.map_err(NotRenewed::error)
 }
 
 /// One task a session, however often its client tries.
-fn look_up(replica: &Arc<Replica>, row: SessionRow) {
+fn look_up(sessions: &Arc<Sessions>, row: SessionRow) {
     let session = row.id;
-    let replica = Arc::clone(replica);
+    let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
-        if let Some(_one) = replica.sessions.table.look_up(session) {
-            keep_if_written(&replica, row).await;
+        if let Some(_one) = sessions.table.look_up(session) {
+            keep_if_written(&sessions, row).await;
         }
     });
 }
@@ -87,15 +91,19 @@ fn look_up(replica: &Arc<Replica>, row: SessionRow) {
 /// Looks up whether a session of unknown outcome was opened, however long the store takes. Then it is kept: if nobody asks
 /// for it again it expires, and its row is closed. By a change of the row, for meanwhile it may be another replica's. One
 /// that is written later still names this replica, and is found by the sweep.
-async fn keep_if_written(replica: &Arc<Replica>, row: SessionRow) {
+async fn keep_if_written(sessions: &Arc<Sessions>, row: SessionRow) {
     let session = row.id;
     let mut tries = 0;
-    while let Ok(true) = was_taken(replica, &row).await {
-        match adopt_row(replica, row.clone()).await {
+    while let Ok(true) = was_taken(sessions, &row).await {
+        match adopt_row(sessions, row.clone()).await {
             Ok(()) => return,
             Err(error) => tracing::debug!(%session, %error, "a session could not be kept yet"),
         }
-        replica.clock.sleep(replica.backoff(tries)).await;
+        sessions
+            .local
+            .clock
+            .sleep(sessions.local.backoff(tries))
+            .await;
         tries += 1;
     }
 }

@@ -1,35 +1,44 @@
 //! The sessions that a replica knows, and the guards of those who use them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::asks::KeeperAsks;
 use super::table::{Attached, NoRoom, SessionTable};
-use crate::clock::Clock;
+use crate::engine::local::Local;
+use crate::engine::peers::Peers;
 use crate::engine::time::Time;
+use crate::key::machine::Event;
 use crate::lock::{KeyId, Seq, SessionId};
+use crate::log_throttle::LogThrottle;
+use crate::store::{ClusterStore, SessionStore};
 
-/// The sessions of a replica, with its clocks.
+/// The keys with entries that live by sessions.
+pub(in crate::engine) trait SessionUsers: Send + Sync {
+    /// Something happened to a session that entries of this key live by.
+    fn tell(self: Arc<Self>, id: &KeyId, event: Event);
+}
+
+/// The sessions that matter to a replica, and what keeping them takes.
 pub(in crate::engine) struct Sessions {
+    pub local: Arc<Local>,
+    pub time: Arc<Time>,
     pub table: SessionTable,
     /// What the keepers of other sessions are being asked.
     pub asks: KeeperAsks,
-    time: Arc<Time>,
-    clock: Arc<dyn Clock>,
+    /// The rows of sessions.
+    pub rows: Arc<dyn SessionStore>,
+    /// Where other keepers are asked for a session that cannot be called.
+    pub cluster: Option<Arc<dyn ClusterStore>>,
+    pub peers: Arc<dyn Peers>,
+    pub users: Weak<dyn SessionUsers>,
+    /// Met again and again for as long as a store is in trouble.
+    pub not_closed: LogThrottle,
 }
 
 impl Sessions {
-    pub fn new(table: SessionTable, time: Arc<Time>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Sessions {
-            table,
-            asks: KeeperAsks::default(),
-            time,
-            clock,
-        })
-    }
-
     /// Notes that an entry lives by a session.
     pub fn attach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) -> Attached {
-        self.table.attach(session, id, seq, self.clock.boot())
+        self.table.attach(session, id, seq, self.local.clock.boot())
     }
 
     /// Notes that an entry lives by a session no longer.
@@ -40,7 +49,7 @@ impl Sessions {
     /// A call that keeps a session alive for as long as the guard lives, wherever the session is kept.
     pub fn open_call(self: &Arc<Self>, session: SessionId) -> OpenCall {
         self.table
-            .open_call(session, self.time.now(), self.clock.boot());
+            .open_call(session, self.time.now(), self.local.clock.boot());
         OpenCall {
             sessions: Arc::clone(self),
             session,
@@ -49,7 +58,7 @@ impl Sessions {
 
     /// Room for one more entry of a session, until the guard is dropped.
     pub fn room(self: &Arc<Self>, session: SessionId) -> Result<Room, NoRoom> {
-        self.table.begin_create(session, self.clock.boot())?;
+        self.table.begin_create(session, self.local.clock.boot())?;
         Ok(Room {
             sessions: Arc::clone(self),
             session,

@@ -3,24 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::registry::Sessions;
 use super::table::NotRenewed;
 use super::{elsewhere, take_over};
 use crate::engine::api::{EngineError, Renewed};
-use crate::engine::replica::Replica;
 use crate::lock::SessionId;
 
 /// How long a call waits for the keeper of its session, where what that said before has not ended.
 const KEEPER_ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 
-impl Replica {
+impl Sessions {
     /// A renewal of a session by whoever wants to be told its validity: here, or at its keeper.
-    pub async fn renew_session(
-        self: &Arc<Self>,
-        session: SessionId,
-    ) -> Result<Renewed, EngineError> {
-        match self.sessions.table.renew(session, self.time.now(), false) {
+    pub async fn renew(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
+        match self.table.renew(session, self.time.now(), false) {
             Ok(renewed) => Ok(renewed),
-            Err(NotRenewed::NotKept) => match self.store.cluster {
+            Err(NotRenewed::NotKept) => match self.cluster {
                 Some(_) => elsewhere::renew(self, session).await,
                 None => Err(EngineError::SessionEnded),
             },
@@ -36,7 +33,7 @@ impl Replica {
     ) -> Result<Renewed, EngineError> {
         for _ in 0..2 {
             let now = self.time.now();
-            match self.sessions.table.renew(session, now, on_stream) {
+            match self.table.renew(session, now, on_stream) {
                 Ok(renewed) => return Ok(renewed),
                 Err(NotRenewed::NotKept) => take_over::find(self, session).await?,
                 Err(ended @ (NotRenewed::Ended | NotRenewed::Ending)) => return Err(ended.error()),
@@ -45,19 +42,16 @@ impl Replica {
         Err(EngineError::changing_keeper())
     }
 
-    /// As [`Replica::renew_session`], where what its keeper said lately is enough (H10). One that says nothing now holds
+    /// As [`Sessions::renew`], where what its keeper said lately is enough (H10). One that says nothing now holds
     /// nobody up: what it said stands.
-    pub async fn session_validity(
-        self: &Arc<Self>,
-        session: SessionId,
-    ) -> Result<Renewed, EngineError> {
-        let said = || self.sessions.table.said(session, self.clock.boot());
+    pub async fn validity(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
+        let said = || self.table.said(session, self.local.clock.boot());
         match said() {
             Some(said) if said.is_fresh => return Ok(said.renewed),
             Some(_) => {}
-            None => return self.renew_session(session).await,
+            None => return self.renew(session).await,
         }
-        let renewal = self.renew_session(session);
+        let renewal = self.renew(session);
         tokio::pin!(renewal);
         tokio::select! {
             biased;
@@ -68,7 +62,7 @@ impl Replica {
                 }
                 (renewed, _) => renewed,
             },
-            () = self.clock.sleep(KEEPER_ANSWERS_WITHIN) => match said() {
+            () = self.local.clock.sleep(KEEPER_ANSWERS_WITHIN) => match said() {
                 // The asking goes on: whoever comes next may find it answered.
                 Some(said) => Ok(said.renewed),
                 None => renewal.await,
@@ -79,14 +73,14 @@ impl Replica {
     /// A renewal that nobody waits for, by a call about an entry that lives by the session.
     pub fn renew_behind(self: &Arc<Self>, session: SessionId) {
         let now = self.time.now();
-        if self.sessions.table.renew(session, now, false) != Err(NotRenewed::NotKept)
-            || !self.sessions.table.is_due(session, self.clock.boot())
+        if self.table.renew(session, now, false) != Err(NotRenewed::NotKept)
+            || !self.table.is_due(session, self.local.clock.boot())
         {
             return;
         }
-        let replica = Arc::clone(self);
+        let sessions = Arc::clone(self);
         tokio::spawn(async move {
-            if let Err(error) = elsewhere::renew(&replica, session).await {
+            if let Err(error) = elsewhere::renew(&sessions, session).await {
                 tracing::debug!(%session, %error, "a renewal could not be passed on to the keeper of a session");
             }
         });
@@ -94,16 +88,20 @@ impl Replica {
 
     /// Reads the row of a session that entries here live by, in a task of its own. Where nobody shares the store, nothing
     /// else would read it: then until it was read, or nothing lives by the session any more.
-    pub fn look_up_session(self: &Arc<Self>, session: SessionId) {
-        let replica = Arc::clone(self);
+    pub fn look_up(self: &Arc<Self>, session: SessionId) {
+        let sessions = Arc::clone(self);
         tokio::spawn(async move {
             let mut tries = 0;
-            while !elsewhere::read(&replica, session).await
-                && replica.store.cluster.is_none()
-                && !*replica.stopping.borrow()
-                && replica.sessions.table.emptied(session).is_some()
+            while !elsewhere::read(&sessions, session).await
+                && sessions.cluster.is_none()
+                && !sessions.local.is_stopping()
+                && sessions.table.emptied(session).is_some()
             {
-                replica.clock.sleep(replica.backoff(tries)).await;
+                sessions
+                    .local
+                    .clock
+                    .sleep(sessions.local.backoff(tries))
+                    .await;
                 tries += 1;
             }
         });

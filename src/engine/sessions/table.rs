@@ -189,6 +189,11 @@ impl SessionTable {
         }
     }
 
+    /// How many may be kept.
+    pub fn sessions_max(&self) -> usize {
+        self.sessions_max
+    }
+
     fn inner(&self) -> MutexGuard<'_, KnownSessions> {
         // Nothing below panics between two dependent changes, so a poisoned table is still whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,0 +1,98 @@
+//! What machines of keys want of the store.
+
+use std::sync::Arc;
+
+use super::commits::Commits;
+use super::counters::Counters;
+use super::local::Local;
+use crate::key::KeyState;
+use crate::key::machine::{Datum, Loaded, SwapOutcome, WriteOutcome};
+use crate::lock::KeyId;
+use crate::store::{Cell, DataStore, KeyStore, StoreError, Swap, Written};
+
+/// Reads and writes the rows and the values of keys.
+pub(super) struct KeyIo {
+    pub local: Arc<Local>,
+    pub commits: Arc<Commits>,
+    pub keys: Arc<dyn KeyStore>,
+    pub data: Arc<dyn DataStore>,
+    pub counters: Arc<Counters>,
+}
+
+impl KeyIo {
+    /// The row of a key; with `settle`, once what was on its way to it is decided.
+    pub async fn load(&self, id: &KeyId, settle: bool) -> Result<Loaded, Arc<str>> {
+        let loaded = match settle {
+            true => self.keys.load_settled(id).await,
+            false => self.keys.load(id).await,
+        };
+        let (state, past) = match loaded.map_err(reason)? {
+            Some(state) => {
+                if state.may_be_behind() {
+                    let left = self.local.left_of_the_one_before();
+                    self.local.clock.sleep(left).await;
+                }
+                (state, None)
+            }
+            // A key without a row may have a value: of a table that was made anew, or written by others (I2).
+            None => {
+                let cell = self.data.read_data(id).await.map_err(reason)?;
+                (KeyState::default(), cell.map(|cell| cell.timestamp))
+            }
+        };
+        Ok(Loaded {
+            state: Arc::new(state),
+            past,
+        })
+    }
+
+    pub async fn swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> SwapOutcome {
+        let counters = &self.counters;
+        let clock = &self.local.clock;
+        let _open = counters.open_commit();
+        let sent = clock.boot();
+        match self.keys.compare_and_swap(id, old, new).await {
+            Swap::Applied => {
+                counters.note_commit(clock.boot().saturating_sub(sent));
+                // What changes the home is always waited for.
+                let is_behind = old.home == new.home && self.commits.is_write_back(&id.table);
+                Counters::add(&counters.background_commits, usize::from(is_behind));
+                Counters::add(&counters.swaps, 1);
+                SwapOutcome::Applied
+            }
+            Swap::Conflict(state) => {
+                Counters::add(&counters.conflicts, 1);
+                SwapOutcome::Conflict(Arc::new(state.unwrap_or_default()))
+            }
+            Swap::Unknown(error) => {
+                Counters::add(&counters.unknown, 1);
+                SwapOutcome::Unknown(reason(error))
+            }
+            Swap::NotStarted(error) => SwapOutcome::NotStarted(reason(error)),
+        }
+    }
+
+    pub async fn read(&self, id: &KeyId) -> Result<Option<Datum>, Arc<str>> {
+        let cell = self.data.read_data(id).await.map_err(reason)?;
+        Ok(cell.map(|cell| Datum {
+            value: cell.value,
+            timestamp: cell.timestamp,
+        }))
+    }
+
+    pub async fn write(&self, id: &KeyId, datum: Datum) -> WriteOutcome {
+        let cell = Cell {
+            value: datum.value,
+            timestamp: datum.timestamp,
+        };
+        match self.data.write_data(id, cell).await {
+            Written::Done => WriteOutcome::Done,
+            Written::Unknown(error) => WriteOutcome::Unknown(reason(error)),
+            Written::NotStarted(error) => WriteOutcome::NotStarted(reason(error)),
+        }
+    }
+}
+
+fn reason(error: StoreError) -> Arc<str> {
+    error.to_string().into()
+}

@@ -1,0 +1,119 @@
+//! What operators are told of keys: logs, counts, and what happens at which key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::activity::{Activity, Cause, GrantNoted};
+use super::api::describe_end;
+use super::counters::Counters;
+use super::local::Local;
+use super::slot::{KeyCell, Slot};
+use crate::key::machine::Report;
+use crate::lock::{KeyId, Seq};
+use crate::log_throttle::LogThrottle;
+
+/// Tells operators what machines report.
+pub(super) struct Reports {
+    pub local: Arc<Local>,
+    pub counters: Arc<Counters>,
+    pub activity: Arc<Activity>,
+    /// What the store does to all keys alike must not fill the log.
+    pub unknown_outcome: LogThrottle,
+}
+
+impl Reports {
+    /// A machine reports.
+    pub fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
+        match report {
+            Report::Granted { seq, at_once } => self.granted(cell, slot, *seq, *at_once),
+            Report::Evicted {
+                entry,
+                end,
+                was_holder,
+            } => tracing::info!(
+                key = %cell.id, seq = %entry.seq, was_holder,
+                "an entry ended: {}", describe_end(end)
+            ),
+            Report::TookOver { from } => {
+                // It may have been given, which leaves no home before.
+                let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
+                Counters::add(&self.counters.take_overs, usize::from(!is_first));
+                match from {
+                    Some(from) => {
+                        tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
+                    }
+                    None => tracing::debug!(key = %cell.id, "serves a key that had no home"),
+                }
+            }
+            Report::HandedOver { to } => {
+                Counters::add(&self.counters.hand_overs, 1);
+                tracing::debug!(key = %cell.id, to = %to.replica, "handed a key over");
+            }
+            Report::Deposed { by } => {
+                let by = by.map(|home| home.replica.to_string());
+                tracing::error!(
+                    key = %cell.id, by,
+                    "another replica took a key that this one served: it answers for it no longer"
+                );
+            }
+            Report::Contradicted { known, found } => {
+                tracing::error!(
+                    key = %cell.id, known, found,
+                    "the row of a key is not what its home wrote last: was its table restored? It is taken over from itself"
+                );
+            }
+            Report::InDoubt { why } => {
+                let now = self.local.clock.boot();
+                if let Some(times) = self.unknown_outcome.met(now, why) {
+                    tracing::warn!(
+                        key = %cell.id, error = %why, times,
+                        "the outcome of a change is unknown; resolving it"
+                    );
+                }
+            }
+        }
+    }
+
+    fn granted(&self, cell: &KeyCell, slot: &Slot, seq: Seq, at_once: bool) {
+        let Some(state) = slot.machine.state() else {
+            return;
+        };
+        let Some(entry) = state.entry(seq) else {
+            return;
+        };
+        let granted = match slot.machine.is_durable(seq) {
+            true => &self.counters.durable_grants,
+            false => &self.counters.volatile_grants,
+        };
+        Counters::add(granted, 1);
+        let waited = self.local.wall_ms().saturating_sub(entry.created_at_ms);
+        let grant = GrantNoted {
+            cause: match at_once {
+                true => Cause::AtOnce,
+                false => Cause::Change,
+            },
+            owner: entry.owner.clone(),
+            waited: Duration::from_millis(waited.max(0).unsigned_abs()),
+            waiters: state.entries.len().saturating_sub(1),
+        };
+        let now = self.local.clock.boot();
+        self.activity.granted(&cell.id, now, grant);
+    }
+
+    /// As [`Activity::estimate`], from now on.
+    pub fn estimate(&self, id: &KeyId, position: usize) -> Option<Duration> {
+        let now = self.local.clock.boot();
+        self.activity.estimate(id, now, position)
+    }
+
+    /// How many wait behind the holder.
+    pub fn note_waiters(&self, cell: &KeyCell, slot: &mut Slot) {
+        let waiters = slot.machine.state().map_or(0, |state| {
+            let holders = usize::from(state.holder().is_some());
+            state.entries.len().saturating_sub(holders)
+        });
+        if std::mem::replace(&mut slot.waiters, waiters) != waiters {
+            self.activity.waiting(&cell.id, waiters);
+        }
+    }
+}
