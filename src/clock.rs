@@ -18,6 +18,11 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall clock in microseconds since 1970. Only moves fences forward (I2), and labels for people.
     fn wall_us(&self) -> u64;
 
+    /// The same in milliseconds.
+    fn wall_ms(&self) -> i64 {
+        i64::try_from(self.wall_us() / 1_000).unwrap_or(i64::MAX)
+    }
+
     /// Sleeps. May wake late, never early by more than a timer tick.
     fn sleep(&self, span: Duration) -> Sleep;
 }

@@ -116,7 +116,7 @@ impl KeyShell {
             .cell(id, || self.local.clock.boot())
             .ok_or(EngineError::Exhausted {
                 what: "active_keys_max",
-                limit: self.keys.most() as u64,
+                limit: self.keys.keys_max() as u64,
             })
     }
 

@@ -176,7 +176,7 @@ impl Engine {
             liveness,
             identity: call.identity.into(),
             owner: call.owner.into(),
-            created_at_ms: replica.local.wall_ms(),
+            created_at_ms: replica.local.clock.wall_ms(),
         });
         let read_value = call.read_value;
         let answer = replica
@@ -345,7 +345,10 @@ impl Engine {
         let entry = EntryRef::from(lock_ref);
         let (watching, answer) = replica.shell.asked_to_watch(&id, entry).await?;
         match answer {
-            Answer::Watching { lease } => Ok(Watch::new(watching, id, entry, lease)),
+            Answer::Watching { lease } => {
+                let sessions = Arc::clone(&replica.sessions);
+                Ok(Watch::new(watching, sessions, id, entry, lease))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -366,7 +369,7 @@ impl Engine {
             open: true,
             identity: call.identity,
             owner: call.owner,
-            created_at_ms: replica.local.wall_ms(),
+            created_at_ms: replica.local.clock.wall_ms(),
         };
         let renewed = tokio::spawn(sessions::open(Arc::clone(&replica.sessions), row));
         let renewed = renewed.await.map_err(|_| lost_task())??;
@@ -433,7 +436,7 @@ impl Engine {
         if let Ok(replica) = self.current()
             && replica.sessions.table.is_used(session)
         {
-            replica.sessions.look_up(session);
+            replica.sessions.read_behind(session);
         }
     }
 
@@ -443,7 +446,7 @@ impl Engine {
         let closed = tokio::spawn(sessions::close(Arc::clone(&replica.sessions), session));
         let closed = closed.await.map_err(|_| lost_task())?;
         if let Ok(ClosedByClient::Here { .. }) = closed {
-            replica.sessions.emptied(session).await;
+            replica.sessions.until_emptied(session).await;
         }
         replica.local.sure()?;
         match closed? {

@@ -39,7 +39,7 @@ impl Commits {
         self.write_back.contains(table)
     }
 
-    /// Whether the keys of this table run ahead of their rows.
+    /// The commit mode of this table.
     pub fn mode(&self, table: &TableName) -> CommitMode {
         match self.is_write_back(table) {
             true => CommitMode::WriteBack(Reserve::default()),
@@ -57,7 +57,7 @@ impl Commits {
     }
 }
 
-/// How long after it was told a holder becomes durable, where a commit takes so long and so many are on their way.
+/// How long after it was told a holder becomes durable (H5), where a commit takes so long and so many are on their way.
 fn keep_after(commit: Duration, open: u64) -> Duration {
     let usual = commit.saturating_mul(4).min(KEEP_AFTER_COMMITS_MAX);
     let usual = usual.max(KEEP_AFTER);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::api::KeyHome;
 use super::calls::Engine;
-use super::hand_over::KeyHandOvers;
 use crate::lock::KeyId;
 
 impl Engine {
@@ -42,16 +41,7 @@ impl Engine {
         drop(slot);
         let (id, zone) = (Arc::clone(&cell.id), zone.to_owned());
         let hand_overs = Arc::clone(&replica.hand_overs);
-        tokio::spawn(async move { follow(&hand_overs, id, &zone).await });
+        tokio::spawn(async move { hand_overs.follow(&id, &zone).await });
         home
-    }
-}
-
-async fn follow(hand_overs: &KeyHandOvers, id: Arc<KeyId>, zone: &str) {
-    let Some(peer) = hand_overs.shell.local.next_ranked(&id, zone) else {
-        return;
-    };
-    if peer.zone == zone && hand_overs.to(&id, &peer, true).await {
-        tracing::info!(key = %id, to = %peer.id, zone, "handed a key over to where it is used");
     }
 }

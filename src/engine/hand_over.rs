@@ -1,4 +1,4 @@
-//! Keys that are handed over when this replica stops (H4).
+//! Keys that this replica hands over: when it stops (H4), and to where they are used (H8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::peers::{Peer, Peers};
-use super::requests::Requests;
 use super::shell::KeyShell;
 use crate::key::machine::{Answer, Call};
 use crate::lock::KeyId;
-use crate::store::ClusterStore;
 
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
@@ -18,20 +16,20 @@ const AT_ONCE: usize = 64;
 /// memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 
-/// Gives keys to other replicas, and asks them for keys.
+/// Hands keys over to other replicas.
 pub(super) struct KeyHandOvers {
-    pub shell: Arc<KeyShell>,
-    pub peers: Arc<dyn Peers>,
-    /// Where a home is asked that cannot be called.
-    pub cluster: Option<Arc<dyn ClusterStore>>,
-    /// What it is asked for.
-    pub requests: Requests,
+    shell: Arc<KeyShell>,
+    peers: Arc<dyn Peers>,
 }
 
 impl KeyHandOvers {
+    pub fn new(shell: Arc<KeyShell>, peers: Arc<dyn Peers>) -> Self {
+        KeyHandOvers { shell, peers }
+    }
+
     /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as
     /// `within` allows.
-    pub async fn all(&self, within: Duration) {
+    pub async fn hand_over_all(&self, within: Duration) {
         let mut keys: Vec<(bool, Arc<KeyId>)> = Vec::new();
         for cell in self.shell.keys.all() {
             if cell.is_to_hand_over() {
@@ -44,7 +42,7 @@ impl KeyHandOvers {
         keys.sort_by_key(|(is_volatile, _)| !is_volatile);
         let keys = keys.into_iter().map(|(_, id)| id);
         let all = futures_util::stream::iter(keys)
-            .for_each_concurrent(AT_ONCE, |id| self.to_next_ranked(id));
+            .for_each_concurrent(AT_ONCE, |id| self.hand_over_to_next(id));
         let clock = &self.shell.local.clock;
         tokio::select! {
             biased;
@@ -55,16 +53,16 @@ impl KeyHandOvers {
         }
     }
 
-    async fn to_next_ranked(&self, id: Arc<KeyId>) {
+    async fn hand_over_to_next(&self, id: Arc<KeyId>) {
         let local = &self.shell.local;
         if let Some(peer) = local.next_ranked(&id, &local.zone) {
-            self.to(&id, &peer, false).await;
+            self.hand_over(&id, &peer, false).await;
         }
     }
 
-    /// Hands a key over to this replica; with `if_idle`, unless anybody locks it or waits for it. Whether that is the home
+    /// Hands a key over to `peer`; with `if_idle`, unless anybody locks it or waits for it. Whether `peer` is its home
     /// then.
-    pub async fn to(&self, id: &Arc<KeyId>, peer: &Peer, if_idle: bool) -> bool {
+    pub async fn hand_over(&self, id: &Arc<KeyId>, peer: &Peer, if_idle: bool) -> bool {
         let to = peer.id;
         let hand_over = Call::HandOver { to, if_idle };
         let Ok(mut asking) = self.shell.ask(id, hand_over, None) else {
@@ -80,6 +78,16 @@ impl KeyHandOvers {
                 tracing::debug!(key = %id, ?error, "a key could not be handed over");
                 false
             }
+        }
+    }
+
+    /// Hands a key over to the replica that is ranked next for this zone, unless anybody locks it or waits for it.
+    pub async fn follow(&self, id: &Arc<KeyId>, zone: &str) {
+        let Some(peer) = self.shell.local.next_ranked(id, zone) else {
+            return;
+        };
+        if peer.zone == zone && self.hand_over(id, &peer, true).await {
+            tracing::info!(key = %id, to = %peer.id, zone, "handed a key over to where it is used");
         }
     }
 

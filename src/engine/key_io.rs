@@ -8,18 +8,33 @@ use super::local::Local;
 use crate::key::KeyState;
 use crate::key::machine::{Datum, Loaded, SwapOutcome, WriteOutcome};
 use crate::lock::KeyId;
-use crate::store::{Cell, DataStore, KeyStore, StoreError, Swap, Written};
+use crate::store::{Cell, DataStore, KeyStore, Store, StoreError, Swap, Written};
 
 /// Reads and writes the rows and the values of keys.
 pub(super) struct KeyIo {
-    pub local: Arc<Local>,
-    pub commits: Arc<Commits>,
-    pub keys: Arc<dyn KeyStore>,
-    pub data: Arc<dyn DataStore>,
-    pub counters: Arc<Counters>,
+    local: Arc<Local>,
+    commits: Arc<Commits>,
+    keys: Arc<dyn KeyStore>,
+    data: Arc<dyn DataStore>,
+    counters: Arc<Counters>,
 }
 
 impl KeyIo {
+    pub fn new(
+        local: Arc<Local>,
+        commits: Arc<Commits>,
+        store: &Store,
+        counters: Arc<Counters>,
+    ) -> Self {
+        KeyIo {
+            local,
+            commits,
+            keys: Arc::clone(&store.keys),
+            data: Arc::clone(&store.data),
+            counters,
+        }
+    }
+
     /// The row of a key; with `settle`, once what was on its way to it is decided.
     pub async fn load(&self, id: &KeyId, settle: bool) -> Result<Loaded, Arc<str>> {
         let loaded = match settle {

@@ -62,7 +62,7 @@ impl Keys {
     }
 
     /// How many keys there may be.
-    pub fn most(&self) -> usize {
+    pub fn keys_max(&self) -> usize {
         self.most
     }
 

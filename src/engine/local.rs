@@ -1,4 +1,5 @@
-//! This replica, as each part of it needs it: who it is, what time it is, whether it may answer, and whether it stops.
+//! This replica, as each part of it needs it: who it is, what time it is, which others there are, whether it may answer and
+//! what it may promise, and whether it stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::api::EngineError;
-use crate::clock::{Clock, Ids};
-use crate::lock::{KeyId, ReplicaId};
-use crate::membership::{Membership, NotSure, Peer, Ranked};
+use crate::clock::{Clock, Ids, Sleep};
+use crate::lock::{KeyId, NameHash, ReplicaId};
+use crate::membership::{Membership, NotSure, Peer, Presence, Ranked};
 
 /// For how long a process that has the store alone promises a lock by its memory alone: the next one waits for that.
 const ALONE_PROMISE: Duration = Duration::from_secs(1);
@@ -126,9 +127,19 @@ impl Local {
         is_down.map_err(EngineError::of_store)
     }
 
-    /// Whether this replica should be the home of a key.
+    /// What is known of a replica.
+    pub fn presence(&self, id: ReplicaId) -> Presence {
+        self.membership.presence(id)
+    }
+
+    /// Which replica should be the home of a key that is asked for here.
+    pub fn ranked(&self, name: NameHash) -> Ranked {
+        self.membership.ranked(name, &self.zone)
+    }
+
+    /// Whether that is this one.
     pub fn is_ranked(&self, id: &KeyId) -> bool {
-        self.membership.ranked(id.name_hash(), &self.zone) == Ranked::Local
+        self.ranked(id.name_hash()) == Ranked::Local
     }
 
     /// Which other replica should be the home of a key that is used in this zone.
@@ -136,15 +147,10 @@ impl Local {
         self.membership.next_ranked(id.name_hash(), zone)
     }
 
-    /// How long to wait before the given try (0: the first repetition), with jitter: 5 ms doubling up to
-    /// 1 s.
-    pub fn backoff(&self, tries: u32) -> Duration {
+    /// Waits before the given try (0: the first repetition), with jitter: 5 ms doubling up to 1 s.
+    pub fn back_off(&self, tries: u32) -> Sleep {
         let span_ms = 5u64.saturating_mul(1 << tries.min(8)).min(1_000);
-        Duration::from_millis(span_ms / 2 + self.ids.below(span_ms / 2 + 1))
-    }
-
-    /// The wall clock, in milliseconds.
-    pub fn wall_ms(&self) -> i64 {
-        i64::try_from(self.clock.wall_us() / 1_000).unwrap_or(i64::MAX)
+        let span = Duration::from_millis(span_ms / 2 + self.ids.below(span_ms / 2 + 1));
+        self.clock.sleep(span)
     }
 }

@@ -16,6 +16,7 @@ mod hand_over;
 mod key_io;
 mod keys;
 mod local;
+mod lost;
 mod packing;
 mod peers;
 mod recover;

@@ -11,7 +11,7 @@ use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, TableName};
-use crate::store::{SessionRow, SessionSwap, StoreError};
+use crate::store::{KeyStore, SessionRow, SessionSwap, StoreError};
 
 const PAGE: usize = 1_000;
 const AT_ONCE: usize = 256;
@@ -27,12 +27,13 @@ pub(super) struct Recovered {
 pub(super) async fn recover(
     shell: &Arc<KeyShell>,
     sessions: &Sessions,
+    keys: &dyn KeyStore,
     tables: &BTreeSet<TableName>,
 ) -> Result<Recovered, EngineError> {
     let mut recovered = Recovered::default();
     let closed = take_sessions(sessions, &mut recovered).await?;
     for table in tables {
-        take_keys(shell, table, &mut recovered).await?;
+        take_keys(shell, keys, table, &mut recovered).await?;
     }
     for row in closed {
         let forgotten = sessions.rows.forget_session(row.id).await;
@@ -95,16 +96,13 @@ async fn take_session(sessions: &Sessions, row: SessionRow) -> Result<(), Engine
 
 async fn take_keys(
     shell: &Arc<KeyShell>,
+    store: &dyn KeyStore,
     table: &TableName,
     recovered: &mut Recovered,
 ) -> Result<(), EngineError> {
     let mut after = None;
     loop {
-        let keys = shell
-            .store
-            .keys
-            .list_live(table, "", after.as_ref(), PAGE)
-            .await;
+        let keys = store.list_live(table, "", after.as_ref(), PAGE).await;
         let keys = keys.map_err(failed)?;
         after = keys.last().map(|listed| listed.key.clone());
         let last_page = keys.len() < PAGE;

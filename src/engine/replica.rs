@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::hand_over::KeyHandOvers;
 use super::local::Local;
+use super::request_sent::KeyRequests;
 use super::sessions::Sessions;
 use super::shell::KeyShell;
 use crate::store::{ReplicaRow, Store};
@@ -16,8 +17,10 @@ pub(super) struct Replica {
     /// Runs the machines of keys.
     pub shell: Arc<KeyShell>,
     pub sessions: Arc<Sessions>,
-    /// Keys that come from other replicas, or go there.
+    /// Keys that go to other replicas.
     pub hand_overs: Arc<KeyHandOvers>,
+    /// Keys that come from there.
+    pub requests: Arc<KeyRequests>,
     /// What operators look at, and reads without a lock.
     pub store: Store,
 }

@@ -6,22 +6,31 @@ use std::time::Duration;
 use super::activity::{Activity, Cause, GrantNoted};
 use super::api::describe_end;
 use super::counters::Counters;
-use super::local::Local;
 use super::slot::{KeyCell, Slot};
+use crate::clock::Clock;
 use crate::key::machine::Report;
 use crate::lock::{KeyId, Seq};
 use crate::log_throttle::LogThrottle;
 
 /// Tells operators what machines report.
 pub(super) struct Reports {
-    pub local: Arc<Local>,
-    pub counters: Arc<Counters>,
-    pub activity: Arc<Activity>,
+    clock: Arc<dyn Clock>,
+    counters: Arc<Counters>,
+    activity: Arc<Activity>,
     /// What the store does to all keys alike must not fill the log.
-    pub unknown_outcome: LogThrottle,
+    unknown_outcome: LogThrottle,
 }
 
 impl Reports {
+    pub fn new(clock: Arc<dyn Clock>, counters: Arc<Counters>, activity: Arc<Activity>) -> Self {
+        Reports {
+            clock,
+            counters,
+            activity,
+            unknown_outcome: LogThrottle::default(),
+        }
+    }
+
     /// A machine reports.
     pub fn report(&self, cell: &KeyCell, slot: &Slot, report: &Report) {
         match report {
@@ -63,7 +72,7 @@ impl Reports {
                 );
             }
             Report::InDoubt { why } => {
-                let now = self.local.clock.boot();
+                let now = self.clock.boot();
                 if let Some(times) = self.unknown_outcome.met(now, why) {
                     tracing::warn!(
                         key = %cell.id, error = %why, times,
@@ -86,7 +95,7 @@ impl Reports {
             false => &self.counters.volatile_grants,
         };
         Counters::add(granted, 1);
-        let waited = self.local.wall_ms().saturating_sub(entry.created_at_ms);
+        let waited = self.clock.wall_ms().saturating_sub(entry.created_at_ms);
         let grant = GrantNoted {
             cause: match at_once {
                 true => Cause::AtOnce,
@@ -96,13 +105,13 @@ impl Reports {
             waited: Duration::from_millis(waited.max(0).unsigned_abs()),
             waiters: state.entries.len().saturating_sub(1),
         };
-        let now = self.local.clock.boot();
+        let now = self.clock.boot();
         self.activity.granted(&cell.id, now, grant);
     }
 
     /// As [`Activity::estimate`], from now on.
     pub fn estimate(&self, id: &KeyId, position: usize) -> Option<Duration> {
-        let now = self.local.clock.boot();
+        let now = self.clock.boot();
         self.activity.estimate(id, now, position)
     }
 

@@ -81,7 +81,7 @@ async fn give_key(shell: &Arc<KeyShell>, open: OpenHandOver, key: KeyId, mut ter
         }
         shell.local.clock.sleep(REREAD_EVERY).await;
     }
-    match shell.local.membership.presence(request.to) {
+    match shell.local.presence(request.to) {
         Presence::Live(_) => {}
         // Another one may ask for it, too.
         Presence::Local | Presence::Down => return forget(open).await,

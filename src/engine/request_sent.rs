@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::EngineError;
-use super::hand_over::KeyHandOvers;
 use super::peers::Presence;
+use super::requests::Requests;
 use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, ReplicaId};
-use crate::store::{ClusterStore, HandOverRequest, HandOverSubject};
+use crate::store::{ClusterStore, HandOverRequest, HandOverSubject, KeyStore, Store};
 
 /// How long a key is waited for: until a home that crashed when it was asked is known to be down.
 const REQUESTED_FOR: Duration = Duration::from_secs(7);
@@ -22,78 +22,101 @@ fn no_way() -> EngineError {
     )
 }
 
-/// Asks for a key, and waits until this replica is its home, or somebody else than `from` is.
-pub(super) async fn request(
-    hand_overs: &Arc<KeyHandOvers>,
-    id: &Arc<KeyId>,
-    from: ReplicaId,
-) -> Result<(), EngineError> {
-    let Some(cluster) = &hand_overs.cluster else {
-        return Err(no_way());
-    };
-    let (awaited, asked) = hand_overs.requests.join(id).ok_or_else(no_way)?;
-    if let Some(asked) = asked {
-        let (hand_overs, id) = (Arc::clone(hand_overs), Arc::clone(id));
-        let cluster = Arc::clone(cluster);
-        tokio::spawn(async move {
-            asked.done(ask_for(&hand_overs.shell, &*cluster, &id, from).await);
-        });
-    }
-    awaited.outcome().await.unwrap_or_else(|| Err(no_way()))
+/// Asks homes for keys, through the store.
+pub(super) struct KeyRequests {
+    shell: Arc<KeyShell>,
+    keys: Arc<dyn KeyStore>,
+    cluster: Option<Arc<dyn ClusterStore>>,
+    open: Requests,
 }
 
-async fn ask_for(
-    shell: &Arc<KeyShell>,
-    cluster: &dyn ClusterStore,
-    id: &Arc<KeyId>,
-    from: ReplicaId,
-) -> Result<(), EngineError> {
-    let state = shell.store.keys.load(id).await;
-    let state = state.map_err(EngineError::of_store)?;
-    let home = state.and_then(|state| state.home);
-    let Some(home) = home.filter(|home| home.replica == from) else {
-        // Somebody else was quicker: the next try says who.
-        return Ok(());
-    };
-    // A request is for one term: the key may have been here and gone back before this looked.
-    let mut asked_in = None;
-    let mut term = home.term;
-    let until = shell.local.clock.boot().saturating_add(REQUESTED_FOR);
-    while shell.local.clock.boot() < until {
-        if asked_in != Some(term) {
-            let request = HandOverRequest {
-                home: from,
-                subject: HandOverSubject::Key {
-                    key: KeyId::clone(id),
-                    term,
-                },
-                to: shell.local.id,
-            };
-            let sent = cluster.request_hand_over(&request).await;
-            sent.map_err(EngineError::of_store)?;
-            asked_in = Some(term);
-        }
-        shell.local.clock.sleep(REREAD_EVERY).await;
-        let adopt = Call::Adopt {
-            term: term.saturating_add(1),
-        };
-        match shell.asked(id, adopt).await {
-            Ok(_) => {
-                if let Some(cell) = shell.keys.find(id) {
-                    cell.slot().users.fetched(shell.local.clock.boot());
-                }
-                return Ok(());
-            }
-            Err(EngineError::Elsewhere { home, version }) if home == from => {
-                term = term.max(version);
-            }
-            // The store answered nothing: it is looked for again.
-            Err(EngineError::Unavailable(_)) => {}
-            Err(error) => return Err(error),
-        }
-        if shell.local.membership.presence(from) == Presence::Down {
-            return shell.asked(id, Call::TakeOver { from }).await.map(drop);
+impl KeyRequests {
+    pub fn new(shell: Arc<KeyShell>, store: &Store) -> Self {
+        KeyRequests {
+            shell,
+            keys: Arc::clone(&store.keys),
+            cluster: store.cluster.clone(),
+            open: Requests::default(),
         }
     }
-    Err(no_way())
+
+    /// Asks for a key, and waits until this replica is its home, or somebody else than `from` is.
+    pub async fn request(
+        self: &Arc<Self>,
+        id: &Arc<KeyId>,
+        from: ReplicaId,
+    ) -> Result<(), EngineError> {
+        let Some(cluster) = &self.cluster else {
+            return Err(no_way());
+        };
+        let (awaited, asked) = self.open.join(id).ok_or_else(no_way)?;
+        if let Some(asked) = asked {
+            let (requests, id) = (Arc::clone(self), Arc::clone(id));
+            let cluster = Arc::clone(cluster);
+            tokio::spawn(async move {
+                asked.done(requests.ask_for(&*cluster, &id, from).await);
+            });
+        }
+        awaited.outcome().await.unwrap_or_else(|| Err(no_way()))
+    }
+
+    async fn ask_for(
+        &self,
+        cluster: &dyn ClusterStore,
+        id: &Arc<KeyId>,
+        from: ReplicaId,
+    ) -> Result<(), EngineError> {
+        let state = self.keys.load(id).await;
+        let state = state.map_err(EngineError::of_store)?;
+        let home = state.and_then(|state| state.home);
+        let Some(home) = home.filter(|home| home.replica == from) else {
+            // Somebody else was quicker: the next try says who.
+            return Ok(());
+        };
+        // A request is for one term: the key may have been here and gone back before this looked.
+        let mut asked_in = None;
+        let mut term = home.term;
+        let until = self.shell.local.clock.boot().saturating_add(REQUESTED_FOR);
+        while self.shell.local.clock.boot() < until {
+            if asked_in != Some(term) {
+                let request = HandOverRequest {
+                    home: from,
+                    subject: HandOverSubject::Key {
+                        key: KeyId::clone(id),
+                        term,
+                    },
+                    to: self.shell.local.id,
+                };
+                let sent = cluster.request_hand_over(&request).await;
+                sent.map_err(EngineError::of_store)?;
+                asked_in = Some(term);
+            }
+            self.shell.local.clock.sleep(REREAD_EVERY).await;
+            let adopt = Call::Adopt {
+                term: term.saturating_add(1),
+            };
+            match self.shell.asked(id, adopt).await {
+                Ok(_) => {
+                    if let Some(cell) = self.shell.keys.find(id) {
+                        cell.slot().users.fetched(self.shell.local.clock.boot());
+                    }
+                    return Ok(());
+                }
+                Err(EngineError::Elsewhere { home, version }) if home == from => {
+                    term = term.max(version);
+                }
+                // The store answered nothing: it is looked for again.
+                Err(EngineError::Unavailable(_)) => {}
+                Err(error) => return Err(error),
+            }
+            if self.shell.local.presence(from) == Presence::Down {
+                return self
+                    .shell
+                    .asked(id, Call::TakeOver { from })
+                    .await
+                    .map(drop);
+            }
+        }
+        Err(no_way())
+    }
 }

@@ -6,27 +6,21 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::api::EngineError;
 use super::commits::Commits;
 use super::key_io::KeyIo;
 use super::keys::Keys;
 use super::local::Local;
 use super::reports::Reports;
-use super::sessions::{Attached, SessionUsers, Sessions};
-use super::slot::{CallResult, KeyCell, Listener, PendingCall, Slot, SlotGuard};
+use super::sessions::{Attached, AttachedKeys, Sessions};
+use super::slot::{CallResult, KeyCell, Listener, PendingCall, Silence, Slot, SlotGuard};
 use super::time::Time;
 use super::values::Values;
-use crate::key::CommitMode;
 use crate::key::machine::{
     Answer, Call, CallId, Context, Effect, EntryStatus, Event, KeyError, KeyLimits, PauseOf, Report,
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
-
-/// After this a key whose memory was lost is taken over again, if nobody asked for it before.
-const LOST_FOR: Duration = Duration::from_secs(1);
 
 /// The machines of the keys of a replica, and what runs them.
 pub(super) struct KeyShell {
@@ -36,7 +30,7 @@ pub(super) struct KeyShell {
     pub time: Arc<Time>,
     pub limits: KeyLimits,
     pub commits: Arc<Commits>,
-    pub store: Arc<KeyIo>,
+    pub io: Arc<KeyIo>,
     pub sessions: Arc<Sessions>,
     pub reports: Reports,
 }
@@ -94,7 +88,7 @@ impl KeyShell {
         if slot.removed {
             return Err(listener);
         }
-        if slot.silence_due {
+        if slot.silence == Silence::Due {
             // A panic outside of the machine lost it.
             self.keep_silent(cell, &mut slot);
         }
@@ -144,7 +138,7 @@ impl KeyShell {
     }
 
     /// Sets the alarm, and forgets a key of which nothing is known.
-    fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
+    pub(super) fn leave(self: &Arc<Self>, cell: &Arc<KeyCell>, mut slot: SlotGuard<'_>) {
         self.set_alarm(cell, &mut slot);
         self.reports.note_waiters(cell, &mut slot);
         slot.shrink();
@@ -239,20 +233,20 @@ impl KeyShell {
         effect: Effect,
     ) -> Option<Event> {
         match effect {
-            Effect::Load { settle } => self.begin(cell, slot, move |store, id| async move {
-                Event::Loaded(store.load(&id, settle).await)
+            Effect::Load { settle } => self.begin(cell, slot, move |io, id| async move {
+                Event::Loaded(io.load(&id, settle).await)
             }),
-            Effect::Swap { old, new } => self.begin(cell, slot, move |store, id| async move {
-                Event::Swapped(store.swap(&id, &old, &new).await)
+            Effect::Swap { old, new } => self.begin(cell, slot, move |io, id| async move {
+                Event::Swapped(io.swap(&id, &old, &new).await)
             }),
-            Effect::ReadData { io } => self.begin(cell, slot, move |store, id| async move {
-                let cell = store.read(&id).await;
-                Event::DataRead { io, cell }
+            Effect::ReadData { io: no } => self.begin(cell, slot, move |io, id| async move {
+                let cell = io.read(&id).await;
+                Event::DataRead { io: no, cell }
             }),
-            Effect::WriteData { io, datum } => {
-                self.begin(cell, slot, move |store, id| async move {
-                    let outcome = store.write(&id, datum).await;
-                    Event::DataWritten { io, outcome }
+            Effect::WriteData { io: no, datum } => {
+                self.begin(cell, slot, move |io, id| async move {
+                    let outcome = io.write(&id, datum).await;
+                    Event::DataWritten { io: no, outcome }
                 });
             }
             Effect::Pause { of, tries } => self.pause(cell, slot, of, tries),
@@ -267,9 +261,7 @@ impl KeyShell {
             }
             Effect::Report(report) => {
                 if let Report::Contradicted { .. } = report {
-                    slot.is_lost = true;
-                    let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
-                    self.take_over_later(cell, lost_for);
+                    self.contradicted(cell, slot);
                 }
                 self.reports.report(cell, slot, &report);
             }
@@ -289,80 +281,15 @@ impl KeyShell {
             generation: slot.generation,
             came_back: false,
         };
-        let work = work(Arc::clone(&self.store), Arc::clone(&cell.id));
+        let work = work(Arc::clone(&self.io), Arc::clone(&cell.id));
         tokio::spawn(async move {
             let event = work.await;
             begun.came_back(event);
         });
     }
 
-    /// What was begun never comes back: its task panicked. The machine that waits for it goes, and the next call, or this
-    /// replica after a moment, takes the key over from itself (H11).
-    fn lost(self: &Arc<Self>, cell: &Arc<KeyCell>, generation: u64) {
-        let mut slot = cell.slot();
-        if slot.generation == generation {
-            self.lose(cell, &mut slot);
-        }
-        self.leave(cell, slot);
-    }
-
-    fn lose(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &mut Slot) {
-        // One that panics again and again is not taken over again and again.
-        let is_first = !slot.is_lost;
-        slot.start_over();
-        let lost_for = LOST_FOR.max(self.keep_silent(cell, slot));
-        self.detach_lost(cell, slot);
-        if !is_first {
-            return;
-        }
-        tracing::error!(key = %cell.id, "a panic lost what this replica knew of a key: it is read again");
-        self.take_over_later(cell, lost_for);
-    }
-
-    /// Takes a key over from this replica itself, unless the next call does so before.
-    fn take_over_later(self: &Arc<Self>, cell: &Arc<KeyCell>, after: Duration) {
-        let (shell, cell) = (Arc::clone(self), Arc::clone(cell));
-        tokio::spawn(async move {
-            shell.local.clock.sleep(after).await;
-            let call = Call::TakeOver {
-                from: shell.local.id,
-            };
-            if let Err(error) = shell.asked(&cell.id, call).await {
-                tracing::debug!(key = %cell.id, %error, "a key whose memory was lost is left to its next call");
-                if matches!(error, EngineError::Elsewhere { .. }) {
-                    let mut slot = cell.slot();
-                    slot.is_lost = false;
-                    // Of a key that is known here the sweep says that it is served.
-                    shell.leave(&cell, slot);
-                }
-            }
-        });
-    }
-
-    /// What was known of a key is lost: nothing is answered until all that was promised by memory alone is past (H11). For
-    /// how long that is.
-    fn keep_silent(&self, cell: &KeyCell, slot: &mut Slot) -> Duration {
-        slot.silence_due = false;
-        match self.commits.mode(&cell.id.table) {
-            CommitMode::WriteThrough => Duration::ZERO,
-            CommitMode::WriteBack(_) => {
-                let promised = self.local.sure_for();
-                slot.silent_until = Some(self.local.clock.boot().saturating_add(promised));
-                promised
-            }
-        }
-    }
-
-    /// What a machine that is gone had attached to sessions: the next one attaches what is still there.
-    fn detach_lost(self: &Arc<Self>, cell: &KeyCell, slot: &mut Slot) {
-        for (seq, session) in std::mem::take(&mut slot.lost_sessions) {
-            self.sessions.detach(session, &cell.id, seq);
-            self.sessions.forget_if_done(session);
-        }
-    }
-
     fn pause(self: &Arc<Self>, cell: &Arc<KeyCell>, slot: &Slot, of: PauseOf, tries: u32) {
-        let pause = self.local.clock.sleep(self.local.backoff(tries));
+        let pause = self.local.back_off(tries);
         self.begin(cell, slot, move |_, _| async move {
             pause.await;
             Event::Resume(of)
@@ -423,7 +350,7 @@ impl KeyShell {
                 Some(Event::SessionTtl { session, ttl })
             }
             Attached::Unknown => {
-                self.sessions.look_up(session);
+                self.sessions.read_behind(session);
                 None
             }
             Attached::Ended => Some(Event::SessionEnded(session)),
@@ -431,8 +358,8 @@ impl KeyShell {
     }
 }
 
-impl SessionUsers for KeyShell {
-    fn tell(self: Arc<Self>, id: &KeyId, event: Event) {
+impl AttachedKeys for KeyShell {
+    fn notify(self: Arc<Self>, id: &KeyId, event: Event) {
         if let Some(cell) = self.keys.find(id) {
             self.happen(&cell, event);
         }

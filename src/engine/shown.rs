@@ -249,7 +249,7 @@ impl Replica {
     }
 
     fn key_home(&self, home: Home) -> KeyHome {
-        let address = match self.local.membership.presence(home.replica) {
+        let address = match self.local.presence(home.replica) {
             Presence::Local => self.row.address.clone(),
             Presence::Live(peer) => peer.address.clone(),
             Presence::Suspected | Presence::Down | Presence::Unsure => String::new(),

@@ -42,6 +42,17 @@ pub(super) struct PendingCall {
     pub keeps: Option<OpenCall>,
 }
 
+/// How long nothing is answered of a key whose machine was lost (H11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Silence {
+    /// No machine was lost, or what it promised is past.
+    No,
+    /// One was; until when is still to be noted.
+    Due,
+    /// Until what it promised by its memory alone is past, by CLOCK_BOOTTIME.
+    Until(Duration),
+}
+
 /// What the shell has of one key.
 pub(super) struct Slot {
     pub machine: Machine,
@@ -66,11 +77,7 @@ pub(super) struct Slot {
     pub read_at: Option<Duration>,
     /// A panic lost what was known, and the key was not taken over since.
     pub is_lost: bool,
-    /// Nothing is answered before, by CLOCK_BOOTTIME: what a machine that is lost promised by its memory alone is past by
-    /// then (H11).
-    pub silent_until: Option<Duration>,
-    /// A machine was lost, and since when nothing is answered is still to be noted.
-    pub silence_due: bool,
+    pub silence: Silence,
     /// It is no longer in the registry: look it up anew.
     pub removed: bool,
     /// The value that its machine remembers, as it was counted.
@@ -282,8 +289,7 @@ impl Slot {
             served: None,
             read_at: None,
             is_lost: false,
-            silent_until: None,
-            silence_due: false,
+            silence: Silence::No,
             removed: false,
             value: None,
             users: Users::default(),
@@ -304,8 +310,8 @@ impl Slot {
             && self.alarm.is_none()
             && self.waiters == 0
             && self.value.is_none()
-            && self.silent_until.is_none()
-            && !(self.is_lost || self.silence_due || self.removed);
+            && self.silence == Silence::No
+            && !(self.is_lost || self.removed);
         // Sessions are those of the entries: there is one.
         if !is_quiet || self.sessions.len() != 1 {
             return None;
@@ -360,15 +366,17 @@ impl Slot {
         self.machine = Machine::new();
         self.generation = self.generation.wrapping_add(1);
         self.is_lost = true;
-        self.silence_due = true;
+        self.silence = Silence::Due;
         self.calls.clear();
         self.lost_sessions.append(&mut self.sessions);
     }
 
     /// Whether what was promised by memory alone may still count.
     pub fn is_silent(&mut self, now: Duration) -> bool {
-        self.silent_until.take_if(|until| *until <= now);
-        self.silence_due || self.silent_until.is_some()
+        if matches!(self.silence, Silence::Until(until) if until <= now) {
+            self.silence = Silence::No;
+        }
+        self.silence != Silence::No
     }
 
     /// Notes whether this replica is the home.

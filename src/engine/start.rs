@@ -18,14 +18,14 @@ use super::packing::Packing;
 use super::peers::Peers;
 use super::replica::Replica;
 use super::reports::Reports;
-use super::requests::Requests;
-use super::sessions::{self, KeeperAsks, SessionTable, SessionUsers, Sessions};
+use super::request_sent::KeyRequests;
+use super::sessions::{self, AttachedKeys, Sessions};
 use super::shell::KeyShell;
-use super::sweep::Swept;
-use super::tasks::Moved;
+use super::sweep::Sweep;
+use super::tasks::LastTick;
 use super::time::Time;
 use super::values::Values;
-use super::{recover, sweep, tasks};
+use super::{recover, tasks};
 use crate::clock::{Clock, Ids};
 use crate::key::machine::KeyLimits;
 use crate::limits::Limits;
@@ -68,7 +68,7 @@ pub struct EngineOptions {
 pub use crate::membership::REPLICA_TTL;
 
 /// Alarms are looked at every 50 ms: a process that did not for so long hangs, and sends no heartbeat.
-const MOVED_WITHIN: Duration = Duration::from_secs(1);
+const TICKED_WITHIN: Duration = Duration::from_secs(1);
 /// How many hand-over requests wait to be worked at.
 const REQUESTS_MAX: usize = 256;
 
@@ -120,7 +120,7 @@ impl Engine {
         let Some(last) = last.filter(|replica| !replica.local.is_alone()) else {
             return;
         };
-        last.hand_overs.all(within / 2).await;
+        last.hand_overs.hand_over_all(within / 2).await;
         if last.hand_overs.keeps_volatile().await {
             // The others may take them over only once that what was promised for them is past.
             tracing::warn!("some locks could not be handed over; others wait for the replica TTL");
@@ -171,7 +171,7 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
                     {
                         tracing::warn!(%error, times, "this replica could not restart yet; retrying");
                     }
-                    options.clock.sleep(last.local.backoff(tries)).await;
+                    last.local.back_off(tries).await;
                     tries += 1;
                 }
             }
@@ -186,31 +186,37 @@ async fn start_over(shared: Weak<EngineShared>, options: EngineOptions, first: A
 impl EngineShared {
     /// Becomes a replica.
     async fn join(&self, options: &EngineOptions) -> Result<Arc<Replica>, EngineError> {
-        let moved = Moved::new(Arc::clone(&options.clock));
+        let last_tick = LastTick::new(Arc::clone(&options.clock));
         let (membership, requests) = match &options.store.cluster {
             None => (Membership::alone(ReplicaId(options.ids.uuid())), None),
             Some(cluster) => {
-                let (membership, requests) = self.announce(options, cluster, &moved).await?;
+                let (membership, requests) = self.announce(options, cluster, &last_tick).await?;
                 (membership, Some(requests))
             }
         };
         let replica = Arc::new(self.replica(options, membership));
         let shell = || Arc::clone(&replica.shell);
         let sessions = || Arc::clone(&replica.sessions);
-        tokio::spawn(tasks::alarms(shell(), sessions(), moved));
+        tokio::spawn(tasks::alarms(shell(), sessions(), last_tick));
         let counters = Arc::clone(&self.counters);
         tokio::spawn(tasks::pack(shell(), options.packing, counters));
         if let Some(requests) = requests {
             tokio::spawn(tasks::requests(shell(), sessions(), requests));
             tokio::spawn(sessions::watch(sessions()));
-            tokio::spawn(sweep::run(Swept {
+            let sweep = Sweep {
                 shell: shell(),
                 sessions: sessions(),
+                keys: Arc::clone(&options.store.keys),
                 tables: self.tables.clone(),
-            }));
+            };
+            tokio::spawn(sweep.run());
             return Ok(replica);
         }
-        let recovered = recover::recover(&replica.shell, &replica.sessions, &self.tables);
+        let Replica {
+            shell, sessions, ..
+        } = &*replica;
+        let keys = &*options.store.keys;
+        let recovered = recover::recover(shell, sessions, keys, &self.tables);
         let recovered = recovered.await.inspect_err(|_| {
             // Nobody gets this replica, so nobody else can end its tasks.
             replica.local.stop();
@@ -230,10 +236,10 @@ impl EngineShared {
         &self,
         options: &EngineOptions,
         cluster: &Arc<dyn ClusterStore>,
-        moved: &Moved,
+        last_tick: &LastTick,
     ) -> Result<(Arc<Membership>, mpsc::Receiver<OpenHandOver>), EngineError> {
         let (hand_overs, requests) = mpsc::channel(REQUESTS_MAX);
-        let moved = moved.clone();
+        let last_tick = last_tick.clone();
         let membership = membership::Options {
             store: Arc::clone(cluster),
             clock: Arc::clone(&options.clock),
@@ -244,7 +250,7 @@ impl EngineShared {
             peer_address: options.peer_address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica_ttl: options.replica_ttl,
-            moved: Arc::new(move || moved.within(MOVED_WITHIN)),
+            moved: Arc::new(move || last_tick.is_within(TICKED_WITHIN)),
             hand_overs,
         };
         let failed = |why: &dyn std::fmt::Display| EngineError::Unavailable(why.to_string());
@@ -276,50 +282,37 @@ impl EngineShared {
         let time = Arc::new(Time::new(Arc::clone(&options.clock)));
         let commits = Commits::new(options.write_back.clone(), Arc::clone(&self.counters));
         let commits = Arc::new(commits);
-        // Each of the two tells the other what happens to entries, or to sessions; the shell is the one that lives as long
-        // as the other is needed.
-        let shell = Arc::new_cyclic(|shell: &Weak<KeyShell>| KeyShell {
-            keys: Keys::new(limits.active_keys_max, Arc::clone(&self.counters)),
-            values: Values::new(limits.remembered_bytes_max),
-            time: Arc::clone(&time),
-            limits: key_limits(limits, store),
-            store: Arc::new(KeyIo {
+        let counters = || Arc::clone(&self.counters);
+        let peers = || Arc::clone(&options.peers);
+        // The shell owns the sessions; these refer to it weakly, or neither would ever be freed.
+        let shell = Arc::new_cyclic(|shell: &Weak<KeyShell>| {
+            let keys = Weak::clone(shell) as Weak<dyn AttachedKeys>;
+            let sessions = (Arc::clone(&local), Arc::clone(&time));
+            let sessions = Sessions::new(sessions.0, sessions.1, store, peers(), keys, limits);
+            let io = (Arc::clone(&local), Arc::clone(&commits));
+            let io = KeyIo::new(io.0, io.1, store, counters());
+            KeyShell {
                 local: Arc::clone(&local),
-                commits: Arc::clone(&commits),
-                keys: Arc::clone(&store.keys),
-                data: Arc::clone(&store.data),
-                counters: Arc::clone(&self.counters),
-            }),
-            commits,
-            sessions: Arc::new(Sessions {
-                local: Arc::clone(&local),
+                keys: Keys::new(limits.active_keys_max, counters()),
+                values: Values::new(limits.remembered_bytes_max),
                 time,
-                table: SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max),
-                asks: KeeperAsks::default(),
-                rows: Arc::clone(&store.sessions),
-                cluster: store.cluster.clone(),
-                peers: Arc::clone(&options.peers),
-                users: Weak::clone(shell) as Weak<dyn SessionUsers>,
-                not_closed: LogThrottle::default(),
-            }),
-            reports: Reports {
-                local: Arc::clone(&local),
-                counters: Arc::clone(&self.counters),
-                activity: Arc::clone(&self.activity),
-                unknown_outcome: LogThrottle::default(),
-            },
-            local: Arc::clone(&local),
+                limits: key_limits(limits, store),
+                commits,
+                io: Arc::new(io),
+                sessions: Arc::new(sessions),
+                reports: Reports::new(
+                    Arc::clone(&options.clock),
+                    counters(),
+                    Arc::clone(&self.activity),
+                ),
+            }
         });
         Replica {
             local,
             row,
             sessions: Arc::clone(&shell.sessions),
-            hand_overs: Arc::new(KeyHandOvers {
-                shell: Arc::clone(&shell),
-                peers: Arc::clone(&options.peers),
-                cluster: store.cluster.clone(),
-                requests: Requests::default(),
-            }),
+            hand_overs: Arc::new(KeyHandOvers::new(Arc::clone(&shell), peers())),
+            requests: Arc::new(KeyRequests::new(Arc::clone(&shell), store)),
             shell,
             store: store.clone(),
         }
@@ -334,7 +327,7 @@ fn row(options: &EngineOptions, membership: &Membership) -> ReplicaRow {
         address: options.address.clone(),
         peer_address: options.peer_address.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at_ms: i64::try_from(options.clock.wall_us() / 1_000).unwrap_or(i64::MAX),
+        started_at_ms: options.clock.wall_ms(),
         ttl_ms: u32::try_from(options.replica_ttl.as_millis()).unwrap_or(u32::MAX),
         heartbeat: 0,
         life: Life::Up(1),

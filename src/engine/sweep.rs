@@ -15,7 +15,7 @@ use super::shell::KeyShell;
 use crate::key::machine::Call;
 use crate::lock::{Key, KeyId, ReplicaId, TableName};
 use crate::log_throttle::LogThrottle;
-use crate::store::{SessionRow, StoreError};
+use crate::store::{KeyStore, SessionRow, StoreError};
 
 /// After this, or twenty times what the last one took, all is looked over again.
 const EVERY: Duration = Duration::from_secs(10);
@@ -25,84 +25,88 @@ const FOUND_MAX: usize = 10_000;
 const AT_ONCE: usize = 32;
 
 /// What is swept.
-pub(super) struct Swept {
+pub(super) struct Sweep {
     pub shell: Arc<KeyShell>,
     pub sessions: Arc<Sessions>,
+    pub keys: Arc<dyn KeyStore>,
     pub tables: BTreeSet<TableName>,
 }
 
-/// Sweeps until this replica has ended.
-pub(super) async fn run(swept: Swept) {
-    let local = &swept.shell.local;
-    let mut ended = local.ended();
-    let mut took = Duration::ZERO;
-    let log_throttle = LogThrottle::default();
-    loop {
-        let jitter = Duration::from_millis(local.ids.below(2_000));
-        let pause = EVERY.max(took * 20) + jitter;
-        tokio::select! {
-            biased;
-            _ = ended.wait_for(|ended| *ended) => return,
-            () = local.clock.sleep(pause) => {}
+impl Sweep {
+    /// Sweeps until this replica has ended.
+    pub async fn run(self) {
+        let local = &self.shell.local;
+        let mut ended = local.ended();
+        let mut took = Duration::ZERO;
+        let log_throttle = LogThrottle::default();
+        loop {
+            let jitter = Duration::from_millis(local.ids.below(2_000));
+            let pause = EVERY.max(took * 20) + jitter;
+            tokio::select! {
+                biased;
+                _ = ended.wait_for(|ended| *ended) => return,
+                () = local.clock.sleep(pause) => {}
+            }
+            let begun = local.clock.boot();
+            let swept = tokio::select! {
+                biased;
+                _ = ended.wait_for(|ended| *ended) => return,
+                swept = self.sweep() => swept,
+            };
+            if let Err(error) = swept
+                && let Some(times) = log_throttle.met(local.clock.boot(), &error.to_string())
+            {
+                tracing::warn!(%error, times, "a sweep skipped what it could not read");
+            }
+            took = local.clock.boot().saturating_sub(begun);
         }
-        let begun = local.clock.boot();
-        let swept = tokio::select! {
-            biased;
-            _ = ended.wait_for(|ended| *ended) => return,
-            swept = sweep(&swept) => swept,
-        };
-        if let Err(error) = swept
-            && let Some(times) = log_throttle.met(local.clock.boot(), &error.to_string())
-        {
-            tracing::warn!(%error, times, "a sweep skipped what it could not read");
-        }
-        took = local.clock.boot().saturating_sub(begun);
     }
-}
 
-async fn sweep(swept: &Swept) -> Result<(), StoreError> {
-    let keys = keys(&swept.shell, &swept.tables).await;
-    all_sessions(&swept.sessions).await.and(keys)
-}
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let keys = self.all_keys().await;
+        all_sessions(&self.sessions).await.and(keys)
+    }
 
-/// All tables, also where some cannot be read.
-async fn keys(shell: &Arc<KeyShell>, tables: &BTreeSet<TableName>) -> Result<(), StoreError> {
-    let mut swept = Ok(());
-    let found: Mutex<Vec<(KeyId, ReplicaId)>> = Mutex::default();
-    for table in tables {
-        let visit = |key: Key, home: Option<ReplicaId>| {
-            let Some(home) = home else {
-                return;
-            };
-            let id = KeyId {
-                table: table.clone(),
-                key,
-            };
-            let is_mine = match shell.local.membership.presence(home) {
-                // Of a machine that was lost, or a hand-over that this replica did not hear of.
-                Presence::Local => {
-                    let cell = shell.keys.find(&id);
-                    cell.is_none_or(|cell| cell.is_lost())
+    /// All tables, also where some cannot be read.
+    async fn all_keys(&self) -> Result<(), StoreError> {
+        let mut swept = Ok(());
+        let shell = &self.shell;
+        let found: Mutex<Vec<(KeyId, ReplicaId)>> = Mutex::default();
+        for table in &self.tables {
+            let visit = |key: Key, home: Option<ReplicaId>| {
+                let Some(home) = home else {
+                    return;
+                };
+                let id = KeyId {
+                    table: table.clone(),
+                    key,
+                };
+                let is_mine = match shell.local.presence(home) {
+                    // Of a machine that was lost, or a hand-over that this replica did not hear of.
+                    Presence::Local => {
+                        let cell = shell.keys.find(&id);
+                        cell.is_none_or(|cell| cell.is_lost())
+                    }
+                    Presence::Down => shell.local.is_ranked(&id),
+                    Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
+                };
+                if is_mine {
+                    note(&found, (id, home));
                 }
-                Presence::Down => shell.local.is_ranked(&id),
-                Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,
             };
-            if is_mine {
-                note(&found, (id, home));
-            }
-        };
-        swept = shell.store.keys.each_live(table, &visit).await.and(swept);
+            swept = self.keys.each_live(table, &visit).await.and(swept);
+        }
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        futures_util::stream::iter(found)
+            .for_each_concurrent(AT_ONCE, |(id, from)| async move {
+                let id = Arc::new(id);
+                if let Err(error) = shell.asked(&id, Call::TakeOver { from }).await {
+                    tracing::debug!(key = %id, %error, "a key could not be taken over");
+                }
+            })
+            .await;
+        swept
     }
-    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    futures_util::stream::iter(found)
-        .for_each_concurrent(AT_ONCE, |(id, from)| async move {
-            let id = Arc::new(id);
-            if let Err(error) = shell.asked(&id, Call::TakeOver { from }).await {
-                tracing::debug!(key = %id, %error, "a key could not be taken over");
-            }
-        })
-        .await;
-    swept
 }
 
 async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
@@ -116,7 +120,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
                 // Whatever came between: its row says who keeps it.
                 table.moved(&row, local.clock.boot());
             }
-            let is_mine = match local.membership.presence(row.replica) {
+            let is_mine = match local.presence(row.replica) {
                 Presence::Local => row.open && !table.is_kept(row.id),
                 Presence::Down => falls_here(local, &row),
                 Presence::Live(_) | Presence::Suspected | Presence::Unsure => false,

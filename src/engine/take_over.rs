@@ -4,16 +4,15 @@
 use super::api::EngineError;
 use super::calls::Engine;
 use super::peers::{Presence, Ranked};
-use super::{request_sent, sessions};
+use super::sessions;
 use crate::key::machine::Call;
 use crate::lock::{KeyId, NameHash, ReplicaId, SessionId};
 
 impl Engine {
     /// What is known of a replica.
     pub fn presence(&self, id: ReplicaId) -> Presence {
-        self.current().map_or(Presence::Unsure, |replica| {
-            replica.local.membership.presence(id)
-        })
+        self.current()
+            .map_or(Presence::Unsure, |replica| replica.local.presence(id))
     }
 
     /// The replica that a key is looked for at first, and that should be the home of one without (H8).
@@ -21,8 +20,7 @@ impl Engine {
         let Ok(replica) = self.current() else {
             return Presence::Local;
         };
-        let local = &replica.local;
-        match local.membership.ranked(key, &local.zone) {
+        match replica.local.ranked(key) {
             Ranked::Remote(peer) => Presence::Live(peer),
             Ranked::Local => Presence::Local,
         }
@@ -38,7 +36,7 @@ impl Engine {
             let asked = replica.shell.asked(&id, Call::TakeOver { from }).await;
             return asked.map(drop);
         }
-        request_sent::request(&replica.hand_overs, &id, from).await
+        replica.requests.request(&id, from).await
     }
 
     /// Makes this replica the keeper of a session whose keeper is down; asks a live one for it through the store.

@@ -19,39 +19,38 @@ use crate::membership::{NotSure, OpenHandOver};
 /// How many alarms are taken at one tick.
 const FIRED_MAX: usize = 10_000;
 
-/// When the runtime moved last: a process that hangs sends no heartbeat. Cheap to clone.
+/// When the alarms were looked at last: a process that hangs sends no heartbeat. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Moved {
+pub(super) struct LastTick {
     /// In milliseconds of CLOCK_BOOTTIME.
     at_ms: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
 }
 
-impl Moved {
-    /// It has not yet: until then that is taken for now.
+impl LastTick {
+    /// No tick yet; until the first one the process counts as running.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Moved {
+        LastTick {
             at_ms: Arc::new(AtomicU64::new(u64::MAX)),
             clock,
         }
     }
 
-    /// It moves.
     fn note(&self) {
         let now = u64::try_from(self.clock.boot().as_millis()).unwrap_or(u64::MAX);
         self.at_ms.store(now, Ordering::Relaxed);
     }
 
-    /// Whether it moved so lately.
-    pub fn within(&self, span: Duration) -> bool {
+    /// Whether it is less than `span` ago.
+    pub fn is_within(&self, span: Duration) -> bool {
         let at = Duration::from_millis(self.at_ms.load(Ordering::Relaxed));
         self.clock.boot().saturating_sub(at) < span
     }
 }
 
 /// Gives keys and sessions the alarms that are due, and forgets sessions that are done, until this replica stops.
-pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, moved: Moved) {
-    let local = Arc::clone(&shell.local);
+pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, last_tick: LastTick) {
+    let local = &shell.local;
     let mut stopping = local.stopping();
     loop {
         tokio::select! {
@@ -59,7 +58,7 @@ pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, moved:
             _ = stopping.wait_for(|stopping| *stopping) => break,
             () = local.clock.sleep(TICK) => {}
         }
-        moved.note();
+        last_tick.note();
         let is_silent = local.membership.is_sure() == Err(NotSure::Silent);
         shell.time.set_silent(is_silent);
         let now = shell.time.now();
@@ -73,18 +72,17 @@ pub(super) async fn alarms(shell: Arc<KeyShell>, sessions: Arc<Sessions>, moved:
             sessions.forget_if_done(session);
         }
     }
-    drop((shell, sessions));
     if !local.is_alone() {
-        move_on(&local, &moved).await;
+        keep_ticking(local, &last_tick).await;
     }
 }
 
-/// Shows that the runtime moves, for as long as a replica that stops is home to its keys: it sends heartbeats until they
+/// Shows that the process runs, for as long as a replica that stops is home to its keys: it sends heartbeats until they
 /// were handed over, however long the calls in flight take.
-async fn move_on(local: &Local, moved: &Moved) {
+async fn keep_ticking(local: &Local, last_tick: &LastTick) {
     let mut ended = local.ended();
     loop {
-        moved.note();
+        last_tick.note();
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,

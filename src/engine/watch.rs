@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use super::api::WatchEvent;
 use super::ask::Watching;
+use super::sessions::Sessions;
 use crate::key::machine::{EntryRef, EntryStatus, LeaseSource, LeaseStatus};
 use crate::lock::KeyId;
 
 /// A watched lockRef. While it lives the lockRef is kept alive; dropping it ends the watch.
 pub struct Watch {
     watching: Watching,
+    sessions: Arc<Sessions>,
     id: Arc<KeyId>,
     entry: EntryRef,
     lease: LeaseStatus,
@@ -23,12 +25,14 @@ pub struct Watch {
 impl Watch {
     pub(super) fn new(
         watching: Watching,
+        sessions: Arc<Sessions>,
         id: Arc<KeyId>,
         entry: EntryRef,
         lease: LeaseStatus,
     ) -> Self {
         Watch {
             watching,
+            sessions,
             id,
             entry,
             lease,
@@ -119,7 +123,7 @@ impl Watch {
         let valid_for = match self.lease.source {
             LeaseSource::Own { valid_for, .. } => valid_for,
             LeaseSource::Session(session) => {
-                let renewed = shell.sessions.validity(session).await;
+                let renewed = self.sessions.validity(session).await;
                 renewed.map_or(Duration::ZERO, |renewed| renewed.valid_for)
             }
         };

@@ -197,7 +197,6 @@ impl Starter {
 
     fn row(&self, next: Next) -> ReplicaRow {
         let options = &self.options;
-        let wall_ms = options.clock.wall_us() / 1_000;
         ReplicaRow {
             id: next.id,
             name: options.name.clone(),
@@ -205,7 +204,7 @@ impl Starter {
             address: options.address.clone(),
             peer_address: options.peer_address.clone(),
             version: options.version.clone(),
-            started_at_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
+            started_at_ms: options.clock.wall_ms(),
             ttl_ms: self.ttl_ms,
             heartbeat: next.heartbeat,
             life: Life::Up(Surety::FIRST_LIFE),

@@ -33,11 +33,7 @@ pub(super) async fn write_closed(sessions: &Arc<Sessions>, session: SessionId) -
                 }
             }
         }
-        sessions
-            .local
-            .clock
-            .sleep(sessions.local.backoff(tries))
-            .await;
+        sessions.local.back_off(tries).await;
         tries += 1;
     }
     Closed::Stopped

@@ -45,7 +45,7 @@ pub(in super::super) async fn watch(sessions: Arc<Sessions>) {
         }
         last = sessions.local.clock.boot();
         let mut down = sessions.table.keepers();
-        down.retain(|keeper| sessions.local.membership.presence(*keeper) == Presence::Down);
+        down.retain(|keeper| sessions.local.presence(*keeper) == Presence::Down);
         for due in sessions.table.due(last, &down) {
             let session = due.session;
             if at_work.insert(session) {
@@ -105,7 +105,7 @@ pub(in super::super) async fn read(sessions: &Arc<Sessions>, session: SessionId)
         if let Err(error) = take_over::adopt_row(sessions, row).await {
             tracing::debug!(%session, %error, "a session could not be kept yet");
         }
-    } else if sessions.local.membership.presence(row.replica) == Presence::Down {
+    } else if sessions.local.presence(row.replica) == Presence::Down {
         // Its client may live: it has a whole TTL from here on.
         let from = row.replica;
         if let Err(error) = take_over::take_over(sessions, session, from).await {

@@ -9,14 +9,14 @@ use crate::lock::SessionId;
 
 impl Sessions {
     /// Tells the keys with entries that live by a session that it has ended.
-    pub fn end_entries(self: &Arc<Self>, session: SessionId) {
-        self.tell_users(session, || Event::SessionEnded(session));
+    pub fn end_entries(&self, session: SessionId) {
+        self.notify_keys(session, &Event::SessionEnded(session));
         self.forget_if_done(session);
     }
 
     /// Tells the keys with entries that live by a session what its TTL is.
-    pub(super) fn note_ttl(self: &Arc<Self>, session: SessionId, ttl: Duration) {
-        self.tell_users(session, || Event::SessionTtl { session, ttl });
+    pub(super) fn note_ttl(&self, session: SessionId, ttl: Duration) {
+        self.notify_keys(session, &Event::SessionTtl { session, ttl });
     }
 
     /// Tells the other replicas that a session has ended. Best effort.
@@ -26,18 +26,19 @@ impl Sessions {
         }
     }
 
-    fn tell_users(&self, session: SessionId, event: impl Fn() -> Event) {
+    fn notify_keys(&self, session: SessionId, event: &Event) {
+        // The shell owns the cells: once it is gone, no key has entries.
+        let Some(keys) = self.keys.upgrade() else {
+            return;
+        };
         for id in self.table.keys_of(session) {
-            // The shell goes last of all: then there are no keys.
-            if let Some(users) = self.users.upgrade() {
-                users.tell(&id, event());
-            }
+            Arc::clone(&keys).notify(&id, event.clone());
         }
     }
 
     /// Forgets a session that has ended, and its row, once nothing lives by it any longer.
-    pub fn forget_if_done(self: &Arc<Self>, session: SessionId) {
-        if !self.table.forget_if_done(session) {
+    pub fn forget_if_done(&self, session: SessionId) {
+        if !self.table.remove_if_done(session) {
             return;
         }
         let rows = Arc::clone(&self.rows);
@@ -51,7 +52,7 @@ impl Sessions {
 
     /// Returns once nothing that is known here lives by a session that has ended, however long the store takes, or this
     /// replica stops. Nothing is cut in half where it is dropped.
-    pub async fn emptied(self: &Arc<Self>, session: SessionId) {
+    pub async fn until_emptied(&self, session: SessionId) {
         let mut stopping = self.local.stopping();
         while let Some(emptied) = self.table.emptied(session) {
             tokio::select! {

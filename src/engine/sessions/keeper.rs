@@ -20,7 +20,7 @@ const REREADS_MAX: u32 = 100;
 /// What became of a session that its client closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum ClosedByClient {
-    /// It ended here, now or before. [`Sessions::emptied`] says when what lives by it has ended, too.
+    /// It ended here, now or before. [`Sessions::until_emptied`] says when what lives by it has ended, too.
     Here { had_ended: bool },
     /// It had ended, and is not kept here.
     Elsewhere,
@@ -63,7 +63,7 @@ pub(in super::super) fn expired(sessions: &Arc<Sessions>, session: SessionId, wa
     let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
         if end(&sessions, session).await == Closed::Done {
-            sessions.emptied(session).await;
+            sessions.until_emptied(session).await;
         }
     });
 }
@@ -115,7 +115,7 @@ pub(in super::super) async fn give(
         // It means nothing any more.
         return Ok(());
     };
-    if !matches!(sessions.local.membership.presence(to), Presence::Live(_)) {
+    if !matches!(sessions.local.presence(to), Presence::Live(_)) {
         // It asked, and is gone or silent since.
         return Ok(());
     }

@@ -17,10 +17,9 @@ mod renewals;
 mod table;
 mod take_over;
 
-pub(super) use asks::KeeperAsks;
 pub(super) use elsewhere::watch;
 pub(super) use keeper::{ClosedByClient, close, expired, give};
 pub(super) use open::open;
-pub(super) use registry::{OpenCall, SessionUsers, Sessions};
-pub(super) use table::{Attached, NoRoom, SessionTable};
+pub(super) use registry::{AttachedKeys, OpenCall, Sessions};
+pub(super) use table::{Attached, NoRoom};
 pub(super) use take_over::{adopt_row, take_over};

@@ -34,11 +34,7 @@ pub(in super::super) async fn open(
             SessionSwap::Conflict(Some(found)) => break (found, false),
             // Its outcome is looked up by trying again: the row is there, or it is not.
             SessionSwap::Conflict(None) | SessionSwap::Unknown(_) if tries < TRIES_MAX => {
-                sessions
-                    .local
-                    .clock
-                    .sleep(sessions.local.backoff(tries))
-                    .await;
+                sessions.local.back_off(tries).await;
                 tries += 1;
                 continue;
             }
@@ -48,7 +44,7 @@ pub(in super::super) async fn open(
             }
         };
         if may_be_written {
-            look_up(&sessions, row.clone());
+            resolve_behind(&sessions, row.clone());
         }
         return Err(error);
     };
@@ -78,11 +74,11 @@ pub(in super::super) async fn open(
 }
 
 /// One task a session, however often its client tries.
-fn look_up(sessions: &Arc<Sessions>, row: SessionRow) {
+fn resolve_behind(sessions: &Arc<Sessions>, row: SessionRow) {
     let session = row.id;
     let sessions = Arc::clone(sessions);
     tokio::spawn(async move {
-        if let Some(_one) = sessions.table.look_up(session) {
+        if let Some(_one) = sessions.table.begin_look_up(session) {
             keep_if_written(&sessions, row).await;
         }
     });
@@ -99,11 +95,7 @@ async fn keep_if_written(sessions: &Arc<Sessions>, row: SessionRow) {
             Ok(()) => return,
             Err(error) => tracing::debug!(%session, %error, "a session could not be kept yet"),
         }
-        sessions
-            .local
-            .clock
-            .sleep(sessions.local.backoff(tries))
-            .await;
+        sessions.local.back_off(tries).await;
         tries += 1;
     }
 }

@@ -8,14 +8,15 @@ use crate::engine::local::Local;
 use crate::engine::peers::Peers;
 use crate::engine::time::Time;
 use crate::key::machine::Event;
+use crate::limits::Limits;
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::log_throttle::LogThrottle;
-use crate::store::{ClusterStore, SessionStore};
+use crate::store::{ClusterStore, SessionStore, Store};
 
-/// The keys with entries that live by sessions.
-pub(in crate::engine) trait SessionUsers: Send + Sync {
+/// The keys with entries that are attached to sessions.
+pub(in crate::engine) trait AttachedKeys: Send + Sync {
     /// Something happened to a session that entries of this key live by.
-    fn tell(self: Arc<Self>, id: &KeyId, event: Event);
+    fn notify(self: Arc<Self>, id: &KeyId, event: Event);
 }
 
 /// The sessions that matter to a replica, and what keeping them takes.
@@ -24,18 +25,39 @@ pub(in crate::engine) struct Sessions {
     pub time: Arc<Time>,
     pub table: SessionTable,
     /// What the keepers of other sessions are being asked.
-    pub asks: KeeperAsks,
+    pub(super) asks: KeeperAsks,
     /// The rows of sessions.
     pub rows: Arc<dyn SessionStore>,
-    /// Where other keepers are asked for a session that cannot be called.
-    pub cluster: Option<Arc<dyn ClusterStore>>,
-    pub peers: Arc<dyn Peers>,
-    pub users: Weak<dyn SessionUsers>,
+    /// Through it a keeper that cannot be called is asked for a session.
+    pub(super) cluster: Option<Arc<dyn ClusterStore>>,
+    pub(super) peers: Arc<dyn Peers>,
+    pub(super) keys: Weak<dyn AttachedKeys>,
     /// Met again and again for as long as a store is in trouble.
-    pub not_closed: LogThrottle,
+    pub(super) not_closed: LogThrottle,
 }
 
 impl Sessions {
+    pub fn new(
+        local: Arc<Local>,
+        time: Arc<Time>,
+        store: &Store,
+        peers: Arc<dyn Peers>,
+        keys: Weak<dyn AttachedKeys>,
+        limits: &Limits,
+    ) -> Self {
+        Sessions {
+            local,
+            time,
+            table: SessionTable::new(limits.sessions_max, limits.lock_refs_per_session_max),
+            asks: KeeperAsks::default(),
+            rows: Arc::clone(&store.sessions),
+            cluster: store.cluster.clone(),
+            peers,
+            keys,
+            not_closed: LogThrottle::default(),
+        }
+    }
+
     /// Notes that an entry lives by a session.
     pub fn attach(&self, session: SessionId, id: &Arc<KeyId>, seq: Seq) -> Attached {
         self.table.attach(session, id, seq, self.local.clock.boot())

@@ -17,9 +17,9 @@ impl Sessions {
     pub async fn renew(self: &Arc<Self>, session: SessionId) -> Result<Renewed, EngineError> {
         match self.table.renew(session, self.time.now(), false) {
             Ok(renewed) => Ok(renewed),
-            Err(NotRenewed::NotKept) => match self.cluster {
-                Some(_) => elsewhere::renew(self, session).await,
-                None => Err(EngineError::SessionEnded),
+            Err(NotRenewed::NotKept) => match self.local.is_alone() {
+                false => elsewhere::renew(self, session).await,
+                true => Err(EngineError::SessionEnded),
             },
             Err(ended @ (NotRenewed::Ended | NotRenewed::Ending)) => Err(ended.error()),
         }
@@ -88,20 +88,16 @@ impl Sessions {
 
     /// Reads the row of a session that entries here live by, in a task of its own. Where nobody shares the store, nothing
     /// else would read it: then until it was read, or nothing lives by the session any more.
-    pub fn look_up(self: &Arc<Self>, session: SessionId) {
+    pub fn read_behind(self: &Arc<Self>, session: SessionId) {
         let sessions = Arc::clone(self);
         tokio::spawn(async move {
             let mut tries = 0;
             while !elsewhere::read(&sessions, session).await
-                && sessions.cluster.is_none()
+                && sessions.local.is_alone()
                 && !sessions.local.is_stopping()
                 && sessions.table.emptied(session).is_some()
             {
-                sessions
-                    .local
-                    .clock
-                    .sleep(sessions.local.backoff(tries))
-                    .await;
+                sessions.local.back_off(tries).await;
                 tries += 1;
             }
         });

@@ -81,14 +81,21 @@ pub struct Keeper {
     pub ttl: Duration,
 }
 
+/// What the row of a session that is kept here says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum KeptRow {
+    Open,
+    /// Still that; somebody writes into it that the session has ended.
+    Closing,
+    /// The session has ended.
+    Closed,
+}
+
 enum SessionRole {
     Kept {
         lease: Lease,
         alarm: Observed,
-        /// That it has ended stands in its row.
-        closed: bool,
-        /// Somebody writes that into it.
-        closing: bool,
+        row: KeptRow,
     },
     Elsewhere {
         keeper: Option<Keeper>,
@@ -137,7 +144,7 @@ impl Known {
     /// It has ended, for all.
     fn has_ended(&self) -> bool {
         match &self.role {
-            SessionRole::Kept { lease, closed, .. } => lease.has_ended() && *closed,
+            SessionRole::Kept { lease, row, .. } => lease.has_ended() && *row == KeptRow::Closed,
             SessionRole::Elsewhere { ended, .. } => *ended,
         }
     }
@@ -145,7 +152,7 @@ impl Known {
     /// It has ended here, and its row does not say so yet.
     fn is_ending(&self) -> bool {
         match &self.role {
-            SessionRole::Kept { lease, closed, .. } => lease.has_ended() && !closed,
+            SessionRole::Kept { lease, row, .. } => lease.has_ended() && *row != KeptRow::Closed,
             SessionRole::Elsewhere { .. } => false,
         }
     }
@@ -217,7 +224,7 @@ impl SessionTable {
     }
 
     /// The one that looks up whether a session was opened; `None` where somebody does already, or too many are looked up.
-    pub fn look_up(&self, session: SessionId) -> Option<LookUp<'_>> {
+    pub fn begin_look_up(&self, session: SessionId) -> Option<LookUp<'_>> {
         let mut inner = self.inner();
         let may = inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session);
         may.then(|| LookUp {
@@ -396,9 +403,10 @@ pub struct Closing<'a> {
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         if let Some(known) = self.table.inner().sessions.get_mut(&self.session)
-            && let SessionRole::Kept { closing, .. } = &mut known.role
+            && let SessionRole::Kept { row, .. } = &mut known.role
+            && *row == KeptRow::Closing
         {
-            *closing = false;
+            *row = KeptRow::Open;
         }
     }
 }

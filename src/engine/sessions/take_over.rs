@@ -26,7 +26,7 @@ pub(super) fn too_many(sessions: &Sessions) -> EngineError {
 /// Looks for a session that this replica does not keep: `Elsewhere` with its keeper; `Ok` where this replica is that,
 /// from here on.
 pub(super) async fn find(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), EngineError> {
-    if sessions.cluster.is_none() {
+    if sessions.local.is_alone() {
         return Err(EngineError::SessionEnded);
     }
     let row = sessions.rows.load_session(session).await;
@@ -90,11 +90,7 @@ pub(super) async fn was_taken(
                 tracing::debug!(session = %row.id, %error, "it could not be looked up yet");
             }
         }
-        sessions
-            .local
-            .clock
-            .sleep(sessions.local.backoff(tries))
-            .await;
+        sessions.local.back_off(tries).await;
         tries += 1;
     }
     Err(EngineError::Stopping)
@@ -140,11 +136,7 @@ async fn take_from(
 ) -> Result<(), EngineError> {
     for tries in 0..4 {
         if tries > 0 {
-            sessions
-                .local
-                .clock
-                .sleep(sessions.local.backoff(tries))
-                .await;
+            sessions.local.back_off(tries).await;
         }
         let Some(row) = row_kept_by(sessions, session, from).await? else {
             return Ok(());
@@ -198,7 +190,7 @@ async fn request(sessions: &Arc<Sessions>, row: SessionRow) -> Result<Requested,
         if row_kept_by(sessions, session, from).await?.is_none() {
             return Ok(Requested::Kept);
         }
-        if sessions.local.membership.presence(from) == Presence::Down {
+        if sessions.local.presence(from) == Presence::Down {
             return Ok(Requested::Down);
         }
     }

@@ -132,8 +132,8 @@ fn one_that_anything_waits_for_is_not_packed() {
     let changes: [fn(&mut Slot); 8] = [
         |slot| slot.is_lost = true,
         |slot| slot.removed = true,
-        |slot| slot.silence_due = true,
-        |slot| slot.silent_until = Some(seconds(200)),
+        |slot| slot.silence = Silence::Due,
+        |slot| slot.silence = Silence::Until(seconds(200)),
         |slot| slot.alarm = Some((now(), 1)),
         |slot| slot.waiters = 1,
         |slot| {
@@ -188,5 +188,5 @@ fn a_panic_while_it_was_looked_at_loses_it() {
 #[test]
 fn bytes_that_nobody_packed_are_as_a_panic() {
     let slot = Slot::unpacked(b"none of these");
-    assert!(slot.is_lost && slot.silence_due);
+    assert!(slot.is_lost && slot.silence == Silence::Due);
 }

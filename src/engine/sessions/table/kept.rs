@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Closing, Known, KnownSessions, NotRenewed, Reservation, SessionRole, SessionTable};
+use super::{
+    Closing, KeptRow, Known, KnownSessions, NotRenewed, Reservation, SessionRole, SessionTable,
+};
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
 use crate::session::{Lease, Observed};
@@ -41,8 +43,7 @@ impl SessionTable {
         known.role = SessionRole::Kept {
             lease,
             alarm,
-            closed: false,
-            closing: false,
+            row: KeptRow::Open,
         };
         true
     }
@@ -59,14 +60,14 @@ impl SessionTable {
             return Err(NotRenewed::NotKept);
         };
         match &mut known.role {
-            SessionRole::Kept { lease, closed, .. } => {
+            SessionRole::Kept { lease, row, .. } => {
                 let renewed = match on_stream {
                     true => lease.renew_on_stream(now),
                     false => lease.renew(now),
                 };
-                let valid_for = renewed.ok_or(match closed {
-                    true => NotRenewed::Ended,
-                    false => NotRenewed::Ending,
+                let valid_for = renewed.ok_or(match row {
+                    KeptRow::Closed => NotRenewed::Ended,
+                    KeptRow::Open | KeptRow::Closing => NotRenewed::Ending,
                 })?;
                 Ok(Renewed {
                     ttl: lease.ttl(),
@@ -138,17 +139,10 @@ impl SessionTable {
     /// The one that writes into its row that it has ended; `None` where that is done, or somebody else does it.
     pub fn begin_close(&self, session: SessionId) -> Option<Closing<'_>> {
         let mut inner = self.inner();
-        match inner
-            .sessions
-            .get_mut(&session)
-            .map(|known| &mut known.role)
-        {
-            Some(SessionRole::Kept {
-                closed: false,
-                closing,
-                ..
-            }) if !*closing => *closing = true,
-            _ => return None,
+        let known = inner.sessions.get_mut(&session)?;
+        match &mut known.role {
+            SessionRole::Kept { row, .. } if *row == KeptRow::Open => *row = KeptRow::Closing,
+            SessionRole::Kept { .. } | SessionRole::Elsewhere { .. } => return None,
         }
         Some(Closing {
             table: self,
@@ -183,15 +177,15 @@ impl SessionTable {
     /// Its row says that it has ended.
     pub fn note_closed(&self, session: SessionId) {
         if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let SessionRole::Kept { closed, .. } = &mut known.role
+            && let SessionRole::Kept { row, .. } = &mut known.role
         {
-            *closed = true;
+            *row = KeptRow::Closed;
         }
     }
 
     /// Forgets a session that has ended, and that nothing lives by. True if this replica kept it: then its row is to be
     /// forgotten, too.
-    pub fn forget_if_done(&self, session: SessionId) -> bool {
+    pub fn remove_if_done(&self, session: SessionId) -> bool {
         let mut inner = self.inner();
         let Some(known) = inner.sessions.get(&session) else {
             return false;

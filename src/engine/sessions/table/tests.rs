@@ -255,10 +255,10 @@ fn a_session_is_forgotten_once_its_row_is_closed_and_nothing_lives_by_it() {
     table.attach(session(), &key(), Seq(1), s(0));
     assert!(table.end(session()));
     table.note_closed(session());
-    assert!(!table.forget_if_done(session()));
+    assert!(!table.remove_if_done(session()));
     table.detach(session(), &key(), Seq(1));
     assert!(table.emptied(session()).is_none());
-    assert!(table.forget_if_done(session()));
+    assert!(table.remove_if_done(session()));
     assert_eq!(
         table.renew(session(), at(1), false),
         Err(NotRenewed::NotKept)
@@ -276,14 +276,14 @@ fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
         }
         table.end(session());
         table.note_closed(session());
-        assert!(!table.forget_if_done(session()));
+        assert!(!table.remove_if_done(session()));
         assert_eq!(table.take_done(), BTreeSet::new());
         match is_create {
             true => table.end_create(session()),
             false => table.close_call(session(), at(0)),
         }
         assert_eq!(table.take_done(), BTreeSet::from([session()]));
-        assert!(table.forget_if_done(session()));
+        assert!(table.remove_if_done(session()));
         assert_eq!(table.count(), 0);
     }
 }
