@@ -1,5 +1,7 @@
 //! What many locks cost that are held and not used.
 
+use std::time::Duration;
+
 use fermata_client::{Client, LockGuard, LockRequest, Session, SessionRequest};
 use fermata_command::output::{Table, colour};
 use fermata_command::{Failure, Remote, Span};
@@ -20,6 +22,13 @@ const AT_ONCE: usize = 64;
 const CLOSED_AT_ONCE: usize = 8;
 /// How many guards one client of the library has: as many as it watches at once.
 const GUARDS_PER_CLIENT: usize = 3_000;
+/// How often it is looked whether the replicas have work left, and how often in a row they must have none.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const QUIET_LOOKS: u32 = 3;
+/// So many transactions between two looks are none: those of replicas about themselves.
+const TRANSACTIONS_A_LOOK: u64 = 5;
+/// It is waited no longer for that.
+const SETTLED_WITHIN: Duration = Duration::from_secs(300);
 /// How many sessions one stream keeps alive.
 const PER_STREAM: usize = 100;
 
@@ -75,6 +84,8 @@ struct IdleReport {
     ttl_ms: u64,
     /// How long it took to take all of them.
     taken_in_ms: u64,
+    /// Whether replicas had nothing left to do for them when the look began.
+    settled: bool,
     elapsed_ms: u64,
     did: Did,
     reads_per_s: f64,
@@ -229,9 +240,7 @@ async fn measure(
         true => guards = take_guards(args, table, first, opened).await?,
     }
     let taken_in = begun.elapsed();
-    // What the last of them left to do.
-    sleep(args.duration.duration() / 4).await;
-    let then = service.did().await?;
+    let (then, settled) = settle(service).await?;
     let begun = Instant::now();
     sleep(args.duration.duration()).await;
     let elapsed = begun.elapsed();
@@ -257,6 +266,7 @@ async fn measure(
         guards: args.guards,
         ttl_ms: millis(ttl),
         taken_in_ms: millis(taken_in),
+        settled,
         elapsed_ms: millis(elapsed),
         reads_per_s: rate(did.store_reads, elapsed),
         writes_per_s: rate(did.store_writes + did.store_transactions, elapsed),
@@ -265,6 +275,27 @@ async fn measure(
         bytes_per_lock: tenths(more as f64 / f64::from(args.locks)),
         did,
     })
+}
+
+/// Waits until the last of them left nothing to do: with write-back each lock becomes durable by a transaction a while after
+/// it was taken. What the replicas did until then, and whether that was all.
+async fn settle(service: &Service) -> Result<(Did, bool), ServiceError> {
+    let until = Instant::now() + SETTLED_WITHIN;
+    let mut quiet_looks = 0;
+    let mut before = service.did().await?;
+    loop {
+        sleep(LOOK_EVERY).await;
+        let did = service.did().await?;
+        let is_quiet = did.since(before).store_transactions <= TRANSACTIONS_A_LOOK;
+        quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
+        if quiet_looks == QUIET_LOOKS {
+            return Ok((did, true));
+        }
+        if Instant::now() >= until {
+            return Ok((did, false));
+        }
+        before = did;
+    }
 }
 
 fn text(report: &IdleReport) -> String {
@@ -290,5 +321,10 @@ fn text(report: &IdleReport) -> String {
     ]);
     let mut text = table.render(colour());
     text.push_str("statements and memory of all replicas of the service, heartbeats among them\n");
+    if !report.settled {
+        text.push_str(
+            "locks were still becoming durable: their transactions are among the writes\n",
+        );
+    }
     text
 }
