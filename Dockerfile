@@ -28,8 +28,8 @@ USER 65532:65532
 VOLUME /data
 EXPOSE 7450
 ENV FERMATA_CFG_DATA_DIR=/data FERMATA_CFG_LOG__FORMAT=json
-# SIGTERM ends it in an orderly way, within shutdown_grace (10 s), on Cassandra within twice that:
-# docker stop -t 25
+# SIGTERM ends it in an orderly way, within shutdown_grace (10 s), on Cassandra within twice that and 6 s:
+# docker stop -t 30
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/fermata"]
 # One call through the engine to the store; exit status 0 only if it was answered.

@@ -1,9 +1,10 @@
 //! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
 //! them, on listeners of its own, the service between replicas.
 //!
-//! Stopping takes these steps: health says NOT_SERVING, no connection is accepted and streams end, the engine ends its
-//! waits, open calls are answered, and what is left after a grace period is cut off. What follows is in cli/serve.rs: keys
-//! are handed over, the row says `stopped` unless a lock that only memory knows is left (H7), and the store is closed.
+//! Stopping takes these steps: health says NOT_SERVING, keys that were used lately are handed over, no connection is
+//! accepted and streams end, the engine ends its waits, open calls are answered, and what is left after a grace period is
+//! cut off. What follows is in cli/serve.rs: the other keys are handed over, the row says `stopped` unless a lock that only
+//! memory knows is left (H7), and the store is closed.
 
 mod connection;
 mod handshake;
@@ -178,6 +179,14 @@ impl Server {
 
         tracing::info!(grace = ?self.grace, "stopping");
         health.not_serving().await;
+        tokio::select! {
+            biased;
+            ended = &mut serving => {
+                ended?;
+                return Ok(Stopped::Clean);
+            }
+            () = self.engine.hand_over_used(self.grace / 2) => {}
+        }
         end_streams.now();
         let settled = async {
             let (ended, ()) = tokio::join!(&mut serving, async {

@@ -34,8 +34,9 @@ use signals::{EndSignals, end_at_once};
 /// an environment variable: `limits.value_bytes_max` is FERMATA_CFG_LIMITS__VALUE_BYTES_MAX. `fermata check` shows what
 /// is in force.
 ///
-/// The first signal ends it in an orderly way: open calls have --shutdown-grace, and handing its keys over to other
-/// replicas, and telling them, as much again at most. A second one ends it at once.
+/// The first signal ends it in an orderly way: keys that are in use are handed over to other replicas (half of
+/// --shutdown-grace, 5 s at most), then open calls have --shutdown-grace, and handing over what is left, and telling the
+/// others, as much again at most. A second one ends it at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Exit status: 0 stopped by a signal; 69 the store cannot be opened; 70 it failed \

@@ -1,18 +1,30 @@
 //! Keys that this replica hands over: when it stops (H4), and to where they are used (H8).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
 use crate::key::machine::{Answer, Call};
-use crate::lock::KeyId;
+use crate::lock::{KeyId, ReplicaId};
 
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
-/// How long that may take in all, whatever the time to stop: the others take over what is left, of which a lock that only
+/// How many before that, while calls are served, which wait for the hand-over of their key.
+const AT_ONCE_WHILE_SERVING: usize = 8;
+/// What was used since then is likely to be used soon.
+const USED_LATELY: Duration = Duration::from_secs(5);
+/// How often a key is found locked before it is handed over with its holder, and how far apart.
+const IDLE_TRIES: u32 = 3;
+const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
+/// A key that takes longer is the last one.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// How long either may take, whatever the time to stop: the others take over what is left, of which a lock that only
 /// memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 
@@ -49,6 +61,85 @@ impl KeyHandOvers {
             () = all => {}
             () = clock.sleep(within.min(HAND_OVERS_MAX)) => {
                 tracing::warn!("not all keys were handed over in time; the other replicas take them over");
+            }
+        }
+    }
+
+    /// Hands over what is in use, what was called for last first, while calls are served: so that nobody waits until another
+    /// replica may take over what this one, which stops soon, is home to. No key comes back, and none finds its home here any
+    /// more, as far as the others hear of it. Only those that do are given keys: they can be called.
+    pub async fn hand_over_used(&self, within: Duration) {
+        let local = &self.shell.local;
+        let peers = local.membership.peers();
+        if within.is_zero() || peers.is_empty() {
+            return;
+        }
+        local.membership.note_leaving(local.id);
+        let notified = peers.iter().map(|peer| async move {
+            let notified = self.peers.leaving(peer, local.id).await;
+            notified.is_ok().then_some(peer.id)
+        });
+        let notified: BTreeSet<ReplicaId> =
+            join_all(notified).await.into_iter().flatten().collect();
+        let since = local.clock.boot().saturating_sub(USED_LATELY);
+        let mut keys: Vec<(Duration, Arc<KeyId>)> = Vec::new();
+        for cell in self.shell.keys.all() {
+            if let Some(called) = cell.in_use_at().filter(|called| *called >= since) {
+                keys.push((called, Arc::clone(&cell.id)));
+            }
+            tokio::task::consume_budget().await;
+        }
+        if notified.is_empty() || keys.is_empty() {
+            return;
+        }
+        keys.sort_by(|(one, _), (other, _)| other.cmp(one));
+        let count = keys.len();
+        let is_stuck = AtomicBool::new(false);
+        // What was begun is brought to its end, or the next home would not hear of it.
+        let begun = futures_util::stream::iter(keys)
+            .take_until(local.clock.sleep(within.min(HAND_OVERS_MAX)))
+            .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
+            .map(|(_, id)| self.hand_over_in_use(id, &notified, &is_stuck))
+            .buffer_unordered(AT_ONCE_WHILE_SERVING);
+        let given = begun
+            .filter(|given| std::future::ready(*given))
+            .count()
+            .await;
+        tracing::info!(
+            keys = count,
+            given,
+            "handed over what is in use, before calls end"
+        );
+    }
+
+    /// Where it can, without its holder, who would need another grant. Whether it did.
+    async fn hand_over_in_use(
+        &self,
+        id: Arc<KeyId>,
+        to: &BTreeSet<ReplicaId>,
+        is_stuck: &AtomicBool,
+    ) -> bool {
+        let local = &self.shell.local;
+        let given = async {
+            for tries in 0..=IDLE_TRIES {
+                let next = local.next_ranked(&id, &local.zone);
+                let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
+                    return false;
+                };
+                if self.hand_over(&id, &peer, tries < IDLE_TRIES).await {
+                    return true;
+                }
+                local.clock.sleep(IDLE_TRIED_EVERY).await;
+            }
+            false
+        };
+        tokio::select! {
+            biased;
+            given = given => given,
+            () = local.clock.sleep(STUCK_AFTER) => {
+                // The store takes its time: keys that are not begun are served meanwhile.
+                is_stuck.store(true, Ordering::Relaxed);
+                false
             }
         }
     }

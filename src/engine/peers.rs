@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 
 use super::api::{EngineError, Renewed};
-use crate::lock::{KeyId, SessionId};
+use crate::lock::{KeyId, ReplicaId, SessionId};
 pub use crate::membership::{Peer, Presence, Ranked};
 
 /// Why another replica gave no answer.
@@ -29,6 +29,9 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a session has ended. Best effort as well.
     fn session_ended(&self, to: &Peer, session: SessionId);
 
+    /// Tells a replica that the one of this id is about to stop, and waits until it knows.
+    async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError>;
+
     /// A renewal of a session that the replica keeps.
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError>;
 }
@@ -42,6 +45,10 @@ impl Peers for NoPeers {
     fn handed_over(&self, _to: &Peer, _key: &KeyId, _term: u64) {}
 
     fn session_ended(&self, _to: &Peer, _session: SessionId) {}
+
+    async fn leaving(&self, to: &Peer, _id: ReplicaId) -> Result<(), PeerError> {
+        Err(PeerError::Unreachable(to.address.clone()))
+    }
 
     async fn renew_session(&self, to: &Peer, _session: SessionId) -> Result<Renewed, PeerError> {
         Err(PeerError::Unreachable(to.address.clone()))

@@ -109,6 +109,9 @@ impl KeyShell {
         };
         slot.used = self.local.clock.boot();
         let now = slot.used;
+        if call.is_of_client() {
+            slot.called = Some(now);
+        }
         self.values.expire(&mut slot, now);
         let keeps = waits_for
             .and_then(|seq| slot.sessions.get(&seq).copied())

@@ -18,6 +18,8 @@ use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Mach
 use crate::lock::{KeyId, Liveness, Seq, SessionId};
 use crate::session::Observed;
 
+/// A key is in use once its home was called over so long a time: one that is used once is not.
+const IN_USE_FOR: Duration = Duration::from_secs(1);
 /// So long after it was read a value is read again, for the next one who needs it (H9).
 const BELIEVED_FOR: Duration = Duration::from_secs(60);
 
@@ -69,6 +71,8 @@ pub(super) struct Slot {
     pub waiters: usize,
     /// When it was used last, by CLOCK_BOOTTIME.
     pub used: Duration,
+    /// When a client called last, as far as that is remembered, by CLOCK_BOOTTIME.
+    pub called: Option<Duration>,
     /// Since when this replica is the home, by CLOCK_BOOTTIME.
     pub home_since: Option<Duration>,
     /// The holder that was served last, and when, by CLOCK_BOOTTIME.
@@ -147,6 +151,17 @@ impl KeyCell {
     /// As [`Machine::is_to_hand_over`].
     pub fn is_to_hand_over(&self) -> bool {
         self.is_packed() || self.slot().machine.is_to_hand_over()
+    }
+
+    /// When a client called last, where this replica is the home and its clients called for a while, by CLOCK_BOOTTIME. What is packed
+    /// nobody called for seconds.
+    pub fn in_use_at(&self) -> Option<Duration> {
+        if self.is_packed() {
+            return None;
+        }
+        let slot = self.slot();
+        let (called, since) = (slot.called?, slot.home_since?);
+        (called.saturating_sub(since) >= IN_USE_FOR).then_some(called)
     }
 
     /// As [`Machine::has_volatile`].
@@ -285,6 +300,7 @@ impl Slot {
             alarm: None,
             waiters: 0,
             used: Duration::ZERO,
+            called: None,
             home_since: None,
             served: None,
             read_at: None,

@@ -111,6 +111,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Before [`Engine::stop`], while calls are served: hands over the keys that were used lately, as far as `within` allows.
+    pub async fn hand_over_used(&self, within: Duration) {
+        let Ok(replica) = self.current() else {
+            return;
+        };
+        if !replica.local.is_alone() {
+            replica.hand_overs.hand_over_used(within).await;
+        }
+    }
+
     /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone, unless a
     /// lock is left that only its memory knows: then they wait for the replica TTL (H7). To
     /// be called last, when all calls were answered: from here on nothing is. Keys have half of `within`, so that the word to

@@ -15,6 +15,13 @@ impl Engine {
             .map_or(Presence::Unsure, |replica| replica.local.presence(id))
     }
 
+    /// A replica is about to stop, as it says: keys find no home there any more.
+    pub fn note_leaving(&self, id: ReplicaId) {
+        if let Ok(replica) = self.current() {
+            replica.local.membership.note_leaving(id);
+        }
+    }
+
     /// The replica that a key is looked for at first, and that should be the home of one without (H8).
     pub fn ranked(&self, key: NameHash) -> Presence {
         let Ok(replica) = self.current() else {

@@ -64,6 +64,8 @@ struct Member {
     changed: ObservedTime,
     /// When the answer that first showed them came, by CLOCK_BOOTTIME.
     answered: Duration,
+    /// It said that it is about to stop.
+    is_leaving: bool,
 }
 
 impl Member {
@@ -93,6 +95,8 @@ enum NoRow {
 pub(super) struct Observation {
     me: ReplicaId,
     local: Candidate,
+    /// This one is about to stop.
+    is_leaving: bool,
     replica_ttl: Duration,
     members: BTreeMap<ReplicaId, Member>,
     no_row: BTreeMap<ReplicaId, NoRow>,
@@ -111,6 +115,7 @@ impl Observation {
         Observation {
             me: me.id,
             local: Candidate::new(me.id, &me.name, &me.zone, me.started_at_ms),
+            is_leaving: false,
             replica_ttl: ttl_of(me),
             members: BTreeMap::new(),
             no_row: BTreeMap::new(),
@@ -228,12 +233,8 @@ impl Observation {
 
     /// The replica that should be home of a key (H8), one of this zone if there is one. No zone: empty.
     pub fn ranked(&self, key: NameHash, zone: &str) -> Ranked {
-        let present = self.members.values().filter(|one| {
-            let silence = self.observed.since(one.changed);
-            !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL
-        });
-        let candidates = present.map(|one| &one.candidate);
-        let best = ranking::best(key, zone, candidates.chain([&self.local]));
+        let local = (!self.is_leaving).then_some(&self.local);
+        let best = ranking::best(key, zone, self.chosen().chain(local));
         match best.and_then(|id| self.members.get(&id)) {
             Some(member) => Ranked::Remote(Arc::clone(&member.peer)),
             None => Ranked::Local,
@@ -242,14 +243,29 @@ impl Observation {
 
     /// The replica that should be the home of a key once this one is gone.
     pub fn next_ranked(&self, key: NameHash, zone: &str) -> Option<Arc<Peer>> {
-        let live = self.members.values().filter(|one| {
-            let silence = self.observed.since(one.changed);
-            !one.is_ended() && silence < one.suspected_after / CHOSEN_PER_TTL
-        });
-        let best = ranking::best(key, zone, live.map(|one| &one.candidate))?;
+        let best = ranking::best(key, zone, self.chosen())?;
         self.members
             .get(&best)
             .map(|member| Arc::clone(&member.peer))
+    }
+
+    /// The others that may be chosen to be a home.
+    fn chosen(&self) -> impl Iterator<Item = &Candidate> {
+        let chosen = self.members.values().filter(|one| {
+            let silence = self.observed.since(one.changed);
+            let is_silent = silence >= one.suspected_after / CHOSEN_PER_TTL;
+            !(one.is_ended() || one.is_leaving || is_silent)
+        });
+        chosen.map(|one| &one.candidate)
+    }
+
+    /// A replica, which may be this one, is about to stop: it is not chosen to be a home any more.
+    pub fn note_leaving(&mut self, id: ReplicaId) {
+        if id == self.me {
+            self.is_leaving = true;
+        } else if let Some(member) = self.members.get_mut(&id) {
+            member.is_leaving = true;
+        }
     }
 
     fn new_member(&self, row: &ReplicaRow, came: Moment) -> Member {
@@ -261,6 +277,7 @@ impl Observation {
             life: row.life,
             changed: came.observed,
             answered: came.boot,
+            is_leaving: false,
         }
     }
 

@@ -174,6 +174,15 @@ impl Membership {
         }
     }
 
+    /// A replica, which may be this one, is about to stop: it is ranked no more while there is another one. Its keys stay
+    /// its own until it hands them over.
+    pub fn note_leaving(&self, id: ReplicaId) {
+        match &self.kind {
+            MembershipKind::Alone { .. } => {}
+            MembershipKind::Shared(shared) => shared.observation().note_leaving(id),
+        }
+    }
+
     /// Whether a replica is down by its row, so that what it is home to may be taken over. One that is suspected
     /// is declared down first; of one that is unknown the rows are read. `false` of one that lives.
     ///

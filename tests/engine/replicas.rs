@@ -213,6 +213,65 @@ async fn a_stop_hands_keys_over_at_once_with_holder_and_queue() {
     assert!(begun.elapsed() < TTL, "nobody waited for a replica TTL");
 }
 
+/// Uses these keys at their home for longer than a moment: the first is held then, the others are free.
+async fn used(home: &Engine, keys: [&str; 2]) -> LockRef {
+    let begun = Instant::now();
+    let [held, idle] = keys;
+    let lock_ref = create(home, call(held, 20_000)).await.lock_ref;
+    while begun.elapsed() < Duration::from_millis(1_100) {
+        write(home, &lock_ref, "of a").await.unwrap();
+        let freed = create(home, call(idle, 20_000)).await.lock_ref;
+        home.release(&freed, None, 0).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    lock_ref
+}
+
+async fn home_of(service: &Service, of: &str) -> Option<ReplicaId> {
+    let state = service.replicas[1].link.state(&key(of)).await;
+    state.home.map(|home| home.replica)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_a_stop_keys_in_use_are_handed_over_while_calls_are_served() {
+    let (service, a, b) = &Service::two().await;
+    let once = create(a, call("once", 20_000)).await.lock_ref;
+    a.release(&once, None, 0).await.unwrap();
+    let held = used(a, ["held", "idle"]).await;
+    a.hand_over_used(LONG).await;
+    for in_use in ["idle", "held"] {
+        let home = home_of(service, in_use).await;
+        assert_eq!(home, Some(b.replica()), "{in_use}");
+    }
+    assert_eq!(home_of(service, "once").await, Some(a.replica()));
+    // Nothing is to be taken over, and the one that goes says who is the home.
+    create(b, call("idle", 20_000)).await;
+    let elsewhere = EngineError::Elsewhere {
+        home: b.replica(),
+        version: 2,
+    };
+    assert_eq!(get(a, &held).await, Err(elsewhere));
+    let again = acquire(b, &held).await;
+    assert_eq!(get(b, &again).await, Ok(Some("of a".to_owned())));
+    // It serves still, and no key finds its home there, wherever it is asked for.
+    create(a, call("at a", 20_000)).await;
+    for n in 0..50 {
+        let name = key(&format!("new-{n}")).name_hash();
+        assert!(matches!(a.ranked(name), Presence::Live(peer) if peer.id == b.replica()));
+        assert!(matches!(b.ranked(name), Presence::Local));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_a_stop_no_key_is_handed_to_a_replica_that_cannot_be_called() {
+    let (service, a, _) = &Service::two().await;
+    let held = used(a, ["held", "idle"]).await;
+    service.wires.cut("replica-1");
+    a.hand_over_used(LONG).await;
+    assert_eq!(home_of(service, "idle").await, Some(a.replica()));
+    assert_eq!(get(a, &held).await, Ok(Some("of a".to_owned())));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_says_that_it_stopped_only_once_its_keys_were_given_away() {
     let (service, a, _) = &Service::two().await;

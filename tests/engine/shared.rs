@@ -74,6 +74,16 @@ impl Peers for Wired {
         }
     }
 
+    async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {
+        match self.0.to(to) {
+            Some(engine) => {
+                engine.note_leaving(id);
+                Ok(())
+            }
+            None => Err(PeerError::Unreachable("cut".to_owned())),
+        }
+    }
+
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
         self.0.renewals.fetch_add(1, Ordering::Relaxed);
         let slow = *self.0.slow.lock().unwrap();

@@ -139,6 +139,11 @@ impl Call {
             | Call::HandOver { .. } => None,
         }
     }
+
+    /// Whether it is a client's, for an entry.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Call::Create { .. }) || self.of_entry().is_some()
+    }
 }
 
 /// What happened.

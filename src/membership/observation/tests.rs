@@ -254,6 +254,15 @@ fn only_those_that_send_heartbeats_are_chosen_and_this_one_always_may_be() {
     }
     assert_eq!(chosen(&all), [1, 2], "long before 3 is silent");
     assert_eq!(all.peers().len(), 2);
+    // Nor is one that is about to stop, while there is another one.
+    let next = |all: &Observation| all.next_ranked(key(0).name_hash(), "").map(|peer| peer.id);
+    assert_eq!(next(&all), Some(id(2)));
+    all.note_leaving(id(1));
+    assert_eq!(chosen(&all), [2]);
+    all.note_leaving(id(2));
+    read(&mut all, 5_000, &[row(2, 5), row(3, 0)]);
+    assert_eq!((chosen(&all), next(&all)), (vec![1], None));
+    assert_eq!(all.peers().len(), 2, "it is called still");
 }
 
 #[test]

@@ -463,6 +463,16 @@ impl Peers for PeerClient {
         self.send_hint(to, What::SessionEnded(id_bytes(session.0)));
     }
 
+    async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {
+        let mut client = self.client(to, false).map_err(PeerError::Unreachable)?;
+        let request = self.hint_request(What::Leaving(id_bytes(id.0)));
+        match timeout(HINT, client.hint(request)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(status)) => Err(self.unreachable(to, &status)),
+            Err(_) => Err(PeerError::Unreachable("it said nothing in time".to_owned())),
+        }
+    }
+
     async fn renew_session(&self, to: &Peer, session: SessionId) -> Result<Renewed, PeerError> {
         let message = RenewSessionRequest {
             to: id_bytes(to.id.0),

@@ -358,6 +358,11 @@ impl Peer for PeerRpc {
                     self.engine.disconnected(SessionId(session));
                 }
             }
+            Some(What::Leaving(id)) => {
+                if let Ok(id) = Uuid::from_slice(&id) {
+                    self.engine.note_leaving(ReplicaId(id));
+                }
+            }
             None => {}
         }
         Ok(Response::new(HintResponse {}))
