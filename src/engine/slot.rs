@@ -18,13 +18,14 @@ use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Mach
 use crate::lock::{KeyId, Liveness, Seq, SessionId};
 use crate::session::Observed;
 
-/// A key is in use once its home was called over so long a time: one that is used once is not.
-const IN_USE_FOR: Duration = Duration::from_secs(1);
 /// So long after it was read a value is read again, for the next one who needs it (H9).
 const BELIEVED_FOR: Duration = Duration::from_secs(60);
 
 /// What a call brought.
 pub(super) type CallResult = Result<Answer, CallError>;
+
+/// A key is in use once its home was called over so long a time: one that is used once is not.
+const IN_USE_FOR: Duration = Duration::from_secs(1);
 
 /// Who waits for the answer of a call, or for news.
 pub(super) enum Listener {
