@@ -85,18 +85,21 @@ impl Values {
         });
         if !slot.is_queued {
             slot.is_queued = true;
-            let queued = QueuedValue {
+            self.enqueue(QueuedValue {
                 cell: Arc::downgrade(cell),
                 used: slot.used,
-            };
-            let mut queue = self.queue();
-            queue.push_back(queued);
-            // What is left of keys that are gone goes, where that is as much as what is there.
-            if queue.len() >= self.swept_at.load(Ordering::Relaxed) {
-                queue.retain(|queued| queued.cell.strong_count() > 0);
-                let next = queue.len().saturating_mul(2).max(SWEPT_AT_MIN);
-                self.swept_at.store(next, Ordering::Relaxed);
-            }
+            });
+        }
+    }
+
+    fn enqueue(&self, queued: QueuedValue) {
+        let mut queue = self.queue();
+        queue.push_back(queued);
+        // What is left of keys that are gone goes, where that is as much as what is there.
+        if queue.len() >= self.swept_at.load(Ordering::Relaxed) {
+            queue.retain(|queued| queued.cell.strong_count() > 0);
+            let next = queue.len().saturating_mul(2).max(SWEPT_AT_MIN);
+            self.swept_at.store(next, Ordering::Relaxed);
         }
     }
 
@@ -132,5 +135,33 @@ impl Values {
                 slot.value = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Key, KeyId, TableName};
+
+    #[test]
+    fn keys_that_are_gone_are_not_queued_for_good() {
+        let values = Values::new(usize::MAX);
+        let id = Arc::new(KeyId {
+            table: TableName::default_table(),
+            key: Key::parse("k", 9).unwrap(),
+        });
+        let cell = || Arc::new(KeyCell::new(Arc::clone(&id)));
+        let enqueue = |cell: &Arc<KeyCell>| {
+            values.enqueue(QueuedValue {
+                cell: Arc::downgrade(cell),
+                used: Duration::ZERO,
+            });
+        };
+        let stays: Vec<Arc<KeyCell>> = (0..SWEPT_AT_MIN).map(|_| cell()).collect();
+        stays.iter().for_each(enqueue);
+        (0..100 * SWEPT_AT_MIN).for_each(|_| enqueue(&cell()));
+        assert!(values.queue().len() <= 2 * SWEPT_AT_MIN);
+        let is_there = |queued: &&QueuedValue| queued.cell.strong_count() > 0;
+        assert_eq!(values.queue().iter().filter(is_there).count(), stays.len());
     }
 }
