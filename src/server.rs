@@ -1,7 +1,7 @@
 //! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
 //! them, on listeners of its own, the service between replicas.
 //!
-//! Stopping takes these steps: health says NOT_SERVING, keys that were used lately are handed over, no connection is
+//! Stopping takes these steps: health says NOT_SERVING, keys in use are handed over, no connection is
 //! accepted and streams end, the engine ends its waits, open calls are answered, and what is left after a grace period is
 //! cut off. What follows is in cli/serve.rs: the other keys are handed over, the row says `stopped` unless a lock that only
 //! memory knows is left (H7), and the store is closed.
@@ -185,7 +185,7 @@ impl Server {
                 ended?;
                 return Ok(Stopped::Clean);
             }
-            () = self.engine.hand_over_used(self.grace / 2) => {}
+            () = self.engine.hand_over_in_use(self.grace / 2) => {}
         }
         end_streams.now();
         let settled = async {

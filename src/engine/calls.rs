@@ -234,16 +234,12 @@ impl Engine {
             wait: !wait.is_zero(),
             read_value,
         };
+        let shell = &replica.shell;
         let answer = match wait.is_zero() {
-            true => replica.shell.asked(&id, call).await?,
-            false => {
-                replica
-                    .shell
-                    .asked_to_wait(&id, call, entry.seq, wait)
-                    .await?
-            }
+            true => shell.asked(&id, call).await?,
+            false => shell.asked_to_wait(&id, call, entry.seq, wait).await?,
         };
-        let held = replica.shell.held_answer(&id, &answer);
+        let held = shell.held_answer(&id, &answer);
         let (entry, status, lease) = match answer {
             Answer::Held {
                 entry,
@@ -305,11 +301,8 @@ impl Engine {
         let replica = self.current()?;
         let id = self.id_of_ref(lock_ref)?;
         let entry = EntryRef::from(lock_ref);
-        match replica
-            .shell
-            .asked(&id, Call::Get { entry, call_no })
-            .await?
-        {
+        let get = Call::Get { entry, call_no };
+        match replica.shell.asked(&id, get).await? {
             Answer::Value { value, lease } => Self::done(&replica.sessions, value, lease).await,
             other => Err(unexpected(&other)),
         }

@@ -17,8 +17,8 @@ use crate::lock::{KeyId, ReplicaId};
 const AT_ONCE: usize = 64;
 /// How many before that, while calls are served, which wait for the hand-over of their key.
 const AT_ONCE_WHILE_SERVING: usize = 8;
-/// What was used since then is likely to be used soon.
-const USED_LATELY: Duration = Duration::from_secs(5);
+/// A key that nobody called for since then is not in use.
+const CALLED_WITHIN: Duration = Duration::from_secs(5);
 /// How often a key is found locked before it is handed over with its holder, and how far apart.
 const IDLE_TRIES: u32 = 3;
 const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
@@ -68,7 +68,7 @@ impl KeyHandOvers {
     /// Hands over what is in use, what was called for last first, while calls are served: so that nobody waits until another
     /// replica may take over what this one, which stops soon, is home to. No key comes back, and none finds its home here any
     /// more, as far as the others hear of it. Only those that do are given keys: they can be called.
-    pub async fn hand_over_used(&self, within: Duration) {
+    pub async fn hand_over_in_use(&self, within: Duration) {
         let local = &self.shell.local;
         let peers = local.membership.peers();
         if within.is_zero() || peers.is_empty() {
@@ -81,7 +81,7 @@ impl KeyHandOvers {
         });
         let notified: BTreeSet<ReplicaId> =
             join_all(notified).await.into_iter().flatten().collect();
-        let since = local.clock.boot().saturating_sub(USED_LATELY);
+        let since = local.clock.boot().saturating_sub(CALLED_WITHIN);
         let mut keys: Vec<(Duration, Arc<KeyId>)> = Vec::new();
         for cell in self.shell.keys.all() {
             if let Some(called) = cell.in_use_at().filter(|called| *called >= since) {
@@ -99,7 +99,7 @@ impl KeyHandOvers {
         let begun = futures_util::stream::iter(keys)
             .take_until(local.clock.sleep(within.min(HAND_OVERS_MAX)))
             .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
-            .map(|(_, id)| self.hand_over_in_use(id, &notified, &is_stuck))
+            .map(|(_, id)| self.hand_over_one_in_use(id, &notified, &is_stuck))
             .buffer_unordered(AT_ONCE_WHILE_SERVING);
         let given = begun
             .filter(|given| std::future::ready(*given))
@@ -113,7 +113,7 @@ impl KeyHandOvers {
     }
 
     /// Where it can, without its holder, who would need another grant. Whether it did.
-    async fn hand_over_in_use(
+    async fn hand_over_one_in_use(
         &self,
         id: Arc<KeyId>,
         to: &BTreeSet<ReplicaId>,
@@ -121,17 +121,22 @@ impl KeyHandOvers {
     ) -> bool {
         let local = &self.shell.local;
         let given = async {
-            for tries in 0..=IDLE_TRIES {
+            let mut tries = 0;
+            loop {
                 let next = local.next_ranked(&id, &local.zone);
                 let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
                     return false;
                 };
-                if self.hand_over(&id, &peer, tries < IDLE_TRIES).await {
+                let if_idle = tries < IDLE_TRIES;
+                if self.hand_over(&id, &peer, if_idle).await {
                     return true;
                 }
+                if !if_idle {
+                    return false;
+                }
                 local.clock.sleep(IDLE_TRIED_EVERY).await;
+                tries += 1;
             }
-            false
         };
         tokio::select! {
             biased;

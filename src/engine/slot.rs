@@ -154,8 +154,8 @@ impl KeyCell {
         self.is_packed() || self.slot().machine.is_to_hand_over()
     }
 
-    /// When a client called last, where this replica is the home and its clients called for a while, by CLOCK_BOOTTIME. What is packed
-    /// nobody called for seconds.
+    /// When a client called last for a key of which this replica is the home, where clients did so for a while, by
+    /// CLOCK_BOOTTIME. Of a key that is packed nobody did for seconds.
     pub fn in_use_at(&self) -> Option<Duration> {
         if self.is_packed() {
             return None;

@@ -111,13 +111,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Before [`Engine::stop`], while calls are served: hands over the keys that were used lately, as far as `within` allows.
-    pub async fn hand_over_used(&self, within: Duration) {
+    /// Before [`Engine::stop`], while calls are served: hands over the keys in use, as far as `within` allows.
+    pub async fn hand_over_in_use(&self, within: Duration) {
         let Ok(replica) = self.current() else {
             return;
         };
         if !replica.local.is_alone() {
-            replica.hand_overs.hand_over_used(within).await;
+            replica.hand_overs.hand_over_in_use(within).await;
         }
     }
 
@@ -297,12 +297,18 @@ impl EngineShared {
         // The shell owns the sessions; these refer to it weakly, or neither would ever be freed.
         let shell = Arc::new_cyclic(|shell: &Weak<KeyShell>| {
             let keys = Weak::clone(shell) as Weak<dyn AttachedKeys>;
-            let sessions = (Arc::clone(&local), Arc::clone(&time));
-            let sessions = Sessions::new(sessions.0, sessions.1, store, peers(), keys, limits);
-            let io = (Arc::clone(&local), Arc::clone(&commits));
-            let io = KeyIo::new(io.0, io.1, store, counters());
+            let (local, time) = (Arc::clone(&local), Arc::clone(&time));
+            let sessions = Sessions::new(
+                Arc::clone(&local),
+                Arc::clone(&time),
+                store,
+                peers(),
+                keys,
+                limits,
+            );
+            let io = KeyIo::new(Arc::clone(&local), Arc::clone(&commits), store, counters());
             KeyShell {
-                local: Arc::clone(&local),
+                local,
                 keys: Keys::new(limits.active_keys_max, counters()),
                 values: Values::new(limits.remembered_bytes_max),
                 time,

@@ -238,7 +238,7 @@ async fn before_a_stop_keys_in_use_are_handed_over_while_calls_are_served() {
     let once = create(a, call("once", 20_000)).await.lock_ref;
     a.release(&once, None, 0).await.unwrap();
     let held = used(a, ["held", "idle"]).await;
-    a.hand_over_used(LONG).await;
+    a.hand_over_in_use(LONG).await;
     for in_use in ["idle", "held"] {
         let home = home_of(service, in_use).await;
         assert_eq!(home, Some(b.replica()), "{in_use}");
@@ -267,7 +267,7 @@ async fn before_a_stop_no_key_is_handed_to_a_replica_that_cannot_be_called() {
     let (service, a, _) = &Service::two().await;
     let held = used(a, ["held", "idle"]).await;
     service.wires.cut("replica-1");
-    a.hand_over_used(LONG).await;
+    a.hand_over_in_use(LONG).await;
     assert_eq!(home_of(service, "idle").await, Some(a.replica()));
     assert_eq!(get(a, &held).await, Ok(Some("of a".to_owned())));
 }
