@@ -178,6 +178,31 @@ fn searches() -> Vec<Setup> {
                 f.unknown_swaps = 1;
             }),
         Setup::new("three clients").clients(3),
+        Setup::new("an answer is lost").faults(|f| f.answers_lost = 1),
+        Setup::new("puts that ride with releases, an answer is lost")
+            .carry(3)
+            .puts(0)
+            .faults(|f| f.answers_lost = 1),
+        Setup::new("a release whose answer is lost, refused after its session ended")
+            .carry(3)
+            .puts(0)
+            .trusts_refusals()
+            .faults(|f| {
+                f.answers_lost = 1;
+                f.sessions = 1;
+            }),
+        Setup::new("an answer is lost, a hand-over, an unclaimed holder")
+            .puts(0)
+            .faults(|f| {
+                f.answers_lost = 1;
+                f.hand_overs = 1;
+                f.unclaimed = 1;
+            }),
+        Setup::new("one session, which ends")
+            .one_session()
+            .sections(2)
+            .puts(0)
+            .faults(|f| f.sessions = 1),
         Setup::new("much goes wrong")
             .carry(1)
             .faults(|f| {
@@ -202,7 +227,7 @@ fn searches() -> Vec<Setup> {
     ]
 }
 
-/// Two that take long, for those who wait for them: with FERMATA_MODEL_WIDE.
+/// Those that take long, for those who wait for them: with FERMATA_MODEL_WIDE.
 fn wide_searches() -> Vec<Setup> {
     if std::env::var_os("FERMATA_MODEL_WIDE").is_none() {
         return Vec::new();
@@ -220,6 +245,23 @@ fn wide_searches() -> Vec<Setup> {
             .faults(|f| {
                 f.wrong_clocks = 1;
                 f.memory_lost = 1;
+            }),
+        Setup::new("write-back: a release whose answer is lost, refused after its session ended")
+            .write_back()
+            .carry(3)
+            .puts(0)
+            .trusts_refusals()
+            .faults(|f| {
+                f.answers_lost = 1;
+                f.sessions = 1;
+            }),
+        Setup::new("write-back: an answer is lost, a hand-over, an unclaimed holder")
+            .write_back()
+            .puts(0)
+            .faults(|f| {
+                f.answers_lost = 1;
+                f.hand_overs = 1;
+                f.unclaimed = 1;
             }),
     ]
 }
@@ -271,6 +313,12 @@ fn write_back_searches() -> Vec<Setup> {
         Setup::new("write-back: a call is given up")
             .write_back()
             .faults(|f| f.given_up = 1),
+        Setup::new("write-back: a replica stops, a swap of unknown outcome")
+            .write_back()
+            .faults(|f| {
+                f.stops = 1;
+                f.unknown_swaps = 1;
+            }),
         Setup::new("write-back: by force")
             .write_back()
             .faults(|f| f.forced = 1),
@@ -318,6 +366,26 @@ fn write_back_searches() -> Vec<Setup> {
             .puts(0)
             .faults(|f| f.ends = 1)
             .bounded(STEPS_MAX),
+        Setup::new("write-back: an answer is lost")
+            .write_back()
+            .faults(|f| f.answers_lost = 1),
+        Setup::new("write-back: puts that ride with releases, an answer is lost, memory is lost")
+            .write_back()
+            .carry(3)
+            .puts(0)
+            .faults(|f| {
+                f.answers_lost = 1;
+                f.memory_lost = 1;
+            })
+            .bounded(STEPS_MAX),
+        Setup::new("write-back: one session, which ends, and a replica ends")
+            .write_back()
+            .one_session()
+            .puts(0)
+            .faults(|f| {
+                f.sessions = 1;
+                f.ends = 1;
+            }),
         Setup::new("write-back: much goes wrong")
             .write_back()
             .carry(1)

@@ -12,7 +12,7 @@ use super::setup::Setup;
 use super::step::{ADOPT, FORCE, HAND_OVER, TAKE_OVER};
 use super::truth::Broken;
 use super::world::{
-    Cell, Client, REPLICAS, Step, Swap, World, Write, replica_id, session_of, value_of,
+    Cell, Client, REPLICAS, Step, Swap, World, Write, replica_id, session_id, value_of,
 };
 
 /// Before and after all that is waited for by time; in between what is waited for at a home only.
@@ -49,6 +49,9 @@ impl World {
         for effect in effects {
             self.effect(setup, r, effect);
         }
+        if self.replicas[r].stops {
+            self.forget(r, false);
+        }
     }
 
     fn effect(&mut self, setup: &Setup, r: usize, effect: Effect) {
@@ -83,11 +86,11 @@ impl World {
                 }
             }
             Effect::Answer { call, answer } => self.answered(setup, r, call, answer),
-            Effect::Attach { session, .. } => {
-                replica.attached.insert(client_of(session));
+            Effect::Attach { session, seq } => {
+                replica.attached.insert((session_at(session), seq));
             }
-            Effect::Detach { session, .. } => {
-                replica.attached.remove(&client_of(session));
+            Effect::Detach { session, seq } => {
+                replica.attached.remove(&(session_at(session), seq));
             }
             // Where a rule is switched off it is what clients see that counts.
             Effect::Report(Report::Deposed { .. } | Report::Contradicted { .. })
@@ -116,6 +119,7 @@ impl World {
         replica.attached.clear();
         replica.takes = false;
         replica.given = None;
+        replica.stops = false;
         for swap in self.swaps.iter_mut().filter(|s| s.awaited == Some(r)) {
             swap.awaited = None;
         }
@@ -123,6 +127,7 @@ impl World {
             write.awaited.take_if(|(of, _)| *of == r);
         }
         for client in &mut self.clients {
+            client.lost_held.take_if(|(at, _)| *at == r);
             if client.call.take_if(|(_, at)| *at == r).is_some() {
                 client.may_be_written |= client.value > 0;
                 client.calls += 1;
@@ -156,8 +161,10 @@ impl World {
             HAND_OVER => {
                 if let Ok(Answer::HandedOver(home)) = answer {
                     let to = (0..REPLICAS).find(|at| replica_id(*at) == home.replica);
-                    if let Some(to) = to.filter(|to| self.replicas[*to].is_up) {
-                        self.replicas[to].given = Some(home.term);
+                    match to.filter(|to| self.replicas[*to].is_up) {
+                        Some(to) if to == r => self.replicas[r].stops = true,
+                        Some(to) => self.replicas[to].given = Some(home.term),
+                        None => {}
                     }
                 }
                 return;
@@ -167,12 +174,15 @@ impl World {
         let c = call.0 as usize / 64;
         let waits = |client: &Client| client.call.is_some_and(|(id, _)| id == call);
         if !self.clients.get(c).is_some_and(waits) {
+            if let Ok(Answer::Held { entry, .. }) = answer {
+                self.clients[c].lost_held = entry.grant.map(|grant| (r, grant));
+            }
             return;
         }
         self.clients[c].call = None;
         match answer {
             Ok(answer) => self.client_hears(setup, c, answer),
-            Err(error) => self.client_fails(c, error),
+            Err(error) => self.client_fails(setup, c, error),
         }
     }
 
@@ -239,7 +249,7 @@ impl World {
         }
     }
 
-    fn client_fails(&mut self, c: usize, error: CallError) {
+    fn client_fails(&mut self, setup: &Setup, c: usize, error: CallError) {
         let client = &mut self.clients[c];
         let has_grant = client.entry.is_some_and(|entry| entry.grant.is_some());
         let is_waiter = client.step == Step::Acquire && !has_grant && !client.session_ended;
@@ -248,6 +258,13 @@ impl World {
         let is_refused = matches!(error.why, KeyError::Releasing);
         let may_count = error.may_have_written && !is_refused;
         client.calls += u64::from(was_taken_in || may_count);
+        // A home that does not know the grant says nothing of a try before.
+        let says_all = setup.trusts_refusals
+            && client.step == Step::Release
+            && !matches!(error.why, KeyError::GrantSuperseded);
+        if says_all {
+            client.may_be_written = false;
+        }
         client.may_be_written |= error.may_have_written;
         let is_write = client.value > 0 && matches!(client.step, Step::Put | Step::Release);
         if is_write && !client.may_be_written {
@@ -255,7 +272,10 @@ impl World {
             self.truth.denied(client.value);
         }
         match error.why {
-            KeyError::GrantSuperseded | KeyError::NoGrant => client.step = Step::Acquire,
+            KeyError::GrantSuperseded | KeyError::NoGrant => {
+                client.step = Step::Acquire;
+                client.release_no = 0;
+            }
             // A waiter whose entry was lost with its home asks for another one.
             KeyError::Ended(EndedAs::NoLongerKept) if is_waiter => {
                 client.entry = None;
@@ -295,6 +315,8 @@ impl Client {
             puts: 0,
             call: None,
             calls: self.calls,
+            release_no: 0,
+            lost_held: self.lost_held,
             entry: None,
             is_sure: false,
             is_durable: false,
@@ -305,6 +327,6 @@ impl Client {
     }
 }
 
-fn client_of(session: SessionId) -> usize {
-    (0..64).find(|c| session_of(*c) == session).unwrap_or(0)
+fn session_at(session: SessionId) -> usize {
+    (0..64).find(|at| session_id(*at) == session).unwrap_or(0)
 }

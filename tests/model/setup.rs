@@ -21,12 +21,16 @@ pub struct Faults {
     pub unclaimed: u8,
     /// A key is handed over.
     pub hand_overs: u8,
+    /// A home stops: it hands the key over to itself, which leaves nothing to memory alone.
+    pub stops: u8,
     /// A compare-and-swap has an unknown outcome.
     pub unknown_swaps: u8,
     /// A write of the value has an unknown outcome.
     pub unknown_writes: u8,
     /// A client gives a call up, and makes it again.
     pub given_up: u8,
+    /// A client hears nothing of a call, whose answer was given or is given later, and makes it again.
+    pub answers_lost: u8,
     /// A call goes to a replica that is not the home.
     pub misrouted: u8,
     /// The home takes the holder's entry by force.
@@ -55,6 +59,10 @@ pub struct Setup {
     pub puts: u8,
     /// Clients whose last put rides with their release, by bit.
     pub carry: u8,
+    /// All clients are one session's.
+    pub one_session: bool,
+    /// A client takes a release that is refused for what the refusal says, whatever became of an earlier try.
+    pub trusts_refusals: bool,
     pub faults: Faults,
     pub limits: KeyLimits,
     pub commit: CommitRules,
@@ -71,6 +79,8 @@ impl Setup {
             sections: 1,
             puts: 1,
             carry: 0,
+            one_session: false,
+            trusts_refusals: false,
             faults: Faults::default(),
             limits: KeyLimits {
                 core: CoreLimits {
@@ -109,6 +119,25 @@ impl Setup {
 
     pub fn carry(self, carry: u8) -> Setup {
         Setup { carry, ..self }
+    }
+
+    pub fn one_session(self) -> Setup {
+        Setup {
+            one_session: true,
+            ..self
+        }
+    }
+
+    pub fn trusts_refusals(self) -> Setup {
+        Setup {
+            trusts_refusals: true,
+            ..self
+        }
+    }
+
+    /// The session of a client.
+    pub fn session_of(&self, client: usize) -> usize {
+        if self.one_session { 0 } else { client }
     }
 
     /// The home answers from memory, within small reserves.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::setup::{Off, Setup};
 use super::truth::Broken;
 use super::world::{
-    Cell, Client, NODES, REPLICAS, Step, World, mutation_of, replica_id, session_of,
+    Cell, Client, NODES, REPLICAS, Step, World, mutation_of, replica_id, session_id,
 };
 
 /// The names of calls that no client makes.
@@ -31,8 +31,12 @@ fn request_of(client: usize, section: u8) -> Uuid {
 pub enum Action {
     /// A client makes its next call, at a replica.
     Ask(usize, usize),
+    /// A client makes its next call, at a replica, and hears nothing of it.
+    AskUnheard(usize, usize),
     /// A client gives its call up.
     GiveUp(usize),
+    /// A replica learns that its HELD was heard by nobody: its connection ends, or the call's deadline passes.
+    AnswerLost(usize),
     /// A replica is told to take the key from a home that is gone.
     TakeOver(usize),
     /// A replica learns that the key was handed to it.
@@ -65,7 +69,7 @@ pub enum Action {
     MemoryLost(usize),
     /// A replica forgets the key, which nobody uses.
     Forgets(usize),
-    /// The session of a client ends.
+    /// A session ends.
     SessionEnds(usize),
     /// A replica learns of it.
     SessionHeard(usize, usize),
@@ -75,6 +79,8 @@ pub enum Action {
     Passes(usize),
     /// The home is told to hand the key over.
     HandOver(usize),
+    /// The home is told to hand the key over to itself, and ends then.
+    Stops(usize),
     /// The home is told to end the first entry.
     Force(usize),
     /// The clock of a replica goes wrong, or right again.
@@ -88,7 +94,7 @@ impl World {
         }
         let left = self.left;
         for (c, client) in self.clients.iter().enumerate() {
-            self.client_actions(c, client, out);
+            self.client_actions(setup, c, client, out);
         }
         for (i, swap) in self.swaps.iter().enumerate() {
             if !swap.is_applied && swap.old == self.row.version {
@@ -126,12 +132,15 @@ impl World {
         }
     }
 
-    fn client_actions(&self, c: usize, client: &Client, out: &mut Vec<Action>) {
+    fn client_actions(&self, setup: &Setup, c: usize, client: &Client, out: &mut Vec<Action>) {
+        if client.lost_held.is_some() {
+            out.push(Action::AnswerLost(c));
+        }
         if client.step == Step::Done {
             return;
         }
         if !client.session_ended && self.left.sessions > 0 {
-            out.push(Action::SessionEnds(c));
+            out.push(Action::SessionEnds(setup.session_of(c)));
         }
         if client.call.is_some() {
             if self.left.given_up > 0 {
@@ -147,6 +156,9 @@ impl World {
         for r in (0..REPLICAS).filter(|r| self.replicas[*r].is_up) {
             if home.is_none_or(|home| home == r) || self.left.misrouted > 0 {
                 out.push(Action::Ask(c, r));
+                if self.left.answers_lost > 0 {
+                    out.push(Action::AskUnheard(c, r));
+                }
             }
         }
     }
@@ -168,9 +180,10 @@ impl World {
             out.extend((0..NODES).map(|n| Action::Read(r, *io, n)));
         }
         out.extend(replica.pauses.iter().map(|of| Action::Resume(r, *of)));
-        for c in &replica.attached {
-            if self.clients[*c].session_ended {
-                out.push(Action::SessionHeard(r, *c));
+        for s in replica.attached.iter().map(|(session, _)| *session) {
+            let heard = Action::SessionHeard(r, s);
+            if self.clients[s].session_ended && out.last() != Some(&heard) {
+                out.push(heard);
             }
         }
         let is_taken_for_gone = setup.off == Some(Off::H2)
@@ -202,6 +215,9 @@ impl World {
         if is_home && left.hand_overs > 0 && ups > 1 {
             out.push(Action::HandOver(r));
         }
+        if is_home && left.stops > 0 && ups > 1 {
+            out.push(Action::Stops(r));
+        }
         if is_home && left.forced > 0 && self.first_at(r).is_some() {
             out.push(Action::Force(r));
         }
@@ -213,7 +229,8 @@ impl World {
     /// Whether this is something that need not happen.
     pub fn is_fault(&self, action: Action) -> bool {
         match action {
-            Action::GiveUp(_)
+            Action::AskUnheard(..)
+            | Action::GiveUp(_)
             | Action::SwapUnknown(_)
             | Action::SwapNotStarted(_)
             | Action::LoadFails(_)
@@ -223,11 +240,13 @@ impl World {
             | Action::Forgets(_)
             | Action::SessionEnds(_)
             | Action::HandOver(_)
+            | Action::Stops(_)
             | Action::Force(_) => true,
             Action::Clock(r) => !self.replicas[r].clock_is_wrong,
             Action::Unclaimed(r) => !self.is_first_nobodys(r),
             Action::Ask(_, r) => self.home().is_some_and(|home| home != r),
-            Action::TakeOver(_)
+            Action::AnswerLost(_)
+            | Action::TakeOver(_)
             | Action::Adopt(_)
             | Action::Loaded(_)
             | Action::Applies(_)
@@ -282,6 +301,7 @@ impl World {
         let left = &mut self.left;
         let of = match action {
             Action::GiveUp(_) => &mut left.given_up,
+            Action::AskUnheard(..) => &mut left.answers_lost,
             Action::SwapUnknown(_) => &mut left.unknown_swaps,
             Action::SwapNotStarted(_) | Action::LoadFails(_) => &mut left.store_failures,
             Action::WriteUnknown(_) => &mut left.unknown_writes,
@@ -291,6 +311,7 @@ impl World {
             Action::SessionEnds(_) => &mut left.sessions,
             Action::Unclaimed(_) => &mut left.unclaimed,
             Action::HandOver(_) => &mut left.hand_overs,
+            Action::Stops(_) => &mut left.stops,
             Action::Force(_) => &mut left.forced,
             Action::Clock(_) => &mut left.wrong_clocks,
             _ => &mut left.misrouted,
@@ -300,13 +321,25 @@ impl World {
 
     fn act(&mut self, setup: &Setup, action: Action) {
         match action {
-            Action::Ask(c, r) => self.ask(setup, c, r),
+            Action::Ask(c, r) => self.ask(setup, c, r, true),
+            Action::AskUnheard(c, r) => {
+                self.ask(setup, c, r, false);
+                let client = &mut self.clients[c];
+                client.may_be_written |= client.value > 0;
+                client.calls += 1;
+            }
+            Action::AnswerLost(c) => {
+                if let Some((r, grant)) = self.clients[c].lost_held.take() {
+                    self.event(setup, r, Event::AnswerLost { grant });
+                }
+            }
             Action::GiveUp(c) => {
                 let Some((call, r)) = self.clients[c].call.take() else {
                     return;
                 };
                 self.clients[c].may_be_written |= self.clients[c].value > 0;
                 self.clients[c].calls += 1;
+                self.clients[c].release_no = 0;
                 self.event(setup, r, Event::CallGone(call));
             }
             Action::TakeOver(r) => {
@@ -382,28 +415,22 @@ impl World {
             Action::Ends(r) => self.lose(r, false),
             Action::MemoryLost(r) => self.lose(r, true),
             Action::Forgets(r) => self.forget(r, true),
-            Action::SessionEnds(c) => {
-                self.clients[c].session_ended = true;
-                self.clients[c].is_sure = false;
+            Action::SessionEnds(s) => {
+                let clients = self.clients.iter_mut().enumerate();
+                for (_, client) in clients.filter(|(c, _)| setup.session_of(*c) == s) {
+                    client.session_ended = true;
+                    client.is_sure = false;
+                }
             }
-            Action::SessionHeard(r, c) => {
-                self.replicas[r].attached.remove(&c);
-                self.event(setup, r, Event::SessionEnded(session_of(c)));
+            Action::SessionHeard(r, s) => {
+                let attached = &mut self.replicas[r].attached;
+                attached.retain(|(session, _)| *session != s);
+                self.event(setup, r, Event::SessionEnded(session_id(s)));
             }
             Action::Unclaimed(r) => self.event(setup, r, Event::Due),
             Action::Passes(r) => self.event_at(setup, r, Event::Due, moment(&Event::Due, true)),
-            Action::HandOver(r) => {
-                let to = replica_id(1 - r);
-                let call = Call::HandOver { to, if_idle: false };
-                self.event(
-                    setup,
-                    r,
-                    Event::Call {
-                        id: HAND_OVER,
-                        call,
-                    },
-                );
-            }
+            Action::HandOver(r) => self.hand_over(setup, r, 1 - r),
+            Action::Stops(r) => self.hand_over(setup, r, r),
             Action::Force(r) => {
                 let Some(entry) = self.first_at(r) else {
                     return;
@@ -449,6 +476,13 @@ impl World {
         }
     }
 
+    fn hand_over(&mut self, setup: &Setup, r: usize, to: usize) {
+        let to = replica_id(to);
+        let call = Call::HandOver { to, if_idle: false };
+        let id = HAND_OVER;
+        self.event(setup, r, Event::Call { id, call });
+    }
+
     fn written(&mut self, setup: &Setup, i: usize, outcome: WriteOutcome) {
         if let Some((r, io)) = self.writes[i].awaited.take() {
             let io = World::io(io);
@@ -470,12 +504,19 @@ impl World {
         self.event(setup, r, Event::DataRead { io, cell });
     }
 
-    /// A client makes its next call.
-    fn ask(&mut self, setup: &Setup, c: usize, r: usize) {
+    /// A client makes its next call, and waits for the answer or hears nothing of it.
+    fn ask(&mut self, setup: &Setup, c: usize, r: usize, waits: bool) {
         let client = &mut self.clients[c];
         let id = CallId(c as u64 * 64 + client.calls);
-        client.call = Some((id, r));
-        let call_no = client.calls + 1;
+        client.call = waits.then_some((id, r));
+        let mut call_no = client.calls + 1;
+        if client.step == Step::Release {
+            call_no = match client.release_no {
+                0 => call_no,
+                again => again,
+            };
+            client.release_no = call_no;
+        }
         let releases_with_put = setup.carry >> c & 1 == 1;
         let needs_value = match client.step {
             Step::Put => true,
@@ -492,7 +533,7 @@ impl World {
                 entry: Box::new(NewEntry {
                     request_id: request_of(c, client.section),
                     mode: Mode::Exclusive,
-                    liveness: Liveness::Session(session_of(c)),
+                    liveness: Liveness::Session(session_id(setup.session_of(c))),
                     identity: "".into(),
                     owner: "".into(),
                     created_at_ms: 0,

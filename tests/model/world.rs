@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fermata::key::KeyState;
 use fermata::key::machine::{CallId, Datum, EntryRef, IoId, Machine, Mutation, PauseOf};
-use fermata::lock::{ReplicaId, Seq, SessionId};
+use fermata::lock::{Fence, ReplicaId, Seq, SessionId};
 use uuid::Uuid;
 
 use super::setup::{Faults, Setup};
@@ -22,8 +22,8 @@ pub fn replica_id(at: usize) -> ReplicaId {
     ReplicaId(Uuid::from_u128(100 + at as u128))
 }
 
-pub fn session_of(client: usize) -> SessionId {
-    SessionId(Uuid::from_u128(200 + client as u128))
+pub fn session_id(session: usize) -> SessionId {
+    SessionId(Uuid::from_u128(200 + session as u128))
 }
 
 pub fn bytes_of(value: Value) -> Option<Bytes> {
@@ -95,14 +95,16 @@ pub struct Replica {
     pub loads: bool,
     pub reads: BTreeSet<u64>,
     pub pauses: Vec<PauseOf>,
-    /// Sessions whose ends it wants to learn of, by client.
-    pub attached: BTreeSet<usize>,
+    /// Sessions whose ends it wants to learn of, and for which entries.
+    pub attached: BTreeSet<(usize, Seq)>,
     /// Its clock is known to be wrong.
     pub clock_is_wrong: bool,
     /// It was told to take the key over, and has not answered.
     pub takes: bool,
     /// It learns that the key was handed to it in this term.
     pub given: Option<u64>,
+    /// It gave the key to itself, and ends.
+    pub stops: bool,
 }
 
 impl Replica {
@@ -117,6 +119,7 @@ impl Replica {
             clock_is_wrong: false,
             takes: false,
             given: None,
+            stops: false,
         }
     }
 }
@@ -143,6 +146,10 @@ pub struct Client {
     pub call: Option<(CallId, usize)>,
     /// Calls that were taken in somewhere, or given up: the next one needs another name and number.
     pub calls: u64,
+    /// The number of its release, which a try without an answer is repeated with; 0 for a new one.
+    pub release_no: u64,
+    /// A replica answered HELD with this grant, and nobody heard it.
+    pub lost_held: Option<(usize, Fence)>,
     pub entry: Option<EntryRef>,
     /// It was answered HELD, and nothing since says otherwise.
     pub is_sure: bool,
@@ -163,6 +170,8 @@ impl Client {
             puts: 0,
             call: None,
             calls: 0,
+            release_no: 0,
+            lost_held: None,
             entry: None,
             is_sure: false,
             is_durable: false,
