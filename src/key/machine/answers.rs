@@ -104,7 +104,7 @@ impl Machine {
         };
         let until = cx.now.plus(serving.claim_ttl(cx, entry));
         if let Some(holder) = serving.holder.as_mut().filter(|h| h.grant == grant) {
-            holder.claim.lost(until);
+            holder.answer_lost(until);
         }
     }
 

@@ -79,7 +79,7 @@ impl Claim {
     }
 
     /// One answer was heard by nobody. If no other was, the claim is waited for until then.
-    pub fn lost(&mut self, until: Observed) {
+    fn lost(&mut self, until: Observed) {
         *self = match self {
             Claim::Until(_) | Claim::Answered(0 | 1) => Claim::Until(until),
             Claim::Answered(times) => Claim::Answered(*times - 1),
@@ -314,6 +314,15 @@ impl Holder {
     /// HELD is answered, or its client named the grant.
     pub fn note_in_use(&mut self, now: Observed) {
         self.in_use_since.get_or_insert(now);
+    }
+
+    /// One answer was heard by nobody. If no other was, nobody uses the lock, and it does not become durable: the next home
+    /// takes a durable holder for one that claimed its lock.
+    pub fn answer_lost(&mut self, claim_until: Observed) {
+        self.claim.lost(claim_until);
+        if matches!(self.claim, Claim::Until(_)) {
+            self.in_use_since = None;
+        }
     }
 
     /// What its end means to the next holder (I7).

@@ -46,3 +46,30 @@ impl Pace {
         lately.max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Observer;
+
+    const SPAN: Duration = Duration::from_millis(100);
+
+    fn at(ms: u64) -> Observed {
+        Observer::new(Duration::MAX).observe(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn as_many_may_be_granted_ahead_as_ended_within_a_span() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.volatile(at(0), SPAN), 1);
+        for ms in [10, 30, 50] {
+            pace.ended(at(ms), SPAN);
+        }
+        assert_eq!(pace.volatile(at(60), SPAN), 3);
+        pace.ended(at(120), SPAN);
+        // Of the span that began at 120 ms it has seen one; of the one before three.
+        assert_eq!(pace.volatile(at(130), SPAN), 3);
+        assert_eq!(pace.volatile(at(230), SPAN), 1);
+        assert_eq!(pace.volatile(at(1_000), SPAN), 1);
+    }
+}
