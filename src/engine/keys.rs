@@ -11,9 +11,12 @@ use super::counters::Counters;
 use super::slot::KeyCell;
 use crate::lock::KeyId;
 
-const SHARDS: usize = 64;
-/// How many idle keys are compared to find one that is idle for long.
-const COMPARED_MAX: usize = 64;
+const SHARDS_MIN: usize = 64;
+const SHARDS_MAX: usize = 1 << 16;
+/// So few that all idle keys of a shard are compared to find the one that is idle for longest.
+const KEYS_A_SHARD: usize = 64;
+/// What chance, or very many keys, put into a shard beyond that is not looked at.
+const COMPARED_MAX: usize = 256;
 /// For each key that was found in use, room is looked for so much later again: a look takes about a tenth of that.
 const FULL_FOR_EACH: Duration = Duration::from_micros(1);
 
@@ -42,8 +45,9 @@ pub(super) struct Keys {
 impl Keys {
     /// For `most` keys; above that those that are idle for longest are forgotten (H11).
     pub fn new(most: usize, counters: Arc<Counters>) -> Self {
+        let shards = most.div_ceil(KEYS_A_SHARD).clamp(SHARDS_MIN, SHARDS_MAX);
         Keys {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             count: AtomicUsize::new(0),
             most,
@@ -55,7 +59,7 @@ impl Keys {
     }
 
     fn shard(&self, id: &KeyId) -> MutexGuard<'_, Shard> {
-        let at = self.hasher.hash_one(id) as usize % SHARDS;
+        let at = self.hasher.hash_one(id) as usize % self.shards.len();
         self.shards[at]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -115,7 +119,7 @@ impl Keys {
         self.full_until_us.store(until, Ordering::Relaxed);
     }
 
-    /// Forgets a key that nobody works at now: of the first that are found in a shard the one that is idle for longest.
+    /// Forgets a key that nobody works at now: of those in a shard the one that is idle for longest.
     fn forget_one(&self, shard: &mut Shard) -> bool {
         let found = shard
             .iter()
@@ -144,7 +148,7 @@ impl Keys {
     /// Forgets an idle key of any shard.
     fn forget_elsewhere(&self) -> bool {
         // From another one each time, so that none keeps its keys for good.
-        let from = self.looked_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let from = self.looked_at.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         let (before, after) = self.shards.split_at(from);
         after.iter().chain(before).any(|shard| {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +177,7 @@ impl Keys {
 
     /// The cells of one of so many parts of the keys (no more than there are shards), of the next one each time.
     pub fn some(&self, parts: usize) -> Vec<Arc<KeyCell>> {
-        let parts = parts.clamp(1, SHARDS);
+        let parts = parts.clamp(1, self.shards.len());
         let at = self.packed_at.fetch_add(1, Ordering::Relaxed) % parts;
         let shards = self.shards.iter().skip(at).step_by(parts);
         shards.flat_map(cells).collect()
@@ -199,6 +203,41 @@ mod tests {
             assert!(keys.count() <= 2);
         }
         assert_eq!(counters.forgotten_keys.load(Ordering::Relaxed), 198);
+    }
+
+    #[test]
+    fn keys_that_are_used_again_and_again_stay_while_others_come_and_go() {
+        const MOST: usize = 8_192;
+        let keys = Keys::new(MOST, Arc::default());
+        let id = |n: usize| {
+            Arc::new(KeyId {
+                table: TableName::default_table(),
+                key: Key::parse(&format!("k{n}"), 64).unwrap(),
+            })
+        };
+        let mut seconds = 0;
+        let mut is_made = 0;
+        let mut touch = |n: usize| {
+            seconds += 1;
+            is_made += usize::from(keys.find(&id(n)).is_none());
+            let now = Duration::from_secs(seconds);
+            let cell = keys.cell(&id(n), || now).unwrap();
+            cell.slot().used = now;
+            is_made
+        };
+        // Old ones all over, then some that are used each round beside as many that come once.
+        let mut made = (0..MOST).map(&mut touch).last();
+        let (used, once) = (MOST / 4, MOST / 4);
+        for round in 1..=8 {
+            let from = MOST * (1 + round);
+            for n in from..from + once {
+                touch(n);
+            }
+            made = (MOST..MOST + used).map(&mut touch).last();
+        }
+        let made_once = MOST + 8 * once + used;
+        let again = made.unwrap() - made_once;
+        assert!(again < used / 20, "{again} of {used} were made again");
     }
 
     #[test]
