@@ -40,7 +40,7 @@ impl KeyHandOvers {
     }
 
     /// Hands the keys with live entries over to the replicas that are ranked next, before this one stops, as far as
-    /// `within` allows.
+    /// `within` allows. Where there is none, they are there for whoever starts next.
     pub async fn hand_over_all(&self, within: Duration) {
         let mut keys: Vec<(bool, Arc<KeyId>)> = Vec::new();
         for cell in self.shell.keys.all() {
@@ -151,8 +151,28 @@ impl KeyHandOvers {
 
     async fn hand_over_to_next(&self, id: Arc<KeyId>) {
         let local = &self.shell.local;
-        if let Some(peer) = local.next_ranked(&id, &local.zone) {
-            self.hand_over(&id, &peer, false).await;
+        match local.next_ranked(&id, &local.zone) {
+            Some(peer) => {
+                self.hand_over(&id, &peer, false).await;
+            }
+            None => self.commit_volatile(&id).await,
+        }
+    }
+
+    /// There is nobody to give this key to: what only memory knows of it goes to its row, as with a hand-over, by one to this
+    /// replica itself.
+    async fn commit_volatile(&self, id: &Arc<KeyId>) {
+        let cell = self.shell.keys.find(id);
+        if !cell.is_some_and(|cell| cell.has_volatile()) {
+            return;
+        }
+        let to = self.shell.local.id;
+        let hand_over = Call::HandOver { to, if_idle: false };
+        let Ok(mut asking) = self.shell.ask(id, hand_over, None) else {
+            return;
+        };
+        if let Err(error) = asking.answer().await {
+            tracing::debug!(key = %id, ?error, "what only memory knows of a key could not be committed");
         }
     }
 

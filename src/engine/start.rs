@@ -127,10 +127,13 @@ impl Engine {
     /// the others has the rest; more is not waited for here.
     pub async fn leave(&self, within: Duration) {
         let last = self.shared.stopped();
-        let Some(last) = last.filter(|replica| !replica.local.is_alone()) else {
+        let Some(last) = last else {
             return;
         };
         last.hand_overs.hand_over_all(within / 2).await;
+        if last.local.is_alone() {
+            return;
+        }
         if last.hand_overs.keeps_volatile().await {
             // The others may take them over only once that what was promised for them is past.
             tracing::warn!("some locks could not be handed over; others wait for the replica TTL");

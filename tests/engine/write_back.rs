@@ -253,6 +253,37 @@ async fn a_replica_that_lost_a_memory_and_stops_leaves_the_others_to_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_replica_that_stops_leaves_nothing_to_memory_alone() {
+    let service = Service::writing_back(1).await;
+    let (a, link) = (service.engine(0), &service.replicas[0].link);
+    let home = a.replica();
+    let held = create(a, call("k", 20_000)).await.lock_ref;
+    let waiting = create(a, call("k", 20_000)).await.lock_ref;
+    a.stop();
+    a.leave(LONG).await;
+    let row = link.state(&key("k")).await;
+    let seqs: Vec<_> = row.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(
+        (seqs, row.kept),
+        (vec![held.seq, waiting.seq], Some(held.seq))
+    );
+    assert_eq!(link.life(home), Some(Life::Stopped), "the next one waits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_the_store_alone_and_stops_leaves_nothing_to_memory_alone() {
+    let world = World::writing_back().await;
+    let (held, waiting) = world.create_two("k").await;
+    world.engine.stop();
+    world.engine.leave(LONG).await;
+    let world = world.restart().await;
+    let again = world.acquire(&held).await;
+    assert!(again.grant > held.grant);
+    world.release(&held).await.unwrap();
+    assert!(world.acquire(&waiting).await.grant > again.grant);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_has_the_store_alone_waits_for_what_the_one_before_it_promised() {
     let world = World::writing_back().await;
     let sent = Instant::now();

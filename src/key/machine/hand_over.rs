@@ -32,7 +32,8 @@ enum Stage {
 
 impl Machine {
     /// Begins to give the key away: from here on no call is taken in. With `if_idle` it stays where it is while anybody locks
-    /// it or waits for it.
+    /// it or waits for it. To this replica itself: with a row that survives it whole, of another term, which whoever serves the
+    /// key next has to read.
     pub(super) fn begin_hand_over(
         &mut self,
         cx: &Context<'_>,
@@ -41,7 +42,8 @@ impl Machine {
         out: &mut Vec<Effect>,
     ) {
         if let Role::Serving(serving) = &self.role
-            && (to == cx.replica || (if_idle && !self.serves_nobody()))
+            && if_idle
+            && (to == cx.replica || !self.serves_nobody())
         {
             let answer = Ok(Answer::HandedOver(serving.home));
             return out.push(Effect::Answer { call, answer });

@@ -33,11 +33,11 @@ fn a_hand_over_in_doubt_is_sent_again_as_it_was_though_no_fence_can_be_taken() {
 }
 
 #[test]
-fn a_key_that_is_handed_to_its_home_stays_there() {
+fn a_key_that_follows_its_users_to_its_home_stays_there() {
     let mut world = World::serving(&[new_entry(1)]);
     let (call, effects) = world.call(Call::HandOver {
         to: replica(1),
-        if_idle: false,
+        if_idle: true,
     });
     let home = home(1, 1);
     assert_eq!(

@@ -90,6 +90,38 @@ fn a_holder_that_holds_for_a_while_becomes_durable_with_those_who_wait() {
     assert_eq!(taken.entries.len(), 3);
 }
 
+/// Each commit lets as many be granted the key without the row as ended of late, where one for each would do without that.
+#[test]
+fn a_queue_that_moves_fast_takes_fewer_commits_than_it_has_entries() {
+    let mut world = kept(17);
+    let mut commits = 0;
+    let mut grant = NOW_US;
+    for n in 1..=16 {
+        let mut effects = world.calls(release(held(n, grant)));
+        while effects.iter().any(is_swap) {
+            commits += 1;
+            effects = world.on(Event::Swapped(SwapOutcome::Applied));
+        }
+        effects = world.calls(acquire(n + 1));
+        grant = grant_told(&effects).unwrap();
+    }
+    assert!(commits <= 5, "{commits}");
+}
+
+/// The next home would take it for a holder that claimed its lock, and wait for it as long as its session lives.
+#[test]
+fn a_holder_whose_answer_nobody_heard_becomes_durable_once_it_is_answered_again() {
+    let mut world = serving(1);
+    let grant = Fence(NOW_US);
+    world.on(Event::AnswerLost { grant });
+    world.pass(KEEP_AFTER);
+    assert!(!world.on(Event::Due).iter().any(is_swap));
+    assert_eq!(grant_told(&world.calls(acquire(1))), Some(NOW_US));
+    world.pass(KEEP_AFTER);
+    let (_, row) = swap(&world.on(Event::Due));
+    assert_eq!(row.kept, Some(Seq(1)));
+}
+
 #[test]
 fn nobody_is_granted_the_key_before_the_end_of_a_durable_holder_is_committed() {
     let mut world = kept(2);
@@ -283,6 +315,23 @@ fn a_key_is_handed_over_with_all_that_its_home_knows() {
     assert_eq!((row.home, row.kept), (Some(home(2, 2)), Some(Seq(1))));
     assert_eq!(row.entries.len(), 3);
     assert!(!row.may_be_behind() && !row.unsynced);
+}
+
+/// Before the last replica stops.
+#[test]
+fn a_home_that_hands_its_key_over_to_itself_leaves_nothing_to_memory_alone() {
+    let mut world = serving(3);
+    let to = world.replica;
+    let if_idle = false;
+    let (_, row) = swap(&world.calls(Call::HandOver { to, if_idle }));
+    assert_eq!((row.entries.len(), row.kept), (3, Some(Seq(1))));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let home = row.home.unwrap();
+    assert_eq!(answers(&effects)[0].1, Ok(Answer::HandedOver(home)));
+    assert!(!world.machine.has_volatile());
+    let (_, taken) = taken_over(&row);
+    let seqs: Vec<Seq> = taken.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(seqs, [Seq(1), Seq(2), Seq(3)]);
 }
 
 #[test]
