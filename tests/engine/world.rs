@@ -146,8 +146,13 @@ impl World {
 
     /// One that answers from memory.
     pub async fn writing_back() -> World {
+        Self::writing_back_within(Limits::default()).await
+    }
+
+    /// The same, under other limits.
+    pub async fn writing_back_within(limits: Limits) -> World {
         let made = Made {
-            limits: Limits::default(),
+            limits,
             clock: Arc::new(SystemClock),
             write_back: BTreeSet::from([TableName::default_table()]),
             packing: Packing::default(),
