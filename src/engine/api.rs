@@ -29,8 +29,10 @@ pub struct Counts {
     pub durable_grants: u64,
     /// Grants that only the memory of this replica had when they were made.
     pub volatile_grants: u64,
-    /// Keys that were taken over, or given to this replica (H3, H4).
+    /// Keys that were taken over (H3).
     pub take_overs: u64,
+    /// Keys that another replica gave to this one (H4).
+    pub received_keys: u64,
     /// Keys that were given to another replica (H4).
     pub hand_overs: u64,
     /// Idle keys that were forgotten to have room for others (H11).

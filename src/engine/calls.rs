@@ -73,6 +73,7 @@ impl Engine {
             durable_grants: counters.durable_grants.load(Relaxed),
             volatile_grants: counters.volatile_grants.load(Relaxed),
             take_overs: counters.take_overs.load(Relaxed),
+            received_keys: counters.received_keys.load(Relaxed),
             hand_overs: counters.hand_overs.load(Relaxed),
             forgotten_keys: counters.forgotten_keys.load(Relaxed),
             packed_keys: counters.packed_keys.load(Relaxed),

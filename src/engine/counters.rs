@@ -18,8 +18,10 @@ pub(super) struct Counters {
     pub durable_grants: AtomicU64,
     /// Grants that did not.
     pub volatile_grants: AtomicU64,
-    /// Keys that were taken over, or given to this replica.
+    /// Keys that were taken over.
     pub take_overs: AtomicU64,
+    /// Keys that another one gave to this replica.
+    pub received_keys: AtomicU64,
     /// Keys that were given to another one.
     pub hand_overs: AtomicU64,
     /// Idle keys that were forgotten to have room for others.

@@ -27,6 +27,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long either may take, whatever the time to stop: the others take over what is left, of which a lock that only
 /// memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
+/// For how long the others wait for the hand-over of one key when this replica stops.
+const KEY_TAKES_MAX: Duration = Duration::from_secs(2);
 
 /// Hands keys over to other replicas.
 pub(super) struct KeyHandOvers {
@@ -43,8 +45,10 @@ impl KeyHandOvers {
     /// `within` allows. Where there is none, they are there for whoever starts next.
     pub async fn hand_over_all(&self, within: Duration) {
         let mut keys: Vec<(bool, Arc<KeyId>)> = Vec::new();
+        let has_peers = !self.shell.local.membership.peers().is_empty();
         for cell in self.shell.keys.all() {
-            if cell.is_to_hand_over() {
+            let is_to_give = has_peers && cell.is_to_hand_over();
+            if is_to_give || cell.is_ahead_of_row() {
                 keys.push((cell.has_volatile(), Arc::clone(&cell.id)));
             }
             // There may be a million of them, and heartbeats are to be sent.
@@ -60,7 +64,11 @@ impl KeyHandOvers {
             biased;
             () = all => {}
             () = clock.sleep(within.min(HAND_OVERS_MAX)) => {
-                tracing::warn!("not all keys were handed over in time; the other replicas take them over");
+                let what_follows = match has_peers {
+                    true => "the other replicas take them over",
+                    false => "locks and entries that are not durable end",
+                };
+                tracing::warn!("not all keys were handed over in time: {what_follows}");
             }
         }
     }
@@ -151,11 +159,19 @@ impl KeyHandOvers {
 
     async fn hand_over_to_next(&self, id: Arc<KeyId>) {
         let local = &self.shell.local;
-        match local.next_ranked(&id, &local.zone) {
-            Some(peer) => {
-                self.hand_over(&id, &peer, false).await;
+        let given = async {
+            match local.next_ranked(&id, &local.zone) {
+                Some(peer) => {
+                    self.hand_over(&id, &peer, false).await;
+                }
+                None => self.commit_volatile(&id).await,
             }
-            None => self.commit_volatile(&id).await,
+        };
+        tokio::select! {
+            biased;
+            () = given => {}
+            // What was begun goes on, and the keys of other nodes have their turn.
+            () = local.clock.sleep(KEY_TAKES_MAX) => {}
         }
     }
 
@@ -163,7 +179,7 @@ impl KeyHandOvers {
     /// replica itself.
     async fn commit_volatile(&self, id: &Arc<KeyId>) {
         let cell = self.shell.keys.find(id);
-        if !cell.is_some_and(|cell| cell.has_volatile()) {
+        if !cell.is_some_and(|cell| cell.is_ahead_of_row()) {
             return;
         }
         let to = self.shell.local.id;

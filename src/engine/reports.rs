@@ -44,14 +44,19 @@ impl Reports {
                 "an entry ended: {}", describe_end(end)
             ),
             Report::TookOver { from } => {
-                // It may have been given, which leaves no home before.
                 let is_first = slot.machine.state().is_none_or(|state| state.term() == 1);
-                Counters::add(&self.counters.take_overs, usize::from(!is_first));
                 match from {
                     Some(from) => {
+                        Counters::add(&self.counters.take_overs, 1);
                         tracing::info!(key = %cell.id, from = %from.replica, "took a key over");
                     }
-                    None => tracing::debug!(key = %cell.id, "serves a key that had no home"),
+                    None if is_first => {
+                        tracing::debug!(key = %cell.id, "serves a key that had no home");
+                    }
+                    None => {
+                        Counters::add(&self.counters.received_keys, 1);
+                        tracing::debug!(key = %cell.id, "serves a key that another replica gave");
+                    }
                 }
             }
             Report::HandedOver { to } => {

@@ -17,7 +17,7 @@ use super::slot::{CallResult, KeyCell, Listener, PendingCall, Silence, Slot, Slo
 use super::time::Time;
 use super::values::Values;
 use crate::key::machine::{
-    Answer, Call, CallId, Context, Effect, EntryStatus, Event, KeyError, KeyLimits, PauseOf, Report,
+    Answer, Call, CallId, Context, Effect, Event, KeyError, KeyLimits, PauseOf, Report,
 };
 use crate::lock::{KeyId, Seq, SessionId};
 use crate::session::Observed;
@@ -94,6 +94,11 @@ impl KeyShell {
         }
         let id = CallId(slot.next_call);
         slot.next_call += 1;
+        let takes = matches!(call, Call::TakeOver { .. } | Call::Adopt { .. });
+        if takes && self.local.is_stopping() {
+            refuse(listener, "this replica is stopping");
+            return Ok(id);
+        }
         if slot.is_silent(self.local.clock.boot()) {
             let why =
                 "what this replica knew of the key was lost, and what it promised is not past";
@@ -254,7 +259,7 @@ impl KeyShell {
             }
             Effect::Pause { of, tries } => self.pause(cell, slot, of, tries),
             Effect::Answer { call, answer } => return self.answer(slot, call, answer),
-            Effect::Notify { call, status } => notify(slot, call, status),
+            Effect::Notify { call, status } => return slot.notify(call, status),
             Effect::RenewSession(session) => self.sessions.renew_behind(session),
             Effect::Attach { session, seq } => return self.attach(cell, slot, session, seq),
             Effect::Detach { session, seq } => {
@@ -366,20 +371,6 @@ impl AttachedKeys for KeyShell {
         if let Some(cell) = self.keys.find(id) {
             self.happen(&cell, event);
         }
-    }
-}
-
-fn notify(slot: &mut Slot, call: CallId, status: EntryStatus) {
-    let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
-    if let Some(PendingCall {
-        listener: Listener::Watch { news, .. },
-        ..
-    }) = slot.calls.get(&call)
-    {
-        news.send_replace(Some(status));
-    }
-    if is_last {
-        slot.calls.remove(&call);
     }
 }
 

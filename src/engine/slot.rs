@@ -14,7 +14,7 @@ use super::remembered::RememberedValue;
 use super::sessions::OpenCall;
 use super::time::{AlarmAt, nanos};
 use super::users::{PackedUsers, Users};
-use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Machine};
+use crate::key::machine::{Answer, CallError, CallId, EntryRef, EntryStatus, Event, Machine};
 use crate::lock::{KeyId, Liveness, Seq, SessionId};
 use crate::session::Observed;
 
@@ -152,6 +152,11 @@ impl KeyCell {
     /// As [`Machine::is_to_hand_over`].
     pub fn is_to_hand_over(&self) -> bool {
         self.is_packed() || self.slot().machine.is_to_hand_over()
+    }
+
+    /// As [`Machine::is_ahead_of_row`].
+    pub fn is_ahead_of_row(&self) -> bool {
+        !self.is_packed() && self.slot().machine.is_ahead_of_row()
     }
 
     /// When a client called last for a key of which this replica is the home, where clients did so for a while, by
@@ -386,6 +391,26 @@ impl Slot {
         self.silence = Silence::Due;
         self.calls.clear();
         self.lost_sessions.append(&mut self.sessions);
+    }
+
+    /// Whoever watches hears it. HELD that nobody does is lost, which the machine is told.
+    pub fn notify(&mut self, call: CallId, status: EntryStatus) -> Option<Event> {
+        let is_last = matches!(status, EntryStatus::Ended(_) | EntryStatus::Elsewhere(_));
+        if let Some(PendingCall {
+            listener: Listener::Watch { news, .. },
+            ..
+        }) = self.calls.get(&call)
+        {
+            news.send_replace(Some(status));
+            if is_last {
+                self.calls.remove(&call);
+            }
+            return None;
+        }
+        match status {
+            EntryStatus::Held { grant } => Some(Event::AnswerLost { grant }),
+            EntryStatus::Waiting { .. } | EntryStatus::Ended(_) | EntryStatus::Elsewhere(_) => None,
+        }
     }
 
     /// Whether what was promised by memory alone may still count.

@@ -33,10 +33,10 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Sweeps until this replica has ended.
+    /// Sweeps until this replica stops: it takes nothing any more that it would have to give away.
     pub async fn run(self) {
         let local = &self.shell.local;
-        let mut ended = local.ended();
+        let mut stopping = local.stopping();
         let mut took = Duration::ZERO;
         let log_throttle = LogThrottle::default();
         loop {
@@ -44,13 +44,13 @@ impl Sweep {
             let pause = EVERY.max(took * 20) + jitter;
             tokio::select! {
                 biased;
-                _ = ended.wait_for(|ended| *ended) => return,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
                 () = local.clock.sleep(pause) => {}
             }
             let begun = local.clock.boot();
             let swept = tokio::select! {
                 biased;
-                _ = ended.wait_for(|ended| *ended) => return,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
                 swept = self.sweep() => swept,
             };
             if let Err(error) = swept

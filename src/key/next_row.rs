@@ -60,6 +60,8 @@ impl Reserve {
 pub enum Survivors {
     /// Everybody, and nothing was granted that the row does not say: write-through, and a hand-over.
     All,
+    /// The same where nobody was answered that the holder is one: the next home waits for it no longer than for any other.
+    AllOfUnheard,
     /// The holder, and whoever the row lists behind it.
     Holder,
     /// Those behind the first so many, as far as the row lists them: the others may be granted, and may end, without the
@@ -136,15 +138,16 @@ impl NextRow<'_> {
             row.reserved.fence_end = row.reserved.fence_end.max(fence_end);
         }
         match self.survivors {
-            Survivors::All if is_holder_first || self.mode == CommitMode::WriteThrough => {
+            Survivors::All | Survivors::AllOfUnheard if self.mode == CommitMode::WriteThrough => {
                 row.kept = holder.filter(|_| is_holder_first);
             }
+            Survivors::All if is_holder_first => row.kept = holder,
             Survivors::Holder if is_holder_first => {
                 row.kept = holder;
                 row.reserved.volatile_end = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
             }
             // Entries that ended are listed before it, and it may have written.
-            Survivors::All | Survivors::Holder => {
+            Survivors::All | Survivors::AllOfUnheard | Survivors::Holder => {
                 let beyond = holder.map_or(Seq(0), |seq| Seq(seq.0 + 1));
                 row.reserved.volatile_end = beyond.max(reserved_before.volatile_end);
             }
@@ -161,7 +164,7 @@ impl NextRow<'_> {
     fn listed(&self, state: &KeyState) -> (VecDeque<Arc<Entry>>, Seq) {
         // Where all may be granted without the row knowing, it need not list them.
         let adds = match self.survivors {
-            Survivors::All | Survivors::Holder => true,
+            Survivors::All | Survivors::AllOfUnheard | Survivors::Holder => true,
             Survivors::Behind(first) => self.lists_volatile || first < state.entries.len(),
         };
         let mut listed = VecDeque::with_capacity(state.entries.len());

@@ -319,6 +319,15 @@ fn write_back_searches() -> Vec<Setup> {
                 f.stops = 1;
                 f.unknown_swaps = 1;
             }),
+        Setup::new("write-back: a replica stops, and ends before that is known")
+            .write_back()
+            .clients(1)
+            .sections(2)
+            .faults(|f| {
+                f.stops = 1;
+                f.ends = 1;
+                f.unknown_swaps = 1;
+            }),
         Setup::new("write-back: by force")
             .write_back()
             .faults(|f| f.forced = 1),

@@ -5,8 +5,7 @@
 //! their sender is long gone; replicas that end, or lose what they knew of the key; sessions that end; hand-overs;
 //! answers that are lost; a store that fails for a moment. What a replica does about it is decided by `fermata::key::machine`.
 //!
-//! Taken for atomic: a QUORUM read of the value (with its repair), a read of the row, a call with its answer once that is
-//! given. A replica that others take for down answers nothing any more (H2): that is checked elsewhere, and an event here.
+//! Taken for atomic: a QUORUM read of the value (with its repair), a read of the row, an answer that is heard. A replica that others take for down answers nothing any more (H2): that is checked elsewhere, and an event here.
 
 #![allow(
     clippy::unwrap_used,

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use fermata::key::KeyState;
 use fermata::key::machine::{
     Answer, CallError, CallId, Context, Effect, Event, KeyError, Machine, Report,
 };
-use fermata::lock::{EndedAs, SessionId};
+use fermata::lock::{EndedAs, Seq, SessionId};
 use fermata::session::{Observed, Observer};
 
 use super::setup::Setup;
@@ -45,11 +46,18 @@ impl World {
             limits: &setup.limits,
         };
         let mut effects = Vec::new();
+        let before = match setup.faults.stops {
+            0 => None,
+            _ => replica.machine.state().map(|state| entries_of(state)),
+        };
         replica.machine.on(&cx, event, &mut effects);
         for effect in effects {
             self.effect(setup, r, effect);
         }
         if self.replicas[r].stops {
+            if before != Some(entries_of(&self.row)) || self.row.may_be_behind() {
+                self.truth.breaks(Broken::LostAtStop);
+            }
             self.forget(r, false);
         }
     }
@@ -325,6 +333,11 @@ impl Client {
             session_ended: self.session_ended,
         };
     }
+}
+
+/// Who is in the queue.
+fn entries_of(state: &KeyState) -> Vec<Seq> {
+    state.entries.iter().map(|entry| entry.seq).collect()
 }
 
 fn session_at(session: SessionId) -> usize {

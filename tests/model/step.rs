@@ -196,7 +196,10 @@ impl World {
             out.push(Action::Adopt(r));
         }
         let ups = self.replicas.iter().filter(|r| r.is_up).count();
-        if left.ends > 0 && ups > 1 {
+        // Somebody has to go on.
+        let other = &self.replicas[1 - r];
+        let may_go = other.is_up && !other.is_stopping;
+        if left.ends > 0 && may_go {
             out.push(Action::Ends(r));
         }
         if left.memory_lost > 0 {
@@ -215,7 +218,7 @@ impl World {
         if is_home && left.hand_overs > 0 && ups > 1 {
             out.push(Action::HandOver(r));
         }
-        if is_home && left.stops > 0 && ups > 1 {
+        if is_home && left.stops > 0 && may_go {
             out.push(Action::Stops(r));
         }
         if is_home && left.forced > 0 && self.first_at(r).is_some() {
@@ -430,7 +433,10 @@ impl World {
             Action::Unclaimed(r) => self.event(setup, r, Event::Due),
             Action::Passes(r) => self.event_at(setup, r, Event::Due, moment(&Event::Due, true)),
             Action::HandOver(r) => self.hand_over(setup, r, 1 - r),
-            Action::Stops(r) => self.hand_over(setup, r, r),
+            Action::Stops(r) => {
+                self.replicas[r].is_stopping = true;
+                self.hand_over(setup, r, r);
+            }
             Action::Force(r) => {
                 let Some(entry) = self.first_at(r) else {
                     return;

@@ -29,6 +29,8 @@ pub enum Broken {
     DeniedShows,
     /// The row names a durable holder no longer, and its entry lives.
     HolderLetGo,
+    /// After a clean stop the row does not list just those who held and waited.
+    LostAtStop,
 }
 
 /// What is promised so far.

@@ -103,6 +103,8 @@ pub struct Replica {
     pub takes: bool,
     /// It learns that the key was handed to it in this term.
     pub given: Option<u64>,
+    /// It was told to stop.
+    pub is_stopping: bool,
     /// It gave the key to itself, and ends.
     pub stops: bool,
 }
@@ -119,6 +121,7 @@ impl Replica {
             clock_is_wrong: false,
             takes: false,
             given: None,
+            is_stopping: false,
             stops: false,
         }
     }

@@ -3,11 +3,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::key::machine::{
-    Call, CommitRules, Context, Effect, Event, KeyLimits, Loaded, SwapOutcome,
-};
+use crate::key::machine::{Call, CommitRules, Context, Effect, KeyLimits, Loaded, SwapOutcome};
 use crate::key::{CommitMode, KeyState, NewEntry};
-use crate::lock::{CoreLimits, Key, Mode, ReplicaId, TableName};
+use crate::lock::{CoreLimits, Fence, Key, Mode, ReplicaId, TableName};
 use crate::session::Observer;
 
 const SESSION: SessionId = SessionId(Uuid::from_u128(7));
@@ -189,4 +187,23 @@ fn a_panic_while_it_was_looked_at_loses_it() {
 fn bytes_that_nobody_packed_are_as_a_panic() {
     let slot = Slot::unpacked(b"none of these");
     assert!(slot.is_lost && slot.silence == Silence::Due);
+}
+
+#[test]
+fn news_of_a_grant_that_nobody_watches_any_more_are_lost() {
+    let cell = held();
+    let grant = Fence(7);
+    let status = EntryStatus::Held { grant };
+    let (news, heard) = watch::channel(None);
+    let open = PendingCall {
+        listener: Listener::Watch { begun: None, news },
+        waits_for: None,
+        keeps: None,
+    };
+    let mut slot = cell.slot();
+    slot.calls.insert(CallId(1), open);
+    assert_eq!(slot.notify(CallId(1), status.clone()), None);
+    assert_eq!(*heard.borrow(), Some(status.clone()));
+    let lost = Event::AnswerLost { grant };
+    assert_eq!(slot.notify(CallId(2), status), Some(lost));
 }

@@ -71,7 +71,15 @@ impl Machine {
             return false;
         }
         if !serving.decided.is_empty() || !serving.fits_one_commit() {
-            serving.make_commit(cx, Survivors::All);
+            let holder = serving.holder.as_ref();
+            let is_unheard = holder.is_some_and(|h| {
+                matches!(h.claim, Claim::Until(_)) && !serving.row.may_keep(h.seq)
+            });
+            let survivors = match is_unheard {
+                true => Survivors::AllOfUnheard,
+                false => Survivors::All,
+            };
+            serving.make_commit(cx, survivors);
             self.send(out);
             return false;
         }
@@ -136,7 +144,9 @@ impl Machine {
             && home.replica == hand_over.to
             && home.term == serving.home.term.saturating_add(1)
         {
-            out.push(Effect::Report(Report::HandedOver { to: home }));
+            if home.replica != serving.home.replica {
+                out.push(Effect::Report(Report::HandedOver { to: home }));
+            }
             for call in std::mem::take(&mut hand_over.calls) {
                 let answer = Ok(Answer::HandedOver(home));
                 out.push(Effect::Answer { call, answer });

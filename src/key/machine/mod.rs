@@ -240,18 +240,33 @@ impl Machine {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
                 !serving.state.entries.is_empty() || serving.lists_ended()
             }
-            Role::Unread | Role::Taking(_) => false,
+            Role::Taking(_) => true,
+            Role::Unread => false,
         }
     }
 
-    /// Whether the next home would end an entry, for it has it from memory alone.
+    /// Whether the next home would not find what is so here: an entry is known to memory alone, or its end is. May be, where it
+    /// is taken over at the moment.
+    pub fn is_ahead_of_row(&self) -> bool {
+        match &self.role {
+            Role::Serving(serving) | Role::HandingOver(serving, _) => {
+                serving.lists_ended() || self.has_volatile()
+            }
+            Role::Taking(_) => true,
+            Role::Unread => false,
+        }
+    }
+
+    /// Whether the next home would end an entry, for it has it from memory alone; may do so, where it is taken over at the
+    /// moment.
     pub fn has_volatile(&self) -> bool {
         match &self.role {
             Role::Serving(serving) | Role::HandingOver(serving, _) => {
                 let mut entries = serving.state.entries.iter();
                 entries.any(|entry| !serving.row.is_durable(entry.seq))
             }
-            Role::Unread | Role::Taking(_) => false,
+            Role::Taking(_) => true,
+            Role::Unread => false,
         }
     }
 

@@ -22,7 +22,12 @@ fn write_back() -> World {
 
 /// The home of a key with these entries, of which the first was answered HELD; its row reserves what it may.
 fn serving(entries: u64) -> World {
+    serving_within(RESERVE, entries)
+}
+
+fn serving_within(reserve: Reserve, entries: u64) -> World {
     let mut world = write_back();
+    world.commit.mode = CommitMode::WriteBack(reserve);
     world.calls(create(of_session(1)));
     world.on(Event::Loaded(Ok(no_row())));
     world.on(Event::Swapped(SwapOutcome::Applied));
@@ -315,6 +320,34 @@ fn a_key_is_handed_over_with_all_that_its_home_knows() {
     assert_eq!((row.home, row.kept), (Some(home(2, 2)), Some(Seq(1))));
     assert_eq!(row.entries.len(), 3);
     assert!(!row.may_be_behind() && !row.unsynced);
+}
+
+#[test]
+fn a_hand_over_in_several_commits_keeps_no_holder_that_nobody_heard() {
+    for is_heard in [true, false] {
+        let reserve = Reserve {
+            seqs: 1_000,
+            ..RESERVE
+        };
+        let mut world = serving_within(reserve, 300);
+        if !is_heard {
+            let grant = Fence(NOW_US);
+            world.on(Event::AnswerLost { grant });
+        }
+        let (to, if_idle) = (replica(2), false);
+        let (_, row) = swap(&world.calls(Call::HandOver { to, if_idle }));
+        assert!(row.entries.len() < 300);
+        assert_eq!(row.kept.is_some(), is_heard);
+        let (_, row) = swap(&world.on(Event::Swapped(SwapOutcome::Applied)));
+        assert_eq!((row.entries.len(), row.kept.is_some()), (300, is_heard));
+    }
+}
+
+#[test]
+fn an_end_that_only_memory_knows_is_ahead_of_the_row() {
+    let mut world = kept(2);
+    world.calls(release(entry(2)));
+    assert!(!world.machine.has_volatile() && world.machine.is_ahead_of_row());
 }
 
 /// Before the last replica stops.
