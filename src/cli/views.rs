@@ -124,6 +124,7 @@ fn replica_activity(activity: &proto::ReplicaActivity) -> Value {
             "background_commits": counts.background_commits,
             "commits_in_doubt": counts.commits_in_doubt,
             "take_overs": counts.take_overs,
+            "received_keys": counts.received_keys,
             "hand_overs": counts.hand_overs,
             "forgotten_keys": counts.forgotten_keys,
         })

@@ -87,6 +87,7 @@ pub fn activity(did: ReplicaActivity, answering: ReplicaId) -> proto::ReplicaAct
             background_commits: did.counts.background_commits,
             commits_in_doubt: did.counts.unknown,
             take_overs: did.counts.take_overs,
+            received_keys: did.counts.received_keys,
             hand_overs: did.counts.hand_overs,
             forgotten_keys: did.counts.forgotten_keys,
         }),

@@ -363,7 +363,7 @@ async fn what_a_replica_did_as_a_home_is_counted() {
     loop {
         let did = admin.describe_activity(ask).await.unwrap().into_inner();
         let homes = did.replicas.iter().filter_map(|one| one.as_home);
-        if homes.map(|counts| counts.take_overs).sum::<u64>() > 0 {
+        if homes.map(|counts| counts.received_keys).sum::<u64>() > 0 {
             break;
         }
         assert!(

@@ -58,6 +58,7 @@ pub fn replica(number: u8, granted: u64, keys: Vec<proto::KeyActivity>) -> proto
             background_commits: 3,
             commits_in_doubt: 4,
             take_overs: 5,
+            received_keys: 8,
             hand_overs: 6,
             forgotten_keys: 7,
         }),

@@ -68,7 +68,7 @@ const REPLICAS: [Column; 10] = [
     ),
 ];
 
-const HOMES: [Column; 8] = [
+const HOMES: [Column; 9] = [
     column("REPLICA", 0, "the start of its UUID"),
     column("VOLATILE", 0, "grants by its memory alone, since its start"),
     column(
@@ -78,7 +78,12 @@ const HOMES: [Column; 8] = [
     ),
     column("COMMITS", 4, "of rows of keys with write-back, likewise"),
     column("IN DOUBT", 2, "commits whose outcome was unknown, likewise"),
-    column("TAKEN", 3, "keys that it took over or was given, likewise"),
+    column(
+        "TAKEN",
+        3,
+        "keys that it took over from replicas that are gone, likewise",
+    ),
+    column("RECEIVED", 7, "keys that others gave to it, likewise"),
     column("GIVEN", 5, "keys that it gave to other replicas, likewise"),
     column("FORGOTTEN", 6, "idle keys, to have room, likewise"),
 ];
@@ -176,6 +181,7 @@ impl Sheet {
                 count(|counts| counts.background_commits),
                 count(|counts| counts.commits_in_doubt),
                 count(|counts| counts.take_overs),
+                count(|counts| counts.received_keys),
                 count(|counts| counts.hand_overs),
                 count(|counts| counts.forgotten_keys),
             ]);
@@ -302,9 +308,9 @@ mod tests {
         );
         assert_eq!(
             Sheet::homes(&board).text(),
-            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  GIVEN  FORGOTTEN\n\
-             00000001  39        1        3        4         5      6      7\n\
-             00000002  -         -        -        -         -      -      -\n"
+            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  RECEIVED  GIVEN  FORGOTTEN\n\
+             00000001  39        1        3        4         5      8         6      7\n\
+             00000002  -         -        -        -         -      -         -      -\n"
         );
     }
 

@@ -81,8 +81,8 @@ fn what_the_replicas_counted_stands_where_their_rates_do() {
     assert_eq!(
         below(&mut view, 100),
         [
-            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  GIVEN  FORGOTTEN",
-            "00000001  39        1        3        4         5      6      7",
+            "REPLICA   VOLATILE  DURABLE  COMMITS  IN DOUBT  TAKEN  RECEIVED  GIVEN  FORGOTTEN",
+            "00000001  39        1        3        4         5      8         6      7",
         ]
     );
     assert_eq!(below(&mut view, 30)[0], "REPLICA   VOLATILE  DURABLE");
