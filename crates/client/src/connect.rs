@@ -263,10 +263,10 @@ impl Client {
             }
             return;
         };
-        match shared.connections.at_address(address) {
-            Some(at) if at != shared.connections.current() => shared.homes.note(key, at),
-            Some(_) | None => shared.homes.forget(key),
-        }
+        let home = shared.connections.at_address(address);
+        let other = home.filter(|at| *at != shared.connections.current());
+        let term = homes::term(response.metadata());
+        shared.homes.note(key, other, term);
     }
 
     /// A call about this key is made at the replica in use, until an answer says who its home is.
