@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
+use crate::key::Home;
 use crate::key::machine::{Answer, Call};
 use crate::lock::{KeyId, ReplicaId};
 
@@ -182,33 +183,32 @@ impl KeyHandOvers {
         if !cell.is_some_and(|cell| cell.is_ahead_of_row()) {
             return;
         }
-        let to = self.shell.local.id;
-        let hand_over = Call::HandOver { to, if_idle: false };
-        let Ok(mut asking) = self.shell.ask(id, hand_over, None) else {
-            return;
-        };
-        if let Err(error) = asking.answer().await {
-            tracing::debug!(key = %id, ?error, "what only memory knows of a key could not be committed");
-        }
+        self.give(id, self.shell.local.id, false).await;
     }
 
     /// Hands a key over to `peer`; with `if_idle`, unless anybody locks it or waits for it. Whether `peer` is its home
     /// then.
     pub async fn hand_over(&self, id: &Arc<KeyId>, peer: &Peer, if_idle: bool) -> bool {
-        let to = peer.id;
-        let hand_over = Call::HandOver { to, if_idle };
-        let Ok(mut asking) = self.shell.ask(id, hand_over, None) else {
-            return false;
-        };
-        match asking.answer().await {
-            Ok(Answer::HandedOver(home)) if home.replica == to => {
+        let home = self.give(id, peer.id, if_idle).await;
+        match home.filter(|home| home.replica == peer.id) {
+            Some(home) => {
                 self.peers.handed_over(peer, id, home.term);
                 true
             }
-            Ok(_) => false,
+            None => false,
+        }
+    }
+
+    /// Gives a key to `to`, as far as its machine does so. Who is its home then.
+    async fn give(&self, id: &Arc<KeyId>, to: ReplicaId, if_idle: bool) -> Option<Home> {
+        let hand_over = Call::HandOver { to, if_idle };
+        let mut asking = self.shell.ask(id, hand_over, None).ok()?;
+        match asking.answer().await {
+            Ok(Answer::HandedOver(home)) => Some(home),
+            Ok(_) => None,
             Err(error) => {
-                tracing::debug!(key = %id, ?error, "a key could not be handed over");
-                false
+                tracing::debug!(key = %id, %to, ?error, "a key could not be handed over");
+                None
             }
         }
     }

@@ -189,16 +189,19 @@ mod tests {
     use super::*;
     use crate::lock::{Key, TableName};
 
+    fn id(n: usize) -> Arc<KeyId> {
+        Arc::new(KeyId {
+            table: TableName::default_table(),
+            key: Key::parse(&format!("k{n}"), 64).unwrap(),
+        })
+    }
+
     #[test]
     fn idle_keys_make_room_in_whichever_shard_they_are() {
         let counters = Arc::<Counters>::default();
         let keys = Keys::new(2, Arc::clone(&counters));
         for n in 0..200 {
-            let id = Arc::new(KeyId {
-                table: TableName::default_table(),
-                key: Key::parse(&format!("k{n}"), 64).unwrap(),
-            });
-            let cell = keys.cell(&id, || Duration::ZERO);
+            let cell = keys.cell(&id(n), || Duration::ZERO);
             assert!(cell.is_some(), "no room for key {n}");
             assert!(keys.count() <= 2);
         }
@@ -209,12 +212,6 @@ mod tests {
     fn keys_that_are_used_again_and_again_stay_while_others_come_and_go() {
         const MOST: usize = 8_192;
         let keys = Keys::new(MOST, Arc::default());
-        let id = |n: usize| {
-            Arc::new(KeyId {
-                table: TableName::default_table(),
-                key: Key::parse(&format!("k{n}"), 64).unwrap(),
-            })
-        };
         let mut seconds = 0;
         let mut is_made = 0;
         let mut touch = |n: usize| {
@@ -243,12 +240,6 @@ mod tests {
     #[test]
     fn where_all_keys_are_in_use_room_is_not_looked_for_by_each_call() {
         let keys = Keys::new(1_000, Arc::default());
-        let id = |n: usize| {
-            Arc::new(KeyId {
-                table: TableName::default_table(),
-                key: Key::parse(&format!("k{n}"), 64).unwrap(),
-            })
-        };
         let now = Duration::from_secs(1);
         let cells: Vec<_> = (0..1_000)
             .map(|n| keys.cell(&id(n), || now).unwrap())

@@ -94,6 +94,7 @@ impl KeyShell {
         }
         let id = CallId(slot.next_call);
         slot.next_call += 1;
+        // It would have to be given away again.
         let takes = matches!(call, Call::TakeOver { .. } | Call::Adopt { .. });
         if takes && self.local.is_stopping() {
             refuse(listener, "this replica is stopping");

@@ -115,6 +115,41 @@ fn try_search(setup: Setup) -> Result<(usize, bool), Found> {
     Ok((states, closed))
 }
 
+/// Searches that are made with write-through and with write-back.
+fn refused_release(name: &'static str) -> Setup {
+    Setup::new(name)
+        .carry(3)
+        .puts(0)
+        .trusts_refusals()
+        .faults(|f| {
+            f.answers_lost = 1;
+            f.sessions = 1;
+        })
+}
+
+fn unclaimed_at_the_next_home(name: &'static str) -> Setup {
+    Setup::new(name).puts(0).faults(|f| {
+        f.answers_lost = 1;
+        f.hand_overs = 1;
+        f.unclaimed = 1;
+    })
+}
+
+fn much_goes_wrong(name: &'static str) -> Setup {
+    Setup::new(name)
+        .carry(1)
+        .faults(|f| {
+            f.ends = 1;
+            f.sessions = 1;
+            f.given_up = 1;
+            f.unknown_swaps = 1;
+            f.unknown_writes = 1;
+            f.hand_overs = 1;
+            f.unclaimed = 1;
+        })
+        .bounded(STEPS_MAX)
+}
+
 fn searches() -> Vec<Setup> {
     vec![
         Setup::new("nothing goes wrong"),
@@ -183,38 +218,14 @@ fn searches() -> Vec<Setup> {
             .carry(3)
             .puts(0)
             .faults(|f| f.answers_lost = 1),
-        Setup::new("a release whose answer is lost, refused after its session ended")
-            .carry(3)
-            .puts(0)
-            .trusts_refusals()
-            .faults(|f| {
-                f.answers_lost = 1;
-                f.sessions = 1;
-            }),
-        Setup::new("an answer is lost, a hand-over, an unclaimed holder")
-            .puts(0)
-            .faults(|f| {
-                f.answers_lost = 1;
-                f.hand_overs = 1;
-                f.unclaimed = 1;
-            }),
+        refused_release("a release whose answer is lost, refused after its session ended"),
+        unclaimed_at_the_next_home("an answer is lost, a hand-over, an unclaimed holder"),
         Setup::new("one session, which ends")
             .one_session()
             .sections(2)
             .puts(0)
             .faults(|f| f.sessions = 1),
-        Setup::new("much goes wrong")
-            .carry(1)
-            .faults(|f| {
-                f.ends = 1;
-                f.sessions = 1;
-                f.given_up = 1;
-                f.unknown_swaps = 1;
-                f.unknown_writes = 1;
-                f.hand_overs = 1;
-                f.unclaimed = 1;
-            })
-            .bounded(STEPS_MAX),
+        much_goes_wrong("much goes wrong"),
         Setup::new("three clients, much goes wrong")
             .clients(3)
             .faults(|f| {
@@ -246,23 +257,14 @@ fn wide_searches() -> Vec<Setup> {
                 f.wrong_clocks = 1;
                 f.memory_lost = 1;
             }),
-        Setup::new("write-back: a release whose answer is lost, refused after its session ended")
-            .write_back()
-            .carry(3)
-            .puts(0)
-            .trusts_refusals()
-            .faults(|f| {
-                f.answers_lost = 1;
-                f.sessions = 1;
-            }),
-        Setup::new("write-back: an answer is lost, a hand-over, an unclaimed holder")
-            .write_back()
-            .puts(0)
-            .faults(|f| {
-                f.answers_lost = 1;
-                f.hand_overs = 1;
-                f.unclaimed = 1;
-            }),
+        refused_release(
+            "write-back: a release whose answer is lost, refused after its session ended",
+        )
+        .write_back(),
+        unclaimed_at_the_next_home(
+            "write-back: an answer is lost, a hand-over, an unclaimed holder",
+        )
+        .write_back(),
     ]
 }
 
@@ -395,19 +397,7 @@ fn write_back_searches() -> Vec<Setup> {
                 f.sessions = 1;
                 f.ends = 1;
             }),
-        Setup::new("write-back: much goes wrong")
-            .write_back()
-            .carry(1)
-            .faults(|f| {
-                f.ends = 1;
-                f.sessions = 1;
-                f.given_up = 1;
-                f.unknown_swaps = 1;
-                f.unknown_writes = 1;
-                f.hand_overs = 1;
-                f.unclaimed = 1;
-            })
-            .bounded(STEPS_MAX),
+        much_goes_wrong("write-back: much goes wrong").write_back(),
     ]
 }
 

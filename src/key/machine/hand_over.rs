@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::commit::{CHANGES_MAX, SEQS_MAX};
 use super::context::Context;
 use super::event::{Answer, CallId, Effect, KeyError, Report, fail};
-use super::holder::Claim;
 use super::refusal::refused;
 use super::serving::Serving;
 use super::{Machine, Role};
@@ -72,9 +71,8 @@ impl Machine {
         }
         if !serving.decided.is_empty() || !serving.fits_one_commit() {
             let holder = serving.holder.as_ref();
-            let is_unheard = holder.is_some_and(|h| {
-                matches!(h.claim, Claim::Until(_)) && !serving.row.may_keep(h.seq)
-            });
+            let is_unheard =
+                holder.is_some_and(|h| h.is_unclaimed() && !serving.row.may_keep(h.seq));
             let survivors = match is_unheard {
                 true => Survivors::AllOfUnheard,
                 false => Survivors::All,
@@ -87,7 +85,7 @@ impl Machine {
             return false;
         }
         let holder = serving.holder.as_ref();
-        let answered = holder.filter(|holder| !matches!(holder.claim, Claim::Until(_)));
+        let answered = holder.filter(|holder| !holder.is_unclaimed());
         let command = Command::HandOver {
             to: hand_over.to,
             holder: answered.map(|holder| holder.writes_of_holder()),

@@ -316,11 +316,16 @@ impl Holder {
         self.in_use_since.get_or_insert(now);
     }
 
+    /// Whether nobody was answered HELD, or nobody heard it.
+    pub fn is_unclaimed(&self) -> bool {
+        matches!(self.claim, Claim::Until(_))
+    }
+
     /// One answer was heard by nobody. If no other was, nobody uses the lock, and it does not become durable: the next home
     /// takes a durable holder for one that claimed its lock.
     pub fn answer_lost(&mut self, claim_until: Observed) {
         self.claim.lost(claim_until);
-        if matches!(self.claim, Claim::Until(_)) {
+        if self.is_unclaimed() {
             self.in_use_since = None;
         }
     }
