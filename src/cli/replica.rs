@@ -20,19 +20,6 @@ pub struct Made {
 }
 
 impl Made {
-    /// As configured, else `HOST:PORT` of where it serves clients: that stays over restarts, and is another one for each
-    /// replica of a host.
-    fn name(&self) -> String {
-        let configured = &self.config.peers.name;
-        if !configured.is_empty() {
-            return configured.clone();
-        }
-        let host = nix::unistd::gethostname().ok();
-        let host = host.and_then(|name| name.into_string().ok());
-        let port = self.address.rsplit(':').next().unwrap_or_default();
-        format!("{}:{port}", host.unwrap_or_default())
-    }
-
     /// With this store.
     pub fn options(&self, store: Store) -> EngineOptions {
         EngineOptions {
@@ -43,7 +30,7 @@ impl Made {
             tables: self.config.table_names(),
             write_back: self.config.write_back(),
             limits: self.config.limits.clone(),
-            name: self.name(),
+            name: name(&self.config, &self.address),
             zone: self.config.peers.zone.clone(),
             address: self.address.clone(),
             peer_address: self.peer_address.clone(),
@@ -51,4 +38,17 @@ impl Made {
             replica_ttl: self.config.peers.ttl.duration(),
         }
     }
+}
+
+/// As configured, else `HOST:PORT` of where it serves clients: that stays over restarts, and is another one for each
+/// replica of a host.
+fn name(config: &Config, address: &str) -> String {
+    let configured = &config.peers.name;
+    if !configured.is_empty() {
+        return configured.clone();
+    }
+    let host = nix::unistd::gethostname().ok();
+    let host = host.and_then(|name| name.into_string().ok());
+    let port = address.rsplit(':').next().unwrap_or_default();
+    format!("{}:{port}", host.unwrap_or_default())
 }

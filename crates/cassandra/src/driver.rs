@@ -3,6 +3,7 @@
 mod counted;
 mod nodes;
 mod outcome;
+mod preferred;
 mod raced;
 mod reach;
 mod suspects;
@@ -10,7 +11,7 @@ mod values;
 mod window;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scylla::client::PoolSize;
@@ -33,6 +34,7 @@ use self::counted::Counted;
 pub use self::counted::Sent;
 pub use self::nodes::{KnownNode, Setting};
 use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
+use self::preferred::{InFlight, Preferred};
 use self::raced::{Unanswered, raced};
 use self::reach::Silent;
 use self::suspects::Suspects;
@@ -127,6 +129,8 @@ pub struct Driver {
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
+    /// Reads and writes that are no transactions.
+    in_flight: Arc<AtomicUsize>,
     /// Room for transactions in flight. Those that are raced may come in floods, and so may reads that settle what became of
     /// them; the others do not wait behind these, nor these behind each other.
     raced_transactions: Window,
@@ -158,6 +162,13 @@ impl Driver {
                 .prefer_datacenter(datacenter.clone())
                 .permit_dc_failover(true);
         }
+        let in_flight = Arc::<AtomicUsize>::default();
+        let preferred = Preferred::new(
+            policy.build(),
+            options.datacenter.clone(),
+            options.preferred_node,
+            Arc::clone(&in_flight),
+        );
         let (quorum, serial) = match options.majority {
             Majority::Everywhere => (Consistency::Quorum, SerialConsistency::Serial),
             Majority::OneDatacenter => (Consistency::LocalQuorum, SerialConsistency::LocalSerial),
@@ -167,7 +178,7 @@ impl Driver {
             .consistency(quorum)
             .serial_consistency(Some(serial))
             .request_timeout(Some(options.request_timeout))
-            .load_balancing_policy(policy.build())
+            .load_balancing_policy(Arc::new(preferred))
             .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
             // Only where a statement says that it is idempotent.
             .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
@@ -207,6 +218,7 @@ impl Driver {
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects: Arc::default(),
+            in_flight,
             raced_transactions: window(),
             settling_reads: window(),
             transactions: window(),
@@ -289,11 +301,13 @@ impl Driver {
             }
             Use::Read | Use::AnyRead => {
                 self.counted.one(statement.usage);
+                let _in_flight = InFlight::begin(&self.in_flight);
                 let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
                 answer.await.map_err(fault)?
             }
             Use::Write => {
                 self.counted.one(statement.usage);
+                let _in_flight = InFlight::begin(&self.in_flight);
                 let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
                 answer.await.map_err(fault_of_repeated)?
             }

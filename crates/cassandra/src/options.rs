@@ -130,6 +130,9 @@ pub struct CassandraOptions {
     pub datacenter: Option<String>,
     /// Whose majority must agree.
     pub majority: Majority,
+    /// Of the nodes of a partition, in an order of their own, the one at this position, counted round and round, is asked first,
+    /// as long as few requests are in flight. Processes with consecutive numbers have each another one.
+    pub preferred_node: u64,
     /// Connections to each node.
     pub connections_per_node: NonZeroUsize,
     /// How many lightweight transactions that are raced are in flight at once, and how many others, with the reads that
@@ -155,6 +158,7 @@ impl CassandraOptions {
             tls: None,
             datacenter: None,
             majority: Majority::default(),
+            preferred_node: 0,
             connections_per_node: NonZeroUsize::MIN,
             transactions_max: TRANSACTIONS_MAX,
             connect_timeout: Duration::from_secs(5),

@@ -7,6 +7,7 @@ use crate::cli::cluster::{self, SettingsError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::Config;
 use crate::engine::{Engine, EngineError, EngineOptions};
+use crate::lock::NameHash;
 use crate::log_throttle::LogThrottle;
 use crate::store::Store;
 use crate::store::cassandra::health::{Finding, Weight};
@@ -61,7 +62,10 @@ pub struct Starting {
 impl Starting {
     /// On the cluster of this configuration.
     pub fn new(config: &Config) -> Result<Starting, SettingsError> {
-        let options = cluster::options(&config.store.cassandra)?;
+        let mut options = cluster::options(&config.store.cassandra)?;
+        let address = config.listen.addresses().first();
+        let address = address.map(ToString::to_string).unwrap_or_default();
+        options.preferred_node = preferred_node(&super::name(config, &address));
         let schema = Schema {
             keyspace: options.keyspace.clone(),
             replication: None,
@@ -163,5 +167,40 @@ impl Starting {
             true => format!(" ({} --replication DATACENTER=3)", self.apply),
             false => String::new(),
         }
+    }
+}
+
+/// Which node a replica of this name prefers: the sum of the numbers in it, so that replicas which are numbered, or share a host and
+/// have consecutive ports, prefer each another one.
+fn preferred_node(name: &str) -> u64 {
+    let numbers = name.split(|sign: char| !sign.is_ascii_digit());
+    let mut numbers = numbers.filter(|text| !text.is_empty()).peekable();
+    if numbers.peek().is_none() {
+        return NameHash::of(name.bytes()).0;
+    }
+    // Of one that is too long for a number its last digits count.
+    let number = |text: &str| {
+        let last = text.len().saturating_sub(18);
+        text[last..].parse::<u64>().unwrap_or_default()
+    };
+    numbers.map(number).fold(0, u64::wrapping_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_are_numbered_prefer_each_another_node() {
+        let thirds = |names: [&str; 3]| names.map(|name| preferred_node(name) % 3);
+        assert_eq!(
+            thirds(["fermata-0:7450", "fermata-1:7450", "fermata-2:7450"]),
+            [1, 2, 0]
+        );
+        assert_eq!(thirds(["a:7450", "a:7451", "a:7452"]), [1, 2, 0]);
+        assert_eq!(thirds(["replica-1", "replica-2", "replica-3"]), [1, 2, 0]);
+        // Without numbers, and with more digits than a number has.
+        assert_ne!(preferred_node("north"), preferred_node("south"));
+        assert_eq!(preferred_node(&"9".repeat(40)), 999_999_999_999_999_999);
     }
 }
