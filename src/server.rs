@@ -1,7 +1,7 @@
 //! The running server: the services of one engine on any stream of connections, until it is told to stop. Beside
 //! them, on listeners of its own, the service between replicas.
 //!
-//! Stopping takes these steps: health says NOT_SERVING, keys in use are handed over, no connection is
+//! Stopping takes these steps: health says NOT_SERVING, keys in use and sessions are handed over, no connection is
 //! accepted and streams end, the engine ends its waits, open calls are answered, and what is left after a grace period is
 //! cut off. What follows is in cli/serve.rs: the other keys are handed over, the row says `stopped` unless a lock that only
 //! memory knows is left (H7), and the store is closed.

@@ -25,8 +25,8 @@ const IDLE_TRIES: u32 = 3;
 const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
 /// A key that takes longer is the last one.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
-/// How long either may take, whatever the time to stop: the others take over what is left, of which a lock that only
-/// memory knows keeps `stopped` from being written (H7).
+/// How long the keys that are left once calls have ended may take, whatever the time to stop: the others take over what is
+/// left then, of which a lock that only memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
 /// For how long the others wait for the hand-over of one key when this replica stops.
 const KEY_TAKES_MAX: Duration = Duration::from_secs(2);
@@ -74,22 +74,25 @@ impl KeyHandOvers {
         }
     }
 
-    /// Hands over what is in use, what was called for last first, while calls are served: so that nobody waits until another
-    /// replica may take over what this one, which stops soon, is home to. No key comes back, and none finds its home here any
-    /// more, as far as the others hear of it. Only those that do are given keys: they can be called.
-    pub async fn hand_over_in_use(&self, within: Duration) {
+    /// From here on no key finds its home here any more, and none comes back, as far as the others hear of it: those that do,
+    /// which can be called.
+    pub async fn note_leaving(&self) -> BTreeSet<ReplicaId> {
         let local = &self.shell.local;
         let peers = local.membership.peers();
-        if within.is_zero() || peers.is_empty() {
-            return;
+        if !peers.is_empty() {
+            local.membership.note_leaving(local.id);
         }
-        local.membership.note_leaving(local.id);
         let notified = peers.iter().map(|peer| async move {
             let notified = self.peers.leaving(peer, local.id).await;
             notified.is_ok().then_some(peer.id)
         });
-        let notified: BTreeSet<ReplicaId> =
-            join_all(notified).await.into_iter().flatten().collect();
+        join_all(notified).await.into_iter().flatten().collect()
+    }
+
+    /// Hands over what is in use, what was called for last first, to those of `to`, while calls are served: so that nobody
+    /// waits until another replica may take over what this one, which stops soon, is home to.
+    pub async fn hand_over_in_use(&self, to: &BTreeSet<ReplicaId>, within: Duration) {
+        let local = &self.shell.local;
         let since = local.clock.boot().saturating_sub(CALLED_WITHIN);
         let mut keys: Vec<(Duration, Arc<KeyId>)> = Vec::new();
         for cell in self.shell.keys.all() {
@@ -98,7 +101,7 @@ impl KeyHandOvers {
             }
             tokio::task::consume_budget().await;
         }
-        if notified.is_empty() || keys.is_empty() {
+        if keys.is_empty() {
             return;
         }
         keys.sort_by(|(one, _), (other, _)| other.cmp(one));
@@ -106,9 +109,9 @@ impl KeyHandOvers {
         let is_stuck = AtomicBool::new(false);
         // What was begun is brought to its end, or the next home would not hear of it.
         let begun = futures_util::stream::iter(keys)
-            .take_until(local.clock.sleep(within.min(HAND_OVERS_MAX)))
+            .take_until(local.clock.sleep(within))
             .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
-            .map(|(_, id)| self.hand_over_one_in_use(id, &notified, &is_stuck))
+            .map(|(_, id)| self.hand_over_one_in_use(id, to, &is_stuck))
             .buffer_unordered(AT_ONCE_WHILE_SERVING);
         let given = begun
             .filter(|given| std::future::ready(*given))

@@ -26,6 +26,9 @@ pub trait Peers: Send + Sync + 'static {
     /// Tells a replica that a key was handed to it in this term (H4). Best effort: it may be lost, repeated or late.
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64);
 
+    /// Tells a replica that a session was handed to it. Best effort as well.
+    fn session_given(&self, to: &Peer, session: SessionId);
+
     /// Tells a replica that a session has ended. Best effort as well.
     fn session_ended(&self, to: &Peer, session: SessionId);
 
@@ -43,6 +46,8 @@ pub struct NoPeers;
 #[async_trait]
 impl Peers for NoPeers {
     fn handed_over(&self, _to: &Peer, _key: &KeyId, _term: u64) {}
+
+    fn session_given(&self, _to: &Peer, _session: SessionId) {}
 
     fn session_ended(&self, _to: &Peer, _session: SessionId) {}
 

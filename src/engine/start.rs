@@ -34,6 +34,9 @@ use crate::log_throttle::LogThrottle;
 use crate::membership::{self, Membership, OpenHandOver, Starter};
 use crate::store::{ClusterStore, Life, ReplicaRow, Store};
 
+/// How long keys in use and sessions are handed over before a stop, at most: what is left has its turn later.
+const IN_USE_MAX: Duration = Duration::from_secs(5);
+
 /// What an engine is made of.
 pub struct EngineOptions {
     /// Where states and data are kept.
@@ -111,14 +114,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Before [`Engine::stop`], while calls are served: hands over the keys in use, as far as `within` allows.
+    /// Before [`Engine::stop`], while calls are served: hands over the keys in use, then the sessions, as far as `within`
+    /// allows, of which keys have two thirds.
     pub async fn hand_over_in_use(&self, within: Duration) {
         let Ok(replica) = self.current() else {
             return;
         };
-        if !replica.local.is_alone() {
-            replica.hand_overs.hand_over_in_use(within).await;
+        let clock = &replica.local.clock;
+        let within = within.min(IN_USE_MAX);
+        let until = clock.boot().saturating_add(within);
+        let left = || until.saturating_sub(clock.boot());
+        if within.is_zero() {
+            return;
         }
+        let to = replica.hand_overs.note_leaving().await;
+        if to.is_empty() {
+            return;
+        }
+        let keys_within = left() / 3 * 2;
+        replica.hand_overs.hand_over_in_use(&to, keys_within).await;
+        sessions::hand_over_all(&replica.sessions, &to, left()).await;
     }
 
     /// After [`Engine::stop`]: hands the keys with live entries over, and tells the others that this replica is gone, unless a

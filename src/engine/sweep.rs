@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 
 use super::api::EngineError;
 use super::local::Local;
-use super::peers::Presence;
+use super::peers::{Presence, Ranked};
 use super::sessions::{self, Sessions};
 use super::shell::KeyShell;
 use crate::key::machine::Call;
@@ -151,14 +151,7 @@ async fn all_sessions(sessions: &Arc<Sessions>) -> Result<(), StoreError> {
 }
 
 fn falls_here(local: &Local, row: &SessionRow) -> bool {
-    let Ok(key) = Key::parse(&row.id.to_string(), usize::MAX) else {
-        return false;
-    };
-    let id = KeyId {
-        table: TableName::default_table(),
-        key,
-    };
-    local.is_ranked(&id)
+    local.ranked(row.id.name_hash()) == Ranked::Local
 }
 
 /// Notes one more, if there is room.

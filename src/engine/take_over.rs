@@ -56,6 +56,14 @@ impl Engine {
         sessions::take_over(&replica.sessions, session, from).await
     }
 
+    /// Another replica says that it handed a session to this one. Where this is lost, whoever asks for the session finds
+    /// its row, or the sweep does.
+    pub fn session_given(&self, session: SessionId) {
+        if let Ok(replica) = self.current() {
+            replica.sessions.read_behind(session);
+        }
+    }
+
     /// Another replica says that it handed a key to this one.
     pub fn handed_over(&self, id: KeyId, term: u64) -> Result<(), EngineError> {
         let replica = self.current()?;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
+use super::key::NameHash;
 use super::lock_ref::Tag;
 
 /// The number of an entry in the queue of a key: assigned by the home of the key in the order of Creates (I1), rising,
@@ -44,6 +45,13 @@ impl fmt::Display for ReplicaId {
 /// A client's session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub Uuid);
+
+impl SessionId {
+    /// By which replicas are ranked where one is to keep it.
+    pub fn name_hash(self) -> NameHash {
+        NameHash::of(self.0.as_bytes().iter().copied())
+    }
+}
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -63,6 +63,15 @@ impl Lease {
         self.ttl
     }
 
+    /// When its client was heard of last.
+    pub fn heard(&self, now: Observed) -> Observed {
+        match self.open_calls {
+            0 => self.renewed,
+            // Whoever waits for the answer of a call is there.
+            _ => self.renewed.max(now),
+        }
+    }
+
     /// Its grace for a client that is disconnected.
     pub fn disconnect_grace(&self) -> Option<Duration> {
         self.disconnect_grace
@@ -119,8 +128,7 @@ impl Lease {
     /// When it expires unless there is another renewal (I8).
     pub fn expires(&self, now: Observed) -> Observed {
         if self.open_calls > 0 {
-            // Whoever waits for the answer of a call is there.
-            return self.renewed.max(now).plus(self.ttl);
+            return self.heard(now).plus(self.ttl);
         }
         let silent = self.renewed.plus(self.ttl);
         match (self.disconnected, self.disconnect_grace) {

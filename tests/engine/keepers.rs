@@ -13,7 +13,7 @@ use super::replicas::{LONG, NO_WAIT, acquire, create, down, get, session, write}
 use fermata::store::{SessionRow, SessionStore as _, SessionSwap};
 
 use super::shared::{Service, elsewhere, some_id};
-use super::world::{call, call_of, grant, key, put, session_call, until};
+use super::world::{call, call_of, grant, key, put, session_call, soon, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_renewed_through_its_replica_and_ends_everywhere() {
@@ -382,7 +382,7 @@ async fn a_keeper_is_asked_once_for_many_entries_that_are_renewed_together() {
     }
     // What the keeper said last is used for a third of its time.
     tokio::time::sleep(Duration::from_millis(2_100)).await;
-    service.wires.slow(Duration::from_millis(200));
+    service.wires.slow(Duration::from_millis(100));
     let before = service.wires.renewals();
     let renewals = held
         .iter()
@@ -420,4 +420,70 @@ async fn a_keeper_that_crashed_holds_up_no_call_while_what_it_said_stands() {
     })
     .await;
     assert_eq!(get(b, &held).await, Ok(Some("x".to_owned())));
+}
+
+async fn row_of(service: &Service, session: SessionId) -> SessionRow {
+    let row = service.replicas[1].link.load_session(session).await;
+    row.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_a_stop_sessions_are_handed_over_and_kept_by_the_next_before_anybody_asks() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    let held = create(b, call_of(session, "k")).await.lock_ref;
+    a.hand_over_in_use(LONG).await;
+    until("its next keeper has taken it in", || async {
+        let row = row_of(service, session).await;
+        (row.replica, row.epoch) == (b.replica(), 3)
+    })
+    .await;
+    let lease = LeaseId::Session(session);
+    assert_eq!(elsewhere(a.renew(&lease).await), b.replica());
+    service.kill(0);
+    assert!(b.renew(&lease).await.unwrap().valid_for > Duration::from_secs(15));
+    write(b, &held, "x").await.unwrap();
+    assert_eq!(b.close_session(session).await, Ok(false));
+    assert!(matches!(get(b, &held).await, Err(EngineError::Ended(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_being_handed_over_is_not_taken_back_by_a_renewal() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    service.replicas[0]
+        .link
+        .slow_swaps(Duration::from_millis(50));
+    let lease = LeaseId::Session(session);
+    let renewals = async {
+        loop {
+            match a.renew(&lease).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(error) => return error,
+            }
+        }
+    };
+    let (error, ()) = tokio::join!(soon(renewals), a.hand_over_in_use(LONG));
+    assert_eq!(elsewhere::<()>(Err(error)), b.replica());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_that_ask_for_a_session_that_was_handed_here_none_is_told_to_come_again() {
+    let (service, a, b) = &Service::two().await;
+    let session = session(a, 20_000).await;
+    let given = SessionRow {
+        replica: b.replica(),
+        epoch: 2,
+        ..row_of(service, session).await
+    };
+    let swapped = service.replicas[0].link.swap_session(1, &given).await;
+    assert!(matches!(swapped, SessionSwap::Applied), "{swapped:?}");
+    service.replicas[1]
+        .link
+        .slow_swaps(Duration::from_millis(2));
+    let lease = LeaseId::Session(session);
+    for renewed in join_all((0..16).map(|_| b.renew(&lease))).await {
+        renewed.unwrap();
+    }
+    assert_eq!(row_of(service, session).await.epoch, 3);
 }

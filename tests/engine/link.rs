@@ -61,6 +61,8 @@ pub struct StoreLink {
     slow: Mutex<Duration>,
     /// How long a value takes to be written.
     slow_writes: Mutex<Duration>,
+    /// How long a change of the row of a session takes.
+    slow_swaps: Mutex<Duration>,
     /// What this replica is asked through the store does not come through.
     deaf: Mutex<bool>,
     clock: Arc<dyn Clock>,
@@ -92,6 +94,7 @@ impl StoreLink {
             stuck: Mutex::default(),
             slow: Mutex::default(),
             slow_writes: Mutex::default(),
+            slow_swaps: Mutex::default(),
             deaf: Mutex::default(),
             unheard: Mutex::default(),
             late: Mutex::default(),
@@ -178,6 +181,10 @@ impl StoreLink {
 
     pub fn slow_writes(&self, by: Duration) {
         *self.slow_writes.lock().unwrap() = by;
+    }
+
+    pub fn slow_swaps(&self, by: Duration) {
+        *self.slow_swaps.lock().unwrap() = by;
     }
 
     pub fn deaf(&self, deaf: bool) {
@@ -362,6 +369,10 @@ impl SessionStore for StoreLink {
             }
             *self.held_back.lock().unwrap() = Some((expected, row.clone()));
             return SessionSwap::Unknown(StoreError::Unavailable("no answer".to_owned()));
+        }
+        let slow = *self.slow_swaps.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
         }
         let swap = match self.open() {
             Ok(shared) => shared.store.swap_session(expected, row).await,

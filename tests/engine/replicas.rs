@@ -263,6 +263,48 @@ async fn before_a_stop_keys_in_use_are_handed_over_while_calls_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_that_stop_at_the_same_time_give_their_keys_and_sessions_to_the_one_that_stays()
+ {
+    let service = Service::of(3).await;
+    let [a, b, c] = [0, 1, 2].map(|number| service.engine(number));
+    let sessions = [session(a, 20_000).await, session(b, 20_000).await];
+    let ((), ()) = tokio::join!(async { drop(used(a, ["held a", "idle a"]).await) }, async {
+        drop(used(b, ["held b", "idle b"]).await)
+    });
+    // Each has heard of the other's stop before it hands anything over.
+    a.note_leaving(b.replica());
+    b.note_leaving(a.replica());
+    tokio::join!(b.hand_over_in_use(LONG), a.hand_over_in_use(LONG));
+    for in_use in ["held a", "idle a", "held b", "idle b"] {
+        let home = home_of(&service, in_use).await;
+        assert_eq!(home, Some(c.replica()), "{in_use}");
+    }
+    for session in sessions {
+        c.renew(&LeaseId::Session(session)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_does_not_follow_its_users_to_a_replica_that_is_about_to_stop() {
+    let service = Service::in_zones(&["east", "west"]).await;
+    let [a, b] = [0, 1].map(|number| service.engine(number));
+    used(a, ["held", "idle"]).await;
+    a.hand_over_in_use(LONG).await;
+    assert_eq!(home_of(&service, "idle").await, Some(b.replica()));
+    // Longer than a second, as it takes before a key moves.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1_300) {
+        let freed = create(b, call("idle", 20_000)).await.lock_ref;
+        b.release(&freed, None, 0).await.unwrap();
+        for _ in 0..100 {
+            b.served_here(&key("idle"), "east");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(home_of(&service, "idle").await, Some(b.replica()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn before_a_stop_no_key_is_handed_to_a_replica_that_cannot_be_called() {
     let (service, a, _) = &Service::two().await;
     let held = used(a, ["held", "idle"]).await;

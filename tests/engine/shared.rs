@@ -68,6 +68,12 @@ impl Peers for Wired {
         }
     }
 
+    fn session_given(&self, to: &Peer, session: SessionId) {
+        if let Some(engine) = self.0.to(to) {
+            engine.session_given(session);
+        }
+    }
+
     fn session_ended(&self, to: &Peer, session: SessionId) {
         if let Some(engine) = self.0.to(to) {
             engine.session_ended_elsewhere(session);

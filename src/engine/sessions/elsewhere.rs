@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// How many are worked at, at once.
 const AT_ONCE: usize = 256;
 /// How often a renewal follows a session from keeper to keeper.
-const HOPS_MAX: usize = 4;
+const HOPS_MAX: u32 = 4;
 
 /// Looks after them until this replica is fenced. One that takes long, since its row or its keeper does not answer, holds
 /// up no other, unless as many do as are worked at.
@@ -130,7 +130,7 @@ pub(in super::super) async fn renew(
 
 async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Renewed, EngineError> {
     let table = &sessions.table;
-    for _ in 0..HOPS_MAX {
+    for hop in 0..HOPS_MAX {
         if let Ok(renewed) = table.renew(session, sessions.time.now(), false) {
             return Ok(renewed);
         }
@@ -175,6 +175,12 @@ async fn ask_keeper(sessions: &Arc<Sessions>, session: SessionId) -> Result<Rene
                 table.ended_elsewhere(session, sessions.local.clock.boot());
                 sessions.end_entries(session);
                 return Err(EngineError::SessionEnded);
+            }
+            // It is being given to that one, whose word the row is not yet.
+            Err(PeerError::Refused(EngineError::Elsewhere { version, .. }))
+                if version < u64::from(keeper.epoch) =>
+            {
+                sessions.local.back_off(hop).await;
             }
             Err(PeerError::Refused(EngineError::Elsewhere { .. })) => table.forget_keeper(session),
             Err(PeerError::Refused(error)) => return Err(error),

@@ -1,4 +1,4 @@
-//! What a replica does about the sessions that it keeps: it ends them, and hands over those that are asked for.
+//! How a replica ends the sessions that it keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,7 @@ use super::registry::Sessions;
 use super::table::NotRenewed;
 use super::take_over::find;
 use crate::engine::api::EngineError;
-use crate::engine::peers::Presence;
-use crate::lock::{ReplicaId, SessionId};
-use crate::store::{SessionRow, SessionSwap};
+use crate::lock::SessionId;
 
 /// How often who waits for another call to close a session rereads whether it did.
 const REREAD_EVERY: Duration = Duration::from_millis(50);
@@ -31,14 +29,14 @@ pub(in super::super) async fn close(
     sessions: Arc<Sessions>,
     session: SessionId,
 ) -> Result<ClosedByClient, EngineError> {
-    let now = sessions.time.now();
-    let renewed = sessions.table.renew(session, now, false);
+    let renew = || sessions.table.renew(session, sessions.time.now(), false);
+    let mut renewed = renew();
     if renewed == Err(NotRenewed::NotKept) {
-        return match find(&sessions, session).await {
-            Ok(()) => Err(EngineError::changing_keeper()),
-            Err(EngineError::SessionEnded) => Ok(ClosedByClient::Elsewhere),
-            Err(error) => Err(error),
-        };
+        match find(&sessions, session).await {
+            Ok(()) => renewed = renew(),
+            Err(EngineError::SessionEnded) => return Ok(ClosedByClient::Elsewhere),
+            Err(error) => return Err(error),
+        }
     }
     // Also where it has ended: then another call, or its expiry, may not have written that down yet.
     if !sessions.table.end(session) {
@@ -99,49 +97,4 @@ pub(in super::super) async fn end(sessions: &Arc<Sessions>, session: SessionId) 
     }
     sessions.end_entries(session);
     Closed::Done
-}
-
-/// Hands a session to a replica that asked for it: nothing renews it here from before the row says so.
-pub(in super::super) async fn give(
-    sessions: &Arc<Sessions>,
-    session: SessionId,
-    epoch: u32,
-    to: ReplicaId,
-) -> Result<(), EngineError> {
-    let row = sessions.rows.load_session(session).await;
-    let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-    let is_asked_for = |row: &SessionRow| row.replica == sessions.local.id && row.epoch == epoch;
-    let Some(row) = row.filter(is_asked_for) else {
-        // It means nothing any more.
-        return Ok(());
-    };
-    if !matches!(sessions.local.presence(to), Presence::Live(_)) {
-        // It asked, and is gone or silent since.
-        return Ok(());
-    }
-    let given = SessionRow {
-        replica: to,
-        epoch: epoch.saturating_add(1),
-        ..row
-    };
-    // Its new keeper begins a whole TTL after this, so what was answered before holds. One that has ended gets no new TTL.
-    let boot = sessions.local.clock.boot();
-    if !sessions.table.begin_give(&given, boot) {
-        return Ok(());
-    }
-    match sessions.rows.swap_session(epoch, &given).await {
-        SessionSwap::Applied => {
-            tracing::info!(%session, %to, "handed a session over that was asked for");
-            Ok(())
-        }
-        // Whoever is asked about it next reads the row: it is kept here again where that says so.
-        SessionSwap::Conflict(_) => {
-            sessions.table.forget_keeper(session);
-            Ok(())
-        }
-        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
-            sessions.table.forget_keeper(session);
-            Err(EngineError::of_store(error))
-        }
-    }
 }

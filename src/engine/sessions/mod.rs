@@ -2,7 +2,7 @@
 //! their keeper.
 //!
 //! Whoever keeps a session judges whether it lives. Another replica becomes its keeper once that one
-//! is down, or when it hands the session over because it was asked for. Homes
+//! is down, or when it hands the session over: because it was asked for, or before it stops. Homes
 //! of keys whose entries live by a session elsewhere pass renewals on to its keeper, and learn from it, or from the row,
 //! that it ended.
 
@@ -10,6 +10,7 @@ mod asks;
 mod close_row;
 mod elsewhere;
 mod ends;
+mod hand_over;
 mod keeper;
 mod open;
 mod registry;
@@ -18,7 +19,8 @@ mod table;
 mod take_over;
 
 pub(super) use elsewhere::watch;
-pub(super) use keeper::{ClosedByClient, close, expired, give};
+pub(super) use hand_over::{give, hand_over_all};
+pub(super) use keeper::{ClosedByClient, close, expired};
 pub(super) use open::open;
 pub(super) use registry::{AttachedKeys, OpenCall, Sessions};
 pub(super) use table::{Attached, NoRoom};

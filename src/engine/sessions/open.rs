@@ -67,7 +67,12 @@ pub(in super::super) async fn open(
             return elsewhere::renew(&sessions, session).await;
         }
         // By a change of the row where it is not kept here: it may be on its way to another replica.
-        adopt_row(&sessions, found).await?;
+        match adopt_row(&sessions, found).await {
+            Err(EngineError::Elsewhere { .. }) => {
+                return elsewhere::renew(&sessions, session).await;
+            }
+            adopted => adopted?,
+        }
     }
     let renewed = table.renew(session, sessions.time.now(), false);
     renewed.map_err(NotRenewed::error)

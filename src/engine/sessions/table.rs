@@ -176,6 +176,8 @@ struct KnownSessions {
     reserved: usize,
     /// Those of which it is being looked up whether they were opened.
     looked_up: BTreeSet<SessionId>,
+    /// Those that a call is taking in: no more than there are calls.
+    adopted: BTreeSet<SessionId>,
     /// Those whose last user was a call: each of them is known, so there are no more than sessions.
     done: BTreeSet<SessionId>,
 }
@@ -228,6 +230,14 @@ impl SessionTable {
         let mut inner = self.inner();
         let may = inner.looked_up.len() < LOOKED_UP_MAX && inner.looked_up.insert(session);
         may.then(|| LookUp {
+            table: self,
+            session,
+        })
+    }
+
+    /// The one that takes in a session whose row names this replica; `None` where somebody does already.
+    pub fn begin_adopt(&self, session: SessionId) -> Option<Adopting<'_>> {
+        self.inner().adopted.insert(session).then(|| Adopting {
             table: self,
             session,
         })
@@ -391,6 +401,40 @@ pub struct LookUp<'a> {
 impl Drop for LookUp<'_> {
     fn drop(&mut self) {
         self.table.inner().looked_up.remove(&self.session);
+    }
+}
+
+/// The one that gives a session away. Unless it knows that it did, the row says who keeps it.
+pub struct Giving<'a> {
+    table: &'a SessionTable,
+    session: SessionId,
+    is_given: bool,
+}
+
+impl Giving<'_> {
+    /// The row names the next keeper.
+    pub fn done(mut self) {
+        self.is_given = true;
+    }
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        if !self.is_given {
+            self.table.forget_keeper(self.session);
+        }
+    }
+}
+
+/// The one that takes a session in.
+pub struct Adopting<'a> {
+    table: &'a SessionTable,
+    session: SessionId,
+}
+
+impl Drop for Adopting<'_> {
+    fn drop(&mut self) {
+        self.table.inner().adopted.remove(&self.session);
     }
 }
 

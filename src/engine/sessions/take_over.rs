@@ -1,5 +1,5 @@
 //! How a replica becomes the keeper of a session: of one whose keeper is down, that its keeper hands over because it was
-//! asked for through the store, or whose row names this replica. Each is a compare-and-swap on the epoch in the row, so of
+//! asked for through the store or is about to stop, or whose row names this replica. Each is a compare-and-swap on the epoch in the row, so of
 //! two replicas one is the keeper; the other one cannot end it.
 
 use std::sync::Arc;
@@ -15,6 +15,10 @@ use crate::store::{HandOverRequest, HandOverSubject, SessionRow, SessionSwap};
 const REQUESTED_FOR: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const REREAD_EVERY: Duration = Duration::from_millis(200);
+/// How long a call waits for what becomes of a session that is being given away, or taken in by another call.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+/// The longest back-off between its looks.
+const BACK_OFF_MAX: u32 = 3;
 
 pub(super) fn too_many(sessions: &Sessions) -> EngineError {
     EngineError::Exhausted {
@@ -29,18 +33,23 @@ pub(super) async fn find(sessions: &Arc<Sessions>, session: SessionId) -> Result
     if sessions.local.is_alone() {
         return Err(EngineError::SessionEnded);
     }
+    let row = open_row(sessions, session).await?;
+    let sessions = Arc::clone(sessions);
+    let adopted = tokio::spawn(async move { adopt_row(&sessions, row).await });
+    adopted.await.map_err(|_| EngineError::changing_keeper())?
+}
+
+async fn open_row(sessions: &Arc<Sessions>, session: SessionId) -> Result<SessionRow, EngineError> {
     let row = sessions.rows.load_session(session).await;
     let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-    let row = row.ok_or(EngineError::SessionEnded)?;
-    if row.replica == sessions.local.id {
-        let sessions = Arc::clone(sessions);
-        let adopted = tokio::spawn(async move { adopt_row(&sessions, row).await });
-        return adopted.await.map_err(|_| EngineError::changing_keeper())?;
-    }
-    Err(EngineError::Elsewhere {
+    row.ok_or(EngineError::SessionEnded)
+}
+
+fn kept_elsewhere(row: &SessionRow) -> EngineError {
+    EngineError::Elsewhere {
         home: row.replica,
         version: u64::from(row.epoch),
-    })
+    }
 }
 
 /// Makes this replica the keeper of a session, from the row that was read, with a full TTL. False if that changed, or the
@@ -113,18 +122,13 @@ async fn row_kept_by(
     session: SessionId,
     from: ReplicaId,
 ) -> Result<Option<SessionRow>, EngineError> {
-    let row = sessions.rows.load_session(session).await;
-    let row = row.map_err(EngineError::of_store)?.filter(|row| row.open);
-    let row = row.ok_or(EngineError::SessionEnded)?;
+    let row = open_row(sessions, session).await?;
     if row.replica == sessions.local.id {
         adopt_row(sessions, row).await?;
         return Ok(None);
     }
     if row.replica != from {
-        return Err(EngineError::Elsewhere {
-            home: row.replica,
-            version: u64::from(row.epoch),
-        });
+        return Err(kept_elsewhere(&row));
     }
     Ok(Some(row))
 }
@@ -197,17 +201,36 @@ async fn request(sessions: &Arc<Sessions>, row: SessionRow) -> Result<Requested,
     Err(no_way())
 }
 
-/// A row that names this replica: where it keeps no such session, it was written by a change of which it never heard.
-/// So it is kept from here on, and ends in its time unless its client comes.
+/// The row of an open session: `Elsewhere` where that names another replica. Where it names this one, which keeps no such
+/// session, it was written by a change of which this replica never heard, or has not yet. So it is kept from here on, and
+/// ends in its time unless its client comes. One that is being given away is not taken back: what becomes of it is waited
+/// for.
 pub(in super::super) async fn adopt_row(
     sessions: &Arc<Sessions>,
-    row: SessionRow,
+    mut row: SessionRow,
 ) -> Result<(), EngineError> {
-    if sessions.table.is_kept(row.id) {
-        return Ok(());
+    let (session, table) = (row.id, &sessions.table);
+    let clock = &sessions.local.clock;
+    let until = clock.boot().saturating_add(SETTLES_WITHIN);
+    for tries in 0.. {
+        if row.replica != sessions.local.id {
+            return Err(kept_elsewhere(&row));
+        }
+        if table.is_kept(session) {
+            return Ok(());
+        }
+        let keeper = table.keeper(session);
+        if keeper.is_none_or(|keeper| keeper.epoch <= row.epoch)
+            && let Some(_one) = table.begin_adopt(session)
+            && take_row(sessions, row).await?
+        {
+            return Ok(());
+        }
+        if clock.boot() >= until {
+            break;
+        }
+        sessions.local.back_off(tries.min(BACK_OFF_MAX)).await;
+        row = open_row(sessions, session).await?;
     }
-    match take_row(sessions, row).await? {
-        true => Ok(()),
-        false => Err(EngineError::changing_keeper()),
-    }
+    Err(EngineError::changing_keeper())
 }

@@ -459,6 +459,10 @@ impl Peers for PeerClient {
         self.send_hint(to, What::HandedOver(handed_over));
     }
 
+    fn session_given(&self, to: &Peer, session: SessionId) {
+        self.send_hint(to, What::SessionGiven(id_bytes(session.0)));
+    }
+
     fn session_ended(&self, to: &Peer, session: SessionId) {
         self.send_hint(to, What::SessionEnded(id_bytes(session.0)));
     }

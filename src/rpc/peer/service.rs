@@ -348,6 +348,11 @@ impl Peer for PeerRpc {
                 let handed_over = self.engine.handed_over(id, key.term);
                 handed_over.map_err(|error| status::of_engine(&error))?;
             }
+            Some(What::SessionGiven(session)) => {
+                if let Ok(session) = Uuid::from_slice(&session) {
+                    self.engine.session_given(SessionId(session));
+                }
+            }
             Some(What::SessionEnded(session)) => {
                 if let Ok(session) = Uuid::from_slice(&session) {
                     self.engine.session_ended_elsewhere(SessionId(session));

@@ -89,14 +89,7 @@ impl SessionTable {
 
     /// What the keeper of a session answered to a renewal that was sent at `sent`.
     pub fn heard(&self, session: SessionId, renewed: Renewed, sent: Duration) {
-        if let Some(known) = self.inner().sessions.get_mut(&session)
-            && let SessionRole::Elsewhere {
-                said, renewed_at, ..
-            } = &mut known.role
-        {
-            *said = Some((renewed, sent.saturating_add(renewed.valid_for)));
-            *renewed_at = (*renewed_at).max(Some(sent));
-        }
+        self.inner().heard(session, renewed, sent);
     }
 
     /// Who keeps a session, as far as it is known here.
@@ -203,6 +196,17 @@ impl SessionTable {
 }
 
 impl KnownSessions {
+    pub(super) fn heard(&mut self, session: SessionId, renewed: Renewed, sent: Duration) {
+        if let Some(known) = self.sessions.get_mut(&session)
+            && let SessionRole::Elsewhere {
+                said, renewed_at, ..
+            } = &mut known.role
+        {
+            *said = Some((renewed, sent.saturating_add(renewed.valid_for)));
+            *renewed_at = (*renewed_at).max(Some(sent));
+        }
+    }
+
     fn read(&mut self, row: &SessionRow, boot: Duration) {
         let known = self.sessions.entry(row.id);
         let known = known.or_insert_with(|| Known::elsewhere(boot));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Closing, KeptRow, Known, KnownSessions, NotRenewed, Reservation, SessionRole, SessionTable,
+    Closing, Giving, KeptRow, Known, KnownSessions, NotRenewed, Reservation, SessionRole,
+    SessionTable,
 };
 use crate::engine::api::Renewed;
 use crate::lock::SessionId;
@@ -150,15 +151,52 @@ impl SessionTable {
         })
     }
 
-    /// Another replica is to keep a session, by this row: nothing renews it here from now on. False where it has ended here.
-    pub fn begin_give(&self, row: &SessionRow, boot: Duration) -> bool {
+    /// Another replica is to keep a session, by this row: nothing renews it here from now on. For as long as its lease here
+    /// would last it is as valid as if its next keeper had said so, which begins a whole TTL later than this. `None` where it
+    /// has ended here.
+    pub fn begin_give(
+        &self,
+        row: &SessionRow,
+        now: Observed,
+        boot: Duration,
+    ) -> Option<Giving<'_>> {
         let mut inner = self.inner();
         let known = inner.sessions.get(&row.id);
         if known.is_some_and(|known| known.has_ended() || known.is_ending()) {
-            return false;
+            return None;
         }
+        let left = known.and_then(|known| match &known.role {
+            SessionRole::Kept { lease, .. } => Some(Renewed {
+                ttl: lease.ttl(),
+                disconnect_grace: lease.disconnect_grace(),
+                valid_for: lease.left(now).min(lease.safe_for_most()),
+                durable: false,
+            }),
+            SessionRole::Elsewhere { .. } => None,
+        });
         inner.moved(row, boot);
-        true
+        if let Some(left) = left {
+            inner.heard(row.id, left, boot);
+        }
+        Some(Giving {
+            table: self,
+            session: row.id,
+            is_given: false,
+        })
+    }
+
+    /// The sessions that are kept here and have not ended, those that were heard of last first.
+    pub fn kept(&self, now: Observed) -> Vec<SessionId> {
+        let inner = self.inner();
+        let kept = inner.sessions.iter().filter_map(|(id, known)| {
+            let SessionRole::Kept { lease, .. } = &known.role else {
+                return None;
+            };
+            (!lease.has_ended()).then(|| (lease.heard(now), *id))
+        });
+        let mut kept: Vec<_> = kept.collect();
+        kept.sort_by(|(one, _), (other, _)| other.cmp(one));
+        kept.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Whether it is known, and has not ended.

@@ -109,7 +109,7 @@ fn nobody_is_told_that_a_session_ended_before_its_row_says_so() {
     drop(closing);
     assert!(table.begin_close(session()).is_some());
     // Nobody else gives it a new TTL.
-    assert!(!table.begin_give(&row(2, 2), s(10)));
+    assert!(table.begin_give(&row(2, 2), at(10), s(10)).is_none());
     table.note_closed(session());
     assert!(table.begin_close(session()).is_none());
     assert_eq!(
@@ -124,11 +124,12 @@ fn a_session_that_went_on_to_another_keeper_is_not_kept_by_a_row_before() {
     for is_known in [true, false] {
         let table = table();
         assert!(keep(&table, row(1, 6), at(0)));
-        assert!(table.begin_give(&row(2, 7), s(100)));
+        let giving = table.begin_give(&row(2, 7), at(0), s(100)).unwrap();
         // Nothing lives by it here, and what came of that change may not be known.
         table.due(s(101), &BTreeSet::new());
-        if !is_known {
-            table.forget_keeper(session());
+        match is_known {
+            true => giving.done(),
+            false => drop(giving),
         }
         assert!(!keep(&table, row(1, 6), at(101)));
         assert!(keep(&table, row(1, 8), at(101)));
@@ -286,4 +287,47 @@ fn a_session_that_a_call_used_to_its_end_is_forgotten_after_the_call() {
         assert!(table.remove_if_done(session()));
         assert_eq!(table.count(), 0);
     }
+}
+
+#[test]
+fn a_session_that_is_given_away_is_as_valid_as_its_lease_was_until_its_next_keeper_is_asked() {
+    let table = table();
+    assert!(keep(&table, row(1, 1), at(0)));
+    table.attach(session(), &key(), Seq(1), s(100));
+    table.renew(session(), at(2), false).unwrap();
+    let giving = table.begin_give(&row(2, 2), at(5), s(105)).unwrap();
+    assert_eq!(
+        table.renew(session(), at(5), false),
+        Err(NotRenewed::NotKept)
+    );
+    // Seven of its ten seconds are left, of which its grace may be told.
+    let said = table.said(session(), s(105)).unwrap();
+    assert_eq!((said.renewed.valid_for, said.is_fresh), (GRACE, true));
+    assert!(table.said(session(), s(107)).is_none());
+    // Nobody is asked while the row may still say otherwise.
+    assert!(!table.is_due(session(), s(106)));
+    // Where it was not given, its row says who keeps it.
+    drop(giving);
+    assert!(table.said(session(), s(106)).is_none());
+    assert_eq!(table.keeper(session()), None);
+}
+
+#[test]
+fn those_that_were_heard_of_last_come_first_where_all_are_given_away() {
+    let table = table();
+    let other = SessionId(Uuid::from_u128(77));
+    assert!(keep(&table, row(1, 1), at(0)));
+    let row_of_other = SessionRow {
+        id: other,
+        ..row(1, 1)
+    };
+    assert!(keep(&table, row_of_other, at(1)));
+    assert_eq!(table.kept(at(1)), [other, session()]);
+    table.renew(session(), at(2), false).unwrap();
+    assert_eq!(table.kept(at(2)), [session(), other]);
+    // Who waits for the answer of a call is there.
+    table.open_call(other, at(1), s(1));
+    assert_eq!(table.kept(at(3)), [other, session()]);
+    assert!(table.end(other));
+    assert_eq!(table.kept(at(3)), [session()]);
 }

@@ -1,0 +1,160 @@
+//! Sessions that this replica hands over: those that another one asked for, and all before it stops.
+//!
+//! Nothing renews a session here from before its row says so; what was told of it before holds, since its next keeper begins
+//! with a whole TTL.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use super::registry::Sessions;
+use crate::engine::api::EngineError;
+use crate::engine::peers::{Peer, Presence};
+use crate::lock::{ReplicaId, SessionId};
+use crate::store::{SessionRow, SessionSwap};
+
+/// How many are handed over at once before a stop, while calls are served.
+const AT_ONCE: usize = 8;
+/// One that takes longer is the last one: the store takes its time.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+/// Hands a session to a replica that asked for it in this epoch.
+pub(in super::super) async fn give(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+    epoch: u32,
+    to: ReplicaId,
+) -> Result<(), EngineError> {
+    let Some(row) = row_kept_here(sessions, session).await? else {
+        return Ok(());
+    };
+    // Else it means nothing any more. Or who asked is gone or silent since.
+    if row.epoch == epoch && matches!(sessions.local.presence(to), Presence::Live(_)) {
+        give_row(sessions, row, to).await?;
+    }
+    Ok(())
+}
+
+/// Hands the sessions that are kept here over before this replica stops, to those of `to` that are ranked next by their ids,
+/// those that were heard of last first, as far as `within` allows. So their clients need not wait until the stop is known.
+/// What is left the others take over then.
+pub(in super::super) async fn hand_over_all(
+    sessions: &Arc<Sessions>,
+    to: &BTreeSet<ReplicaId>,
+    within: Duration,
+) {
+    let clock = &sessions.local.clock;
+    let until = clock.boot().saturating_add(within);
+    let is_stuck = AtomicBool::new(false);
+    let mut seen = BTreeSet::new();
+    let mut given = 0;
+    while !is_stuck.load(Ordering::Relaxed) {
+        // Others were opened meanwhile, or came from a replica that is about to stop as well.
+        let mut kept = sessions.table.kept(sessions.time.now());
+        kept.retain(|session| seen.insert(*session));
+        let left = until.saturating_sub(clock.boot());
+        if kept.is_empty() || left.is_zero() {
+            break;
+        }
+        let begun = futures_util::stream::iter(kept)
+            .take_until(clock.sleep(left))
+            .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
+            .map(|session| hand_over(sessions, session, to, &is_stuck))
+            .buffer_unordered(AT_ONCE);
+        given += begun
+            .filter(|given| std::future::ready(*given))
+            .count()
+            .await;
+    }
+    if !seen.is_empty() {
+        let sessions = seen.len();
+        tracing::info!(sessions, given, "handed sessions over, before calls end");
+    }
+}
+
+/// Whether it did.
+async fn hand_over(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+    to: &BTreeSet<ReplicaId>,
+    is_stuck: &AtomicBool,
+) -> bool {
+    let local = &sessions.local;
+    let next = local
+        .membership
+        .next_ranked(session.name_hash(), &local.zone);
+    let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
+        return false;
+    };
+    // In a task of its own: what it writes it also takes in.
+    let given = tokio::spawn(hand_over_to(Arc::clone(sessions), session, peer));
+    tokio::select! {
+        biased;
+        given = given => given.unwrap_or(false),
+        () = local.clock.sleep(STUCK_AFTER) => {
+            is_stuck.store(true, Ordering::Relaxed);
+            false
+        }
+    }
+}
+
+async fn hand_over_to(sessions: Arc<Sessions>, session: SessionId, peer: Arc<Peer>) -> bool {
+    let given = async {
+        let Some(row) = row_kept_here(&sessions, session).await? else {
+            return Ok(false);
+        };
+        give_row(&sessions, row, peer.id).await
+    };
+    let given = given.await;
+    // It may have been given where that is not known, too. Whoever hears it reads the row.
+    if !matches!(given, Ok(false)) {
+        sessions.peers.session_given(&peer, session);
+    }
+    given.unwrap_or_else(|error: EngineError| {
+        tracing::debug!(%session, to = %peer.id, %error, "a session could not be handed over");
+        false
+    })
+}
+
+/// The row of an open session that names this replica.
+async fn row_kept_here(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+) -> Result<Option<SessionRow>, EngineError> {
+    let row = sessions.rows.load_session(session).await;
+    let row = row.map_err(EngineError::of_store)?;
+    Ok(row.filter(|row| row.open && row.replica == sessions.local.id))
+}
+
+/// Whether it was given.
+async fn give_row(
+    sessions: &Arc<Sessions>,
+    row: SessionRow,
+    to: ReplicaId,
+) -> Result<bool, EngineError> {
+    let (session, epoch) = (row.id, row.epoch);
+    let given = SessionRow {
+        replica: to,
+        epoch: epoch.saturating_add(1),
+        ..row
+    };
+    // One that has ended gets no new TTL.
+    let (now, boot) = (sessions.time.now(), sessions.local.clock.boot());
+    let Some(giving) = sessions.table.begin_give(&given, now, boot) else {
+        return Ok(false);
+    };
+    match sessions.rows.swap_session(epoch, &given).await {
+        SessionSwap::Applied => {
+            giving.done();
+            tracing::debug!(%session, %to, "handed a session over");
+            Ok(true)
+        }
+        SessionSwap::Conflict(_) => Ok(false),
+        SessionSwap::Unknown(error) | SessionSwap::NotStarted(error) => {
+            Err(EngineError::of_store(error))
+        }
+    }
+}
