@@ -163,11 +163,13 @@ impl Driver {
                 .permit_dc_failover(true);
         }
         let in_flight = Arc::<AtomicUsize>::default();
+        let suspects = Arc::<Suspects>::default();
         let preferred = Preferred::new(
             policy.build(),
             options.datacenter.clone(),
             options.preferred_node,
             Arc::clone(&in_flight),
+            Arc::clone(&suspects),
         );
         let (quorum, serial) = match options.majority {
             Majority::Everywhere => (Consistency::Quorum, SerialConsistency::Serial),
@@ -217,7 +219,7 @@ impl Driver {
             datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
             counted: Counted::default(),
-            suspects: Arc::default(),
+            suspects,
             in_flight,
             raced_transactions: window(),
             settling_reads: window(),
@@ -324,6 +326,7 @@ impl Driver {
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
         self.counted.one(statement.usage);
+        let _in_flight = InFlight::begin(&self.in_flight);
         let mut prepared = statement.prepared.clone();
         prepared.set_page_size(page_rows.max(1));
         let from = from.map_or_else(PagingState::start, |next| next.0);

@@ -170,20 +170,19 @@ impl Starting {
     }
 }
 
-/// Which node a replica of this name prefers: the sum of the numbers in it, so that replicas which are numbered, or share a host and
-/// have consecutive ports, prefer each another one.
+/// Which node a replica of this name prefers: by its text, and the sum of the numbers in it. So replicas which are numbered, or
+/// share a host and have consecutive ports, prefer each another one.
 fn preferred_node(name: &str) -> u64 {
+    let text = name.bytes().filter(|sign| !sign.is_ascii_digit());
     let numbers = name.split(|sign: char| !sign.is_ascii_digit());
-    let mut numbers = numbers.filter(|text| !text.is_empty()).peekable();
-    if numbers.peek().is_none() {
-        return NameHash::of(name.bytes()).0;
-    }
     // Of one that is too long for a number its last digits count.
     let number = |text: &str| {
         let last = text.len().saturating_sub(18);
         text[last..].parse::<u64>().unwrap_or_default()
     };
-    numbers.map(number).fold(0, u64::wrapping_add)
+    numbers
+        .map(number)
+        .fold(NameHash::of(text).0, u64::wrapping_add)
 }
 
 #[cfg(test)]
@@ -192,15 +191,19 @@ mod tests {
 
     #[test]
     fn replicas_that_are_numbered_prefer_each_another_node() {
-        let thirds = |names: [&str; 3]| names.map(|name| preferred_node(name) % 3);
-        assert_eq!(
-            thirds(["fermata-0:7450", "fermata-1:7450", "fermata-2:7450"]),
-            [1, 2, 0]
-        );
-        assert_eq!(thirds(["a:7450", "a:7451", "a:7452"]), [1, 2, 0]);
-        assert_eq!(thirds(["replica-1", "replica-2", "replica-3"]), [1, 2, 0]);
-        // Without numbers, and with more digits than a number has.
-        assert_ne!(preferred_node("north"), preferred_node("south"));
-        assert_eq!(preferred_node(&"9".repeat(40)), 999_999_999_999_999_999);
+        for names in [
+            ["fermata-0:7450", "fermata-1:7450", "fermata-2:7450"],
+            ["a:7450", "a:7451", "a:7452"],
+            ["replica-1", "replica-2", "replica-3"],
+        ] {
+            let [first, second, third] = names.map(preferred_node);
+            assert_eq!(second, first.wrapping_add(1), "{names:?}");
+            assert_eq!(third, second.wrapping_add(1), "{names:?}");
+        }
+        // One port on hosts that have no numbers.
+        assert_ne!(preferred_node("north:7450"), preferred_node("south:7450"));
+        // More digits than a number has.
+        let [long, none] = ["9".repeat(40), String::new()].map(|name| preferred_node(&name));
+        assert_eq!(long, none.wrapping_add(999_999_999_999_999_999));
     }
 }

@@ -1,11 +1,13 @@
 //! Which node a read or a write is sent to first.
 //!
 //! Of the nodes that have a partition each process prefers another one, always the same, as long as few requests are in
-//! flight: they share wake-ups, packets and syncs of its log there, which cost more than the requests themselves. Where many
-//! are in flight the next nodes get their part. One that does not answer is asked once a second until it does.
+//! flight: these share wake-ups, packets and syncs of its log there, which cost more than the requests themselves. Where
+//! many are in flight they are spread over the next ones, too. A node that does not answer, or with an error, is preferred
+//! once a second only, until it answers. That is about who is asked first: whom a request asks after that is the driver's
+//! own choice.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +18,13 @@ use scylla::routing::Shard;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// So many requests are in flight before the next node has its part of them.
+use super::suspects::Suspects;
+
+/// So many requests are in flight before they are spread over one node more.
 const AT_ONE_NODE: usize = 64;
-/// A node that answered nothing for so long, though it was asked, is asked no more …
-const SILENT_AFTER: Duration = Duration::from_millis(100);
+/// A node that answered nothing for so long, though it was asked, is preferred no more … More than the 100 ms after which
+/// a node asks another one instead of one that hangs, less than the 200 ms after which another node is asked.
+const SILENT_AFTER: Duration = Duration::from_millis(150);
 /// … but once in so long.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// Of so many nodes at most it is noted that they were asked.
@@ -33,6 +38,9 @@ pub(super) struct Preferred {
     datacenter: Option<String>,
     first: u64,
     in_flight: Arc<AtomicUsize>,
+    /// How many were sent, to take turns by.
+    sent: AtomicU64,
+    suspects: Arc<Suspects>,
     asked: Mutex<HashMap<Uuid, AskedNode>>,
 }
 
@@ -67,12 +75,15 @@ impl Preferred {
         datacenter: Option<String>,
         first: u64,
         in_flight: Arc<AtomicUsize>,
+        suspects: Arc<Suspects>,
     ) -> Preferred {
         Preferred {
             any,
             datacenter,
             first,
             in_flight,
+            sent: AtomicU64::new(0),
+            suspects,
             asked: Mutex::default(),
         }
     }
@@ -81,8 +92,11 @@ impl Preferred {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that this node is asked, unless it is silent.
-    fn may_ask(&self, node: Uuid, now: Instant) -> bool {
+    /// Whether a node may be preferred, which it is then.
+    fn may_prefer(&self, node: Uuid, now: Instant) -> bool {
+        if self.suspects.avoids(node) {
+            return false;
+        }
         let mut nodes = self.asked();
         if nodes.len() >= NOTED_MAX && !nodes.contains_key(&node) {
             nodes.clear();
@@ -103,13 +117,49 @@ impl Preferred {
         self.asked().remove(&node);
     }
 
-    /// Which of this many nodes is the first.
+    /// It refused, or its connection broke: as if it had been silent for long enough.
+    fn failed(&self, node: Uuid, now: Instant) {
+        let since = now.checked_sub(SILENT_AFTER).unwrap_or(now);
+        if let Some(asked) = self.asked().get_mut(&node) {
+            asked.since = asked.since.min(since);
+        }
+    }
+
+    /// Which of this many nodes has its turn.
     fn position(&self, nodes: usize) -> usize {
         // The one that is about to be sent is among them.
         let others = self.in_flight.load(Ordering::Relaxed).saturating_sub(1);
-        let nodes_u64 = nodes as u64;
-        let first = usize::try_from(self.first % nodes_u64).unwrap_or_default();
-        (first + others / AT_ONE_NODE) % nodes
+        let spread = (1 + others / AT_ONE_NODE).min(nodes) as u64;
+        let turn = match spread {
+            1 => 0,
+            _ => self.sent.fetch_add(1, Ordering::Relaxed) % spread,
+        };
+        let position = (self.first % nodes as u64 + turn) % nodes as u64;
+        usize::try_from(position).unwrap_or_default()
+    }
+
+    /// Which of the nodes of a partition, ordered by their ids, is asked first; those that are not connected never are.
+    fn choose(&self, nodes: &[(Uuid, bool)], now: Instant) -> Option<usize> {
+        if nodes.is_empty() {
+            return None;
+        }
+        let position = self.position(nodes.len());
+        let order = (0..nodes.len()).map(|offset| (position + offset) % nodes.len());
+        let connected: Vec<usize> = order.filter(|at| nodes[*at].1).collect();
+        let preferred = connected
+            .iter()
+            .find(|at| self.may_prefer(nodes[**at].0, now));
+        if let Some(preferred) = preferred {
+            return Some(*preferred);
+        }
+        // All are slow, or hang: the one that answered last.
+        let asked = self.asked();
+        let since = |at: &usize| asked.get(&nodes[*at].0).map_or(now, |asked| asked.since);
+        let avoids = |at: &usize| self.suspects.avoids(nodes[*at].0);
+        connected
+            .into_iter()
+            .rev()
+            .max_by_key(|at| (!avoids(at), since(at)))
     }
 }
 
@@ -133,23 +183,22 @@ impl LoadBalancingPolicy for Preferred {
             datacenter,
             table,
         );
-        let mut replicas: Vec<(NodeRef<'a>, Shard)> = replicas
-            .into_iter()
-            .filter(|(node, _)| node.is_connected())
-            .collect();
-        if replicas.is_empty() {
+        let mut replicas: Vec<(NodeRef<'a>, Shard)> = replicas.into_iter().collect();
+        replicas.sort_by_key(|(node, _)| node.host_id);
+        // Where it is not said which one is near, nor is it known here.
+        let mut datacenters = replicas.iter().map(|(node, _)| node.datacenter.as_deref());
+        let one = datacenters.next();
+        if datacenters.any(|other| Some(other) != one) {
             return any();
         }
-        replicas.sort_by_key(|(node, _)| node.host_id);
-        let first = self.position(replicas.len());
-        replicas.rotate_left(first);
-        let now = Instant::now();
-        let picked = replicas
+        let nodes: Vec<(Uuid, bool)> = replicas
             .iter()
-            .find(|(node, _)| self.may_ask(node.host_id, now));
-        // Where all are silent, as where the whole cluster is slow, the first one is as good as another.
-        let (node, shard) = picked.or_else(|| replicas.first())?;
-        Some((node, Some(*shard)))
+            .map(|(node, _)| (node.host_id, node.is_connected()))
+            .collect();
+        match self.choose(&nodes, Instant::now()) {
+            Some(at) => Some((replicas[at].0, Some(replicas[at].1))),
+            None => any(),
+        }
     }
 
     fn fallback<'a>(
@@ -172,9 +221,7 @@ impl LoadBalancingPolicy for Preferred {
         node: NodeRef<'_>,
         error: &RequestAttemptError,
     ) {
-        if matches!(error, RequestAttemptError::DbError(..)) {
-            self.answered(node.host_id);
-        }
+        self.failed(node.host_id, Instant::now());
         self.any.on_request_failure(request, latency, node, error);
     }
 
@@ -191,19 +238,52 @@ mod tests {
 
     fn preferred(first: u64, in_flight: usize) -> Preferred {
         let any = DefaultPolicy::builder().build();
-        Preferred::new(any, None, first, Arc::new(AtomicUsize::new(in_flight)))
+        let in_flight = Arc::new(AtomicUsize::new(in_flight));
+        Preferred::new(any, None, first, in_flight, Arc::default())
     }
+
+    fn node(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    const THREE: [(Uuid, bool); 3] = [
+        (Uuid::from_u128(1), true),
+        (Uuid::from_u128(2), true),
+        (Uuid::from_u128(3), true),
+    ];
 
     #[test]
     fn each_process_prefers_another_node_until_many_requests_are_in_flight() {
-        let positions =
-            |in_flight| [0, 1, 2, 3].map(|first| preferred(first, in_flight).position(3));
-        assert_eq!(positions(0), [0, 1, 2, 0]);
-        assert_eq!(positions(AT_ONE_NODE), [0, 1, 2, 0]);
-        assert_eq!(positions(AT_ONE_NODE + 1), [1, 2, 0, 1]);
-        assert_eq!(positions(2 * AT_ONE_NODE + 1), [2, 0, 1, 2]);
-        assert_eq!(positions(3 * AT_ONE_NODE + 1), [0, 1, 2, 0]);
-        assert_eq!(preferred(u64::MAX, 0).position(1), 0);
+        let now = Instant::now();
+        for in_flight in [0, 1, AT_ONE_NODE] {
+            let first = |first| preferred(first, in_flight).choose(&THREE, now).unwrap();
+            assert_eq!([0, 1, 2, 3].map(first), [0, 1, 2, 0]);
+        }
+        let of_nine = |in_flight| {
+            let policy = preferred(1, in_flight);
+            let mut of_each = [0; 3];
+            for _ in 0..9 {
+                of_each[policy.choose(&THREE, now).unwrap()] += 1;
+            }
+            of_each
+        };
+        assert_eq!(of_nine(AT_ONE_NODE), [0, 9, 0]);
+        assert_eq!(of_nine(AT_ONE_NODE + 1), [0, 5, 4]);
+        assert_eq!(of_nine(2 * AT_ONE_NODE + 1), [3, 3, 3]);
+        assert_eq!(of_nine(1_000), [3, 3, 3]);
+        assert_eq!(preferred(u64::MAX, 9).choose(&THREE[..1], now), Some(0));
+        assert_eq!(preferred(0, 9).choose(&[], now), None);
+    }
+
+    #[test]
+    fn a_node_that_is_not_connected_is_passed_over_and_moves_nobody_else() {
+        let now = Instant::now();
+        let mut nodes = THREE;
+        nodes[0].1 = false;
+        let first = |first| preferred(first, 0).choose(&nodes, now);
+        assert_eq!([0, 1, 2].map(first), [Some(1), Some(1), Some(2)]);
+        let none = nodes.map(|(node, _)| (node, false));
+        assert_eq!(preferred(0, 0).choose(&none, now), None);
     }
 
     #[test]
@@ -216,21 +296,46 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_answer_is_asked_once_a_second_until_it_does() {
+    fn a_node_that_does_not_answer_is_preferred_once_a_second_until_it_does() {
         let policy = preferred(0, 0);
-        let node = Uuid::from_u128(1);
+        let begun = Instant::now();
+        let asked = |ms| {
+            let now = begun + Duration::from_millis(ms);
+            let chosen = policy.choose(&THREE, now).unwrap();
+            // The others answer.
+            policy.answered(node(2));
+            chosen
+        };
+        assert_eq!([0, 50, 149].map(asked), [0, 0, 0]);
+        assert_eq!([150, 900, 1_148].map(asked), [1, 1, 1]);
+        assert_eq!([1_149, 1_150, 2_148].map(asked), [0, 1, 1]);
+        assert_eq!(asked(2_149), 0);
+        policy.answered(node(1));
+        assert_eq!([2_200, 2_349, 2_350].map(asked), [0, 0, 1]);
+    }
+
+    #[test]
+    fn a_node_that_answers_with_an_error_is_preferred_once_a_second_until_it_answers() {
+        let policy = preferred(0, 0);
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
-        let asked = |ms| policy.may_ask(node, at(ms));
-        assert!(asked(0) && asked(50) && asked(99));
-        assert!(!asked(100) && !asked(900));
-        assert!(asked(1_099));
-        assert!(!asked(1_100) && !asked(2_098));
-        assert!(asked(2_099));
-        // Another one is another matter.
-        assert!(policy.may_ask(Uuid::from_u128(2), at(2_100)));
-        policy.answered(node);
-        assert!(asked(2_200) && asked(2_299));
-        assert!(!asked(2_300));
+        assert_eq!(policy.choose(&THREE, at(0)), Some(0));
+        policy.failed(node(1), at(1));
+        assert_eq!(policy.choose(&THREE, at(2)), Some(1));
+        assert_eq!(policy.choose(&THREE, at(1_000)), Some(0));
+        policy.answered(node(1));
+        assert_eq!(policy.choose(&THREE, at(1_001)), Some(0));
+    }
+
+    #[test]
+    fn where_all_are_silent_the_one_that_answered_last_is_asked() {
+        let policy = preferred(0, 0);
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        assert_eq!(policy.choose(&THREE, at(0)), Some(0));
+        assert_eq!(policy.choose(&THREE, at(150)), Some(1));
+        assert_eq!(policy.choose(&THREE, at(300)), Some(2));
+        assert_eq!(policy.choose(&THREE, at(450)), Some(2));
+        assert_eq!(policy.choose(&THREE, at(451)), Some(2));
     }
 }
