@@ -451,9 +451,9 @@ async fn before_a_stop_sessions_are_handed_over_and_kept_by_the_next_before_anyb
 async fn a_session_that_is_being_handed_over_is_not_taken_back_by_a_renewal() {
     let (service, a, b) = &Service::two().await;
     let session = session(a, 20_000).await;
-    service.replicas[0]
-        .link
-        .slow_swaps(Duration::from_millis(50));
+    let link = &service.replicas[0].link;
+    link.slow_swaps(Duration::from_millis(50));
+    let before = link.swaps();
     let lease = LeaseId::Session(session);
     let renewals = async {
         loop {
@@ -465,6 +465,7 @@ async fn a_session_that_is_being_handed_over_is_not_taken_back_by_a_renewal() {
     };
     let (error, ()) = tokio::join!(soon(renewals), a.hand_over_in_use(LONG));
     assert_eq!(elsewhere::<()>(Err(error)), b.replica());
+    assert_eq!(link.swaps() - before, 1, "nobody tried to take it back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

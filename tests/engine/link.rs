@@ -2,6 +2,7 @@
 //! replicas and hand-over requests in memory. Replicas can be cut off from it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub struct StoreLink {
     slow_writes: Mutex<Duration>,
     /// How long a change of the row of a session takes.
     slow_swaps: Mutex<Duration>,
+    /// How many changes of rows of sessions were tried through it.
+    swaps: AtomicUsize,
     /// What this replica is asked through the store does not come through.
     deaf: Mutex<bool>,
     clock: Arc<dyn Clock>,
@@ -95,6 +98,7 @@ impl StoreLink {
             slow: Mutex::default(),
             slow_writes: Mutex::default(),
             slow_swaps: Mutex::default(),
+            swaps: AtomicUsize::default(),
             deaf: Mutex::default(),
             unheard: Mutex::default(),
             late: Mutex::default(),
@@ -181,6 +185,10 @@ impl StoreLink {
 
     pub fn slow_writes(&self, by: Duration) {
         *self.slow_writes.lock().unwrap() = by;
+    }
+
+    pub fn swaps(&self) -> usize {
+        self.swaps.load(Ordering::Relaxed)
     }
 
     pub fn slow_swaps(&self, by: Duration) {
@@ -363,6 +371,7 @@ impl SessionStore for StoreLink {
     }
 
     async fn swap_session(&self, expected: u32, row: &SessionRow) -> SessionSwap {
+        self.swaps.fetch_add(1, Ordering::Relaxed);
         if std::mem::take(&mut *self.late.lock().unwrap()) {
             if std::mem::take(&mut *self.cuts_then.lock().unwrap()) {
                 self.cut(true);
