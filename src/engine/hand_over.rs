@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
+use super::given::give_each;
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
 use crate::key::Home;
@@ -16,15 +16,11 @@ use crate::lock::{KeyId, ReplicaId};
 
 /// How many keys are handed over at once when this replica stops.
 const AT_ONCE: usize = 64;
-/// How many before that, while calls are served, which wait for the hand-over of their key.
-const AT_ONCE_WHILE_SERVING: usize = 8;
 /// A key that nobody called for since then is not in use.
 const CALLED_WITHIN: Duration = Duration::from_secs(5);
 /// How often a key is found locked before it is handed over with its holder, and how far apart.
 const IDLE_TRIES: u32 = 3;
 const IDLE_TRIED_EVERY: Duration = Duration::from_millis(10);
-/// A key that takes longer is the last one.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long the keys that are left once calls have ended may take, whatever the time to stop: the others take over what is
 /// left then, of which a lock that only memory knows keeps `stopped` from being written (H7).
 const HAND_OVERS_MAX: Duration = Duration::from_secs(5);
@@ -106,58 +102,33 @@ impl KeyHandOvers {
         }
         keys.sort_by(|(one, _), (other, _)| other.cmp(one));
         let count = keys.len();
-        let is_stuck = AtomicBool::new(false);
-        // What was begun is brought to its end, or the next home would not hear of it.
-        let begun = futures_util::stream::iter(keys)
-            .take_until(local.clock.sleep(within))
-            .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
-            .map(|(_, id)| self.hand_over_one_in_use(id, to, &is_stuck))
-            .buffer_unordered(AT_ONCE_WHILE_SERVING);
-        let given = begun
-            .filter(|given| std::future::ready(*given))
-            .count()
-            .await;
+        let give = |(_, id)| self.hand_over_one_in_use(id, to);
+        let given = give_each(&*local.clock, within, keys, give).await;
         tracing::info!(
             keys = count,
-            given,
+            given = given.count,
             "handed over what is in use, before calls end"
         );
     }
 
     /// Where it can, without its holder, who would need another grant. Whether it did.
-    async fn hand_over_one_in_use(
-        &self,
-        id: Arc<KeyId>,
-        to: &BTreeSet<ReplicaId>,
-        is_stuck: &AtomicBool,
-    ) -> bool {
+    async fn hand_over_one_in_use(&self, id: Arc<KeyId>, to: &BTreeSet<ReplicaId>) -> bool {
         let local = &self.shell.local;
-        let given = async {
-            let mut tries = 0;
-            loop {
-                let next = local.next_ranked(&id, &local.zone);
-                let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
-                    return false;
-                };
-                let if_idle = tries < IDLE_TRIES;
-                if self.hand_over(&id, &peer, if_idle).await {
-                    return true;
-                }
-                if !if_idle {
-                    return false;
-                }
-                local.clock.sleep(IDLE_TRIED_EVERY).await;
-                tries += 1;
+        let mut tries = 0;
+        loop {
+            let next = local.next_ranked(&id, &local.zone);
+            let Some(peer) = next.filter(|peer| to.contains(&peer.id)) else {
+                return false;
+            };
+            let if_idle = tries < IDLE_TRIES;
+            if self.hand_over(&id, &peer, if_idle).await {
+                return true;
             }
-        };
-        tokio::select! {
-            biased;
-            given = given => given,
-            () = local.clock.sleep(STUCK_AFTER) => {
-                // The store takes its time: keys that are not begun are served meanwhile.
-                is_stuck.store(true, Ordering::Relaxed);
-                false
+            if !if_idle {
+                return false;
             }
+            local.clock.sleep(IDLE_TRIED_EVERY).await;
+            tries += 1;
         }
     }
 

@@ -12,6 +12,7 @@ mod commits;
 mod counters;
 mod current;
 mod following;
+mod given;
 mod hand_over;
 mod key_io;
 mod keys;

@@ -5,21 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use futures_util::StreamExt;
 
 use super::registry::Sessions;
 use crate::engine::api::EngineError;
+use crate::engine::given::give_each;
 use crate::engine::peers::{Peer, Presence};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
-
-/// How many are handed over at once before a stop, while calls are served.
-const AT_ONCE: usize = 8;
-/// One that takes longer is the last one: the store takes its time.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// Hands a session to a replica that asked for it in this epoch.
 pub(in super::super) async fn give(
@@ -48,10 +41,9 @@ pub(in super::super) async fn hand_over_all(
 ) {
     let clock = &sessions.local.clock;
     let until = clock.boot().saturating_add(within);
-    let is_stuck = AtomicBool::new(false);
     let mut seen = BTreeSet::new();
     let mut given = 0;
-    while !is_stuck.load(Ordering::Relaxed) {
+    loop {
         // Others were opened meanwhile, or came from a replica that is about to stop as well.
         let mut kept = sessions.table.kept(sessions.time.now());
         kept.retain(|session| seen.insert(*session));
@@ -59,15 +51,12 @@ pub(in super::super) async fn hand_over_all(
         if kept.is_empty() || left.is_zero() {
             break;
         }
-        let begun = futures_util::stream::iter(kept)
-            .take_until(clock.sleep(left))
-            .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
-            .map(|session| hand_over(sessions, session, to, &is_stuck))
-            .buffer_unordered(AT_ONCE);
-        given += begun
-            .filter(|given| std::future::ready(*given))
-            .count()
-            .await;
+        let give = |session| hand_over(sessions, session, to);
+        let now = give_each(&**clock, left, kept, give).await;
+        given += now.count;
+        if now.is_stuck {
+            break;
+        }
     }
     if !seen.is_empty() {
         let sessions = seen.len();
@@ -76,12 +65,7 @@ pub(in super::super) async fn hand_over_all(
 }
 
 /// Whether it did.
-async fn hand_over(
-    sessions: &Arc<Sessions>,
-    session: SessionId,
-    to: &BTreeSet<ReplicaId>,
-    is_stuck: &AtomicBool,
-) -> bool {
+async fn hand_over(sessions: &Arc<Sessions>, session: SessionId, to: &BTreeSet<ReplicaId>) -> bool {
     let local = &sessions.local;
     let next = local
         .membership
@@ -91,14 +75,7 @@ async fn hand_over(
     };
     // In a task of its own: what it writes it also takes in.
     let given = tokio::spawn(hand_over_to(Arc::clone(sessions), session, peer));
-    tokio::select! {
-        biased;
-        given = given => given.unwrap_or(false),
-        () = local.clock.sleep(STUCK_AFTER) => {
-            is_stuck.store(true, Ordering::Relaxed);
-            false
-        }
-    }
+    given.await.unwrap_or(false)
 }
 
 async fn hand_over_to(sessions: Arc<Sessions>, session: SessionId, peer: Arc<Peer>) -> bool {
