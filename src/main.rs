@@ -1,6 +1,7 @@
 //! The `fermata` binary.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fermata::cli;
 
@@ -8,7 +9,25 @@ use fermata::cli;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// How often freed memory goes back to the system.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
+
 #[tokio::main]
 async fn main() -> ExitCode {
+    tokio::spawn(give_memory_back());
     cli::run(std::env::args_os()).await
+}
+
+/// The allocator gives back what was freed only while more is asked for: a replica whose clients all became idle would keep
+/// what they took at their busiest.
+async fn give_memory_back() {
+    loop {
+        tokio::time::sleep(GIVE_BACK_EVERY).await;
+        #[allow(unsafe_code)]
+        // SAFETY: it may be called by any thread at any time; what is allocated stays where it is.
+        unsafe {
+            // What was freed a moment ago may be needed in the next one, and is kept.
+            libmimalloc_sys::mi_collect(false);
+        }
+    }
 }
