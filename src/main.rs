@@ -9,8 +9,8 @@ use fermata::cli;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How often freed memory goes back to the system.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
+/// How often some of the memory that was freed goes back to the system.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "peers"
-RELEASE = ROOT / "target" / "release"
+RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
 FERMATA = RELEASE / "fermata"
 CASSANDRA = RELEASE / "examples" / "cassandra"
 JAVA_CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
