@@ -38,7 +38,8 @@ pub trait Call: Message + Clone + Sized + Send + 'static {
 pub enum CallRoom {
     /// That of all calls; it waits for it.
     Any,
-    /// The same; it goes by itself where there is none, since it keeps a lock alive.
+    /// The same; it goes by itself where there is none: what a holder does, and what keeps its lock alive, does not wait
+    /// behind what others wait for.
     AnyAtOnce,
     /// That which a server keeps for renewals; it goes by itself where there is none.
     Renewals,
@@ -89,10 +90,10 @@ calls! {
         if ask.wait.is_none() { CallRoom::AnyAtOnce } else { CallRoom::Any }
     };
     RenewLocksRequest -> RenewLocksResponse: RenewLocks, renew_locks, |_| false, |_| CallRoom::Renewals;
-    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false, |_| CallRoom::Any;
-    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| true, |_| CallRoom::Any;
-    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false, |_| CallRoom::Any;
-    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false, |_| CallRoom::Any;
+    ReleaseLockRequest -> ReleaseLockResponse: ReleaseLock, release_lock, |_| false, |_| CallRoom::AnyAtOnce;
+    CriticalGetRequest -> CriticalGetResponse: CriticalGet, critical_get, |_| true, |_| CallRoom::AnyAtOnce;
+    CriticalPutRequest -> CriticalPutResponse: CriticalPut, critical_put, |_| false, |_| CallRoom::AnyAtOnce;
+    CriticalDeleteRequest -> CriticalDeleteResponse: CriticalDelete, critical_delete, |_| false, |_| CallRoom::AnyAtOnce;
     OpenSessionRequest -> OpenSessionResponse: OpenSession, open_session, |_| false, |_| CallRoom::Any;
     RenewSessionRequest -> RenewSessionResponse: RenewSession, renew_session, |_| false, |_| CallRoom::Renewals;
     CloseSessionRequest -> CloseSessionResponse: CloseSession, close_session, |_| false, |_| CallRoom::Any;

@@ -17,7 +17,7 @@ const TRIED_EVERY: Duration = Duration::from_secs(60);
 /// lost on it, or to hang.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// Some stream has answered something.
+    /// Some stream has answered something, and none was silent since then.
     has_answered: AtomicBool,
     /// Calls go by themselves.
     is_alone: AtomicBool,
@@ -56,6 +56,11 @@ impl Link {
             self.has_answered.store(true, Ordering::Relaxed);
             self.is_alone.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// A stream answers nothing any more. The way to the server may be another one by now, on which none ever will.
+    pub(super) fn silent(&self) {
+        self.has_answered.store(false, Ordering::Relaxed);
     }
 
     /// A call that was sent is given up. Of a stream that never answered anything it may be that it never will; where it is

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fermata_proto::{DOMAIN, PipelineCall, PipelineRequest, PipelineResponse};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
@@ -196,9 +196,13 @@ impl Sending {
         let mut looked = used;
         // Calls are given up, told or not yet, and since when nothing was answered after that.
         let mut silent_since = None;
+        // Calls could not be sent, and since when.
+        let mut stuck_since = None;
         let mut reads = true;
         loop {
-            let more = FRAME_CALLS_MAX.saturating_sub(waiting.len());
+            let due = waiting.iter().map(|queued| queued.until).min();
+            // (No more come than there is room for.)
+            let more = FRAME_CALLS_MAX.saturating_sub(waiting.len()).max(1);
             let has_more = !waiting.is_empty() || !self.given_up.is_empty();
             tokio::select! {
                 biased;
@@ -215,7 +219,7 @@ impl Sending {
                         silent_since = silent_since.or(Some(Instant::now()));
                     }
                 }
-                count = self.queue.recv_many(waiting, more), if more > 0 => {
+                count = self.queue.recv_many(waiting, more) => {
                     if count == 0 {
                         return StreamEnd::Unused;
                     }
@@ -223,6 +227,7 @@ impl Sending {
                 room = frames.reserve(), if has_more && reads => match room {
                     Ok(room) => {
                         used = Instant::now();
+                        stuck_since = None;
                         let frame = self.frame(waiting);
                         if !frame.given_up.is_empty() {
                             silent_since = silent_since.or(Some(used));
@@ -234,13 +239,20 @@ impl Sending {
                     // The server reads no more; what it answers, or its status, is there or comes.
                     Err(_) => reads = false,
                 },
+                () = sleep_until(due.unwrap_or(used)), if due.is_some() => {
+                    self.too_late(waiting);
+                    stuck_since = stuck_since.or(Some(Instant::now()));
+                }
                 _ = looks.tick() => {
                     let now = Instant::now();
                     if now.saturating_duration_since(looked) > LOOKED_EVERY + LATE {
                         silent_since = silent_since.map(|_| now);
+                        stuck_since = stuck_since.map(|_| now);
                     }
                     looked = now;
-                    if silent_since.is_some_and(|since| now.saturating_duration_since(since) >= SILENT_MAX) {
+                    let is_long = |since| now.saturating_duration_since(since) >= SILENT_MAX;
+                    if silent_since.is_some_and(is_long) || stuck_since.is_some_and(is_long) {
+                        self.link.silent();
                         let silent = "nothing was answered on it for too long";
                         return StreamEnd::Broken(StreamBroken {
                             status: Status::unavailable(silent),
@@ -253,6 +265,15 @@ impl Sending {
                     }
                 }
             }
+        }
+    }
+
+    /// Ends the calls whose time is over before they were sent. A write among them is in no doubt.
+    fn too_late(&mut self, waiting: &mut Vec<Queued>) {
+        let now = Instant::now();
+        let late = Status::unavailable("it could not be sent in time");
+        for queued in waiting.extract_if(.., |queued| queued.until <= now) {
+            let _ = queued.reply.send(Err(not_sent(&late).into()));
         }
     }
 
@@ -286,7 +307,8 @@ impl Sending {
             }
             bytes += queued.bytes;
             // (One that is too large for any would wait for ever.)
-            if bytes > FRAME_BYTES && !(calls.is_empty() && given_up.is_empty()) {
+            let is_full = bytes > FRAME_BYTES || calls.len() == FRAME_CALLS_MAX;
+            if is_full && !(calls.is_empty() && given_up.is_empty()) {
                 rest.push(queued);
                 continue;
             }

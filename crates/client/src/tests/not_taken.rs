@@ -154,6 +154,23 @@ async fn where_nothing_ever_comes_of_the_stream_calls_go_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_nothing_comes_of_streams_any_more_calls_go_by_themselves() {
+    let world = World::with(ClientOptions {
+        timeout: secs(60),
+        ..ClientOptions::default()
+    });
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.state().swallows_frames = true;
+    let start = tokio::time::Instant::now();
+    guard.put("a").await.unwrap();
+    // Until the first stream is found to be silent, and the next one as well.
+    assert!(start.elapsed() < secs(25), "{:?}", start.elapsed());
+    let start = tokio::time::Instant::now();
+    guard.put("b").await.unwrap();
+    assert!(start.elapsed() < secs(1), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_first_call_that_hangs_at_the_server_alone_is_no_silence_of_the_stream() {
     let world = World::with(ClientOptions {
         attempt_timeout: secs(1),

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::fake::{Act, refusal};
 use super::{World, secs};
 use crate::pipeline::of_calls;
-use crate::{ClientOptions, LockRequest, Mutation, SessionRequest};
+use crate::{ClientOptions, CriticalError, LockRequest, Mutation, SessionRequest};
 
 #[tokio::test(start_paused = true)]
 async fn calls_go_over_one_stream() {
@@ -221,17 +221,64 @@ async fn many_calls_at_once_each_get_their_own_answer() {
 #[tokio::test(start_paused = true)]
 async fn calls_that_hang_are_given_up_however_many_there_are() {
     let world = patient();
-    let guard = world.client.lock("k").await.unwrap();
     let mut calls = hang(&world, 2_000);
     tokio::time::sleep(secs(1)).await;
     let sent = world.fake.count("read");
     assert!((900..=1_024).contains(&sent), "{sent}");
     calls.abort_all();
-    let put = tokio::time::timeout(secs(1), guard.put("a"));
-    put.await.expect("there is room again").unwrap();
+    let opening = world.client.open_session(SessionRequest::new());
+    let opened = tokio::time::timeout(secs(1), opening).await;
+    let _session = opened.expect("there is room again").unwrap();
     assert_eq!(world.fake.count("given_up"), sent);
     assert_eq!(world.fake.count("pipeline"), 1);
     while calls.join_next().await.is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_holder_does_waits_behind_no_calls_that_hang() {
+    let world = patient();
+    let guard = world.client.lock("k").await.unwrap();
+    let _calls = hang(&world, 2_000);
+    tokio::time::sleep(secs(1)).await;
+    let done = async {
+        guard.put("a").await.unwrap();
+        guard.get().await.unwrap();
+        guard.delete().await.unwrap();
+        guard.release().await.unwrap();
+    };
+    let done = tokio::time::timeout(secs(1), done).await;
+    done.expect("it waits behind what hangs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_could_not_be_sent_is_in_no_doubt() {
+    let world = World::with(ClientOptions {
+        timeout: secs(60),
+        ..ClientOptions::default()
+    });
+    let guard = world.client.lock("k").await.unwrap();
+    world.fake.always("pipeline", Act::Hang);
+    world.fake.break_pipelines();
+    tokio::time::sleep(secs(1)).await;
+    // More than can be sent to a server that reads nothing.
+    let key = "k".repeat(2_000);
+    let mut calls = JoinSet::new();
+    for _ in 0..900 {
+        let (client, key) = (world.client.clone(), key.clone());
+        // (Repeats would take the room of the write.)
+        let got = async move { drop(client.get("", &key).await) };
+        calls.spawn(tokio::time::timeout(secs(4), got));
+    }
+    tokio::time::sleep(secs(1) / 100).await;
+    let limit = refusal(Code::ResourceExhausted, "LIMIT_REACHED", "too many calls");
+    world.fake.next("put", Act::Refuse(limit));
+    let putting = tokio::spawn(async move { guard.put("a").await });
+    tokio::time::sleep(secs(8)).await;
+    assert_eq!(world.fake.count("put"), 0);
+    world.fake.state().always.clear();
+    let put = putting.await.unwrap();
+    assert!(matches!(put, Err(CriticalError::Limit(_))), "{put:?}");
+    assert_eq!(world.fake.count("put"), 1);
 }
 
 #[tokio::test(start_paused = true)]
