@@ -44,7 +44,7 @@ pub struct Limits {
     pub critical_calls_per_lock_ref_max: usize,
     /// How many calls may wait for, or watch, one lockRef at once.
     pub waits_per_lock_ref_max: usize,
-    /// How many streams (calls in flight) one connection may have.
+    /// How many streams one connection may have: calls by themselves, waits, watches, Pipelines.
     pub streams_per_connection_max: u32,
     /// How many connections may be open at once.
     pub connections_max: usize,

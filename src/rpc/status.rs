@@ -252,7 +252,19 @@ pub fn outcome_unknown() -> Status {
     .status()
 }
 
-/// The same of a call that writes.
+/// A replica that was asked did not answer, and another one could not do it instead.
+pub fn not_heard() -> Status {
+    StatusBuilder::new(
+        Code::Unavailable,
+        "the replica that was asked gave no answer, and may have done it; the call can be repeated safely (a create with \
+         the same request_id)",
+        "OUTCOME_UNKNOWN",
+    )
+    .retry_after(RETRY_UNKNOWN)
+    .status()
+}
+
+/// As [`outcome_unknown`], of a call that writes.
 pub fn late_write() -> Status {
     StatusBuilder::new(
         Code::Unavailable,
@@ -327,7 +339,25 @@ pub fn stopping() -> Status {
 
 /// The client of a call of a Pipeline gave it up.
 pub fn given_up() -> Status {
-    StatusBuilder::new(Code::Cancelled, "the client gave this call up", "GIVEN_UP").status()
+    StatusBuilder::new(
+        Code::Cancelled,
+        "the client gave this call up before it was begun",
+        "GIVEN_UP",
+    )
+    .status()
+}
+
+/// The same of one that was begun: a change that it began goes on.
+pub fn given_up_begun(writes: bool) -> Status {
+    let given_up = StatusBuilder::new(
+        Code::Cancelled,
+        "the client gave this call up; it may have been done, or may be yet",
+        "GIVEN_UP",
+    );
+    match writes {
+        true => given_up.with("write", "unknown").status(),
+        false => given_up.status(),
+    }
 }
 
 /// Too many calls of one Pipeline wait for locks.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use fermata_proto::pipeline_answer::Outcome;
 use fermata_proto::pipeline_call::Call;
 use fermata_proto::{PipelineAnswer, PipelineCall, PipelineRequest, PipelineResponse};
 use futures_util::future::{AbortHandle as Cancel, Abortable};
@@ -27,7 +28,7 @@ use tonic::{Request, Status, Streaming};
 use tracing::Instrument as _;
 
 use self::caller::Caller;
-use self::unbegun::{Kind, Unbegun, Waiting, waits};
+use self::unbegun::{Kind, Unbegun, Waiting, waits, writes};
 use super::deadline::Deadline;
 use super::keep_alive::Connected;
 use super::route::Router;
@@ -47,12 +48,11 @@ const WAITS_MAX: usize = 512;
 /// How many calls a frame may have.
 const FRAME_CALLS_MAX: usize = 256;
 /// How many bytes the calls of one stream that are in flight may have, and the answers that are not taken, before no more
-/// are begun. Answers in flight are estimated.
+/// are begun. Values that are read are estimated, those that are read under a lock and others each by themselves.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What the answer of a call in flight that reads a value is counted as at least, and at most: between that by those that
-/// came on the stream lately. (One that waits for a lock may do so for an hour, and counts as nothing.)
+/// What the answer of a call in flight that reads a value is counted as at least: else as those that came on the stream lately.
+/// (One that waits for a lock may do so for an hour, and counts as nothing.)
 const READ_BYTES: usize = 64 * 1024;
-const READ_BYTES_MAX: usize = 1024 * 1024;
 /// What the answer about one lock of RenewLocks is counted as.
 const RENEWED_BYTES: usize = 256;
 /// How large a frame of answers becomes before the next one is begun.
@@ -92,6 +92,7 @@ pub fn answers(
 ) -> Answers {
     let (sender, receiver) = mpsc::channel(1);
     let context = router.context(&request);
+    let value_bytes = router.limits().value_bytes_max;
     let caller = Arc::new(Caller {
         connected: Arc::new(Connected::new(
             router.clone(),
@@ -109,9 +110,10 @@ pub fn answers(
         in_flight: FuturesUnordered::new(),
         cancels: HashMap::new(),
         asked_bytes: 0,
-        values_bytes: 0,
         waits: 0,
-        read_bytes: READ_BYTES,
+        // Each needs a lock.
+        reads: Values::new(0),
+        unlocked: Values::new(value_bytes),
         small: VecDeque::new(),
         large: VecDeque::new(),
         answered_bytes: 0,
@@ -135,6 +137,38 @@ struct CallMade {
     waited: bool,
 }
 
+/// The values that calls of one kind in flight read, which are not known yet.
+struct Values {
+    /// What one is counted as.
+    each: usize,
+    /// What all are.
+    bytes: usize,
+}
+
+impl Values {
+    /// Before any came each is counted as this.
+    fn new(each: usize) -> Values {
+        Values {
+            each: each.max(READ_BYTES),
+            bytes: 0,
+        }
+    }
+
+    /// One more is read. What it is counted as.
+    fn begun(&mut self) -> usize {
+        self.bytes += self.each;
+        self.each
+    }
+
+    /// One that was counted so came, with this many, or did not come.
+    fn came(&mut self, counted: usize, bytes: Option<usize>) {
+        self.bytes -= counted;
+        if let Some(bytes) = bytes {
+            self.each = (self.each - self.each / 8).max(bytes).max(READ_BYTES);
+        }
+    }
+}
+
 /// Why nothing more is read.
 enum ReadEnd {
     /// What is in flight is answered first.
@@ -151,14 +185,13 @@ struct Pipe {
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = CallMade> + Send>>>,
     /// What ends each of them, by call_id.
     cancels: HashMap<u64, Cancel>,
-    /// Of those in flight: the bytes of what was asked (with the answers of RenewLocks), and what the values that they read are
-    /// counted as.
+    /// Of those in flight: the bytes of what was asked (with the answers of RenewLocks).
     asked_bytes: usize,
-    values_bytes: usize,
     /// Of those in flight: how many wait for a lock.
     waits: usize,
-    /// What a read in flight is counted as.
-    read_bytes: usize,
+    /// The values that calls in flight read, under a lock and without one.
+    reads: Values,
+    unlocked: Values,
     /// Answers that were not taken yet, and those that are large.
     small: VecDeque<PipelineAnswer>,
     large: VecDeque<PipelineAnswer>,
@@ -243,7 +276,10 @@ impl Pipe {
         match kind {
             Kind::Renewal => calls < CALLS_MAX && bytes < BYTES_MAX + FOR_RENEWALS_BYTES,
             Kind::Other => calls < CALLS_MAX - FOR_RENEWALS && bytes < BYTES_MAX,
-            Kind::Read => calls < CALLS_MAX - FOR_RENEWALS && bytes + self.values_bytes < BYTES_MAX,
+            Kind::Read => calls < CALLS_MAX - FOR_RENEWALS && bytes + self.reads.bytes < BYTES_MAX,
+            Kind::Unlocked => {
+                calls < CALLS_MAX - FOR_RENEWALS && bytes + self.unlocked.bytes < BYTES_MAX
+            }
         }
     }
 
@@ -294,13 +330,16 @@ impl Pipe {
 
     fn made(&mut self, made: CallMade) {
         self.asked_bytes -= made.asked_bytes;
-        self.values_bytes -= made.value_bytes;
         self.waits -= usize::from(made.waited);
         self.cancels.remove(&made.answer.call_id);
-        if made.kind == Kind::Read {
-            let lately = self.read_bytes - self.read_bytes / 8;
-            let seen = made.answer.encoded_len().max(lately);
-            self.read_bytes = seen.clamp(READ_BYTES, READ_BYTES_MAX);
+        let came = match &made.answer.outcome {
+            Some(Outcome::Error(_)) | None => None,
+            Some(_) => Some(made.answer.encoded_len()),
+        };
+        match made.kind {
+            Kind::Read => self.reads.came(made.value_bytes, came),
+            Kind::Unlocked => self.unlocked.came(made.value_bytes, came),
+            Kind::Renewal | Kind::Other => {}
         }
         self.answered(made.answer);
     }
@@ -381,11 +420,13 @@ impl Pipe {
     fn begin_more(&mut self) {
         loop {
             let room = |kind| self.is_stopping || self.has_room(kind);
-            let (renews, asks, reads) = (room(Kind::Renewal), room(Kind::Other), room(Kind::Read));
+            let [renews, asks, reads, unlocked] =
+                [Kind::Renewal, Kind::Other, Kind::Read, Kind::Unlocked].map(room);
             let next = self.unbegun.next(|kind| match kind {
                 Kind::Renewal => renews,
                 Kind::Other => asks,
                 Kind::Read => reads,
+                Kind::Unlocked => unlocked,
             });
             match next {
                 Some(waiting) => self.begin(waiting),
@@ -408,7 +449,10 @@ impl Pipe {
         let refused = match () {
             () if self.is_stopping => Some(status::stopping()),
             // There is no time left to answer it: its client is not to find that it was done after all.
-            () if !waits && answer_by <= Instant::now() => Some(status::message_late()),
+            // (One that waits and says no time is listened to for longer.)
+            () if (!waits || given.is_some()) && answer_by <= Instant::now() => {
+                Some(status::message_late())
+            }
             () if waits && self.waits >= WAITS_MAX => Some(status::too_many_waits(WAITS_MAX)),
             () => None,
         };
@@ -419,22 +463,23 @@ impl Pipe {
             bytes += ask.lock_refs.len() * RENEWED_BYTES;
         }
         let value_bytes = match kind {
-            Kind::Read => self.read_bytes,
+            Kind::Read => self.reads.begun(),
+            Kind::Unlocked => self.unlocked.begun(),
             Kind::Renewal | Kind::Other => 0,
         };
         self.asked_bytes += bytes;
-        self.values_bytes += value_bytes;
         self.waits += usize::from(waits);
         let (cancel, registration) = Cancel::new_pair();
         self.cancels.insert(call.call_id, cancel);
         let caller = Arc::clone(&self.caller);
+        let writes = writes(&call);
         self.in_flight.push(Box::pin(async move {
             let call_id = call.call_id;
             // As by itself: a call that panics is no other one's end.
             let served = AssertUnwindSafe(caller.call(call, received)).catch_unwind();
             let served = match Abortable::new(served, registration).await {
                 Ok(served) => served.unwrap_or_else(|_| Err(status::late_write())),
-                Err(_aborted) => Err(status::given_up()),
+                Err(_aborted) => Err(status::given_up_begun(writes)),
             };
             CallMade {
                 answer: caller.answer(call_id, served),
@@ -460,5 +505,27 @@ fn unshare(call: &mut PipelineCall, frame_bytes: usize) {
     };
     if value.len() <= COPIED_BYTES || value.len() < frame_bytes / 2 {
         *value = Bytes::copy_from_slice(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_counts_as_large_until_some_came_that_were_not() {
+        let mut values = Values::new(1024 * 1024);
+        let first = values.begun();
+        assert_eq!((first, values.bytes), (1024 * 1024, 1024 * 1024));
+        values.came(first, None);
+        assert_eq!((values.each, values.bytes), (1024 * 1024, 0));
+        for _ in 0..30 {
+            let counted = values.begun();
+            values.came(counted, Some(10));
+        }
+        assert_eq!(values.begun(), READ_BYTES);
+        let counted = values.begun();
+        values.came(counted, Some(8 * 1024 * 1024));
+        assert_eq!(values.begun(), 8 * 1024 * 1024);
     }
 }

@@ -12,8 +12,10 @@ use tokio::time::Instant;
 pub(super) enum Kind {
     /// It keeps a session or locks alive, and is answered soon.
     Renewal,
-    /// It answers with a value, which may be large.
+    /// It answers with a value, which may be large, under a lock that is held.
     Read,
+    /// So does this, without one or before there is one: it hangs in nobody's way who has a lock.
+    Unlocked,
     Other,
 }
 
@@ -21,8 +23,9 @@ impl Kind {
     fn of(call: &PipelineCall) -> Kind {
         match &call.call {
             Some(Call::RenewLocks(_) | Call::RenewSession(_) | Call::KeepAlive(_)) => Kind::Renewal,
-            Some(Call::CriticalGet(_) | Call::Get(_)) => Kind::Read,
-            Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Read,
+            Some(Call::CriticalGet(_)) => Kind::Read,
+            Some(Call::Get(_)) => Kind::Unlocked,
+            Some(Call::CreateLockRef(ask)) if ask.read_value => Kind::Unlocked,
             // One that waits for a lock may do so for an hour, and reads nothing until then.
             Some(Call::AcquireLock(ask)) if ask.read_value && !waits(call) => Kind::Read,
             _ => Kind::Other,
@@ -41,6 +44,15 @@ pub(super) fn waits(call: &PipelineCall) -> bool {
     }
 }
 
+/// Whether a call writes a value.
+pub(super) fn writes(call: &PipelineCall) -> bool {
+    match &call.call {
+        Some(Call::CriticalPut(_) | Call::CriticalDelete(_)) => true,
+        Some(Call::ReleaseLock(release)) => release.put.is_some(),
+        _ => false,
+    }
+}
+
 /// A call that waits to be begun.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -54,8 +66,9 @@ pub(super) struct Waiting {
 /// Those of one stream, each kind in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Unbegun {
-    renewals: VecDeque<Waiting>,
+    renewals: VecDeque<(u64, Waiting)>,
     reads: VecDeque<(u64, Waiting)>,
+    unlocked: VecDeque<(u64, Waiting)>,
     others: VecDeque<(u64, Waiting)>,
     ids: HashSet<u64>,
     bytes: usize,
@@ -92,29 +105,34 @@ impl Unbegun {
             received,
             bytes,
         };
-        match waiting.kind {
-            Kind::Renewal => self.renewals.push_back(waiting),
-            Kind::Read => self.reads.push_back((self.came, waiting)),
-            Kind::Other => self.others.push_back((self.came, waiting)),
+        let came = self.came;
+        self.queue(waiting.kind).push_back((came, waiting));
+    }
+
+    fn queue(&mut self, kind: Kind) -> &mut VecDeque<(u64, Waiting)> {
+        match kind {
+            Kind::Renewal => &mut self.renewals,
+            Kind::Read => &mut self.reads,
+            Kind::Unlocked => &mut self.unlocked,
+            Kind::Other => &mut self.others,
         }
     }
 
     /// The next one of which there is room for its kind: a renewal, else the one that came first.
     pub fn next(&mut self, has_room: impl Fn(Kind) -> bool) -> Option<Waiting> {
-        let came = |queue: &VecDeque<(u64, Waiting)>, kind| match queue.front() {
-            Some((came, _)) if has_room(kind) => *came,
-            _ => u64::MAX,
+        let first = |queue: &VecDeque<(u64, Waiting)>, kind| match queue.front() {
+            Some((came, _)) if has_room(kind) => Some((*came, kind)),
+            _ => None,
         };
-        let (read, other) = (
-            came(&self.reads, Kind::Read),
-            came(&self.others, Kind::Other),
-        );
-        let next = match () {
-            () if !self.renewals.is_empty() && has_room(Kind::Renewal) => self.renewals.pop_front(),
-            () if read < other => self.reads.pop_front().map(|(_, waiting)| waiting),
-            () if other < u64::MAX => self.others.pop_front().map(|(_, waiting)| waiting),
-            () => None,
-        };
+        let others = [
+            first(&self.reads, Kind::Read),
+            first(&self.unlocked, Kind::Unlocked),
+            first(&self.others, Kind::Other),
+        ];
+        let renewal = first(&self.renewals, Kind::Renewal);
+        let first = renewal.or_else(|| others.into_iter().flatten().min_by_key(|(came, _)| *came));
+        let next = first.and_then(|(_, kind)| self.queue(kind).pop_front());
+        let next = next.map(|(_, waiting)| waiting);
         if let Some(waiting) = &next {
             self.ids.remove(&waiting.call.call_id);
             self.bytes -= waiting.bytes;
@@ -133,9 +151,14 @@ impl Unbegun {
             bytes += if keeps { 0 } else { waiting.bytes };
             keeps
         };
-        self.renewals.retain(&mut keeps);
-        self.reads.retain(|(_, waiting)| keeps(waiting));
-        self.others.retain(|(_, waiting)| keeps(waiting));
+        for queue in [
+            &mut self.renewals,
+            &mut self.reads,
+            &mut self.unlocked,
+            &mut self.others,
+        ] {
+            queue.retain(|(_, waiting)| keeps(waiting));
+        }
         self.bytes -= bytes;
         true
     }
@@ -143,12 +166,14 @@ impl Unbegun {
 
 #[cfg(test)]
 mod tests {
-    use fermata_proto::{CreateLockRefRequest, CriticalPutRequest, GetRequest, RenewLocksRequest};
+    use fermata_proto::{
+        CreateLockRefRequest, CriticalGetRequest, CriticalPutRequest, GetRequest, RenewLocksRequest,
+    };
 
     use super::*;
 
     fn read() -> Call {
-        Call::Get(GetRequest::default())
+        Call::CriticalGet(CriticalGetRequest::default())
     }
 
     fn put() -> Call {
@@ -206,14 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn a_create_that_reads_is_a_read() {
+    fn what_reads_without_a_lock_has_its_own_room() {
         let create = |read_value| {
             Call::CreateLockRef(CreateLockRefRequest {
                 read_value,
                 ..Default::default()
             })
         };
-        let mut unbegun = unbegun([create(true), create(false)]);
-        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Read), [1]);
+        let get = Call::Get(GetRequest::default());
+        let mut unbegun = unbegun([create(true), create(false), read(), get]);
+        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Unlocked), [1, 4]);
+        assert_eq!(order(&mut unbegun, |kind| kind == Kind::Read), [3]);
     }
 }

@@ -7,6 +7,7 @@ use fermata_proto::pipeline_call::Call;
 use fermata_proto::*;
 use tokio::time::sleep;
 use tonic::Code;
+use tonic_types::StatusExt as _;
 
 use super::{Pipe, create_ask, get_ask, look_ask, outcome, put_ask, renew_ask};
 use crate::lever::Mode;
@@ -48,6 +49,49 @@ async fn reads_that_hang_hold_up_nothing_but_reads() {
     pipe.made(look_ask(&held.lock_ref)).await.unwrap();
     pipe.made(renew_ask(&held.session)).await.unwrap();
     assert!(pipe.come.is_empty());
+}
+
+#[tokio::test]
+async fn a_holder_reads_though_creates_hang_that_would_read() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let held = hold(&mut client, "a").await;
+    let mut pipe = Pipe::open(&mut client).await;
+    let get = Call::CriticalGet(CriticalGetRequest {
+        lock_ref: held.lock_ref.clone(),
+        ..Default::default()
+    });
+    pipe.made(get.clone()).await.unwrap();
+    world.store.send_replace(Mode::Hangs);
+    let creates = (0..512).map(|number| {
+        Call::CreateLockRef(CreateLockRefRequest {
+            read_value: true,
+            ..create_ask(&format!("k{number}"))
+        })
+    });
+    let creates: Vec<Call> = creates.collect();
+    for some in creates.chunks(256) {
+        pipe.send(some.to_vec());
+    }
+    // What it read before is remembered.
+    pipe.made(get).await.unwrap();
+    assert!(pipe.come.is_empty());
+}
+
+#[tokio::test]
+async fn a_write_that_was_begun_and_is_given_up_is_of_unknown_outcome() {
+    let (_world, held, mut pipe) = hanging().await;
+    let put = pipe.send([Call::CriticalPut(put_ask(&held.lock_ref, "given up"))])[0];
+    // It was read after that.
+    pipe.made(renew_ask(&held.session)).await.unwrap();
+    pipe.give_up(vec![put]);
+    let given_up = outcome(pipe.answer(put).await.unwrap()).unwrap_err();
+    let info = given_up.get_details_error_info().unwrap();
+    assert_eq!(info.reason, "GIVEN_UP");
+    assert_eq!(
+        info.metadata.get("write").map(String::as_str),
+        Some("unknown")
+    );
 }
 
 #[tokio::test]
@@ -98,16 +142,26 @@ async fn a_call_that_was_not_begun_in_time_is_not_done() {
     let hang = filled(&mut pipe).await;
     let given = Duration::from_millis(200);
     let put = Call::CriticalPut(put_ask(&held.lock_ref, "late"));
-    let late = pipe.send_within([put], Some(given))[0];
+    let wait = Call::AcquireLock(AcquireLockRequest {
+        wait: Some(prost_types::Duration {
+            seconds: 10,
+            nanos: 0,
+        }),
+        lock_ref: held.lock_ref.clone(),
+        ..Default::default()
+    });
+    let late = pipe.send_within([put, wait], Some(given));
     // It was read before this one was.
     pipe.made(renew_ask(&held.session)).await.unwrap();
     sleep(given).await;
     world.store.send_replace(Mode::Works);
-    let refused = outcome(pipe.answer(late).await.unwrap()).unwrap_err();
-    assert_eq!(
-        code_and_reason(Err::<(), _>(refused)),
-        (Code::Unavailable, "MESSAGE_LATE".to_owned())
-    );
+    for late in late {
+        let refused = outcome(pipe.answer(late).await.unwrap()).unwrap_err();
+        assert_eq!(
+            code_and_reason(Err::<(), _>(refused)),
+            (Code::Unavailable, "MESSAGE_LATE".to_owned())
+        );
+    }
     for id in hang {
         outcome(pipe.answer(id).await.unwrap()).unwrap();
     }
