@@ -44,6 +44,10 @@ impl UnaryCall for CreateLockRef {
         Target::Key(self.call.id.clone())
     }
 
+    fn changes(&self) -> bool {
+        true
+    }
+
     fn ask(&self) -> Cow<'_, CreateLockRefRequest> {
         Cow::Borrowed(&self.ask)
     }

@@ -128,6 +128,10 @@ impl UnaryCall for ReleaseLock {
         self.put.is_some()
     }
 
+    fn changes(&self) -> bool {
+        true
+    }
+
     fn ask(&self) -> Cow<'_, ReleaseLockRequest> {
         Cow::Borrowed(&self.ask)
     }

@@ -40,6 +40,10 @@ impl UnaryCall for ForceRelease {
         Target::LockRef(self.lock_ref.clone())
     }
 
+    fn changes(&self) -> bool {
+        true
+    }
+
     fn ask(&self) -> Cow<'_, ForceReleaseRequest> {
         Cow::Borrowed(&self.ask)
     }

@@ -46,6 +46,10 @@ impl UnaryCall for OpenSession {
         Target::Session(SessionId(self.call.request_id))
     }
 
+    fn changes(&self) -> bool {
+        true
+    }
+
     fn ask(&self) -> Cow<'_, OpenSessionRequest> {
         Cow::Borrowed(&self.ask)
     }
@@ -181,6 +185,10 @@ impl UnaryCall for CloseSession {
 
     fn target(&self) -> Target {
         Target::Session(self.session)
+    }
+
+    fn changes(&self) -> bool {
+        true
     }
 
     fn ask(&self) -> Cow<'_, CloseSessionRequest> {

@@ -124,6 +124,11 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
         false
     }
 
+    /// It makes or ends an entry, or a session: where one replica may have done so, that another one refuses says nothing.
+    fn changes(&self) -> bool {
+        false
+    }
+
     /// What its caller hears once it is too late for an answer.
     fn late(&self) -> Status {
         match self.is_write() {

@@ -98,6 +98,9 @@ pub trait Step: Sync {
     /// What may have been done is not done once more.
     fn is_write(&self) -> bool;
 
+    /// As [`UnaryCall::changes`](crate::rpc::calls::UnaryCall::changes).
+    fn changes(&self) -> bool;
+
     /// What its caller learns of what the engine did not do. May be an answer.
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         Err(status::of_engine(&error))
@@ -141,13 +144,28 @@ pub async fn route<S: Step>(
     homes: &Homes,
     step: &S,
 ) -> Result<S::Answer, Status> {
-    let target = step.target();
-    let ranked = ranked(membership, target);
     let mut attempt = RouteAttempt {
         hops: 0,
         newest: None,
         lost: Vec::new(),
+        is_in_doubt: false,
     };
+    let made = routed(membership, homes, step, &mut attempt).await;
+    match made {
+        // That this try did nothing says nothing of the one before.
+        Err(_) if attempt.is_in_doubt => Err(status::not_heard()),
+        made => made,
+    }
+}
+
+async fn routed<S: Step>(
+    membership: &impl RouteView,
+    homes: &Homes,
+    step: &S,
+    attempt: &mut RouteAttempt,
+) -> Result<S::Answer, Status> {
+    let target = step.target();
+    let ranked = ranked(membership, target);
     let mut next = expected(membership, homes, target, &ranked);
     for _ in 0..TRIES_MAX {
         let Presence::Live(peer) = next else {
@@ -206,6 +224,7 @@ pub async fn route<S: Step>(
                 if step.is_write() {
                     return Err(status::write_unknown());
                 }
+                attempt.is_in_doubt |= step.changes();
                 attempt.lose(peer.id)
             }
         };
@@ -220,6 +239,8 @@ struct RouteAttempt {
     newest: Option<u64>,
     /// Who could not be called.
     lost: Vec<ReplicaId>,
+    /// One of them may have made or ended what the call is about.
+    is_in_doubt: bool,
 }
 
 impl RouteAttempt {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use tonic::Code;
+use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
 use super::*;
@@ -42,6 +43,7 @@ fn refused() -> Said {
 struct World {
     target: Target,
     is_write: bool,
+    changes: bool,
     ranked: Presence,
     down: Vec<ReplicaId>,
     says: Mutex<HashMap<ReplicaId, VecDeque<Said>>>,
@@ -68,6 +70,7 @@ impl World {
         World {
             target: Target::LockRef(entry()),
             is_write: false,
+            changes: false,
             ranked: live(A),
             down: Vec::new(),
             says: Mutex::default(),
@@ -78,6 +81,7 @@ impl World {
 
     fn create() -> World {
         World {
+            changes: true,
             target: Target::Key(KeyId {
                 table: TableName::default_table(),
                 key: Key::parse("a", 64).unwrap(),
@@ -166,6 +170,10 @@ impl Step for World {
 
     fn is_write(&self) -> bool {
         self.is_write
+    }
+
+    fn changes(&self) -> bool {
+        self.changes
     }
 
     async fn serve_locally(&self) -> Result<&'static str, EngineError> {
@@ -277,6 +285,21 @@ async fn a_home_that_sends_heartbeats_and_cannot_be_called_is_asked_through_the_
             .says(HERE, [elsewhere(A, 5), Ok("done")]);
         assert_eq!(world.route().await.unwrap(), "done");
         assert_eq!(world.done(), "a here take-over:a here");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_may_have_been_done_is_not_said_to_be_undone_by_who_is_asked_next() {
+    for (world, silence, reason) in [
+        (World::create(), not_asked(), "SESSION_CLOSED"),
+        (World::create(), unknown(), "OUTCOME_UNKNOWN"),
+        // It changes nothing.
+        (World::new(), unknown(), "SESSION_CLOSED"),
+    ] {
+        let world = world.says(A, [silence]).says(HERE, [refused()]);
+        let answered = world.route().await.unwrap_err();
+        assert_eq!(answered.get_details_error_info().unwrap().reason, reason);
+        assert_eq!(world.done(), "a here");
     }
 }
 

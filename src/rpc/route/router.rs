@@ -210,6 +210,10 @@ impl<C: UnaryCall> Step for CallStep<'_, C> {
         self.call.is_write()
     }
 
+    fn changes(&self) -> bool {
+        self.call.changes()
+    }
+
     fn failed(&self, error: EngineError) -> Result<Self::Answer, Status> {
         let answer = self.call.failed(error)?;
         Ok(Served { answer, home: None })
@@ -264,6 +268,10 @@ impl Step for WatchStep<'_> {
     }
 
     fn is_write(&self) -> bool {
+        false
+    }
+
+    fn changes(&self) -> bool {
         false
     }
 
