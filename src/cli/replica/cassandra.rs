@@ -1,6 +1,7 @@
 //! A replica on Cassandra: started once the cluster can be reached and its tables are there.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::cluster::{self, SettingsError};
@@ -140,8 +141,11 @@ impl Starting {
         if !wrong.is_empty() {
             return Err(Why::Wrong(wrong));
         }
-        let begun = engine.begin(engine_options(store.into_store())).await;
+        let store = Arc::new(store);
+        let begun = engine.begin(engine_options(store.store())).await;
         begun.map_err(Why::Engine)?;
+        let tables = self.schema.tables.clone();
+        tokio::spawn(async move { store.prepare_ahead(&tables).await });
         for one in others {
             tracing::warn!("{}: {}: {}", one.weight, one.what, one.remedy);
         }

@@ -178,7 +178,12 @@ fn judge_copies(
             alter,
         ));
     }
-    if majority == Majority::OneDatacenter && copies.numbers.len() > 1 {
+    // The copies of SimpleStrategy are wherever nodes are.
+    let lives_in = match copies.is_simple {
+        true => datacenters.len(),
+        false => copies.numbers.iter().filter(|copies| **copies > 0).count(),
+    };
+    if majority == Majority::OneDatacenter && lives_in > 1 {
         findings.push(wrong(
             "the keyspace lives in more than one datacenter, and LOCAL_QUORUM was asked for",
             "each datacenter would lock on its own: set store.cassandra.consistency (--consistency) to quorum",
@@ -224,15 +229,34 @@ mod tests {
     }
 
     fn judged(is_simple: bool, numbers: &[u32], majority: Majority, nodes: usize) -> Vec<Finding> {
+        judged_in(is_simple, numbers, majority, &[("dc1", nodes)])
+    }
+
+    fn judged_in(
+        is_simple: bool,
+        numbers: &[u32],
+        majority: Majority,
+        all: &[(&str, usize)],
+    ) -> Vec<Finding> {
         let numbers = numbers.to_vec();
         let copies = Copies { is_simple, numbers };
         let keyspace = Keyspace::parse("k").unwrap();
-        judge_copies(
-            &copies,
-            majority,
-            &keyspace,
-            &datacenters(&[("dc1", nodes)]),
-        )
+        judge_copies(&copies, majority, &keyspace, &datacenters(all))
+    }
+
+    #[test]
+    fn a_local_majority_is_wrong_wherever_the_copies_may_be_in_two_datacenters() {
+        let two = [("dc1", 3), ("dc2", 3)];
+        let is_wrong = |is_simple, numbers: &[u32], all: &[(&str, usize)]| {
+            let found = judged_in(is_simple, numbers, Majority::OneDatacenter, all);
+            found.iter().any(|one| one.weight == Weight::Wrong)
+        };
+        assert!(is_wrong(true, &[3], &two));
+        assert!(!is_wrong(true, &[3], &two[..1]));
+        // They may be in one of two.
+        assert!(!is_wrong(false, &[3], &two));
+        assert!(!is_wrong(false, &[3, 0], &two));
+        assert!(is_wrong(false, &[3, 1], &two));
     }
 
     #[test]

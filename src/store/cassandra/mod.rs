@@ -39,10 +39,12 @@ pub mod modelled {
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fermata_cassandra::{
-    ColumnError, ConnectFault, Driver, Fault, NextPage, Row, Statement, Value,
+    ColumnError, ConnectFault, Driver, Fault, NextPage, Order, Row, Statement, Value,
 };
+use futures_util::StreamExt as _;
 
 pub use fermata_cassandra::{
     CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
@@ -54,9 +56,9 @@ use self::in_doubt::InDoubtSwaps;
 use self::rows::{Asks, Rows};
 use self::scan::Unreadable;
 use self::schema::{Schema, SchemaError};
-use self::statements::Cql;
+use self::statements::{Cql, Shape};
 use super::{Store, StoreCounts, StoreError, StoreHealth};
-use crate::lock::KeyId;
+use crate::lock::{KeyId, TableName};
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> StoreError {
@@ -126,6 +128,24 @@ pub struct CassandraStore {
     statements: Mutex<HashMap<Cql, Statement>>,
 }
 
+/// How long a request about what replicas share may take at a node.
+const CLUSTER_REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How many statements are prepared at once.
+const PREPARED_AT_ONCE: usize = 16;
+/// The shapes of changes that are prepared before they are needed: new, rows, ranges.
+const SHAPES_AHEAD: [(bool, usize, usize); 10] = [
+    (true, 0, 0),
+    (true, 1, 0),
+    (false, 0, 0),
+    (false, 0, 1),
+    (false, 1, 0),
+    (false, 1, 1),
+    (false, 2, 0),
+    (false, 2, 1),
+    (false, 4, 0),
+    (false, 4, 1),
+];
+
 impl CassandraStore {
     /// Connects, and sees that the schema is the one that this program works with.
     pub async fn open(options: CassandraOptions) -> Result<CassandraStore, CassandraOpenError> {
@@ -133,6 +153,8 @@ impl CassandraStore {
             connections_per_node: NonZeroUsize::MIN,
             // What replicas share is little, and waits for nothing.
             transactions_max: NonZeroUsize::MAX,
+            // Replicas give up sooner than others: only what timed out before that tells which node hangs.
+            request_timeout: options.request_timeout.min(CLUSTER_REQUEST_TIMEOUT),
             ..options.clone()
         };
         let (driver, cluster) =
@@ -188,6 +210,28 @@ impl CassandraStore {
         apply: &str,
     ) -> Result<Vec<Finding>, SchemaError> {
         health::look(&self.driver, options, schema, apply).await
+    }
+
+    /// Prepares what may be asked of these tables, and of what replicas share: preparing waits for all nodes that are
+    /// connected, so later one that hangs would be in the way. What cannot be prepared now is when it is asked for.
+    pub async fn prepare_ahead(&self, tables: &[TableName]) {
+        let shapes = SHAPES_AHEAD.iter().flat_map(|(new, rows, ranges)| {
+            let shape = Shape::holding(*new, *rows, *ranges);
+            let swap = move |table: &TableName| Cql::Swap(table.clone(), shape, Order::First);
+            tables.iter().map(swap)
+        });
+        let asks = Cql::SHARED
+            .into_iter()
+            .chain(tables.iter().flat_map(Cql::of_table));
+        let asks: Vec<Cql> = asks.chain(shapes).collect();
+        let prepared = futures_util::stream::iter(asks).map(|ask| self.statement(ask));
+        let failed = prepared
+            .buffer_unordered(PREPARED_AT_ONCE)
+            .filter_map(|prepared| std::future::ready(prepared.err()));
+        let failed: Vec<Fault> = failed.collect().await;
+        if let Some(first) = failed.first() {
+            tracing::debug!(count = failed.len(), %first, "statements that are not prepared yet");
+        }
     }
 
     /// Whose connections take it.

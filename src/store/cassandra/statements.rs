@@ -195,6 +195,38 @@ fn marks(count: usize) -> String {
 }
 
 impl Cql {
+    /// All that a replica asks for and that is about no table of locks.
+    pub(super) const SHARED: [Cql; 15] = [
+        Cql::LoadSession,
+        Cql::OpenSession,
+        Cql::SwapSession,
+        Cql::ForgetSession,
+        Cql::Sessions,
+        Cql::Announce,
+        Cql::Heartbeat,
+        Cql::SwapLife,
+        Cql::ForgetReplica,
+        Cql::ForgetHalfReplica,
+        Cql::Replicas,
+        Cql::RequestHandOver,
+        Cql::HandOverRequests,
+        Cql::ForgetHandOverRequest,
+        Cql::Clock,
+    ];
+
+    /// All that is about a table of locks, but for its changes.
+    pub(super) fn of_table(table: &TableName) -> [Cql; 6] {
+        let table = || table.clone();
+        [
+            Cql::First(table()),
+            Cql::FirstSettled(table()),
+            Cql::EntryRows(table()),
+            Cql::Keys(table()),
+            Cql::ReadData(table()),
+            Cql::WriteData(table()),
+        ]
+    }
+
     /// What is prepared of it: the order changes nothing of that.
     pub(super) fn prepared(self) -> Cql {
         match self {

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use fermata::key::KeyState;
 use fermata::lock::KeyId;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
-use fermata::store::{KeyStore, Swap};
+use fermata::store::{ClusterStore, KeyStore, Life, LifeSwap, Swap};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::proxy::{CqlProxy, Faults};
 use super::{World, support};
-use crate::world::{Random, apply, id, with_entry};
+use crate::world::{Random, apply, id, replica_row, with_entry};
 
 /// How long a node hangs: for longer than it is avoided before it is asked whether it answers.
 const HANGS: Duration = Duration::from_secs(13);
@@ -277,4 +277,48 @@ async fn a_node_that_is_paused_is_in_the_way_of_two_requests_and_of_no_new_state
     changes.healed().await;
     // The next world finds the nodes as it expects them.
     block_in_place(|| changes.world.cluster.wait_until_up(&|_| {})).unwrap();
+}
+
+/// Who replicas are, and which of them is gone, is asked of one node first, and given up after two seconds: others are asked
+/// soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_answers_keep_alives_alone_is_in_the_way_of_two_changes_of_what_replicas_share()
+{
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let seed = Random::seeded("a node hangs, for what replicas share").next();
+    let proxy = CqlProxy::before(&world.cluster.contact_points(), seed);
+    let options = CassandraOptions::new(proxy.contact_points(), world.keyspace.clone());
+    let store = CassandraStore::open(options).await.unwrap();
+    store.prepare_ahead(&[]).await;
+    let row = replica_row(1);
+    store.announce_replica(&row).await.unwrap();
+    let mut lives = 1..;
+    let mut life = row.life;
+    for node in 1..=3 {
+        let lost = Faults {
+            lose_requests: 1.0,
+            lose_queries: true,
+            ..Faults::default()
+        };
+        proxy.set_before(node, lost);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries <= 4, "node {node} is asked again and again");
+            let next = Life::Up(100 + lives.next().unwrap());
+            let swap = store.swap_life(row.id, life, next);
+            match tokio::time::timeout(Duration::from_secs(2), swap).await {
+                Ok(LifeSwap::Applied) => {
+                    life = next;
+                    break;
+                }
+                // It took effect, and nobody heard so.
+                Ok(LifeSwap::Conflict(Some(other))) => life = other,
+                other => println!("node {node}, try {tries}: {other:?}"),
+            }
+        }
+        proxy.set(Faults::default());
+    }
 }
