@@ -1,6 +1,6 @@
 //! Keys that this replica hands over: when it stops (H4), and to where they are used (H8).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,45 +70,71 @@ impl KeyHandOvers {
         }
     }
 
-    /// From here on no key finds its home here any more, and none comes back, as far as the others hear of it: those that do,
-    /// which can be called.
-    pub async fn note_leaving(&self) -> BTreeSet<ReplicaId> {
+    /// From here on no key finds its home here any more, and none comes back, as far as the others hear of it: those that do
+    /// `within` that time, which can be called.
+    pub async fn note_leaving(&self, within: Duration) -> BTreeSet<ReplicaId> {
         let local = &self.shell.local;
         let peers = local.membership.peers();
         if !peers.is_empty() {
             local.membership.note_leaving(local.id);
         }
         let notified = peers.iter().map(|peer| async move {
-            let notified = self.peers.leaving(peer, local.id).await;
-            notified.is_ok().then_some(peer.id)
+            tokio::select! {
+                biased;
+                notified = self.peers.leaving(peer, local.id) => notified.is_ok().then_some(peer.id),
+                () = local.clock.sleep(within) => None,
+            }
         });
         join_all(notified).await.into_iter().flatten().collect()
     }
 
     /// Hands over what is in use, what was called for last first, to those of `to`, while calls are served: so that nobody
-    /// waits until another replica may take over what this one, which stops soon, is home to.
-    pub async fn hand_over_in_use(&self, to: &BTreeSet<ReplicaId>, within: Duration) {
-        let local = &self.shell.local;
-        let since = local.clock.boot().saturating_sub(CALLED_WITHIN);
-        let mut keys: Vec<(Duration, Arc<KeyId>)> = Vec::new();
+    /// waits until another replica may take over what this one, which stops soon, is home to. What came here since `leaving`
+    /// is in use as well.
+    pub async fn hand_over_in_use(
+        &self,
+        to: &BTreeSet<ReplicaId>,
+        leaving: Duration,
+        within: Duration,
+    ) {
+        let clock = &self.shell.local.clock;
+        let until = clock.boot().saturating_add(within);
+        let mut seen = HashSet::new();
+        let mut given = 0;
+        loop {
+            // Others came meanwhile, from a replica that is about to stop as well.
+            let mut keys = self.in_use(leaving).await;
+            keys.retain(|(_, id)| seen.insert(Arc::clone(id)));
+            let left = until.saturating_sub(clock.boot());
+            if keys.is_empty() || left.is_zero() {
+                break;
+            }
+            keys.sort_by(|(one, _), (other, _)| other.cmp(one));
+            let give = |(_, id)| self.hand_over_one_in_use(id, to);
+            let now = give_each(&**clock, left, keys, give).await;
+            given += now.count;
+            if now.is_stuck {
+                break;
+            }
+        }
+        if !seen.is_empty() {
+            let keys = seen.len();
+            tracing::info!(keys, given, "handed over what is in use, before calls end");
+        }
+    }
+
+    /// The keys in use, and when each was called for last.
+    async fn in_use(&self, leaving: Duration) -> Vec<(Duration, Arc<KeyId>)> {
+        let clock = &self.shell.local.clock;
+        let since = clock.boot().saturating_sub(CALLED_WITHIN);
+        let mut keys = Vec::new();
         for cell in self.shell.keys.all() {
-            if let Some(called) = cell.in_use_at().filter(|called| *called >= since) {
+            if let Some(called) = cell.in_use_at(leaving).filter(|called| *called >= since) {
                 keys.push((called, Arc::clone(&cell.id)));
             }
             tokio::task::consume_budget().await;
         }
-        if keys.is_empty() {
-            return;
-        }
-        keys.sort_by(|(one, _), (other, _)| other.cmp(one));
-        let count = keys.len();
-        let give = |(_, id)| self.hand_over_one_in_use(id, to);
-        let given = give_each(&*local.clock, within, keys, give).await;
-        tracing::info!(
-            keys = count,
-            given = given.count,
-            "handed over what is in use, before calls end"
-        );
+        keys
     }
 
     /// Where it can, without its holder, who would need another grant. Whether it did.
@@ -121,7 +147,7 @@ impl KeyHandOvers {
                 return false;
             };
             let if_idle = tries < IDLE_TRIES;
-            if self.hand_over(&id, &peer, if_idle).await {
+            if self.hand_over(&id, peer, if_idle).await {
                 return true;
             }
             if !if_idle {
@@ -137,7 +163,7 @@ impl KeyHandOvers {
         let given = async {
             match local.next_ranked(&id, &local.zone) {
                 Some(peer) => {
-                    self.hand_over(&id, &peer, false).await;
+                    self.hand_over(&id, peer, false).await;
                 }
                 None => self.commit_volatile(&id).await,
             }
@@ -157,34 +183,25 @@ impl KeyHandOvers {
         if !cell.is_some_and(|cell| cell.is_ahead_of_row()) {
             return;
         }
-        self.give(id, self.shell.local.id, false).await;
+        give(&self.shell, id, self.shell.local.id, false).await;
     }
 
     /// Hands a key over to `peer`; with `if_idle`, unless anybody locks it or waits for it. Whether `peer` is its home
-    /// then.
-    pub async fn hand_over(&self, id: &Arc<KeyId>, peer: &Peer, if_idle: bool) -> bool {
-        let home = self.give(id, peer.id, if_idle).await;
-        match home.filter(|home| home.replica == peer.id) {
-            Some(home) => {
-                self.peers.handed_over(peer, id, home.term);
-                true
+    /// then. In a task of its own: `peer` is to hear of it also where nobody waits for that any more.
+    pub async fn hand_over(&self, id: &Arc<KeyId>, peer: Arc<Peer>, if_idle: bool) -> bool {
+        let shell = Arc::clone(&self.shell);
+        let (peers, id) = (Arc::clone(&self.peers), Arc::clone(id));
+        let given = tokio::spawn(async move {
+            let home = give(&shell, &id, peer.id, if_idle).await;
+            match home.filter(|home| home.replica == peer.id) {
+                Some(home) => {
+                    peers.handed_over(&peer, &id, home.term);
+                    true
+                }
+                None => false,
             }
-            None => false,
-        }
-    }
-
-    /// Gives a key to `to`, as far as its machine does so. Who is its home then.
-    async fn give(&self, id: &Arc<KeyId>, to: ReplicaId, if_idle: bool) -> Option<Home> {
-        let hand_over = Call::HandOver { to, if_idle };
-        let mut asking = self.shell.ask(id, hand_over, None).ok()?;
-        match asking.answer().await {
-            Ok(Answer::HandedOver(home)) => Some(home),
-            Ok(_) => None,
-            Err(error) => {
-                tracing::debug!(key = %id, %to, ?error, "a key could not be handed over");
-                None
-            }
-        }
+        });
+        given.await.unwrap_or(false)
     }
 
     /// Hands a key over to the replica that is ranked next for this zone, unless anybody locks it or waits for it.
@@ -192,8 +209,9 @@ impl KeyHandOvers {
         let Some(peer) = self.shell.local.next_ranked(id, zone) else {
             return;
         };
-        if peer.zone == zone && self.hand_over(id, &peer, true).await {
-            tracing::info!(key = %id, to = %peer.id, zone, "handed a key over to where it is used");
+        let to = peer.id;
+        if peer.zone == zone && self.hand_over(id, peer, true).await {
+            tracing::info!(key = %id, %to, zone, "handed a key over to where it is used");
         }
     }
 
@@ -207,5 +225,24 @@ impl KeyHandOvers {
             tokio::task::consume_budget().await;
         }
         false
+    }
+}
+
+/// Gives a key to `to`, as far as its machine does so. Who is its home then.
+async fn give(
+    shell: &Arc<KeyShell>,
+    id: &Arc<KeyId>,
+    to: ReplicaId,
+    if_idle: bool,
+) -> Option<Home> {
+    let hand_over = Call::HandOver { to, if_idle };
+    let mut asking = shell.ask(id, hand_over, None).ok()?;
+    match asking.answer().await {
+        Ok(Answer::HandedOver(home)) => Some(home),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!(key = %id, %to, ?error, "a key could not be handed over");
+            None
+        }
     }
 }

@@ -160,13 +160,17 @@ impl KeyCell {
     }
 
     /// When a client called last for a key of which this replica is the home, where clients did so for a while, by
-    /// CLOCK_BOOTTIME. Of a key that is packed nobody did for seconds.
-    pub fn in_use_at(&self) -> Option<Duration> {
+    /// CLOCK_BOOTTIME, or from whom it came after `leaving`. Of a key that is packed nobody did for seconds.
+    pub fn in_use_at(&self, leaving: Duration) -> Option<Duration> {
         if self.is_packed() {
             return None;
         }
         let slot = self.slot();
-        let (called, since) = (slot.called?, slot.home_since?);
+        let since = slot.home_since?;
+        if since >= leaving {
+            return Some(slot.called.map_or(since, |called| called.max(since)));
+        }
+        let called = slot.called?;
         (called.saturating_sub(since) >= IN_USE_FOR).then_some(called)
     }
 

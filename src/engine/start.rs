@@ -36,6 +36,8 @@ use crate::store::{ClusterStore, Life, ReplicaRow, Store};
 
 /// How long keys in use and sessions are handed over before a stop, at most: what is left has its turn later.
 const IN_USE_MAX: Duration = Duration::from_secs(5);
+/// The part of that time within which the others are to know that this replica leaves: one that hangs is left out.
+const LEAVING_PART: u32 = 4;
 
 /// What an engine is made of.
 pub struct EngineOptions {
@@ -127,12 +129,16 @@ impl Engine {
         if within.is_zero() {
             return;
         }
-        let to = replica.hand_overs.note_leaving().await;
+        let leaving = clock.boot();
+        let to = replica.hand_overs.note_leaving(within / LEAVING_PART).await;
         if to.is_empty() {
             return;
         }
         let keys_within = left() / 3 * 2;
-        replica.hand_overs.hand_over_in_use(&to, keys_within).await;
+        let keys = replica
+            .hand_overs
+            .hand_over_in_use(&to, leaving, keys_within);
+        keys.await;
         sessions::hand_over_all(&replica.sessions, &to, left()).await;
     }
 

@@ -62,6 +62,8 @@ pub struct StoreLink {
     slow: Mutex<Duration>,
     /// How long a value takes to be written.
     slow_writes: Mutex<Duration>,
+    /// How long a change of a key takes.
+    slow_keys: Mutex<Duration>,
     /// How long a change of the row of a session takes.
     slow_swaps: Mutex<Duration>,
     /// How many changes of rows of sessions were tried through it.
@@ -97,6 +99,7 @@ impl StoreLink {
             stuck: Mutex::default(),
             slow: Mutex::default(),
             slow_writes: Mutex::default(),
+            slow_keys: Mutex::default(),
             slow_swaps: Mutex::default(),
             swaps: AtomicUsize::default(),
             deaf: Mutex::default(),
@@ -189,6 +192,10 @@ impl StoreLink {
 
     pub fn swaps(&self) -> usize {
         self.swaps.load(Ordering::Relaxed)
+    }
+
+    pub fn slow_keys(&self, by: Duration) {
+        *self.slow_keys.lock().unwrap() = by;
     }
 
     pub fn slow_swaps(&self, by: Duration) {
@@ -305,6 +312,10 @@ impl KeyStore for StoreLink {
     async fn compare_and_swap(&self, id: &KeyId, old: &KeyState, new: &KeyState) -> Swap {
         if self.stuck.lock().unwrap().as_ref() == Some(id) {
             return Swap::NotStarted(StoreError::Unavailable("stuck".to_owned()));
+        }
+        let slow = *self.slow_keys.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
         }
         let swap = match self.open() {
             Ok(shared) => shared.store.compare_and_swap(id, old, new).await,

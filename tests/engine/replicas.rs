@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+
 use fermata::engine::{
     CreateCall, CreatedLockRef, EngineError, LeaseId, LockStatus, Presence, Value,
 };
@@ -282,6 +284,61 @@ async fn two_replicas_that_stop_at_the_same_time_give_their_keys_and_sessions_to
     for session in sessions {
         c.renew(&LeaseId::Session(session)).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_come_from_a_replica_that_stops_as_well_are_handed_on() {
+    let service = Service::of(3).await;
+    let [a, b, c] = [0, 1, 2].map(|number| service.engine(number));
+    let names: Vec<String> = (0..16).map(|number| format!("k{number}")).collect();
+    let pairs = names.chunks(2).map(|pair| [&*pair[0], &*pair[1]]);
+    join_all(pairs.map(|pair| used(b, pair))).await;
+    // It does not hear that the other one stops, and gives it some of them.
+    service.wires.hang("replica-1");
+    let within = Duration::from_secs(2);
+    tokio::join!(a.hand_over_in_use(within), b.hand_over_in_use(within));
+    let handed = service.wires.handed();
+    assert!(handed.iter().any(|(to, _)| to == "replica-0"), "{handed:?}");
+    for in_use in &names {
+        let home = home_of(&service, in_use).await;
+        assert_eq!(home, Some(c.replica()), "{in_use}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hangs_keeps_no_keys_from_the_others() {
+    let service = Service::of(3).await;
+    let [a, b, _] = [0, 1, 2].map(|number| service.engine(number));
+    let mut in_use = Vec::new();
+    for number in 0.. {
+        let name = key(&format!("k{number}"));
+        if matches!(a.ranked(name.name_hash()), Presence::Live(peer) if peer.id == b.replica()) {
+            in_use.push(format!("k{number}"));
+        }
+        if in_use.len() == 2 {
+            break;
+        }
+    }
+    used(a, [&in_use[0], &in_use[1]]).await;
+    service.wires.hang("replica-2");
+    a.hand_over_in_use(Duration::from_secs(2)).await;
+    for name in &in_use {
+        assert_eq!(home_of(&service, name).await, Some(b.replica()), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_given_a_key_hears_of_it_though_it_took_too_long() {
+    let (service, a, b) = &Service::two().await;
+    used(a, ["held", "idle"]).await;
+    service.replicas[0].link.slow_keys(Duration::from_secs(3));
+    a.hand_over_in_use(LONG).await;
+    assert!(service.wires.handed().is_empty());
+    until("the next home hears of both", || async {
+        service.wires.handed().len() == 2
+    })
+    .await;
+    assert_eq!(home_of(service, "held").await, Some(b.replica()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,6 +29,10 @@ pub struct Wires {
     slow: Mutex<Duration>,
     /// How often a keeper was asked.
     renewals: AtomicUsize,
+    /// Addresses that do not answer who leaves.
+    hangs: Mutex<BTreeSet<String>>,
+    /// Who was told to be the home of which key.
+    handed: Mutex<Vec<(String, String)>>,
 }
 
 impl Wires {
@@ -40,6 +44,16 @@ impl Wires {
     /// How often a keeper was asked.
     pub fn renewals(&self) -> usize {
         self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// From here on who leaves hears nothing from this address.
+    pub fn hang(&self, address: &str) {
+        self.hangs.lock().unwrap().insert(address.to_owned());
+    }
+
+    /// Who was told to be the home of which key.
+    pub fn handed(&self) -> Vec<(String, String)> {
+        self.handed.lock().unwrap().clone()
     }
 
     pub fn cut(&self, address: &str) {
@@ -63,6 +77,8 @@ struct Wired(Arc<Wires>);
 #[async_trait]
 impl Peers for Wired {
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
+        let told = (to.peer_address.clone(), key.key.to_string());
+        self.0.handed.lock().unwrap().push(told);
         if let Some(engine) = self.0.to(to) {
             let _ = engine.handed_over(key.clone(), term);
         }
@@ -81,6 +97,10 @@ impl Peers for Wired {
     }
 
     async fn leaving(&self, to: &Peer, id: ReplicaId) -> Result<(), PeerError> {
+        let hangs = self.0.hangs.lock().unwrap().contains(&to.peer_address);
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         match self.0.to(to) {
             Some(engine) => {
                 engine.note_leaving(id);
