@@ -18,6 +18,7 @@ mod history;
 mod keep_alive;
 mod keepers;
 mod latest;
+mod leaving;
 mod link;
 mod logs;
 mod lost_memory;

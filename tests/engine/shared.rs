@@ -77,8 +77,8 @@ struct Wired(Arc<Wires>);
 #[async_trait]
 impl Peers for Wired {
     fn handed_over(&self, to: &Peer, key: &KeyId, term: u64) {
-        let told = (to.peer_address.clone(), key.key.to_string());
-        self.0.handed.lock().unwrap().push(told);
+        let handed = (to.peer_address.clone(), key.key.to_string());
+        self.0.handed.lock().unwrap().push(handed);
         if let Some(engine) = self.0.to(to) {
             let _ = engine.handed_over(key.clone(), term);
         }

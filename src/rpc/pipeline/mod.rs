@@ -112,8 +112,8 @@ pub fn answers(
         asked_bytes: 0,
         waits: 0,
         // Each needs a lock.
-        reads: Values::new(0),
-        unlocked: Values::new(value_bytes),
+        reads: ValuesRead::new(0),
+        unlocked: ValuesRead::new(value_bytes),
         small: VecDeque::new(),
         large: VecDeque::new(),
         answered_bytes: 0,
@@ -138,17 +138,17 @@ struct CallMade {
 }
 
 /// The values that calls of one kind in flight read, which are not known yet.
-struct Values {
+struct ValuesRead {
     /// What one is counted as.
     each: usize,
     /// What all are.
     bytes: usize,
 }
 
-impl Values {
+impl ValuesRead {
     /// Before any came each is counted as this.
-    fn new(each: usize) -> Values {
-        Values {
+    fn new(each: usize) -> ValuesRead {
+        ValuesRead {
             each: each.max(READ_BYTES),
             bytes: 0,
         }
@@ -190,8 +190,8 @@ struct Pipe {
     /// Of those in flight: how many wait for a lock.
     waits: usize,
     /// The values that calls in flight read, under a lock and without one.
-    reads: Values,
-    unlocked: Values,
+    reads: ValuesRead,
+    unlocked: ValuesRead,
     /// Answers that were not taken yet, and those that are large.
     small: VecDeque<PipelineAnswer>,
     large: VecDeque<PipelineAnswer>,
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_value_counts_as_large_until_some_came_that_were_not() {
-        let mut values = Values::new(1024 * 1024);
+        let mut values = ValuesRead::new(1024 * 1024);
         let first = values.begun();
         assert_eq!((first, values.bytes), (1024 * 1024, 1024 * 1024));
         values.came(first, None);

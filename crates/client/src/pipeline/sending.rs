@@ -268,7 +268,7 @@ impl Sending {
         }
     }
 
-    /// Ends the calls whose time is over before they were sent. A write among them is in no doubt.
+    /// Ends the calls whose time has passed before they were sent. A write among them is in no doubt.
     fn too_late(&mut self, waiting: &mut Vec<Queued>) {
         let now = Instant::now();
         let late = Status::unavailable("it could not be sent in time");
