@@ -37,7 +37,7 @@ async fn engine(address: &str) -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
     let engine = Engine::start(EngineOptions {
-        store: store.into_store(),
+        store: Arc::new(store).store(),
         clock: Arc::new(SystemClock),
         ids: Arc::new(SystemIds),
         peers: Arc::new(NoPeers),

@@ -1,5 +1,7 @@
 //! What a replica gives away before it stops, while it serves: keys in use, and sessions.
 
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,45 +16,58 @@ const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// What came of it.
 pub(super) struct Given {
+    /// How many there were.
+    pub found: usize,
     /// How many were given.
-    pub count: usize,
-    /// One took too long.
-    pub is_stuck: bool,
+    pub given: usize,
 }
 
-/// Gives these away, each by `give`, which says whether it did. None is begun later than `within`; what was begun is brought
-/// to its end, or who has it next would not hear of it.
-pub(super) async fn give_each<T, F>(
+/// Gives away what `find` finds, in its order, each by `give`, which says whether it did; again until nothing else is found,
+/// since more may come meanwhile, from a replica that is about to stop as well. None is begun later than `within`; what was
+/// begun is brought to its end, or who has it next would not hear of it.
+pub(super) async fn give_all<T, Found, Giving>(
     clock: &dyn Clock,
     within: Duration,
-    all: Vec<T>,
-    give: impl Fn(T) -> F,
+    find: impl Fn() -> Found,
+    give: impl Fn(T) -> Giving,
 ) -> Given
 where
-    F: Future<Output = bool>,
+    T: Clone + Eq + Hash,
+    Found: Future<Output = Vec<T>>,
+    Giving: Future<Output = bool>,
 {
+    let until = clock.boot().saturating_add(within);
     let is_stuck = AtomicBool::new(false);
-    let give_one = async |given: F| {
+    let give = async |one: T| {
         tokio::select! {
             biased;
-            given = given => given,
+            given = give(one) => given,
             () = clock.sleep(STUCK_AFTER) => {
                 is_stuck.store(true, Ordering::Relaxed);
                 false
             }
         }
     };
-    let begun = futures_util::stream::iter(all)
-        .take_until(clock.sleep(within))
-        .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
-        .map(|one| give_one(give(one)))
-        .buffer_unordered(AT_ONCE);
-    let count = begun
-        .filter(|given| std::future::ready(*given))
-        .count()
-        .await;
+    let mut seen = HashSet::new();
+    let mut given = 0;
+    while !is_stuck.load(Ordering::Relaxed) {
+        let mut found = find().await;
+        found.retain(|one| seen.insert(one.clone()));
+        let left = until.saturating_sub(clock.boot());
+        if found.is_empty() || left.is_zero() {
+            break;
+        }
+        given += futures_util::stream::iter(found)
+            .take_until(clock.sleep(left))
+            .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
+            .map(&give)
+            .buffer_unordered(AT_ONCE)
+            .filter(|given| std::future::ready(*given))
+            .count()
+            .await;
+    }
     Given {
-        count,
-        is_stuck: is_stuck.into_inner(),
+        found: seen.len(),
+        given,
     }
 }

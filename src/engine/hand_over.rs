@@ -1,13 +1,13 @@
 //! Keys that this replica hands over: when it stops (H4), and to where they are used (H8).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
-use super::given::give_each;
+use super::given::{Given, give_all};
 use super::peers::{Peer, Peers};
 use super::shell::KeyShell;
 use crate::key::Home;
@@ -97,34 +97,21 @@ impl KeyHandOvers {
         leaving: Duration,
         within: Duration,
     ) {
-        let clock = &self.shell.local.clock;
-        let until = clock.boot().saturating_add(within);
-        let mut seen = HashSet::new();
-        let mut given = 0;
-        loop {
-            // Others came meanwhile, from a replica that is about to stop as well.
-            let mut keys = self.in_use(leaving).await;
-            keys.retain(|(_, id)| seen.insert(Arc::clone(id)));
-            let left = until.saturating_sub(clock.boot());
-            if keys.is_empty() || left.is_zero() {
-                break;
-            }
-            keys.sort_by(|(one, _), (other, _)| other.cmp(one));
-            let give = |(_, id)| self.hand_over_one_in_use(id, to);
-            let now = give_each(&**clock, left, keys, give).await;
-            given += now.count;
-            if now.is_stuck {
-                break;
-            }
-        }
-        if !seen.is_empty() {
-            let keys = seen.len();
-            tracing::info!(keys, given, "handed over what is in use, before calls end");
+        let clock = &*self.shell.local.clock;
+        let find = || self.in_use(leaving);
+        let give = |id| self.hand_over_one_in_use(id, to);
+        let Given { found, given } = give_all(clock, within, find, give).await;
+        if found > 0 {
+            tracing::info!(
+                keys = found,
+                given,
+                "handed over what is in use, before calls end"
+            );
         }
     }
 
-    /// The keys in use, and when each was called for last.
-    async fn in_use(&self, leaving: Duration) -> Vec<(Duration, Arc<KeyId>)> {
+    /// The keys in use, what was called for last first.
+    async fn in_use(&self, leaving: Duration) -> Vec<Arc<KeyId>> {
         let clock = &self.shell.local.clock;
         let since = clock.boot().saturating_sub(CALLED_WITHIN);
         let mut keys = Vec::new();
@@ -134,7 +121,8 @@ impl KeyHandOvers {
             }
             tokio::task::consume_budget().await;
         }
-        keys
+        keys.sort_by(|(one, _), (other, _)| other.cmp(one));
+        keys.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Where it can, without its holder, who would need another grant. Whether it did.

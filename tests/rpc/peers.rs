@@ -93,7 +93,7 @@ impl Called {
         let address = peer_listener.local_addr().unwrap().to_string();
         let peers = Arc::new(peers);
         let engine = Engine::start(EngineOptions {
-            store: store.into_store(),
+            store: Arc::new(store).store(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             peers: peers.clone(),

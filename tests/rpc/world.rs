@@ -64,7 +64,7 @@ impl World {
         limits.check().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(directory.path())).unwrap();
-        let (lever, store) = Levered::pair(store.into_store());
+        let (lever, store) = Levered::pair(Arc::new(store).store());
         let listener = bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let engine = Engine::start(EngineOptions {

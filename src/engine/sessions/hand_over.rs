@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::registry::Sessions;
 use crate::engine::api::EngineError;
-use crate::engine::given::give_each;
+use crate::engine::given::{Given, give_all};
 use crate::engine::peers::{Peer, Presence};
 use crate::lock::{ReplicaId, SessionId};
 use crate::store::{SessionRow, SessionSwap};
@@ -39,28 +39,16 @@ pub(in super::super) async fn hand_over_all(
     to: &BTreeSet<ReplicaId>,
     within: Duration,
 ) {
-    let clock = &sessions.local.clock;
-    let until = clock.boot().saturating_add(within);
-    let mut seen = BTreeSet::new();
-    let mut given = 0;
-    loop {
-        // Others were opened meanwhile, or came from a replica that is about to stop as well.
-        let mut kept = sessions.table.kept(sessions.time.now());
-        kept.retain(|session| seen.insert(*session));
-        let left = until.saturating_sub(clock.boot());
-        if kept.is_empty() || left.is_zero() {
-            break;
-        }
-        let give = |session| hand_over(sessions, session, to);
-        let now = give_each(&**clock, left, kept, give).await;
-        given += now.count;
-        if now.is_stuck {
-            break;
-        }
-    }
-    if !seen.is_empty() {
-        let sessions = seen.len();
-        tracing::info!(sessions, given, "handed sessions over, before calls end");
+    let clock = &*sessions.local.clock;
+    let find = || std::future::ready(sessions.table.kept(sessions.time.now()));
+    let give = |session| hand_over(sessions, session, to);
+    let Given { found, given } = give_all(clock, within, find, give).await;
+    if found > 0 {
+        tracing::info!(
+            sessions = found,
+            given,
+            "handed sessions over, before calls end"
+        );
     }
 }
 

@@ -184,12 +184,7 @@ impl CassandraStore {
         }
     }
 
-    /// The handles of it.
-    pub fn into_store(self) -> Store {
-        Arc::new(self).store()
-    }
-
-    /// Handles of it, for who goes on to need it itself.
+    /// Handles of it. Who opened it goes on to need it itself.
     pub fn store(self: &Arc<Self>) -> Store {
         Store {
             kind: "cassandra",

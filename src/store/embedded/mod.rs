@@ -138,12 +138,7 @@ impl EmbeddedStore {
         })
     }
 
-    /// The handles of it.
-    pub fn into_store(self) -> Store {
-        Arc::new(self).store()
-    }
-
-    /// Handles of it, for who goes on to need it itself, to shut it down.
+    /// Handles of it. Who opened it goes on to need it itself, to shut it down.
     pub fn store(self: &Arc<Self>) -> Store {
         Store {
             kind: "embedded",

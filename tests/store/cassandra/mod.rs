@@ -111,7 +111,7 @@ impl World {
 async fn empty_store(promise: &str) -> Option<Fresh<World>> {
     let world = World::make(tables_of(promise)).await?;
     Some(Fresh {
-        store: world.store().await.into_store(),
+        store: Arc::new(world.store().await).store(),
         _guard: world,
     })
 }

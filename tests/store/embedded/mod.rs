@@ -9,6 +9,7 @@ mod room;
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use fermata::key::KeyState;
 use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
@@ -21,7 +22,7 @@ use crate::world::{id, with_entry};
 async fn empty_store(_promise: &str) -> Fresh<TempDir> {
     let directory = TempDir::new().unwrap();
     Fresh {
-        store: open(directory.path()).unwrap().into_store(),
+        store: Arc::new(open(directory.path()).unwrap()).store(),
         _guard: directory,
     }
 }
