@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::Hash;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,8 +10,11 @@ use futures_util::StreamExt;
 
 use crate::clock::Clock;
 
-/// How many are given away at once: calls wait for the hand-over of their key.
-const AT_ONCE: usize = 8;
+/// How many are given away at once: as few as get done in time, since calls wait for the hand-over of their key, which
+/// takes longer beside others.
+const AT_ONCE: RangeInclusive<u128> = 2..=8;
+/// What one takes where nodes are busy.
+const ONE_TAKES: Duration = Duration::from_millis(20);
 /// One that takes longer is the last one: the store takes its time, and what is not begun is served meanwhile.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
@@ -57,11 +61,12 @@ where
         if found.is_empty() || left.is_zero() {
             break;
         }
+        let at_once = at_once(found.len(), left);
         given += futures_util::stream::iter(found)
             .take_until(clock.sleep(left))
             .take_while(|_| std::future::ready(!is_stuck.load(Ordering::Relaxed)))
             .map(&give)
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(at_once)
             .filter(|given| std::future::ready(*given))
             .count()
             .await;
@@ -69,5 +74,26 @@ where
     Given {
         found: seen.len(),
         given,
+    }
+}
+
+/// How many of this many are given at once to be done in `within`.
+fn at_once(found: usize, within: Duration) -> usize {
+    let all_take = ONE_TAKES.as_millis().saturating_mul(found as u128);
+    let needed = all_take.div_ceil(within.as_millis().max(1));
+    let at_once = needed.clamp(*AT_ONCE.start(), *AT_ONCE.end());
+    usize::try_from(at_once).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_given_at_once_unless_there_are_many_for_the_time() {
+        let within = Duration::from_secs(2);
+        let of = |found| at_once(found, within);
+        assert_eq!([0, 1, 200, 201, 500, 1_000_000].map(of), [2, 2, 2, 3, 5, 8]);
+        assert_eq!(at_once(1, Duration::ZERO), 8);
     }
 }
