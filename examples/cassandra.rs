@@ -36,9 +36,9 @@ enum Action {
         /// Start and change tables in less time, and do everything else in more
         #[arg(long)]
         for_tests: bool,
-        /// Sync each write to the disk at once, instead of those of 2 ms together
-        #[arg(long, conflicts_with = "for_tests")]
-        batch: bool,
+        /// When what is acknowledged is synced to the disk
+        #[arg(long, value_enum, default_value_t, conflicts_with = "for_tests")]
+        commit_log: CommitLog,
         /// Each in the network namespace fermata-siteN, at 10.77.N.1, and in the data center siteN (bench/sites makes those)
         #[arg(long, conflicts_with = "for_tests")]
         sites: bool,
@@ -79,17 +79,16 @@ fn run(action: Action) -> Result<ExitCode, ClusterError> {
             nodes,
             detach,
             for_tests,
-            batch,
+            commit_log,
             sites,
         } => {
             let network = match sites {
                 true => Network::Sites,
                 false => Network::Here,
             };
-            let purpose = match (for_tests, batch) {
-                (true, _) => Purpose::Tests,
-                (false, true) => Purpose::Work(CommitLog::Batch),
-                (false, false) => Purpose::Work(CommitLog::Group),
+            let purpose = match for_tests {
+                true => Purpose::Tests,
+                false => Purpose::Work(commit_log),
             };
             match detach {
                 true => return leave_behind(nodes, purpose, network),
@@ -144,10 +143,11 @@ fn leave_behind(nodes: u8, purpose: Purpose, network: Network) -> Result<ExitCod
     };
     let mut holder = Command::new(std::env::current_exe().map_err(io)?);
     holder.args(["up", &nodes.to_string()]);
-    holder.args(match purpose {
-        Purpose::Tests => Some("--for-tests"),
-        Purpose::Work(CommitLog::Batch) => Some("--batch"),
-        Purpose::Work(CommitLog::Group) => None,
+    holder.arg(match purpose {
+        Purpose::Tests => "--for-tests",
+        Purpose::Work(CommitLog::Group) => "--commit-log=group",
+        Purpose::Work(CommitLog::Batch) => "--commit-log=batch",
+        Purpose::Work(CommitLog::Periodic) => "--commit-log=periodic",
     });
     holder.args((network == Network::Sites).then_some("--sites"));
     holder

@@ -113,13 +113,17 @@ class Client:
         sections = max(run["sections_per_s"] * duration_s, 1)
         run["servers_ms"] = round((servers_1 - servers_0) * 1000 / sections, 4)
         run["client_ms"] = round((client_1 - client_0) * 1000 / sections, 4)
-        return {**run, "system": self.name, "keys": load.keys, "workers": load.workers}
+        return {**run, "system": self.name, "keys": load.keys, "workers": load.workers, "log": self.servers.log}
 
 
 class GoClient(Client):
+    def __init__(self, system, servers, name=None):
+        super().__init__(name or system, servers)
+        self.system = system
+
     def command(self, load, prefix, duration_s, addresses):
         return [
-            *(WORK / "client", "--system", self.name, "--endpoints", ",".join(addresses)),
+            *(WORK / "client", "--system", self.system, "--endpoints", ",".join(addresses)),
             *("--workers", load.workers, "--keys", load.keys, "--prefix", prefix),
             *("--warm-up", f"{self.warm_up(load)}s", "--duration", f"{duration_s}s", "--ttl", f"{TTL_S}s"),
             *("--value-bytes", VALUE_BYTES),
@@ -187,21 +191,19 @@ class FermataClient(Client):
         }
 
 
-class PutClient(FermataClient):
-    """The put of a section alone, at QUORUM, straight to Cassandra: the floor."""
-
-    of = "puts"
+class BaselineClient(FermataClient):
+    """What `fermata bench --baseline` does straight to Cassandra, beside sections of Fermata in the same run."""
 
     def takes(self, load):
         return load.keys == "own"
 
     def marks(self, process, load, duration_s):
-        """Its puts share the run with sections, so their processor time is not counted."""
+        """They share the run with sections, so their processor time is not counted."""
         return [(0, 0), (0, 0)]
 
     def command(self, load, prefix, duration_s, addresses):
         command = super().command(load, prefix, duration_s, addresses)
-        baseline = ["--baseline", "puts", "--rounds", 1, "--keyspace", "peers"]
+        baseline = ["--baseline", self.of, "--rounds", 1, "--keyspace", "peers"]
         for number, address in enumerate(self.servers.addresses(), 1):
             if addresses == [address]:
                 return [
@@ -209,3 +211,15 @@ class PutClient(FermataClient):
                     *("--datacenter", f"site{number}"),
                 ]
         return [*command, *baseline, "--contact-points", self.servers.node(1)]
+
+
+class PutClient(BaselineClient):
+    """The put of a section alone, at QUORUM: the floor."""
+
+    of = "puts"
+
+
+class MusicClient(BaselineClient):
+    """MUSIC's statements for a section."""
+
+    of = "music"

@@ -57,6 +57,9 @@ def table(runs, first):
     each("p50, ms", in_ms("p50_us"))
     each("p99, ms", in_ms("p99_us"))
     each("CPU of servers + client, ms a section", cpu)
+    lines += ["", "When a write is synced:", ""]
+    logs = {run["system"]: run["log"] for run in runs if "log" in run}
+    lines += [f"- {system}: {logs[system]}" for system in systems if system in logs]
     wrong = [r for r in runs if r["errors"] or r["lost"] or r["surplus"]]
     lines.append("")
     lines.append(f"{len(runs)} runs, {len(runs) - len(wrong)} without an error and with exact counters.")
