@@ -53,7 +53,7 @@ where
     };
     let mut seen = HashSet::new();
     let mut given = 0;
-    let mut pace = Pace::default();
+    let mut each = TimeEach::default();
     let mut is_stuck = false;
     while !is_stuck {
         let mut found = find().await;
@@ -62,18 +62,18 @@ where
             break;
         }
         let mut waiting = found.into_iter();
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         loop {
             let at_once = match is_stuck || time_left().is_zero() {
                 true => 0,
-                false => pace.at_once(waiting.len() + under_way.len(), time_left()),
+                false => each.at_once(waiting.len() + in_flight.len(), time_left()),
             };
-            let room = at_once.saturating_sub(under_way.len());
-            under_way.extend(waiting.by_ref().take(room).map(&timed));
-            let Some((answer, took)) = under_way.next().await else {
+            let room = at_once.saturating_sub(in_flight.len());
+            in_flight.extend(waiting.by_ref().take(room).map(&timed));
+            let Some((answer, took)) = in_flight.next().await else {
                 break;
             };
-            pace.one_took(took);
+            each.one_took(took);
             is_stuck |= answer.is_none();
             given += usize::from(answer == Some(true));
         }
@@ -86,12 +86,12 @@ where
 
 /// What they take so far.
 #[derive(Default)]
-struct Pace {
+struct TimeEach {
     count: u32,
     took: Duration,
 }
 
-impl Pace {
+impl TimeEach {
     fn one_took(&mut self, took: Duration) {
         self.count = self.count.saturating_add(1);
         self.took = self.took.saturating_add(took);
@@ -187,16 +187,17 @@ mod tests {
     #[test]
     fn few_are_given_at_once_unless_there_are_many_for_the_time() {
         let within = Duration::from_secs(2);
-        let of = |pace: &Pace| [0, 1, 200, 201, 500, 1_000_000].map(|n| pace.at_once(n, within));
-        let mut pace = Pace::default();
-        assert_eq!(of(&pace), [2, 2, 2, 3, 5, 8]);
-        pace.one_took(Duration::from_millis(5));
-        pace.one_took(Duration::from_millis(15));
-        assert_eq!(of(&pace), [2, 2, 2, 2, 3, 8]);
+        let of =
+            |each: &TimeEach| [0, 1, 200, 201, 500, 1_000_000].map(|n| each.at_once(n, within));
+        let mut each = TimeEach::default();
+        assert_eq!(of(&each), [2, 2, 2, 3, 5, 8]);
+        each.one_took(Duration::from_millis(5));
+        each.one_took(Duration::from_millis(15));
+        assert_eq!(of(&each), [2, 2, 2, 2, 3, 8]);
         for _ in 0..8 {
-            pace.one_took(Duration::from_millis(100));
+            each.one_took(Duration::from_millis(100));
         }
-        assert_eq!(of(&pace), [2, 2, 8, 8, 8, 8]);
-        assert_eq!(pace.at_once(1, Duration::ZERO), 8);
+        assert_eq!(of(&each), [2, 2, 8, 8, 8, 8]);
+        assert_eq!(each.at_once(1, Duration::ZERO), 8);
     }
 }
