@@ -160,7 +160,7 @@ fn best(sections: &[Section]) -> u64 {
 }
 
 #[test]
-fn a_key_that_follows_takes_at_most_twice_the_best_possible() {
+fn keys_that_follow_take_at_most_twice_the_best_possible_in_all() {
     let mut chance = Chance(20_261_124);
     let (mut taken, mut least, mut worst) = (0, 0, 0.0_f64);
     for number in 0..1_000 {
