@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from servers import ROOT, WORK
+from servers import ROOT, WORK, EtcdQuickWatch
 
 
 def run(command, folder):
@@ -15,9 +15,28 @@ def build_fermata():
     run((*cargo, "--bin", "fermata", "--example", "cassandra"), ROOT)
 
 
-def quick_watch(go):
-    """Has etcd built with another pause before new watchers are looked after: a file go.mod that names a changed copy."""
+def build():
+    here = ROOT / "bench" / "peers"
+    java = WORK / "java"
+    (java / "classes").mkdir(parents=True, exist_ok=True)
+    build_fermata()
+    steps = [
+        (("go", "build", "-o", WORK / "etcd", "./etcd"), here / "go"),
+        (("go", "build", "-o", WORK / "client", "./client"), here / "go"),
+        (("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={java / 'lib'}"), here / "java"),
+        (("javac", "-cp", f"{java / 'lib'}/*", "-d", java / "classes", "src/main/java/Sections.java"), here / "java"),
+    ]
+    for command, folder in steps:
+        run(command, folder)
+    shutil.copy(here / "java" / "src" / "main" / "resources" / "logback.xml", java / "classes")
+    # Maven leaves nothing else behind.
+    shutil.rmtree(here / "java" / "target", ignore_errors=True)
+
+
+def build_quick_watch():
+    """Builds etcd with another pause before new watchers are looked after, from a changed copy. After `build`, which fetches it."""
     module = "go.etcd.io/etcd/server/v3"
+    go = ROOT / "bench" / "peers" / "go"
     find = ("go", "list", "-m", "-f", "{{.Dir}}", module)
     original = subprocess.run(find, cwd=go, check=True, capture_output=True, text=True).stdout.strip()
     changed = WORK / "etcd-server"
@@ -34,25 +53,4 @@ def quick_watch(go):
     modules = WORK / "etcd-1ms.mod"
     modules.write_text(f"{(go / 'go.mod').read_text()}\nreplace {module} => {changed}\n")
     shutil.copyfile(go / "go.sum", WORK / "etcd-1ms.sum")
-    return modules
-
-
-def build():
-    here = ROOT / "bench" / "peers"
-    java = WORK / "java"
-    (java / "classes").mkdir(parents=True, exist_ok=True)
-    build_fermata()
-    go = here / "go"
-    run(("go", "mod", "download"), go)
-    steps = [
-        (("go", "build", "-o", WORK / "etcd", "./etcd"), go),
-        (("go", "build", "-modfile", quick_watch(go), "-o", WORK / "etcd-1ms", "./etcd"), go),
-        (("go", "build", "-o", WORK / "client", "./client"), go),
-        (("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={java / 'lib'}"), here / "java"),
-        (("javac", "-cp", f"{java / 'lib'}/*", "-d", java / "classes", "src/main/java/Sections.java"), here / "java"),
-    ]
-    for command, folder in steps:
-        run(command, folder)
-    shutil.copy(here / "java" / "src" / "main" / "resources" / "logback.xml", java / "classes")
-    # Maven leaves nothing else behind.
-    shutil.rmtree(here / "java" / "target", ignore_errors=True)
+    run(("go", "build", "-modfile", modules, "-o", WORK / EtcdQuickWatch.binary, "./etcd"), go)

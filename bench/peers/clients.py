@@ -192,7 +192,12 @@ class FermataClient(Client):
 
 
 class BaselineClient(FermataClient):
-    """What `fermata bench --baseline` does straight to Cassandra, beside sections of Fermata in the same run."""
+    """What `fermata bench --baseline` does straight to Cassandra, beside sections of Fermata in the same run: `puts`, the put of a
+    section alone at QUORUM, or `music`, MUSIC's statements for a section."""
+
+    def __init__(self, name, servers, of):
+        super().__init__(name, servers)
+        self.of = of
 
     def takes(self, load):
         return load.keys == "own"
@@ -211,15 +216,3 @@ class BaselineClient(FermataClient):
                     *("--datacenter", f"site{number}"),
                 ]
         return [*command, *baseline, "--contact-points", self.servers.node(1)]
-
-
-class PutClient(BaselineClient):
-    """The put of a section alone, at QUORUM: the floor."""
-
-    of = "puts"
-
-
-class MusicClient(BaselineClient):
-    """MUSIC's statements for a section."""
-
-    of = "music"

@@ -178,7 +178,7 @@ class EtcdQuickWatch(Etcd):
 
     name = "etcd-1ms"
     binary = "etcd-1ms"
-    # Both run at a time.
+    # Its processes are there beside those of the other one.
     subnet = "127.0.3"
 
 
