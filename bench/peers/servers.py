@@ -197,9 +197,9 @@ class ZooKeeper(Servers):
             f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={folder}\nclientPort=2181\n"
             f"clientPortAddress={self.host(number)}\nmaxClientCnxns=0\nadmin.enableServer=false\n{servers}"
         )
-        # As much memory as its own script gives it.
+        # As much memory as its own script gives it, and the collector that the nodes of Cassandra have here.
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self.spawn(number, ["java", "-Xmx1000m", "-cp", JAVA_CLASSES, main, settings])
+        self.spawn(number, ["java", "-Xmx1000m", "-XX:+UseSerialGC", "-cp", JAVA_CLASSES, main, settings])
 
 
 class Redis(Servers):

@@ -46,14 +46,16 @@ def table(runs, first):
 
     def ratio(rounds, others):
         both = [r for r in rounds if r in others and rounds[r]["sections_per_s"]]
-        return f"{median([others[r]['sections_per_s'] / rounds[r]['sections_per_s'] for r in both]):.2f}"
+        ratios = [others[r]["sections_per_s"] / rounds[r]["sections_per_s"] for r in both]
+        span = f" ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else ""
+        return f"{median(ratios):.2f}{span}"
 
     def cpu(rounds, _):
         servers, client = (median([run[name] for run in rounds.values()]) for name in ("servers_ms", "client_ms"))
         return f"{short(servers)} + {short(client)}"
 
     each("sections/s", of("sections_per_s"))
-    each(f"rate of {first} divided by this one's", ratio)
+    each(f"rate of {first} divided by this one's in the same round: median (lowest–highest)", ratio)
     each("p50, ms", in_ms("p50_us"))
     each("p99, ms", in_ms("p99_us"))
     each("CPU of servers + client, ms a section", cpu)

@@ -55,7 +55,9 @@ def tables(runs):
             lines.append(row(cells))
         lines.append("")
     wrong = [run for run in runs if run["errors"] or run["lost"] or run["surplus"]]
-    lines.append(f"{len(runs)} runs, {len(runs) - len(wrong)} without an error and with no counter lost.")
+    lines.append(
+        f"{len(runs)} runs, {len(runs) - len(wrong)} without an error and, where one site had the keys, with exact counters."
+    )
     for run in wrong:
         kinds = ", ".join(f"{n} x {kind[:120]}" for kind, n in list(run.get("error_kinds", {}).items())[:3])
         lines.append(

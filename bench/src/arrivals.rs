@@ -1,7 +1,7 @@
 //! When sections are due, where they come at a fixed rate (an open loop), and the search for the highest rate that is served
 //! in time.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ const RATE_MIN: f64 = 1.0;
 pub(super) struct Arrivals {
     start: Instant,
     per_s: f64,
-    next: AtomicU64,
+    next: AtomicUsize,
 }
 
 impl Arrivals {
@@ -26,15 +26,15 @@ impl Arrivals {
         Arrivals {
             start,
             per_s,
-            next: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
         }
     }
 
-    /// When the next one is due. Each is given out once.
-    pub(super) fn next(&self) -> Instant {
+    /// The next one, by its number, from 0 on, and when it is due. Each is given out once.
+    pub(super) fn next(&self) -> (usize, Instant) {
         let number = self.next.fetch_add(1, Relaxed);
         let after = Duration::try_from_secs_f64(number as f64 / self.per_s);
-        self.start + after.unwrap_or(Duration::MAX / 4)
+        (number, self.start + after.unwrap_or(Duration::MAX / 4))
     }
 
     /// How many are due from this moment on and before that.
@@ -96,7 +96,7 @@ mod tests {
     fn sections_are_due_at_equal_distances_whoever_begins_them() {
         let start = Instant::now();
         let arrivals = Arrivals::new(start, 4.0);
-        let due: Vec<Duration> = (0..4).map(|_| arrivals.next() - start).collect();
+        let due: Vec<Duration> = (0..4).map(|_| arrivals.next().1 - start).collect();
         assert_eq!(due, [0, 250, 500, 750].map(Duration::from_millis));
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(arrivals.between(start, at(1_000)), 4);

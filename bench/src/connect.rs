@@ -32,43 +32,56 @@ type CallService = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
 pub(super) enum Client {
     /// Each call by itself.
     Unary(LockServiceClient<CallService>),
-    /// All over one stream.
-    Pipeline(Pipeline),
+    /// All over one stream, but for waits, which go by themselves: as the Rust library makes them.
+    Pipeline {
+        pipeline: Pipeline,
+        waits: LockServiceClient<CallService>,
+    },
 }
 
 /// Makes one call, which may take so long.
 macro_rules! call {
-    ($($(#[$about:meta])* $method:ident: $ask:ident -> $answer:ident;)*) => {$(
-        $(#[$about])*
+    ($($method:ident: $ask:ident -> $answer:ident;)*) => {$(
         pub(super) async fn $method(
             &mut self,
             ask: $ask,
             within: Duration,
         ) -> Result<tonic::Response<$answer>, Status> {
             match self {
-                Client::Pipeline(pipeline) => {
+                Client::Pipeline { pipeline, .. } => {
                     let answer = timeout(within, pipeline.call(ask, within)).await;
                     answer.unwrap_or_else(|_| {
                         Err(Status::deadline_exceeded(format!("no answer within {within:?}")))
                     })
                 }
-                Client::Unary(client) => {
-                    let mut request = tonic::Request::new(ask);
-                    request.set_timeout(within);
-                    client.$method(request).await
-                }
+                Client::Unary(client) => client.$method(by_itself(ask, within)).await,
             }
         }
     )*};
 }
 
+fn by_itself<T>(ask: T, within: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(ask);
+    request.set_timeout(within);
+    request
+}
+
 impl Client {
     call! {
         create_lock_ref: CreateLockRefRequest -> CreateLockRefResponse;
-        acquire_lock: AcquireLockRequest -> AcquireLockResponse;
         critical_get: CriticalGetRequest -> CriticalGetResponse;
         critical_put: CriticalPutRequest -> CriticalPutResponse;
         release_lock: ReleaseLockRequest -> ReleaseLockResponse;
+    }
+
+    /// Waits for a lock.
+    pub(super) async fn acquire_lock(
+        &mut self,
+        ask: AcquireLockRequest,
+        within: Duration,
+    ) -> Result<tonic::Response<AcquireLockResponse>, Status> {
+        let (Client::Unary(client) | Client::Pipeline { waits: client, .. }) = self;
+        client.acquire_lock(by_itself(ask, within)).await
     }
 }
 
@@ -111,14 +124,25 @@ where
         + 'static,
     S::Future: Send,
 {
-    let service =
-        BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
-    let client = LockServiceClient::new(service).max_decoding_message_size(usize::MAX);
-    Client::Unary(client)
+    Client::Unary(unary(service))
 }
 
-/// Opens connections, at least one to each endpoint, and the same number to each if it divides; with a Pipeline on each
-/// where asked for.
+fn unary<S>(service: S) -> LockServiceClient<CallService>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let service =
+        BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())));
+    LockServiceClient::new(service).max_decoding_message_size(usize::MAX)
+}
+
+/// Opens connections, at least one to each endpoint, and the same number to each if it divides; where asked for with a Pipeline
+/// on each, and another connection for waits beside it.
 pub(super) async fn connect(
     endpoints: &[String],
     connections: usize,
@@ -137,7 +161,10 @@ pub(super) async fn connect(
         clients.push(Connected {
             address: address.trim_end_matches('/').to_owned(),
             client: match pipelines {
-                true => Client::Pipeline(Pipeline::new(channel, None)),
+                true => Client::Pipeline {
+                    pipeline: Pipeline::new(channel, None),
+                    waits: unary(self::channel(endpoint).await?),
+                },
                 false => client_of(channel),
             },
         });

@@ -123,10 +123,10 @@ impl Keys {
         self.names.get(index).map_or("", String::as_str)
     }
 
-    /// The index of the key for the next section of a worker.
-    pub(super) fn pick(&self, worker: usize, random: &mut Random) -> usize {
+    /// The index of the key for the section with this turn: the number of its worker, or of its arrival.
+    pub(super) fn pick(&self, turn: usize, random: &mut Random) -> usize {
         match &self.draw {
-            Draw::Own => worker,
+            Draw::Own => turn % self.count().max(1),
             Draw::One => 0,
             Draw::Zipf(zipf) => zipf.at(random.unit()),
             Draw::Near(near) => near.at(self.count(), (random.unit(), random.unit())),
@@ -265,11 +265,11 @@ mod tests {
         let random = &mut Random::seeded(1);
         let own = Keys::new(KeyChoice::Own, "bench", 3, 0, 0.0, Near::default());
         assert_eq!(own.count(), 3);
-        let picked = [0, 1, 2].map(|worker| own.name(own.pick(worker, random)));
+        let picked = [0, 4, 2].map(|turn| own.name(own.pick(turn, random)));
         assert_eq!(picked, ["bench/own/0", "bench/own/1", "bench/own/2"]);
         let one = Keys::new(KeyChoice::One, "bench", 3, 0, 0.0, Near::default());
         assert_eq!(one.count(), 1);
-        assert_eq!([0, 1, 2].map(|worker| one.pick(worker, random)), [0; 3]);
+        assert_eq!([0, 1, 2].map(|turn| one.pick(turn, random)), [0; 3]);
     }
 
     #[test]

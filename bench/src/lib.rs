@@ -56,7 +56,7 @@ pub use self::program::{InProcess, Program, StartReplica};
 use self::puts::PutsWorker;
 use self::report::{DiskReport, HighestRate, Report, Run, Transport, millis, tenths};
 use self::rounds::{Comparison, alternate};
-use self::workload::{Caller, Form, Workload};
+use self::workload::{Caller, Form, Replicas, Workload};
 
 const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
     sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
@@ -322,8 +322,8 @@ async fn measure_one(
         plan.near,
     );
     let workload = Arc::new(plan.workload(keys));
-    let clients: Arc<[Connected]> = clients.into();
-    let callers = (0..).map(|number| Caller::new(&clients, number, Arc::clone(&workload)));
+    let replicas = Arc::new(Replicas::new(clients, workload.keys.count()));
+    let callers = (0..).map(|number| Caller::new(&replicas, number, Arc::clone(&workload)));
     let outcome = load::run(&workload, callers, workers, span, interrupt).await?;
     Ok(Run {
         rate: span.rate.map(tenths),

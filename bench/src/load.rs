@@ -4,9 +4,9 @@
 //! every section that began after the warm-up, to its end, however late: a stall of the server shows in
 //! the highest latencies and in the rate, but as no more slow sections than there are workers.
 //!
-//! With a rate it is an open loop: sections are due at equal distances, and a worker that is free begins the next one that is due.
-//! How long a section took counts from when it was due, so all that came during a stall are slow. Those that were due and had
-//! not begun at the end are counted, and not measured.
+//! With a rate it is an open loop: sections are due at equal distances, each on the key whose turn it is, and any worker that is
+//! free begins the next one. How long a section took counts from when it was due, so all that came during a stall, of the service
+//! or of a key, are slow. Those that were due and had not begun at the end are counted, and not measured.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -168,7 +168,11 @@ async fn work(
         if free >= measure.end || seen.stop.load(Relaxed) {
             return;
         }
-        let due = arrivals.as_ref().map_or(free, |arrivals| arrivals.next());
+        // In a closed loop a worker has turns of its own.
+        let (turn, due) = match &arrivals {
+            Some(arrivals) => arrivals.next(),
+            None => (number, free),
+        };
         if due >= measure.end {
             return;
         }
@@ -184,7 +188,7 @@ async fn work(
         }
         let begun = Instant::now();
         let waited = begun.saturating_duration_since(due);
-        let key = worker.pick(number);
+        let key = worker.pick(turn);
         let done = worker.section(key).await;
         {
             let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,4 +236,85 @@ async fn check_counters<W: Worker>(
         .map(|(key, counter)| (key, counter.map_err(|failure| measured.fail(&failure)).ok()))
         .collect();
     Some(workload.counters.check(&stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counters::Counters;
+    use super::super::keys::{KeyChoice, Keys, Near, Random};
+    use super::*;
+
+    const HANGS: Duration = Duration::from_secs(1);
+
+    /// Locks within the process. The first section on the first key takes long.
+    #[derive(Clone)]
+    struct Fake {
+        keys: Arc<[tokio::sync::Mutex<u64>]>,
+        names: Arc<Keys>,
+        times: Vec<(Phase, Duration)>,
+    }
+
+    impl Worker for Fake {
+        fn pick(&mut self, turn: usize) -> usize {
+            self.names.pick(turn, &mut Random::new())
+        }
+
+        async fn section(&mut self, key: usize) -> Result<(), Failure> {
+            let begun = Instant::now();
+            let mut done = self.keys[key].lock().await;
+            sleep(match (key, *done) {
+                (0, 0) => HANGS,
+                _ => Duration::from_millis(1),
+            })
+            .await;
+            *done += 1;
+            self.times = vec![(Phase::Section, begun.elapsed())];
+            Ok(())
+        }
+
+        fn times(&self) -> &[(Phase, Duration)] {
+            &self.times
+        }
+
+        async fn read(&mut self, _: usize) -> Result<u64, Failure> {
+            Ok(0)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_an_open_loop_a_key_that_stands_still_makes_all_slow_that_are_due_on_it_and_no_others()
+     {
+        const WORKERS: usize = 32;
+        let keys = || Keys::new(KeyChoice::Own, "", WORKERS, 0, 0.0, Near::default());
+        let workload = Workload {
+            form: Form::Lock,
+            table: String::new(),
+            call_within: Duration::from_secs(5),
+            keys: keys(),
+            counters: Counters::new(0),
+            ttl: Duration::from_secs(5),
+            hold: Duration::ZERO,
+            value_bytes: 0,
+        };
+        let fake = Fake {
+            keys: (0..WORKERS).map(|_| tokio::sync::Mutex::new(0)).collect(),
+            names: Arc::new(keys()),
+            times: Vec::new(),
+        };
+        // Each key is due once in 100 ms.
+        let span = Span {
+            warm_up: Duration::ZERO,
+            duration: Duration::from_secs(2),
+            rate: Some(10.0 * WORKERS as f64),
+        };
+        let hands = std::iter::repeat(fake);
+        let mut interrupt = Interrupt::listen();
+        let outcome = run(&workload, hands, WORKERS, span, &mut interrupt).await;
+        let outcome = outcome.unwrap();
+        assert_eq!((outcome.unfinished, outcome.not_begun), (0, 0));
+        let (_, sections) = outcome.measured.phases().last().unwrap();
+        let above = |ms: u64| sections.len() - sections.count_between(0, ms * 1_000);
+        // Those that were due 0, 100, …, 900 ms after the first one.
+        assert_eq!((sections.len(), above(50), above(350)), (640, 10, 7));
+    }
 }

@@ -126,8 +126,8 @@ impl MusicWorker {
 }
 
 impl Worker for MusicWorker {
-    fn pick(&mut self, number: usize) -> usize {
-        number
+    fn pick(&mut self, turn: usize) -> usize {
+        turn
     }
 
     async fn section(&mut self, key: usize) -> Result<(), Failure> {

@@ -34,8 +34,8 @@ impl PutsWorker {
 }
 
 impl Worker for PutsWorker {
-    fn pick(&mut self, number: usize) -> usize {
-        number
+    fn pick(&mut self, turn: usize) -> usize {
+        turn
     }
 
     async fn section(&mut self, key: usize) -> Result<(), Failure> {

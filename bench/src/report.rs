@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) highest_rates: Vec<HighestRate>,
     /// Where the disk was probed.
     pub(super) disk: Option<DiskReport>,
-    /// No errors, nothing unfinished, and every counter exact.
+    /// No errors, nothing unfinished, or due and not begun, and every counter exact.
     pub(super) clean: bool,
 }
 
@@ -206,7 +206,7 @@ impl Run {
             Some(check) => check.is_exact(),
             None => !counted,
         };
-        self.errors == 0 && self.unfinished == 0 && exact
+        self.errors == 0 && self.unfinished == 0 && self.not_begun == 0 && exact
     }
 }
 

@@ -1,6 +1,7 @@
 //! What one worker does: whole sections, one after the other, and how long each call of them took.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,8 +51,8 @@ pub(super) struct Workload {
 
 /// Who does sections, one after the other.
 pub(super) trait Worker: Send + 'static {
-    /// The key for the next section of the worker with this number.
-    fn pick(&mut self, number: usize) -> usize;
+    /// The key for the section with this turn: the number of its worker, or of its arrival.
+    fn pick(&mut self, turn: usize) -> usize;
 
     /// One section.
     fn section(&mut self, key: usize) -> impl Future<Output = Result<(), Failure>> + Send;
@@ -63,12 +64,59 @@ pub(super) trait Worker: Send + 'static {
     fn read(&mut self, key: usize) -> impl Future<Output = Result<u64, Failure>> + Send;
 }
 
+/// The connections of a run, and by which one each key's home is reached, as far as it is known: as a client with several
+/// endpoints remembers it (H10).
+#[derive(Debug)]
+pub(super) struct Replicas {
+    clients: Vec<Connected>,
+    /// By key: one more than the number of the first connection to its home; 0 where that is not known.
+    homes: Vec<AtomicUsize>,
+}
+
+impl Replicas {
+    /// There is one client at least.
+    pub(super) fn new(clients: Vec<Connected>, keys: usize) -> Replicas {
+        Replicas {
+            clients,
+            homes: (0..keys).map(|_| AtomicUsize::new(0)).collect(),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    fn first_to(&self, address: &str) -> Option<usize> {
+        self.clients.iter().position(|one| one.address == address)
+    }
+
+    fn note_home(&self, key: usize, first: usize) {
+        if let Some(home) = self.homes.get(key) {
+            home.store(first + 1, Relaxed);
+        }
+    }
+
+    /// The number of the connection that this worker reaches a key's home by.
+    fn to_home(&self, key: usize, worker: usize) -> Option<usize> {
+        let first = self.homes.get(key)?.load(Relaxed).checked_sub(1)?;
+        let address = &self.clients.get(first)?.address;
+        let there = || {
+            let all = self.clients.iter().enumerate();
+            all.filter(|(_, one)| one.address == *address)
+        };
+        let (number, _) = there().nth(worker % there().count())?;
+        Some(number)
+    }
+}
+
 /// A client of the service.
 #[derive(Debug)]
 pub(super) struct Caller {
-    /// The one in use: that of the home of the latest key, as a client with several endpoints does (H10).
+    /// The one in use: that of the home of the latest key.
     client: Client,
-    clients: Arc<[Connected]>,
+    /// Its number.
+    at: usize,
+    replicas: Arc<Replicas>,
     number: usize,
     workload: Arc<Workload>,
     random: Random,
@@ -86,10 +134,10 @@ struct Held {
 }
 
 impl Worker for Caller {
-    fn pick(&mut self, number: usize) -> usize {
+    fn pick(&mut self, turn: usize) -> usize {
         match self.unanswered {
             Some((key, _)) => key,
-            None => self.workload.keys.pick(number, &mut self.random),
+            None => self.workload.keys.pick(turn, &mut self.random),
         }
     }
 
@@ -133,14 +181,12 @@ impl Worker for Caller {
 
 impl Caller {
     /// The worker with this number, which begins with the client of the same number. There is one at least.
-    pub(super) fn new(
-        clients: &Arc<[Connected]>,
-        number: usize,
-        workload: Arc<Workload>,
-    ) -> Caller {
+    pub(super) fn new(replicas: &Arc<Replicas>, number: usize, workload: Arc<Workload>) -> Caller {
+        let at = number % replicas.count();
         Caller {
-            client: clients[number % clients.len()].client.clone(),
-            clients: Arc::clone(clients),
+            client: replicas.clients[at].client.clone(),
+            at,
+            replicas: Arc::clone(replicas),
             number,
             workload,
             random: Random::new(),
@@ -149,18 +195,23 @@ impl Caller {
         }
     }
 
-    /// Goes where the home of a key is, where an answer says so and there is a connection.
-    fn follow(&mut self, metadata: &MetadataMap) {
+    /// Goes where the home of a key is, where that is known.
+    fn go_home(&mut self, key: usize) {
+        let home = self.replicas.to_home(key, self.number);
+        if let Some(at) = home.filter(|at| *at != self.at) {
+            self.at = at;
+            self.client = self.replicas.clients[at].client.clone();
+        }
+    }
+
+    /// The same, where an answer says so and there is a connection. Who says nothing is the home.
+    fn follow(&mut self, key: usize, metadata: &MetadataMap) {
+        let here = &self.replicas.clients[self.at].address;
         let home = metadata.get(HOME_ADDRESS);
-        let Some(home) = home.and_then(|home| home.to_str().ok()) else {
-            return;
-        };
-        let there = || self.clients.iter().filter(|one| one.address == home);
-        let count = there().count();
-        if count > 0
-            && let Some(one) = there().nth(self.number % count)
-        {
-            self.client = one.client.clone();
+        let home = home.map_or(Some(&**here), |home| home.to_str().ok());
+        if let Some(first) = home.and_then(|home| self.replicas.first_to(home)) {
+            self.replicas.note_home(key, first);
+            self.go_home(key);
         }
     }
 
@@ -180,9 +231,10 @@ impl Caller {
             ..CreateLockRefRequest::default()
         };
         self.unanswered = Some((key, request_id));
+        self.go_home(key);
         let call = self.client.create_lock_ref(ask, self.workload.call_within);
         let created = timed_response(&mut self.times, Phase::Create, call).await?;
-        self.follow(created.metadata());
+        self.follow(key, created.metadata());
         let created = created.into_inner();
         self.unanswered = None;
         if created.state() == LockState::Held {

@@ -288,6 +288,11 @@ impl CassandraConfig {
             spans.contains(&self.request_timeout),
             "request_timeout must be 100ms to 5m",
         );
+        need(
+            self.consistency == Consistency::Quorum || self.datacenter.is_some(),
+            "consistency: with local_quorum name the datacenter (store.cassandra.datacenter), the same for all replicas: each \
+             datacenter would lock on its own",
+        );
         let tls = &self.tls;
         need(
             tls.cert_file.is_some() == tls.key_file.is_some(),

@@ -282,8 +282,13 @@ fn a_consistency_that_keeps_no_locks_apart_is_refused() {
         ("one", false),
         ("all", false),
     ] {
-        let pairs = [("FERMATA_CFG_STORE__CASSANDRA__CONSISTENCY", name)];
+        let pairs = [
+            ("FERMATA_CFG_STORE__CASSANDRA__CONSISTENCY", name),
+            ("FERMATA_CFG_STORE__CASSANDRA__DATACENTER", "eu"),
+        ];
         assert_eq!(Config::load(&environment(&pairs)).is_ok(), good, "{name}");
+        let without = Config::load(&environment(&pairs[..1]));
+        assert_eq!(without.is_ok(), name == "quorum", "{name}");
     }
 }
 

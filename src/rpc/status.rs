@@ -276,6 +276,14 @@ pub fn late_write() -> Status {
     .status()
 }
 
+/// What became of a call that was begun is not known.
+pub fn late(writes: bool) -> Status {
+    match writes {
+        true => late_write(),
+        false => outcome_unknown(),
+    }
+}
+
 /// A write was passed on to the replica that has the lockRef, and nothing came back.
 pub fn write_unknown() -> Status {
     StatusBuilder::new(

@@ -160,7 +160,7 @@ impl Driver {
         if let Some(datacenter) = &options.datacenter {
             policy = policy
                 .prefer_datacenter(datacenter.clone())
-                .permit_dc_failover(true);
+                .permit_dc_failover(options.majority == Majority::Everywhere);
         }
         let in_flight = Arc::<AtomicUsize>::default();
         let suspects = Arc::<Suspects>::default();
@@ -462,7 +462,7 @@ impl Driver {
     }
 
     /// The connected replicas of a key: those of the preferred datacenter first, those that hang last, else
-    /// in the order of the ring.
+    /// in the order of the ring. Where the majority is that of one datacenter, no others: a node means its own by that.
     fn coordinators(
         &self,
         prepared: &PreparedStatement,
@@ -482,17 +482,19 @@ impl Driver {
             state
                 .replica_locator()
                 .replicas_for_token(token, &keyspace.strategy, None, table);
+        let is_far = |node: &Node| node.datacenter != self.datacenter;
+        let is_local = self.majority == Majority::OneDatacenter;
         let mut replicas: Vec<_> = replicas
             .into_replicas_ordered()
             .into_iter()
-            .filter(|(node, _)| node.is_connected())
+            .filter(|(node, _)| node.is_connected() && !(is_local && is_far(node)))
             .map(|(node, shard)| Coordinator {
                 node: Arc::clone(node),
                 shard,
             })
             .collect();
         replicas.sort_by_cached_key(|Coordinator { node, .. }| {
-            let far = self.datacenter.is_some() && node.datacenter != self.datacenter;
+            let far = self.datacenter.is_some() && is_far(node);
             (self.suspects.avoids(node.host_id), far)
         });
         Ok(replicas)

@@ -176,8 +176,8 @@ impl From<Fault> for CriticalError {
     }
 }
 
-/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid` and `Denied`:
-/// then it did not. The lock was given back without it, or is tried to be in the background.
+/// Why a release failed. Where it carried a write, whether that took effect is unknown, but for `Invalid`, `Denied` and
+/// `Unavailable`: then it did not. The lock was given back without it, or is tried to be in the background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// It had ended before, other than by this release: what was done under it may have been overtaken. Where the
@@ -190,12 +190,12 @@ pub enum ReleaseError {
     /// Not allowed, or not known.
     #[error("not allowed: {0}")]
     Denied(#[source] ServerError),
-    /// No server could do it in time. It is tried further in the background, without the write.
+    /// No server could do it in time. It is tried further in the background, without the write, which did not take effect.
     #[error("no server could do it in time: {0}")]
     Unavailable(#[source] ServerError),
-    /// An earlier attempt may have written the carried value, and repeating it was refused, as after a take-over, or
-    /// where it is released by now. If it is not, it is released in the background, without the write.
-    #[error("the write may or may not have taken effect, and was not repeated: {0}")]
+    /// An attempt may have written the carried value, and repeating it was refused, as after a take-over, or where it is
+    /// released by now; or time was up. If it is not released yet, it is in the background, without the write.
+    #[error("the write may or may not have taken effect, and is not repeated: {0}")]
     WriteUnknown(#[source] ServerError),
     /// The server failed. Its words are all there is.
     #[error("the server failed: {0}")]
@@ -211,9 +211,12 @@ impl ReleaseError {
         match fault.refusal() {
             Ok(error) => ReleaseError::WriteUnknown(error),
             // By an earlier attempt, with the write, or by somebody else, before it.
-            Err(Fault::Ended(lost)) if lost.reason == LostReason::Released => {
+            Err(Fault::Ended(lost))
+                if matches!(lost.reason, LostReason::Released | LostReason::NoLongerKept) =>
+            {
                 ReleaseError::WriteUnknown(lost.into())
             }
+            Err(Fault::Unavailable(error)) => ReleaseError::WriteUnknown(error),
             Err(fault) => fault.into(),
         }
     }

@@ -56,7 +56,7 @@ impl Machine {
     }
 
     /// Whether the next home may have the key already.
-    fn may_be_given(&self) -> bool {
+    pub(super) fn may_be_given(&self) -> bool {
         matches!(&self.role, Role::HandingOver(_, hand_over) if hand_over.is_sent())
     }
 

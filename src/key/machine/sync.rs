@@ -61,12 +61,19 @@ impl Machine {
 
     /// The pause of a sync has ended.
     pub(super) fn resume_sync(&mut self, grant: Fence, out: &mut Vec<Effect>) {
+        let may_be_given = self.may_be_given();
         let Some(holder) = self.holder_mut().filter(|h| h.grant == grant) else {
             return;
         };
+        let tries = holder.sync_tries;
         let Phase::SyncPaused { rewrite, .. } = &mut holder.phase else {
             return;
         };
+        if may_be_given {
+            // The next home may have begun: nothing is written here until it is known that it has not.
+            let of = PauseOf::Sync(grant);
+            return out.push(Effect::Pause { of, tries });
+        }
         match rewrite.take() {
             Some(datum) => self.write_sync(datum, out),
             None => holder.phase = Phase::Unsynced,
@@ -167,7 +174,8 @@ impl Machine {
             serving.asks.push(ask);
         } else {
             let end = serving.state.end_of(ask.seq);
-            self.fail_ask(cx, ask, KeyError::Ended(end), out);
+            let why = serving.ended(cx, ask.seq, end);
+            self.fail_ask(cx, ask, why, out);
         }
     }
 

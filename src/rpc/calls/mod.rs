@@ -131,10 +131,7 @@ pub trait UnaryCall: Sized + Send + Sync + 'static {
 
     /// What its caller hears once it is too late for an answer.
     fn late(&self) -> Status {
-        match self.is_write() {
-            true => status::late_write(),
-            false => status::outcome_unknown(),
-        }
+        status::late(self.is_write())
     }
 
     /// It may take as long as its caller likes.

@@ -478,7 +478,7 @@ impl Pipe {
             // As by itself: a call that panics is no other one's end.
             let served = AssertUnwindSafe(caller.call(call, received)).catch_unwind();
             let served = match Abortable::new(served, registration).await {
-                Ok(served) => served.unwrap_or_else(|_| Err(status::late_write())),
+                Ok(served) => served.unwrap_or_else(|_| Err(status::late(writes))),
                 Err(_aborted) => Err(status::given_up_begun(writes)),
             };
             CallMade {

@@ -4,6 +4,7 @@ mod access;
 mod command;
 mod faults;
 mod hanging;
+mod local;
 mod membership;
 mod music;
 #[path = "../../support/cql_proxy.rs"]

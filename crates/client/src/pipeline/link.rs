@@ -47,14 +47,21 @@ impl Link {
     pub(super) fn refused(&self) {
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         *tried = Some(Instant::now());
-        self.is_alone.store(true, Ordering::Relaxed);
+        if !self.is_alone.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a Pipeline does not get through (does a proxy on the way refuse streams?): each call goes by itself, which \
+                 costs server and client twice as much; it is tried again every {TRIED_EVERY:?}"
+            );
+        }
     }
 
     /// A stream has answered something.
     pub(super) fn answered(&self) {
         if !self.has_answered.load(Ordering::Relaxed) || self.is_alone() {
             self.has_answered.store(true, Ordering::Relaxed);
-            self.is_alone.store(false, Ordering::Relaxed);
+            if self.is_alone.swap(false, Ordering::Relaxed) {
+                tracing::info!("the Pipeline gets through again");
+            }
         }
     }
 

@@ -23,14 +23,14 @@ use fermata_proto::{
 use prost::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 pub use call::{Answering, Call, CallRoom};
 use link::Link;
 pub(super) use sending::NotSent;
-use sending::{Sending, not_sent};
+use sending::{Sending, not_in_time, not_sent};
 #[cfg(test)]
 pub(super) use sending::{is_refusal, of_calls};
 
@@ -158,7 +158,10 @@ impl Pipeline {
         let room = match is_large || self.is_alone() {
             true => None,
             // Meanwhile the stream may have been found to be silent.
-            false => self.room(call.room()).await.filter(|_| !self.is_alone()),
+            false => match timeout_at(until, self.room(call.room())).await {
+                Ok(room) => room.filter(|_| !self.is_alone()),
+                Err(_) => return Err(not_in_time()),
+            },
         };
         let left = || until.saturating_duration_since(Instant::now());
         let answered = match room {

@@ -250,6 +250,9 @@ impl Sending {
                         stuck_since = stuck_since.map(|_| now);
                     }
                     looked = now;
+                    if frames.capacity() > 0 {
+                        stuck_since = None;
+                    }
                     let is_long = |since| now.saturating_duration_since(since) >= SILENT_MAX;
                     if silent_since.is_some_and(is_long) || stuck_since.is_some_and(is_long) {
                         self.link.silent();
@@ -271,9 +274,8 @@ impl Sending {
     /// Ends the calls whose time has passed before they were sent. A write among them is in no doubt.
     fn too_late(&mut self, waiting: &mut Vec<Queued>) {
         let now = Instant::now();
-        let late = Status::unavailable("it could not be sent in time");
         for queued in waiting.extract_if(.., |queued| queued.until <= now) {
-            let _ = queued.reply.send(Err(not_sent(&late).into()));
+            let _ = queued.reply.send(Err(not_in_time().into()));
         }
     }
 
@@ -374,6 +376,10 @@ pub(crate) fn of_calls(status: Status) -> Status {
 #[derive(Debug, thiserror::Error)]
 #[error("the call was not sent: {0}")]
 pub(crate) struct NotSent(String);
+
+pub(super) fn not_in_time() -> Status {
+    not_sent(&Status::unavailable("it could not be sent in time"))
+}
 
 pub(super) fn not_sent(status: &Status) -> Status {
     let mut unsent = Status::unavailable(status.message());

@@ -361,7 +361,7 @@ async fn a_release_that_nobody_answers_is_not_waited_for_long_after_its_put_was_
     let start = tokio::time::Instant::now();
     let released = guard.release_with(Mutation::Put("v".into())).await;
     assert!(
-        matches!(released, Err(ReleaseError::Unavailable(_))),
+        matches!(released, Err(ReleaseError::WriteUnknown(_))),
         "{released:?}"
     );
     let most = world.client.options().timeout + secs(3);

@@ -48,6 +48,24 @@ fn a_fence_is_synced_from_one_read_however_often_it_is_written() {
 }
 
 #[test]
+fn a_sync_that_pauses_writes_nothing_once_the_key_may_be_given_away() {
+    let mut world = taken_over();
+    let io = read(&world.calls(acquire(1)));
+    let cell = Ok(Some(datum("x", 7)));
+    let (io, _) = write(&world.on(Event::DataRead { io, cell }));
+    let outcome = WriteOutcome::Unknown("late".into());
+    world.on(Event::DataWritten { io, outcome });
+    let (_, row) = swap(&world.calls(Call::HandOver {
+        to: replica(3),
+        if_idle: false,
+    }));
+    assert!(row.unsynced);
+    let of = PauseOf::Sync(Fence(GRANT));
+    let effects = world.on(Event::Resume(of));
+    assert_eq!(effects, [Effect::Pause { of, tries: 1 }]);
+}
+
+#[test]
 fn a_sync_whose_read_failed_reads_again() {
     let mut world = taken_over();
     let io = read(&world.calls(acquire(1)));
