@@ -10,6 +10,7 @@ mod suspects;
 mod values;
 mod window;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -212,6 +213,19 @@ impl Driver {
             .map_err(|error| not_connected(error, options.tls.is_some()))?;
         let session = Arc::new(session);
         silent.take_in(&session);
+        if options.majority == Majority::OneDatacenter {
+            let state = session.get_cluster_state();
+            let nodes = state.get_nodes_info().iter();
+            let names: BTreeSet<_> = nodes.filter_map(|n| n.datacenter.as_deref()).collect();
+            let is_there = |name: &String| names.contains(name.as_str());
+            if !options.datacenter.as_ref().is_some_and(is_there) {
+                let names = names.into_iter().collect::<Vec<_>>().join(", ");
+                return Err(ConnectFault::Unreachable(format!(
+                    "no node is in the datacenter {:?}, whose majority is to agree; there are: {names}",
+                    options.datacenter.as_deref().unwrap_or_default(),
+                )));
+            }
+        }
         let window = || Window::new(options.transactions_max.get(), options.request_timeout);
         Ok(Driver {
             session,
