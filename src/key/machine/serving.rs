@@ -450,11 +450,11 @@ impl Serving {
     }
 
     /// How an entry that is not live ended, as its client is told: one whose release is not known to the row yet is still
-    /// being released, and one that was ended otherwise and may hold the key at the next home is to be asked for again.
+    /// being released, and one that was ended otherwise and may hold the key at the next home is still being ended.
     pub fn ended(&self, cx: &Context<'_>, seq: Seq, end: EndedAs) -> KeyError {
         match end {
             EndedAs::Released if !self.row.allows_end(seq, cx.commit.mode) => KeyError::Releasing,
-            EndedAs::Lost(_) if self.row.may_keep(seq) => KeyError::ChangingHome,
+            EndedAs::Lost(_) if self.row.may_keep(seq) => KeyError::Ending,
             end => KeyError::Ended(end),
         }
     }
@@ -556,9 +556,7 @@ impl Serving {
     /// What to tell a caller whose entry is no longer what it was.
     pub fn why_not(&self, entry: EntryRef) -> KeyError {
         match self.state.lookup(entry.seq, entry.tag) {
-            Lookup::Ended(EndedAs::Lost(_)) if self.row.may_keep(entry.seq) => {
-                KeyError::ChangingHome
-            }
+            Lookup::Ended(EndedAs::Lost(_)) if self.row.may_keep(entry.seq) => KeyError::Ending,
             Lookup::Ended(end) => KeyError::Ended(end),
             Lookup::Live(_) => KeyError::GrantSuperseded,
             Lookup::NeverIssued => KeyError::NeverIssued,

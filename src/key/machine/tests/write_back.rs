@@ -298,7 +298,7 @@ fn the_end_of_a_durable_holder_is_told_once_the_row_has_it_however_it_ended() {
             release(held(1, NOW_US)),
         ] {
             let effects = world.calls(call);
-            assert_eq!(errors(&effects), [KeyError::ChangingHome.into()]);
+            assert_eq!(errors(&effects), [KeyError::Ending.into()]);
         }
     }
     let row = Arc::clone(world.row());
