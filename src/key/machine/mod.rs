@@ -25,6 +25,7 @@ mod commit;
 mod context;
 mod critical;
 mod decided;
+mod ends;
 mod entries;
 mod event;
 mod expiry;
