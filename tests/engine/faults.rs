@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fermata::clock::{Clock, SystemClock};
 use fermata::engine::{CreateCall, EngineError, LockStatus};
 use fermata::key::Entry;
-use fermata::lock::{EndedAs, Fence, LockRef};
+use fermata::lock::{Fence, LockRef};
 use fermata::store::{Cell, DataStore as _, Written};
 
 use super::faulty::Fault;
