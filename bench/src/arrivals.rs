@@ -33,15 +33,22 @@ impl Arrivals {
     /// The next one, by its number, from 0 on, and when it is due. Each is given out once.
     pub(super) fn next(&self) -> (usize, Instant) {
         let number = self.next.fetch_add(1, Relaxed);
+        (number, self.due(number))
+    }
+
+    fn due(&self, number: usize) -> Instant {
         let after = Duration::try_from_secs_f64(number as f64 / self.per_s);
-        (number, self.start + after.unwrap_or(Duration::MAX / 4))
+        self.start + after.unwrap_or(Duration::MAX / 4)
     }
 
     /// How many are due from this moment on and before that.
     pub(super) fn between(&self, from: Instant, end: Instant) -> u64 {
         let before = |at: Instant| {
             let span = at.saturating_duration_since(self.start).as_secs_f64();
-            (span * self.per_s).ceil() as u64
+            let about = (span * self.per_s).ceil() as usize;
+            // What `next` makes of it decides, where that lies at the very end.
+            let last = (0..=about).rev().find(|number| self.due(*number) < at);
+            last.map_or(0, |last| last as u64 + 1)
         };
         before(end) - before(from).min(before(end))
     }
@@ -103,6 +110,9 @@ mod tests {
         assert_eq!(arrivals.between(start, at(1_001)), 5);
         assert_eq!(arrivals.between(at(250), at(1_000)), 3);
         assert_eq!(arrivals.between(at(1_000), start), 0);
+        // 30 × 8.3 is 249.00000000000003 here.
+        let arrivals = Arrivals::new(start, 8.3);
+        assert_eq!(arrivals.between(start, at(30_000)), 249);
     }
 
     #[test]

@@ -58,8 +58,8 @@ use self::report::{DiskReport, HighestRate, Report, Run, Transport, millis, tent
 use self::rounds::{Comparison, alternate};
 use self::workload::{Caller, Form, Replicas, Workload};
 
-const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments or \
-    sections cut off (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
+const EXIT_STATUS: &str = "Exit status: 0 no errors and every counter exact; 1 errors, lost increments, \
+    sections cut off or, at a rate, not begun (the report says which); 64 wrong usage; 69 no server or no Cassandra is reached; 74 the disk cannot be \
     probed; 78 the settings for Cassandra are not valid.";
 
 /// The rate that the search for the highest one begins with, unless one is given: sections a second.

@@ -43,7 +43,7 @@ pub struct ClusterFlags {
     #[arg(long, value_name = "FILE")]
     password_file: Option<String>,
 
-    /// The datacenter whose nodes are asked before others
+    /// The datacenter whose nodes are asked before others; with local_quorum the one whose majority agrees
     #[arg(long, value_name = "NAME")]
     datacenter: Option<String>,
 

@@ -429,7 +429,6 @@ impl EngineError {
             KeyError::ChangingHome => {
                 EngineError::Unavailable("the key is changing its home".to_owned())
             }
-            KeyError::Ending => EngineError::Unavailable("this lockRef is being ended".to_owned()),
         }
     }
 

@@ -263,7 +263,7 @@ impl World {
         let is_waiter = client.step == Step::Acquire && !has_grant && !client.session_ended;
         let was_taken_in = matches!(error.why, KeyError::StoreUnavailable(_));
         // What is refused since an earlier try may be in flight was not taken in.
-        let is_refused = matches!(error.why, KeyError::Releasing | KeyError::Ending);
+        let is_refused = matches!(error.why, KeyError::Releasing);
         let may_count = error.may_have_written && !is_refused;
         client.calls += u64::from(was_taken_in || may_count);
         // A home that does not know the grant says nothing of a try before.

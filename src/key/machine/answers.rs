@@ -32,7 +32,7 @@ impl Machine {
         }
         let Some(entry) = serving.state.entry(ask.seq) else {
             let end = serving.state.end_of(ask.seq);
-            return fail(call, serving.ended(cx, ask.seq, end), out);
+            return fail(call, super::KeyError::Ended(end), out);
         };
         let entry = EntryRef {
             seq: ask.seq,

@@ -101,20 +101,15 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return;
         };
-        let live = match serving.live(cx, entry, out) {
-            Ok(live) => Some(live),
-            // Its caller hears how it ended once the row has that.
-            Err(KeyError::Ending) => None,
+        let (position, lease) = match serving.live(cx, entry, out) {
+            Ok(live) => live,
             Err(why) => return fail(id, why, out),
         };
         let holder = serving.holder.as_ref().filter(|h| h.seq == entry.seq);
         if holder.is_some_and(|holder| matches!(holder.phase, Phase::LastPut { .. })) {
             return fail(id, KeyError::Releasing, out);
         }
-        if let Some((position, lease)) = live
-            && position > 0
-            && !wait
-        {
+        if position > 0 && !wait {
             let answer = Ok(Answer::Waiting {
                 entry: EntryRef {
                     grant: None,

@@ -12,7 +12,7 @@ use super::holder::Phase;
 use super::serving::{Ask, Io, Serving};
 use super::{Machine, Role, Turn};
 use crate::key::{Command, CommitMode, KeyState, NextRow, Reserve, Survivors, WritesOfHolder};
-use crate::lock::{EndedAs, Liveness, Seq, SessionId};
+use crate::lock::{EndedAs, Liveness, Seq};
 
 /// How many entries one commit may add and delete.
 pub(super) const CHANGES_MAX: usize = 256;
@@ -210,7 +210,7 @@ impl Serving {
         let keep = self.is_to_keep(cx);
         let volatile = self.pace.volatile(cx.now, cx.commit.keep_after);
         let is_wanted = !self.decided.is_empty()
-            || !self.untold_ends.is_empty()
+            || !self.detaching.is_empty()
             || self.is_holder_waiting()
             || (keep && !self.is_kept())
             || self.is_reserve_used(cx, reserve)
@@ -367,10 +367,11 @@ impl Serving {
                 status,
             });
         }
-        let detaches = |(seq, session): (Seq, Option<SessionId>)| {
-            session.map(|session| Effect::Detach { session, seq })
-        };
-        out.extend(self.untold_ends.drain(..).filter_map(detaches));
+        out.extend(
+            self.detaching
+                .drain(..)
+                .map(|(session, seq)| Effect::Detach { session, seq }),
+        );
         for entry in &self.state.entries {
             if let Liveness::Session(session) = entry.liveness {
                 out.push(Effect::Detach {

@@ -85,7 +85,7 @@ impl Machine {
             Outcome::Released => false,
             Outcome::Gone(EndedAs::Released) => true,
             Outcome::Gone(end) => {
-                let why = serving.ended(cx, entry.seq, end);
+                let why = KeyError::Ended(end);
                 let may_have_written = has_written;
                 let error = CallError {
                     why,
@@ -145,7 +145,7 @@ impl Machine {
         let Some(serving) = self.serving_mut() else {
             return false;
         };
-        serving.tell_ends(cx.commit.mode, out);
+        serving.detach_allowed(cx.commit.mode, out);
         let (row, mode) = (&serving.row, cx.commit.mode);
         let allowed = |decided: &mut Decided| match decided.rests_on {
             RestsOn::Seq(seq) => row.allows_seq(seq),

@@ -392,8 +392,6 @@ pub enum KeyError {
     Elsewhere(Home),
     /// The key is changing its home.
     ChangingHome,
-    /// The entry was ended, and may hold the key at the next home, as far as the row goes.
-    Ending,
 }
 
 /// What a watcher hears.

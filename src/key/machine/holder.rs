@@ -113,11 +113,8 @@ impl CriticalKind {
     /// is being released, that is not known.
     pub fn refusal(&self, why: KeyError) -> CallError {
         let may_be_repeated = matches!(self, CriticalKind::Release(_));
-        let may_have_written = may_be_repeated
-            && matches!(
-                why,
-                KeyError::Ended(_) | KeyError::Ending | KeyError::Releasing
-            );
+        let may_have_written =
+            may_be_repeated && matches!(why, KeyError::Ended(_) | KeyError::Releasing);
         CallError {
             why,
             may_have_written,

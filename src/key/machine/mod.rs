@@ -25,7 +25,6 @@ mod commit;
 mod context;
 mod critical;
 mod decided;
-mod ends;
 mod entries;
 mod event;
 mod expiry;

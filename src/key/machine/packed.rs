@@ -147,7 +147,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         value: KnownValue::Unknown,
         grant_again: None,
         pace,
-        untold_ends,
+        detaching,
         tidy_at: None,
     } = serving
     else {
@@ -157,7 +157,7 @@ fn packed(serving: &Serving, next_io: u64) -> Option<PackedMachine> {
         && asks.is_empty()
         && watchers.is_empty()
         && ios.is_empty()
-        && untold_ends.is_empty()
+        && detaching.is_empty()
         && row.sent().is_none()
         && *leases == Leases::default()
         && *pace == Pace::default();
@@ -278,7 +278,7 @@ fn unpacked(packed: PackedMachine) -> Option<Serving> {
         value: KnownValue::Unknown,
         grant_again: None,
         pace: Pace::default(),
-        untold_ends: Vec::new(),
+        detaching: Vec::new(),
         tidy_at: None,
         state,
     })

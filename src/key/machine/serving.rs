@@ -111,8 +111,8 @@ pub(super) struct Serving {
     pub grant_again: Option<Observed>,
     /// How many held the key lately.
     pub pace: Pace,
-    /// Entries that ended, whose end is not told to everybody yet, and their sessions.
-    pub untold_ends: Vec<(Seq, Option<SessionId>)>,
+    /// Sessions of entries that ended, which the row does not allow to be known yet.
+    pub detaching: Vec<(SessionId, Seq)>,
     /// When the row is to be committed at the latest, since it lists what ended, or not yet who waits behind a durable
     /// holder.
     pub tidy_at: Option<Observed>,
@@ -151,7 +151,7 @@ impl Serving {
             value: KnownValue::Unknown,
             grant_again: None,
             pace: Pace::default(),
-            untold_ends: Vec::new(),
+            detaching: Vec::new(),
             tidy_at: None,
         };
         let state = Arc::clone(&serving.state);
@@ -199,7 +199,7 @@ impl Serving {
                 if held == Some(entry.seq) {
                     self.pace.ended(cx.now, cx.commit.keep_after);
                 }
-                self.removed(cx, &entry);
+                self.removed(cx, &entry, out);
             }
             _ => {}
         }
@@ -227,8 +227,9 @@ impl Serving {
         }
     }
 
-    fn removed(&mut self, cx: &Context<'_>, entry: &Entry) {
+    fn removed(&mut self, cx: &Context<'_>, entry: &Entry, out: &mut Vec<Effect>) {
         self.forget(entry);
+        self.notify_end(entry, out);
         self.moved = true;
         if self.row.may_list(entry.seq) {
             self.tidy_by(cx, TIDY_AFTER);
@@ -258,8 +259,7 @@ impl Serving {
 
     /// Whether nobody locks the key or waits for it, and nothing is in flight.
     pub fn is_idle(&self) -> bool {
-        let is_quiet =
-            self.ios.is_empty() && self.decided.is_empty() && self.untold_ends.is_empty();
+        let is_quiet = self.ios.is_empty() && self.decided.is_empty() && self.detaching.is_empty();
         let is_empty = self.state.entries.is_empty() && !self.lists_ended();
         is_empty && is_quiet && self.row.sent().is_none()
     }
@@ -381,6 +381,46 @@ impl Serving {
         self.state.entries.iter().any(by_it)
     }
 
+    fn forget(&mut self, entry: &Entry) {
+        self.unheard.remove(&entry.seq);
+        self.first_until.take_if(|(of, _)| *of == entry.seq);
+        match entry.liveness {
+            Liveness::Own { .. } => self.leases.remove(entry.seq),
+            Liveness::Session(session) => {
+                if self.session_ttls.contains_key(&session) && !self.has_session(session) {
+                    self.session_ttls.remove(&session);
+                }
+                self.detaching.push((session, entry.seq));
+            }
+        }
+    }
+
+    /// A session learns of the end of an entry only once that cannot come to life again, as far as the mode goes.
+    pub fn detach_allowed(&mut self, mode: CommitMode, out: &mut Vec<Effect>) {
+        let row = &self.row;
+        let allowed = self
+            .detaching
+            .extract_if(.., |(_, seq)| row.allows_end(*seq, mode));
+        out.extend(allowed.map(|(session, seq)| Effect::Detach { session, seq }));
+    }
+
+    /// An entry ended: whoever asks for it or watches it learns how.
+    fn notify_end(&mut self, entry: &Entry, out: &mut Vec<Effect>) {
+        let end = self.state.end_of(entry.seq);
+        for ask in self.asks.extract_if(.., |ask| ask.seq == entry.seq) {
+            out.push(Effect::Answer {
+                call: ask.call,
+                answer: Err(KeyError::Ended(end.clone()).into()),
+            });
+        }
+        for watcher in self.watchers.extract_if(.., |w| w.seq == entry.seq) {
+            out.push(Effect::Notify {
+                call: watcher.call,
+                status: EntryStatus::Ended(end.clone()),
+            });
+        }
+    }
+
     /// Tells watchers how many are ahead, where that changed.
     pub fn notify_positions(&mut self, out: &mut Vec<Effect>) {
         if !std::mem::take(&mut self.moved) {
@@ -398,6 +438,15 @@ impl Serving {
                     status: EntryStatus::Waiting { position },
                 });
             }
+        }
+    }
+
+    /// How an entry that is not live ended, as its client is told: one whose release is not known to the row yet is still
+    /// being released.
+    pub fn ended(&self, cx: &Context<'_>, seq: Seq, end: EndedAs) -> KeyError {
+        match end {
+            EndedAs::Released if !self.row.allows_end(seq, cx.commit.mode) => KeyError::Releasing,
+            end => KeyError::Ended(end),
         }
     }
 
@@ -491,8 +540,17 @@ impl Serving {
         shrink(&mut self.asks);
         shrink(&mut self.watchers);
         shrink(&mut self.ios);
-        shrink(&mut self.untold_ends);
+        shrink(&mut self.detaching);
         self.holder.iter_mut().for_each(Holder::shrink);
+    }
+
+    /// What to tell a caller whose entry is no longer what it was.
+    pub fn why_not(&self, entry: EntryRef) -> KeyError {
+        match self.state.lookup(entry.seq, entry.tag) {
+            Lookup::Ended(end) => KeyError::Ended(end),
+            Lookup::Live(_) => KeyError::GrantSuperseded,
+            Lookup::NeverIssued => KeyError::NeverIssued,
+        }
     }
 
     pub fn take_io(&mut self, io: IoId) -> Option<Io> {

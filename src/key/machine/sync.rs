@@ -71,6 +71,7 @@ impl Machine {
         };
         if may_be_given {
             // The next home may have begun: nothing is written here until it is known that it has not.
+            holder.sync_tries = tries.saturating_add(1);
             let of = PauseOf::Sync(grant);
             return out.push(Effect::Pause { of, tries });
         }
@@ -174,8 +175,7 @@ impl Machine {
             serving.asks.push(ask);
         } else {
             let end = serving.state.end_of(ask.seq);
-            let why = serving.ended(cx, ask.seq, end);
-            self.fail_ask(cx, ask, why, out);
+            self.fail_ask(cx, ask, KeyError::Ended(end), out);
         }
     }
 

@@ -97,6 +97,7 @@ pub(super) async fn look(
                 &schema.keyspace,
                 &datacenters,
             ));
+            findings.extend(judge_local(&copies, options));
             match version(driver, &schema.keyspace).await? {
                 Some(VERSION) => {}
                 Some(found) => findings.push(wrong(
@@ -124,6 +125,22 @@ fn judge_preference(datacenter: Option<&str>, known: &Datacenters) -> Option<Fin
         ),
         "name one of these in store.cassandra.datacenter (--datacenter), or none",
     ))
+}
+
+/// Whether the keyspace lives where its majority is to agree.
+fn judge_local(copies: &Copies, options: &CassandraOptions) -> Option<Finding> {
+    let name = options.datacenter.as_ref()?;
+    let is_there = copies.is_simple || copies.lives_in.contains(name);
+    (options.majority == Majority::OneDatacenter && !is_there).then(|| {
+        wrong(
+            format!(
+                "the keyspace has no copies in the datacenter {name:?}, whose majority is to agree; it has them in {}",
+                copies.lives_in.join(", ")
+            ),
+            "name that one in store.cassandra.datacenter (--datacenter), or set store.cassandra.consistency (--consistency) \
+             to quorum",
+        )
+    })
 }
 
 fn judge_node(node: KnownNode) -> Option<Finding> {
@@ -239,7 +256,11 @@ mod tests {
         all: &[(&str, usize)],
     ) -> Vec<Finding> {
         let numbers = numbers.to_vec();
-        let copies = Copies { is_simple, numbers };
+        let copies = Copies {
+            is_simple,
+            numbers,
+            lives_in: Vec::new(),
+        };
         let keyspace = Keyspace::parse("k").unwrap();
         judge_copies(&copies, majority, &keyspace, &datacenters(all))
     }
@@ -257,6 +278,29 @@ mod tests {
         assert!(!is_wrong(false, &[3], &two));
         assert!(!is_wrong(false, &[3, 0], &two));
         assert!(is_wrong(false, &[3, 1], &two));
+    }
+
+    #[test]
+    fn a_local_majority_is_wrong_where_the_keyspace_has_no_copies() {
+        let copies = Copies {
+            is_simple: false,
+            numbers: vec![3],
+            lives_in: vec!["dc1".to_owned()],
+        };
+        let keyspace = Keyspace::parse("k").unwrap();
+        let judged = |datacenter: &str, majority| {
+            let options = CassandraOptions {
+                majority,
+                datacenter: Some(datacenter.to_owned()),
+                ..CassandraOptions::new(vec!["a".to_owned()], keyspace.clone())
+            };
+            judge_local(&copies, &options)
+        };
+        assert_eq!(judged("dc1", Majority::OneDatacenter), None);
+        assert_eq!(judged("dc2", Majority::Everywhere), None);
+        let found = judged("dc2", Majority::OneDatacenter).unwrap();
+        assert_eq!(found.weight, Weight::Wrong);
+        assert!(found.what.contains("it has them in dc1"), "{found}");
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub(super) struct Copies {
     pub is_simple: bool,
     /// In each datacenter, or in all.
     pub numbers: Vec<u32>,
+    /// Those that have any, where datacenters are seen.
+    pub lives_in: Vec<String>,
 }
 
 impl Copies {
@@ -143,9 +145,15 @@ impl Copies {
     fn described(map: &[(String, String)]) -> Copies {
         let class = map.iter().find(|(name, _)| name == "class");
         let numbers = map.iter().filter(|(name, _)| name != "class");
+        let numbers: Vec<(&String, u32)> = numbers
+            .filter_map(|(name, n)| Some((name, n.parse().ok()?)))
+            .collect();
+        let is_simple = class.is_some_and(|(_, class)| class.ends_with("SimpleStrategy"));
+        let having = numbers.iter().filter(|(_, n)| *n > 0 && !is_simple);
         Copies {
-            is_simple: class.is_some_and(|(_, class)| class.ends_with("SimpleStrategy")),
-            numbers: numbers.filter_map(|(_, n)| n.parse().ok()).collect(),
+            is_simple,
+            lives_in: having.map(|(name, _)| (*name).clone()).collect(),
+            numbers: numbers.iter().map(|(_, n)| *n).collect(),
         }
     }
 }

@@ -49,8 +49,8 @@ impl Link {
         *tried = Some(Instant::now());
         if !self.is_alone.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a Pipeline does not get through (does a proxy on the way refuse streams?): each call goes by itself, which \
-                 costs server and client twice as much; it is tried again every {TRIED_EVERY:?}"
+                "nothing comes over the Pipeline (does the server hang, or a proxy on the way refuse streams?): until something \
+                 does, each call goes by itself, which costs server and client twice as much; tried every {TRIED_EVERY:?}"
             );
         }
     }

@@ -250,7 +250,7 @@ impl Sending {
                         stuck_since = stuck_since.map(|_| now);
                     }
                     looked = now;
-                    if frames.capacity() > 0 {
+                    if reads && frames.capacity() > 0 {
                         stuck_since = None;
                     }
                     let is_long = |since| now.saturating_duration_since(since) >= SILENT_MAX;

@@ -192,14 +192,11 @@ fn a_watcher_learns_how_many_are_ahead_that_it_holds_and_how_it_ended() {
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let grant = Fence(NOW_US + 4);
     assert_eq!(news(&effects), [EntryStatus::Held { grant }]);
-    // Of a holder once the row has it.
     let effects = world.calls(Call::Force {
         entry: entry(2),
         by: "op".into(),
         why: "stuck".into(),
     });
-    assert_eq!(news(&effects), []);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let (by, why) = ("op".into(), "stuck".into());
     let end = EndedAs::Lost(EndReason::Forced { by, why });
     assert_eq!(news(&effects), [EntryStatus::Ended(end)]);

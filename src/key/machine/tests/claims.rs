@@ -64,9 +64,6 @@ fn an_entry_that_is_being_evicted_is_not_renewed() {
     world.pass(TTL);
     world.on(Event::Due);
     let effects = world.calls(Call::Renew { entry: entry(2) });
-    assert_eq!(errors(&effects), [KeyError::Ending.into()]);
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    let effects = world.calls(Call::Renew { entry: entry(2) });
     let unclaimed = KeyError::Ended(EndedAs::Lost(EndReason::Unclaimed));
     assert_eq!(errors(&effects), [unclaimed.into()]);
 }
@@ -124,13 +121,11 @@ fn an_entry_whose_session_ended_while_it_waited_never_is_answered_held() {
     world.calls(release(held(1, NOW_US)));
     let (wait, _) = world.call(acquire(2));
     let effects = world.on(Event::SessionEnded(SessionId(Uuid::from_u128(2))));
-    assert_eq!(answers(&effects), []);
+    let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
+    assert_eq!(answers(&effects), [(wait, Err(closed.into()))]);
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     assert_eq!(grant_told(&effects), None);
     assert_eq!(swap(&effects).1.entries.len(), 0);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
-    assert_eq!(answers(&effects), [(wait, Err(closed.into()))]);
 }
 
 #[test]
@@ -179,21 +174,4 @@ fn all_waits_of_a_key_together_are_bounded() {
         limit: 8,
     };
     assert_eq!(errors(&world.calls(acquire(6))), [exhausted.into()]);
-}
-
-#[test]
-fn a_create_whose_session_ends_before_it_is_answered_hears_so_once_the_row_has_it() {
-    let mut world = World::serving(&[new_entry(1)]);
-    world.calls(release(held(1, NOW_US)));
-    world.on(Event::Swapped(SwapOutcome::Applied));
-    let (create, effects) = world.call(create(of_session(2)));
-    assert_eq!(swap(&effects).1.kept, Some(Seq(2)));
-    let effects = world.on(Event::SessionEnded(SessionId(Uuid::from_u128(2))));
-    assert_eq!(answers(&effects), []);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert_eq!(answers(&effects), []);
-    assert_eq!(swap(&effects).1.entries.len(), 0);
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    let closed = KeyError::Ended(EndedAs::Lost(EndReason::SessionClosed));
-    assert_eq!(answers(&effects), [(create, Err(closed.into()))]);
 }

@@ -267,50 +267,6 @@ fn an_operator_is_answered_once_the_row_knows_it() {
 }
 
 #[test]
-fn the_end_of_a_durable_holder_is_told_once_the_row_has_it_however_it_ended() {
-    let mut world = kept(1);
-    let (watch, _) = world.call(Call::Watch { entry: entry(1) });
-    let forced = EndReason::Forced {
-        by: "op".into(),
-        why: "stuck".into(),
-    };
-    let ended = EndedAs::Lost(forced);
-    let is_told = |effects: &[Effect]| {
-        let status = EntryStatus::Ended(ended.clone());
-        effects.contains(&Effect::Notify {
-            call: watch,
-            status,
-        })
-    };
-    let mut effects = world.calls(Call::Force {
-        entry: entry(1),
-        by: "op".into(),
-        why: "stuck".into(),
-    });
-    // Whatever became of the commit: at the next home it may hold the key.
-    let unknown = SwapOutcome::Unknown("late".into());
-    for outcome in [None, Some(unknown)] {
-        effects.extend(outcome.map_or(Vec::new(), |outcome| world.on(Event::Swapped(outcome))));
-        assert!(!is_told(&effects), "{effects:?}");
-        for call in [
-            Call::Renew { entry: entry(1) },
-            put(held(1, NOW_US), "late"),
-            release(held(1, NOW_US)),
-        ] {
-            let effects = world.calls(call);
-            assert_eq!(errors(&effects), [KeyError::Ending.into()]);
-        }
-    }
-    let row = Arc::clone(world.row());
-    world.on(Event::Resume(PauseOf::Row));
-    swap(&world.on(loaded(&row)));
-    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
-    assert!(is_told(&effects), "{effects:?}");
-    let effects = world.calls(Call::Renew { entry: entry(1) });
-    assert_eq!(errors(&effects), [KeyError::Ended(ended).into()]);
-}
-
-#[test]
 fn a_waiter_that_the_row_lists_and_that_left_is_deleted_within_a_second() {
     let mut world = kept(2);
     let effects = world.calls(release(entry(2)));
