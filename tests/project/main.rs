@@ -14,6 +14,7 @@ mod contract;
 mod dependencies;
 mod documents;
 mod files;
+mod image;
 mod rooms;
 mod source;
 mod words;

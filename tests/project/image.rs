@@ -1,0 +1,28 @@
+//! What the image is built of.
+
+use super::files::{root, text};
+
+/// `.dockerignore` lets in only what it names.
+#[test]
+fn what_the_image_is_built_of_is_let_into_the_build() {
+    let let_in = text(".dockerignore");
+    let let_in: Vec<&str> = let_in
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    let dockerfile = text("Dockerfile");
+    let copies = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("COPY "));
+    let mut copied = 0;
+    for copy in copies.filter(|copy| !copy.contains("--from=")) {
+        let words: Vec<&str> = copy.split_whitespace().collect();
+        for path in &words[..words.len() - 1] {
+            copied += 1;
+            let holds = |one: &&str| path == *one || path.starts_with(&format!("{one}/"));
+            assert!(let_in.iter().any(holds), "{path}: not in .dockerignore");
+            assert!(root().join(path).exists(), "{path}");
+        }
+    }
+    assert!(copied > 4, "{copied}");
+}
