@@ -2,11 +2,11 @@
 
 use super::files::{root, text};
 
-/// `.dockerignore` lets in only what it names.
+/// `.dockerignore` leaves out all but what it names.
 #[test]
-fn what_the_image_is_built_of_is_let_into_the_build() {
-    let let_in = text(".dockerignore");
-    let let_in: Vec<&str> = let_in
+fn nothing_that_the_image_is_built_of_is_left_out() {
+    let ignored = text(".dockerignore");
+    let named: Vec<&str> = ignored
         .lines()
         .filter_map(|line| line.strip_prefix('!'))
         .collect();
@@ -19,8 +19,11 @@ fn what_the_image_is_built_of_is_let_into_the_build() {
         let words: Vec<&str> = copy.split_whitespace().collect();
         for path in &words[..words.len() - 1] {
             copied += 1;
-            let holds = |one: &&str| path == *one || path.starts_with(&format!("{one}/"));
-            assert!(let_in.iter().any(holds), "{path}: not in .dockerignore");
+            let holds = |one: &str| *path == one || path.starts_with(&format!("{one}/"));
+            assert!(
+                named.iter().any(|one| holds(one)),
+                "{path}: not in .dockerignore"
+            );
             assert!(root().join(path).exists(), "{path}");
         }
     }
