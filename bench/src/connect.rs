@@ -115,19 +115,7 @@ pub(super) fn connections_for(workers: usize) -> usize {
 }
 
 /// A client that calls by this.
-pub(super) fn client_of<S>(service: S) -> Client
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send,
-{
-    Client::Unary(unary(service))
-}
-
-fn unary<S>(service: S) -> LockServiceClient<CallService>
+pub(super) fn unary<S>(service: S) -> LockServiceClient<CallService>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>
         + Clone
@@ -165,7 +153,7 @@ pub(super) async fn connect(
                     pipeline: Pipeline::new(channel, None),
                     waits: unary(self::channel(endpoint).await?),
                 },
-                false => client_of(channel),
+                false => Client::Unary(unary(channel)),
             },
         });
     }

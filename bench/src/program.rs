@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tonic::body::Body;
 use tower::{BoxError, Service};
 
-use crate::connect::{Client, client_of};
+use crate::connect::{Client, unary};
 
 /// The flags by which the program finds Cassandra, and what it does by them. The benchmark knows no settings, no store
 /// and no engine.
@@ -48,7 +48,7 @@ impl InProcess {
         S::Future: Send,
     {
         InProcess {
-            client: client_of(service),
+            client: Client::Unary(unary(service)),
             stop: Box::pin(stop),
         }
     }
