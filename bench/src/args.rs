@@ -82,14 +82,15 @@ struct LoadArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     workers: Vec<usize>,
 
-    /// Which keys: own for each worker, one for all, drawn by a Zipf distribution, or drawn mostly from a part of them
+    /// Which keys: own for each worker, one for all, a new one for each section, drawn by a Zipf distribution, or drawn mostly
+    /// from a part of them
     #[arg(long, value_enum, default_value_t = KeyChoice::Own)]
     keys: KeyChoice,
 
-    /// How many keys --keys zipf and near draw from
-    #[arg(long, value_name = "N", default_value = "1000",
+    /// How many keys --keys zipf and near draw from, or new may use [default: 1000, of new 100000]
+    #[arg(long, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
-    key_count: usize,
+    key_count: Option<usize>,
 
     /// How uneven --keys zipf draws: 0 is even
     #[arg(long, value_name = "S", default_value = "0.99", value_parser = parse_skew)]
@@ -255,7 +256,10 @@ impl<P: Program> Args<P> {
             connections: load.connections,
             pipeline: load.pipeline,
             keys: load.keys,
-            key_count: load.key_count,
+            key_count: load.key_count.unwrap_or(match load.keys {
+                KeyChoice::New => 100_000,
+                _ => 1_000,
+            }),
             zipf_skew: load.zipf_skew,
             near: Near {
                 part: load.near_part.0,

@@ -1,4 +1,6 @@
-//! Which key a section is on: the worker's own, one for all, or drawn from a Zipf distribution.
+//! Which key a section is on: the worker's own, one for all, a new one, or drawn from a distribution.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use uuid::Uuid;
 
@@ -10,6 +12,8 @@ pub(super) enum KeyChoice {
     Own,
     /// All workers want the same key: a queue.
     One,
+    /// Each section is on a key that nobody has used before.
+    New,
     /// Each section draws its key; few keys are hot, most are not.
     Zipf,
     /// Each section draws its key, mostly from a part that other clients seldom use: see [`Near`].
@@ -21,6 +25,7 @@ impl KeyChoice {
         match self {
             KeyChoice::Own => "own",
             KeyChoice::One => "one",
+            KeyChoice::New => "new",
             KeyChoice::Zipf => "zipf",
             KeyChoice::Near => "near",
         }
@@ -86,13 +91,15 @@ pub(super) struct Keys {
 enum Draw {
     Own,
     One,
+    /// How many are used.
+    New(AtomicUsize),
     Zipf(Zipf),
     Near(Near),
 }
 
 impl Keys {
-    /// `count` is for [`KeyChoice::Zipf`] and [`KeyChoice::Near`] only, `skew` for the one, `near` for the other. The names stay
-    /// the same from run to run, so that benchmarks leave few rows behind.
+    /// `count` is for [`KeyChoice::New`], [`KeyChoice::Zipf`] and [`KeyChoice::Near`] only, `skew` and `near` for the last two. The
+    /// names stay the same from run to run, so that benchmarks leave few rows behind; but new keys are.
     pub(super) fn new(
         choice: KeyChoice,
         prefix: &str,
@@ -104,10 +111,14 @@ impl Keys {
         let (count, draw) = match choice {
             KeyChoice::Own => (workers, Draw::Own),
             KeyChoice::One => (1, Draw::One),
+            KeyChoice::New => (count, Draw::New(AtomicUsize::new(0))),
             KeyChoice::Zipf => (count.max(1), Draw::Zipf(Zipf::new(count, skew))),
             KeyChoice::Near => (count.max(near.parts), Draw::Near(near)),
         };
-        let kind = choice.name();
+        let kind = match choice {
+            KeyChoice::New => format!("new/{}", Uuid::new_v4().simple()),
+            _ => choice.name().to_owned(),
+        };
         Keys {
             names: (0..count).map(|i| format!("{prefix}/{kind}/{i}")).collect(),
             draw,
@@ -123,11 +134,13 @@ impl Keys {
         self.names.get(index).map_or("", String::as_str)
     }
 
-    /// The index of the key for the section with this turn: the number of its worker, or of its arrival.
+    /// The index of the key for the section with this turn: the number of its worker, or of its arrival. There is no key with it
+    /// where all new ones are used.
     pub(super) fn pick(&self, turn: usize, random: &mut Random) -> usize {
         match &self.draw {
             Draw::Own => turn % self.count().max(1),
             Draw::One => 0,
+            Draw::New(used) => used.fetch_add(1, Relaxed),
             Draw::Zipf(zipf) => zipf.at(random.unit()),
             Draw::Near(near) => near.at(self.count(), (random.unit(), random.unit())),
         }
@@ -270,6 +283,18 @@ mod tests {
         let one = Keys::new(KeyChoice::One, "bench", 3, 0, 0.0, Near::default());
         assert_eq!(one.count(), 1);
         assert_eq!([0, 1, 2].map(|turn| one.pick(turn, random)), [0; 3]);
+    }
+
+    #[test]
+    fn new_keys_are_used_once_and_in_no_run_before() {
+        let random = &mut Random::seeded(1);
+        let keys = || Keys::new(KeyChoice::New, "bench", 2, 3, 0.0, Near::default());
+        let (first, second) = (keys(), keys());
+        let picked = [0, 1, 0, 1].map(|turn| first.pick(turn, random));
+        assert_eq!(picked, [0, 1, 2, 3]);
+        assert!(first.name(2).starts_with("bench/new/"));
+        assert_eq!(first.name(3), "");
+        assert_ne!(first.name(0), second.name(0));
     }
 
     #[test]

@@ -111,6 +111,7 @@ fn settings(settings: &Settings) -> String {
     let keys = match (settings.keys, settings.key_count, settings.zipf_skew) {
         (KeyChoice::Own, ..) => "a key for each worker".to_owned(),
         (KeyChoice::One, ..) => "one key for all".to_owned(),
+        (KeyChoice::New, ..) => "a new key for each section".to_owned(),
         (KeyChoice::Zipf, count, skew) => format!(
             "{} keys, Zipf {}",
             count.unwrap_or_default(),

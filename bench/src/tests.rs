@@ -132,6 +132,9 @@ async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
             let report = bench(&server, |plan| {
                 plan.keys = keys;
                 plan.form = form;
+                if keys == KeyChoice::New {
+                    plan.key_count = 20_000;
+                }
             })
             .await;
             assert!(report.clean, "{report:?}");
@@ -143,11 +146,30 @@ async fn sections_in_both_forms_and_on_all_keys_increment_exactly() {
             match (keys, form) {
                 (KeyChoice::One, _) => assert!(waited),
                 (KeyChoice::Own, _) => assert!(!waited),
+                (KeyChoice::New, _) => {
+                    assert!(!waited);
+                    assert_eq!(check.keys, check.acknowledged);
+                }
                 (KeyChoice::Zipf | KeyChoice::Near, _) => {}
             }
             assert_eq!(phases(&report).contains(&"put"), form == Form::Full);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_keys_that_are_used_up_are_an_error() {
+    let server = server().await;
+    let report = bench(&server, |plan| {
+        plan.keys = KeyChoice::New;
+        plan.key_count = 3;
+    })
+    .await;
+    let run = &report.runs[0];
+    assert!(!report.clean && run.errors > 0, "{report:?}");
+    assert_eq!(run.sections, 3);
+    let code = &run.errors_by_code[0];
+    assert!(code.message.contains("--key-count"), "{code:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -217,6 +217,10 @@ impl Caller {
 
     /// Waits for a key.
     async fn take(&mut self, key: usize, read_value: bool) -> Result<Held, Failure> {
+        if key >= self.workload.keys.count() {
+            let used = Status::out_of_range("all new keys are used: --key-count is too low");
+            return Err(Failure::answered(Phase::Create, &used));
+        }
         let request_id = match self.unanswered {
             Some((unanswered, request_id)) if unanswered == key => request_id,
             _ => self.random.uuid(),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,15 +16,15 @@ type etcd struct {
 	clients []*clientv3.Client
 	ttl     time.Duration
 	bytes   int
-	byCall  bool
+	system  string
 	// By worker.
 	sessions map[int]*concurrency.Session
 }
 
-// newEtcd connects. byCall: the lock service of the server, v3lock; else the recipe of the client library, which waits for the
-// deletion of the key before its own.
-func newEtcd(endpoints []string, connections int, ttl time.Duration, bytes int, byCall bool) (*etcd, error) {
-	e := &etcd{ttl: ttl, bytes: bytes, byCall: byCall, sessions: map[int]*concurrency.Session{}}
+// newEtcd connects. etcd-v3lock: the lock service of the server. etcd-mutex: the recipe of the client library, which waits for the
+// deletion of the key before its own. etcd-txn: the same, but the write and the unlock are one transaction.
+func newEtcd(endpoints []string, connections int, ttl time.Duration, bytes int, system string) (*etcd, error) {
+	e := &etcd{ttl: ttl, bytes: bytes, system: system, sessions: map[int]*concurrency.Session{}}
 	for range connections {
 		client, err := clientv3.New(clientv3.Config{
 			Endpoints:   endpoints,
@@ -81,11 +82,15 @@ func (e *etcd) locker(ctx context.Context, worker int, key string) (locker, erro
 	}
 	value := etcdValue{client, "data/" + key, e.bytes}
 	name := "lock/" + key
-	if e.byCall {
+	switch e.system {
+	case "etcd-v3lock":
 		lock := v3lockpb.NewLockClient(client.ActiveConnection())
 		return &etcdCalls{etcdValue: value, calls: lock, session: session, name: []byte(name)}, nil
+	case "etcd-txn":
+		return &etcdTxn{etcdRecipe: etcdRecipe{value, concurrency.NewMutex(session, name)}}, nil
+	default:
+		return &etcdRecipe{value, concurrency.NewMutex(session, name)}, nil
 	}
-	return &etcdRecipe{value, concurrency.NewMutex(session, name)}, nil
 }
 
 // etcdRecipe is concurrency.Mutex.
@@ -96,6 +101,35 @@ type etcdRecipe struct {
 
 func (r *etcdRecipe) lock(ctx context.Context) error   { return r.mutex.Lock(ctx) }
 func (r *etcdRecipe) unlock(ctx context.Context) error { return r.mutex.Unlock(ctx) }
+
+// etcdTxn is the same in a call less: while the lock is held, one transaction writes and gives it up.
+type etcdTxn struct {
+	etcdRecipe
+	unlocked bool
+}
+
+func (t *etcdTxn) lock(ctx context.Context) error {
+	t.unlocked = false
+	return t.etcdRecipe.lock(ctx)
+}
+
+func (t *etcdTxn) write(ctx context.Context, counter uint64) error {
+	put := clientv3.OpPut(t.key, encode(counter, t.bytes))
+	both := t.client.Txn(ctx).If(t.mutex.IsOwner()).Then(put, clientv3.OpDelete(t.mutex.Key()))
+	answer, err := both.Commit()
+	if err == nil && !answer.Succeeded {
+		err = errors.New("the lock was not held any more")
+	}
+	t.unlocked = err == nil
+	return err
+}
+
+func (t *etcdTxn) unlock(ctx context.Context) error {
+	if t.unlocked {
+		return nil
+	}
+	return t.etcdRecipe.unlock(ctx)
+}
 
 // etcdCalls is the lock service of the server.
 type etcdCalls struct {

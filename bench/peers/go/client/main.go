@@ -57,7 +57,7 @@ type guarded struct {
 type worker struct {
 	// The keys that it locks, and which of them next.
 	guarded []guarded
-	pick    func() int
+	pick    func() (int, error)
 	times   []time.Duration
 	kinds   map[string]int
 	last    time.Time
@@ -100,7 +100,10 @@ func (w *worker) run(from, until time.Time) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), callWithin)
-		err := w.guarded[w.pick()].section(ctx)
+		at, err := w.pick()
+		if err == nil {
+			err = w.guarded[at].section(ctx)
+		}
 		cancel()
 		ended := time.Now()
 		if err != nil {
@@ -150,10 +153,10 @@ func main() {
 }
 
 func bench() error {
-	name := flag.String("system", "", "etcd-mutex, etcd-v3lock or redlock")
+	name := flag.String("system", "", "etcd-mutex, etcd-txn, etcd-v3lock or redlock")
 	endpoints := flag.String("endpoints", "", "HOST:PORT, with commas between")
 	count := flag.Int("workers", 1, "how many")
-	keys := flag.String("keys", "own", "own: a key for each worker; one: one for all; near: most often one of a part of them")
+	keys := flag.String("keys", "own", "own: a key for each worker; one: one for all; new: another one for each section; near: most often one of a part of them")
 	keyCount := flag.Int("key-count", 30, "of near: how many keys")
 	part := flag.Int("near-part", 1, "of near: which part of the keys is this client's, from 1 on")
 	parts := flag.Int("near-parts", 3, "of near: into how many parts they are cut")
@@ -164,8 +167,8 @@ func bench() error {
 	ttl := flag.Duration("ttl", 30*time.Second, "of a lock or of its session")
 	bytes := flag.Int("value-bytes", 64, "the length of a value")
 	flag.Parse()
-	if *keys != "own" && *keys != "one" && *keys != "near" {
-		return fmt.Errorf("--keys is %q: own, one or near", *keys)
+	if *keys != "own" && *keys != "one" && *keys != "new" && *keys != "near" {
+		return fmt.Errorf("--keys is %q: own, one, new or near", *keys)
 	}
 	if *parts < 2 || *part < 1 || *part > *parts || *keyCount < *parts {
 		return fmt.Errorf("--near-part is %d of %d, of %d keys", *part, *parts, *keyCount)
@@ -178,8 +181,8 @@ func bench() error {
 	var sys system
 	var err error
 	switch *name {
-	case "etcd-mutex", "etcd-v3lock":
-		sys, err = newEtcd(addresses, connections, *ttl, *bytes, *name == "etcd-v3lock")
+	case "etcd-mutex", "etcd-txn", "etcd-v3lock":
+		sys, err = newEtcd(addresses, connections, *ttl, *bytes, *name)
 	case "redlock":
 		sys, err = newRedlock(addresses, *ttl, *bytes)
 	default:
@@ -193,7 +196,15 @@ func bench() error {
 	tallies := map[string]*tally{}
 	workers := make([]*worker, *count)
 	for i := range workers {
-		names, pick := []string{*prefix + "one"}, func() int { return 0 }
+		names, pick := []string{*prefix + "one"}, func() (int, error) { return 0, nil }
+		w := &worker{kinds: map[string]int{}}
+		guard := func(key string, tally *tally) error {
+			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
+			defer cancel()
+			l, err := sys.locker(ctx, i, key)
+			w.guarded = append(w.guarded, guarded{locker: l, tally: tally, key: key})
+			return err
+		}
 		switch *keys {
 		case "own":
 			names[0] = fmt.Sprintf("%s%d", *prefix, i)
@@ -202,20 +213,23 @@ func bench() error {
 			for at := range *keyCount {
 				names = append(names, fmt.Sprintf("%snear/%d", *prefix, at))
 			}
-			pick = func() int { return near(*keyCount, *part-1, *parts, *share) }
+			pick = func() (int, error) { return near(*keyCount, *part-1, *parts, *share), nil }
+		case "new":
+			// A first one before the load begins, which makes the session.
+			names[0] = fmt.Sprintf("%snew/%d/0", *prefix, i)
+			pick = func() (int, error) {
+				at := len(w.guarded)
+				return at, guard(fmt.Sprintf("%snew/%d/%d", *prefix, i, at), &tally{})
+			}
 		}
-		w := &worker{pick: pick, kinds: map[string]int{}}
+		w.pick = pick
 		for _, key := range names {
 			if tallies[key] == nil {
 				tallies[key] = &tally{}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
-			l, err := sys.locker(ctx, i, key)
-			cancel()
-			if err != nil {
+			if err := guard(key, tallies[key]); err != nil {
 				return err
 			}
-			w.guarded = append(w.guarded, guarded{locker: l, tally: tallies[key], key: key})
 		}
 		workers[i] = w
 	}

@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.IntFunction;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
@@ -36,27 +37,22 @@ public final class Sections {
     final AtomicLong unknown = new AtomicLong();
   }
 
-  private static final class Worker extends Thread {
+  /** One key, and the lock and the counter of it. */
+  private static final class Guarded {
     final CuratorFramework client;
     final InterProcessMutex mutex;
     final String data;
     final Tally tally;
     final int bytes;
-    final long from;
-    final long until;
-    final Map<String, Integer> kinds = new TreeMap<>();
-    long[] times = new long[1024];
-    int sections;
-    long last;
+    boolean isNew;
 
-    Worker(CuratorFramework client, String key, Tally tally, int bytes, long from, long until) {
+    Guarded(CuratorFramework client, String key, Tally tally, int bytes, boolean isNew) {
       this.client = client;
       this.mutex = new InterProcessMutex(client, "/locks/" + key);
       this.data = "/data/" + key;
       this.tally = tally;
       this.bytes = bytes;
-      this.from = from;
-      this.until = until;
+      this.isNew = isNew;
     }
 
     /**
@@ -64,7 +60,23 @@ public final class Sections {
      * the holder before wrote: on the same server this session saw that one's node gone, which it deleted after its write.
      */
     long read() throws Exception {
-      return decode(client.getData().forPath(data));
+      try {
+        return decode(client.getData().forPath(data));
+      } catch (KeeperException.NoNodeException e) {
+        if (!isNew) {
+          throw e;
+        }
+        return 0;
+      }
+    }
+
+    void write(long counter) throws Exception {
+      if (isNew) {
+        client.create().forPath(data, encode(counter, bytes));
+        isNew = false;
+      } else {
+        client.setData().forPath(data, encode(counter, bytes));
+      }
     }
 
     void section() throws Exception {
@@ -74,7 +86,7 @@ public final class Sections {
       try {
         long counter = read();
         try {
-          client.setData().forPath(data, encode(counter + 1, bytes));
+          write(counter + 1);
         } catch (Exception e) {
           tally.unknown.incrementAndGet();
           throw e;
@@ -83,6 +95,37 @@ public final class Sections {
       } finally {
         mutex.release();
       }
+    }
+  }
+
+  private static final class Worker extends Thread {
+    /** The one it locks; of new ones all so far. */
+    final List<Guarded> guarded = new ArrayList<>();
+    final IntFunction<Guarded> anew;
+    final long from;
+    final long until;
+    final Map<String, Integer> kinds = new TreeMap<>();
+    long[] times = new long[1024];
+    int sections;
+    long last;
+
+    /** `anew` makes the key with this number; without it there is one key. */
+    Worker(Guarded only, IntFunction<Guarded> anew, long from, long until) {
+      if (only != null) {
+        guarded.add(only);
+      }
+      this.anew = anew;
+      this.from = from;
+      this.until = until;
+    }
+
+    Guarded pick() {
+      if (anew == null) {
+        return guarded.get(0);
+      }
+      Guarded next = anew.apply(guarded.size());
+      guarded.add(next);
+      return next;
     }
 
     @Override
@@ -93,7 +136,7 @@ public final class Sections {
           return;
         }
         try {
-          section();
+          pick().section();
         } catch (Exception e) {
           kinds.merge(e.toString(), 1, Integer::sum);
           pause();
@@ -145,7 +188,9 @@ public final class Sections {
       flags.put(words[i], words[i + 1]);
     }
     int count = Integer.parseInt(flags.get("--workers"));
-    boolean one = flags.get("--keys").equals("one");
+    String keys = flags.get("--keys");
+    boolean one = keys.equals("one");
+    boolean anew = keys.equals("new");
     String prefix = flags.get("--prefix");
     double warmUp = Double.parseDouble(flags.get("--warm-up"));
     double duration = Double.parseDouble(flags.get("--duration"));
@@ -168,7 +213,11 @@ public final class Sections {
     }
 
     Map<String, Tally> tallies = new HashMap<>();
-    for (int i = 0; i < (one ? 1 : count); i++) {
+    if (anew) {
+      // The folder of all keys of this run: the nodes in it are what is new.
+      clients.get(0).create().creatingParentsIfNeeded().forPath("/data/" + prefix + "new");
+    }
+    for (int i = 0; !anew && i < (one ? 1 : count); i++) {
       String key = prefix + (one ? "one" : i);
       try {
         clients.get(0).create().creatingParentsIfNeeded().forPath("/data/" + key, encode(0, bytes));
@@ -183,8 +232,11 @@ public final class Sections {
     List<Worker> workers = new ArrayList<>();
     for (int i = 0; i < count; i++) {
       String key = prefix + (one ? "one" : i);
+      String first = prefix + "new/" + i + "-";
       CuratorFramework client = clients.get(i / WORKERS_PER_CONNECTION);
-      workers.add(new Worker(client, key, tallies.get(key), bytes, from, until));
+      IntFunction<Guarded> make = at -> new Guarded(client, first + at, new Tally(), bytes, true);
+      Guarded only = anew ? null : new Guarded(client, key, tallies.get(key), bytes, false);
+      workers.add(new Worker(only, anew ? make : null, from, until));
     }
     workers.forEach(Thread::start);
     sleepUntil(from);
@@ -195,11 +247,11 @@ public final class Sections {
       worker.join();
     }
 
-    System.out.println(report(workers, from, one));
+    System.out.println(report(workers, from, keys));
     clients.forEach(CuratorFramework::close);
   }
 
-  private static String report(List<Worker> workers, long from, boolean one) throws Exception {
+  private static String report(List<Worker> workers, long from, String keys) throws Exception {
     int sections = workers.stream().mapToInt(w -> w.sections).sum();
     long last = from;
     long[] times = new long[sections];
@@ -218,13 +270,15 @@ public final class Sections {
     Arrays.sort(times);
     long lost = 0;
     long surplus = 0;
-    for (Worker worker : one ? workers.subList(0, 1) : workers) {
-      // Nobody holds the lock here, so what other sessions wrote may not have come to this server yet.
-      worker.client.sync().forPath(worker.data);
-      long counter = worker.read();
-      long acknowledged = worker.tally.acknowledged.get();
-      lost += Math.max(0, acknowledged - counter);
-      surplus += Math.max(0, counter - acknowledged - worker.tally.unknown.get());
+    for (Worker worker : keys.equals("one") ? workers.subList(0, 1) : workers) {
+      for (Guarded key : worker.guarded) {
+        // Nobody holds the lock here, so what other sessions wrote may not have come to this server yet.
+        key.client.sync().forPath(key.data);
+        long counter = key.read();
+        long acknowledged = key.tally.acknowledged.get();
+        lost += Math.max(0, acknowledged - counter);
+        surplus += Math.max(0, counter - acknowledged - key.tally.unknown.get());
+      }
     }
     List<String> shown = new ArrayList<>();
     kinds.forEach((kind, n) -> shown.add("\"" + kind + "\":" + n));
@@ -233,7 +287,7 @@ public final class Sections {
         "{\"system\":\"zookeeper\",\"keys\":\"%s\",\"workers\":%d,\"sections\":%d,\"sections_per_s\":%.3f,\"p50_us\":%d,"
             + "\"p99_us\":%d,\"p999_us\":%d,\"max_us\":%d,\"least_of_a_worker\":%d,\"most_of_a_worker\":%d,\"errors\":%d,"
             + "\"error_kinds\":{%s},\"lost\":%d,\"surplus\":%d}",
-        one ? "one" : "own",
+        keys,
         workers.size(),
         sections,
         sections == 0 ? 0.0 : sections / ((last - from) / 1e9),
