@@ -14,8 +14,8 @@ VALUE_BYTES = 64
 TTL_S = 30
 # Of the load `near`.
 NEAR_KEYS = 30
-# Of the load `new`: more than are used in a run.
-NEW_KEYS_MAX = 300_000
+# Of the load `new`, for each second: more than are used.
+NEW_KEYS_A_S = 50_000
 # A JVM compiles what it runs often: its client starts anew with each run.
 JVM_WARM_UP_S = 6
 # What a run may take beyond its warm-up and duration: the last sections, and the reading of all counters.
@@ -165,7 +165,7 @@ class FermataClient(Client):
             *("--key-prefix", prefix, "--warm-up", f"{self.warm_up(load)}s", "--duration", f"{duration_s}s"),
             *("--ttl", f"{TTL_S}s", "--value-size", VALUE_BYTES, "--output", "json", *self.words),
             *(("--key-count", NEAR_KEYS, "--near-part", f"{load.part}/3") if load.part else ()),
-            *(("--key-count", NEW_KEYS_MAX) if load.keys == "new" else ()),
+            *(("--key-count", NEW_KEYS_A_S * (self.warm_up(load) + duration_s)) if load.keys == "new" else ()),
         ]
 
     def marks(self, process, load, duration_s):

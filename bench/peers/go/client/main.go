@@ -202,7 +202,9 @@ func bench() error {
 			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
 			defer cancel()
 			l, err := sys.locker(ctx, i, key)
-			w.guarded = append(w.guarded, guarded{locker: l, tally: tally, key: key})
+			if err == nil {
+				w.guarded = append(w.guarded, guarded{locker: l, tally: tally, key: key})
+			}
 			return err
 		}
 		switch *keys {
