@@ -27,9 +27,10 @@ use serde::Deserialize;
 const WIDTH: u32 = 1_160;
 /// Of the plots of one load.
 const HEIGHT: u32 = 380;
-/// Room for the names of the systems.
-const NAMES: u32 = 40;
-const COLOURS: [RGBColor; 8] = [
+/// The names of the systems: so many in a row, and how high that is.
+const NAMES_IN_A_ROW: usize = 6;
+const NAMES: u32 = 24;
+const COLOURS: [RGBColor; 12] = [
     RGBColor(31, 95, 168),
     RGBColor(110, 160, 215),
     RGBColor(150, 110, 40),
@@ -38,6 +39,10 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(120, 190, 90),
     RGBColor(140, 70, 150),
     RGBColor(90, 90, 90),
+    RGBColor(200, 40, 60),
+    RGBColor(0, 150, 160),
+    RGBColor(190, 160, 0),
+    RGBColor(230, 130, 180),
 ];
 
 type Failure = Box<dyn std::error::Error>;
@@ -155,14 +160,18 @@ fn svg(plots: &Plots) -> Result<String, Failure> {
     let count = u32::try_from(plots.len())?;
     let mut svg = String::new();
     {
-        let size = (WIDTH, NAMES + HEIGHT * count);
+        let rows = u32::try_from(names.len().div_ceil(NAMES_IN_A_ROW))?;
+        let size = (WIDTH, NAMES * rows + HEIGHT * count);
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         root.fill(&WHITE)?;
-        let (legend, below) = root.split_vertically(NAMES);
-        let step = i32::try_from(WIDTH)? / i32::try_from(names.len())?.max(1);
-        for ((name, colour), left) in names.iter().zip(COLOURS.iter().cycle()).zip(0..) {
+        let (legend, below) = root.split_vertically(NAMES * rows);
+        let step = i32::try_from(WIDTH)? / i32::try_from(NAMES_IN_A_ROW)?;
+        for ((name, colour), at) in names.iter().zip(COLOURS.iter().cycle()).zip(0..) {
+            let (row, left) = (at / NAMES_IN_A_ROW, at % NAMES_IN_A_ROW);
+            let (row, left) = (i32::try_from(row)?, i32::try_from(left)?);
             let style = ("sans-serif", 15).into_font().color(colour);
-            legend.draw(&Text::new(*name, (20 + left * step, 14), style))?;
+            let position = (20 + left * step, 8 + row * i32::try_from(NAMES)?);
+            legend.draw(&Text::new(*name, position, style))?;
         }
         for (area, (load, systems)) in below.split_evenly((plots.len(), 1)).iter().zip(plots) {
             let halves = area.split_evenly((1, 2));
