@@ -27,9 +27,9 @@ use serde::Deserialize;
 const WIDTH: u32 = 1_160;
 /// Of the plots of one load.
 const HEIGHT: u32 = 380;
-/// The names of the systems: so many in a row, and how high that is.
+/// Of a row of the systems' names.
+const NAMES_HEIGHT: u32 = 24;
 const NAMES_IN_A_ROW: usize = 6;
-const NAMES: u32 = 24;
 const COLOURS: [RGBColor; 12] = [
     RGBColor(31, 95, 168),
     RGBColor(110, 160, 215),
@@ -161,16 +161,16 @@ fn svg(plots: &Plots) -> Result<String, Failure> {
     let mut svg = String::new();
     {
         let rows = u32::try_from(names.len().div_ceil(NAMES_IN_A_ROW))?;
-        let size = (WIDTH, NAMES * rows + HEIGHT * count);
+        let size = (WIDTH, NAMES_HEIGHT * rows + HEIGHT * count);
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         root.fill(&WHITE)?;
-        let (legend, below) = root.split_vertically(NAMES * rows);
+        let (legend, below) = root.split_vertically(NAMES_HEIGHT * rows);
         let step = i32::try_from(WIDTH)? / i32::try_from(NAMES_IN_A_ROW)?;
         for ((name, colour), at) in names.iter().zip(COLOURS.iter().cycle()).zip(0..) {
             let (row, left) = (at / NAMES_IN_A_ROW, at % NAMES_IN_A_ROW);
             let (row, left) = (i32::try_from(row)?, i32::try_from(left)?);
             let style = ("sans-serif", 15).into_font().color(colour);
-            let position = (20 + left * step, 8 + row * i32::try_from(NAMES)?);
+            let position = (20 + left * step, 8 + row * i32::try_from(NAMES_HEIGHT)?);
             legend.draw(&Text::new(*name, position, style))?;
         }
         for (area, (load, systems)) in below.split_evenly((plots.len(), 1)).iter().zip(plots) {

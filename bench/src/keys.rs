@@ -99,7 +99,8 @@ enum Draw {
 
 impl Keys {
     /// `count` is for [`KeyChoice::New`], [`KeyChoice::Zipf`] and [`KeyChoice::Near`] only, `skew` and `near` for the last two. The
-    /// names stay the same from run to run, so that benchmarks leave few rows behind; but new keys are.
+    /// names stay the same from run to run, so that benchmarks leave few rows behind; those of new keys
+    /// are others in each run.
     pub(super) fn new(
         choice: KeyChoice,
         prefix: &str,

@@ -196,8 +196,8 @@ func bench() error {
 	tallies := map[string]*tally{}
 	workers := make([]*worker, *count)
 	for i := range workers {
-		names, pick := []string{*prefix + "one"}, func() (int, error) { return 0, nil }
-		w := &worker{kinds: map[string]int{}}
+		names := []string{*prefix + "one"}
+		w := &worker{pick: func() (int, error) { return 0, nil }, kinds: map[string]int{}}
 		guard := func(key string, tally *tally) error {
 			ctx, cancel := context.WithTimeout(context.Background(), callWithin)
 			defer cancel()
@@ -215,16 +215,15 @@ func bench() error {
 			for at := range *keyCount {
 				names = append(names, fmt.Sprintf("%snear/%d", *prefix, at))
 			}
-			pick = func() (int, error) { return near(*keyCount, *part-1, *parts, *share), nil }
+			w.pick = func() (int, error) { return near(*keyCount, *part-1, *parts, *share), nil }
 		case "new":
 			// A first one before the load begins, which makes the session.
 			names[0] = fmt.Sprintf("%snew/%d/0", *prefix, i)
-			pick = func() (int, error) {
+			w.pick = func() (int, error) {
 				at := len(w.guarded)
 				return at, guard(fmt.Sprintf("%snew/%d/%d", *prefix, i, at), &tally{})
 			}
 		}
-		w.pick = pick
 		for _, key := range names {
 			if tallies[key] == nil {
 				tallies[key] = &tally{}
