@@ -1,9 +1,9 @@
 //! The `fermata` binary.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use fermata::cli;
+use fermata_command::exit;
 
 /// That of the C library takes its time where tens of thousands of streams and calls come and go.
 #[global_allocator]
@@ -12,10 +12,21 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// How often some of the memory that was freed goes back to the system.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    tokio::spawn(give_memory_back());
-    cli::run(std::env::args_os()).await
+fn main() {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("fermata: no threads can be made: {error}");
+            cli::end::end(exit::OS.into());
+        }
+    };
+    let status = runtime.block_on(async {
+        tokio::spawn(give_memory_back());
+        cli::run(std::env::args_os()).await
+    });
+    // Waits for what must not be cut in half.
+    drop(runtime);
+    cli::end::end(status.into());
 }
 
 /// The allocator gives back what was freed only while more is asked for: a replica whose clients all became idle would keep

@@ -103,7 +103,9 @@ fn main() -> ExitCode {
         .is_some_and(|word| word == "serve")
     {
         return match tokio::runtime::Runtime::new() {
-            Ok(runtime) => runtime.block_on(fermata::cli::run(std::env::args_os())),
+            Ok(runtime) => runtime
+                .block_on(fermata::cli::run(std::env::args_os()))
+                .into(),
             Err(error) => failed(&error.into()),
         };
     }

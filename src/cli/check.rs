@@ -1,7 +1,6 @@
 //! `fermata check`: is the configuration valid, and what is in force?
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use fermata_command::exit;
 use serde_json::json;
@@ -36,25 +35,25 @@ enum Output {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> Result<ExitCode, io::Error> {
+pub async fn run(args: Args) -> Result<u8, io::Error> {
     let loaded = args.settings.load();
     let mut stdout = io::stdout().lock();
     match (args.output, loaded) {
         (Output::Text, Ok(config)) => {
             write!(stdout, "{}", effective_toml(&config)?)?;
-            Ok(ExitCode::SUCCESS)
+            Ok(0)
         }
         (Output::Text, Err(problems)) => {
             writeln!(io::stderr(), "fermata: {problems}")?;
-            Ok(exit::CONFIG.into())
+            Ok(exit::CONFIG)
         }
         (Output::Json, Ok(config)) => {
             print_json(&mut stdout, Some(&effective(config)), &[])?;
-            Ok(ExitCode::SUCCESS)
+            Ok(0)
         }
         (Output::Json, Err(problems)) => {
             print_json(&mut stdout, None, &problems.0)?;
-            Ok(exit::CONFIG.into())
+            Ok(exit::CONFIG)
         }
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 pub mod check;
 mod child;
 mod cluster;
+pub mod end;
 mod get;
 mod lock;
 mod locks;
@@ -22,7 +23,6 @@ mod waiting;
 
 use std::ffi::OsString;
 use std::io;
-use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use fermata_command::{Failure, Remote, exit};
@@ -66,7 +66,7 @@ enum FermataCommand {
 }
 
 /// Runs the command that these words (the program's name first) say.
-pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub async fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(mut error) => {
@@ -74,7 +74,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             let code = if error.use_stderr() { exit::USAGE } else { 0 };
             // Nowhere to say it: the status is left.
             let _ = error.print();
-            return code.into();
+            return code;
         }
     };
     let before = cli.remote;
@@ -88,7 +88,7 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         FermataCommand::Check(args) if before.is_empty() => {
             return check::run(args).await.unwrap_or_else(|error| {
                 eprintln!("fermata: {error}");
-                ExitCode::FAILURE
+                exit::IO
             });
         }
         FermataCommand::Schema(args) if before.is_empty() => schema::run(args).await,
@@ -115,12 +115,12 @@ pub async fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match ended {
-        Ok(code) => code.into(),
+        Ok(code) => code,
         Err(failure) => {
             if !failure.message.is_empty() {
                 eprintln!("fermata: {failure}");
             }
-            failure.code.into()
+            failure.code
         }
     }
 }

@@ -7,7 +7,6 @@ mod signals;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use fermata_command::exit;
@@ -96,7 +95,7 @@ pub enum ServeError {
 
 impl ServeError {
     /// What the process ends with.
-    pub fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> u8 {
         match self {
             ServeError::Config(_)
             | ServeError::DataDir(_)
@@ -108,12 +107,11 @@ impl ServeError {
             ServeError::Store(_) | ServeError::Engine(_) => exit::UNAVAILABLE,
             ServeError::Opening(_) | ServeError::Server(_) => exit::SOFTWARE,
         }
-        .into()
     }
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
+pub async fn run(args: Args) -> Result<u8, ServeError> {
     let config = args.settings.load()?;
     let prepared = Prepared::new(&config)?;
     telemetry::init(&config.log)?;
@@ -147,7 +145,7 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
         biased;
         ended = &mut serving => {
             ended?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(0);
         }
         never = later => match never {},
         _ = signals.next() => {}
@@ -177,5 +175,5 @@ pub async fn run(args: Args) -> Result<ExitCode, ServeError> {
         unknown = counts.unknown,
         "stopped"
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }

@@ -5,6 +5,8 @@ use std::io;
 use fermata_command::exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::cli::end::end;
+
 /// SIGTERM, SIGINT and SIGHUP, heard from when this is made.
 pub struct EndSignals {
     hangup: Signal,
@@ -35,7 +37,6 @@ impl EndSignals {
 }
 
 /// What was acknowledged is durable, so nothing needs an orderly end.
-#[expect(clippy::exit, reason = "returning would wait for threads of the store")]
 pub fn end_at_once(signal: i32) -> ! {
-    std::process::exit(i32::from(exit::SIGNAL) + signal)
+    end(i32::from(exit::SIGNAL) + signal)
 }
