@@ -1,8 +1,24 @@
 # syntax=docker/dockerfile:1
 # One static binary without its symbols, and nothing else.
 
-FROM rust:1.95-alpine AS build
+# With --build-arg DRIVER=cassandra-cpp the image has the C++ driver for Cassandra as well (docs/cassandra-cpp.md), and what that
+# needs of Debian.
+ARG DRIVER=scylla
+
+FROM rust:1.95-alpine AS tools-scylla
 RUN apk add --no-cache musl-dev binutils
+ENV FEATURES="" CARGO_TARGET_DIR=/src/target/scylla
+
+FROM rust:1.95-bookworm AS tools-cassandra-cpp
+ARG CASSANDRA_CPP_VERSION=2.17.1
+RUN apt-get update && apt-get install -y --no-install-recommends cmake g++ libuv1-dev libssl-dev zlib1g-dev
+ADD https://github.com/apache/cassandra-cpp-driver/archive/refs/tags/${CASSANDRA_CPP_VERSION}.tar.gz /tmp/driver.tar.gz
+COPY deploy/build-libcassandra /tmp/
+RUN tar -xzf /tmp/driver.tar.gz -C /tmp && /tmp/build-libcassandra /tmp/*cpp-driver-* /usr/local \
+    && mkdir -p /out/lib && cp -P /usr/local/lib/libcassandra.so* /out/lib/
+ENV FEATURES=cassandra-cpp CARGO_TARGET_DIR=/src/target/cassandra-cpp
+
+FROM tools-${DRIVER} AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock build.rs ./
 COPY proto proto
@@ -12,15 +28,21 @@ COPY src src
 COPY deploy/split-symbols deploy/split-symbols
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin fermata \
+    cargo build --release --locked --bin fermata --features "$FEATURES" \
     && mkdir -p /out/data \
-    && deploy/split-symbols target/release/fermata /out
+    && deploy/split-symbols "$CARGO_TARGET_DIR/release/fermata" /out
 
 # docker build --target symbols --output . .   leaves fermata.debug here, for gdb, perf and backtraces.
 FROM scratch AS symbols
 COPY --from=build /out/fermata.debug /
 
-FROM scratch
+FROM scratch AS base-scylla
+
+FROM debian:bookworm-slim AS base-cassandra-cpp
+RUN apt-get update && apt-get install -y --no-install-recommends libuv1 libssl3 zlib1g libstdc++6 && rm -rf /var/lib/apt/lists/*
+COPY --from=build /out/lib/ /usr/lib/
+
+FROM base-${DRIVER}
 COPY --from=build /out/fermata /usr/bin/fermata
 # An unprivileged user that owns nothing but the data.
 COPY --from=build --chown=65532:65532 /out/data /data

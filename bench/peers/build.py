@@ -10,8 +10,8 @@ def run(command, folder):
     subprocess.run([str(word) for word in command], cwd=folder, check=True, stdin=subprocess.DEVNULL)
 
 
-def build_fermata():
-    cargo = ("cargo", "build", "--release", "--locked", "-p", "fermata-lock")
+def build_fermata(*features):
+    cargo = ("cargo", "build", "--release", "--locked", "-p", "fermata-lock", *features)
     run((*cargo, "--bin", "fermata", "--example", "cassandra"), ROOT)
 
 

@@ -8,7 +8,7 @@ use fermata_cassandra::{
 use fermata_command::remote::variable;
 use fermata_command::{Failure, exit};
 
-use crate::config::{CassandraConfig, Config, Consistency, Flag, Problems, Sources};
+use crate::config::{CassandraConfig, Config, Consistency, DriverName, Flag, Problems, Sources};
 use crate::lock::TableName;
 
 /// The password, where it is in no file.
@@ -66,6 +66,10 @@ pub struct ClusterFlags {
     /// Whether a node's certificate must name the address that it is reached at [default: true]
     #[arg(long, value_name = "BOOL")]
     tls_verify_host: Option<String>,
+
+    /// The client library: scylla, or cassandra-cpp in a program that was built with it [default: scylla]
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
 }
 
 impl ClusterFlags {
@@ -90,6 +94,7 @@ impl ClusterFlags {
             ("--tls-certificate", "tls.cert_file", self.tls_certificate),
             ("--tls-key", "tls.key_file", self.tls_key),
             ("--tls-verify-host", "tls.verify_host", self.tls_verify_host),
+            ("--driver", "driver", self.driver),
         ]
         .into_iter()
         .filter_map(|(name, key, value)| {
@@ -207,6 +212,7 @@ pub fn options(config: &CassandraConfig) -> Result<CassandraOptions, SettingsErr
     };
     let usual = CassandraOptions::new(config.contact_points.0.clone(), config.keyspace.0.clone());
     Ok(CassandraOptions {
+        driver: config.driver.kind(),
         credentials,
         tls,
         datacenter: config.datacenter.clone(),
@@ -257,6 +263,9 @@ pub fn apply_command(config: &CassandraConfig, tables: &[TableName]) -> String {
     }
     if config.consistency == Consistency::LocalQuorum {
         add("--consistency", "local_quorum");
+    }
+    if config.driver == DriverName::CassandraCpp {
+        add("--driver", "cassandra-cpp");
     }
     for table in tables {
         if *table != TableName::default_table() {
@@ -317,6 +326,14 @@ mod tests {
              --password-file '/etc/a password' --tls-ca ca.pem --tls-certificate c.pem --tls-key k.pem \
              --tls-verify-host false --consistency local_quorum --table orders"
                 .replace("\\\n             ", "")
+        );
+        let config = CassandraConfig {
+            driver: DriverName::CassandraCpp,
+            ..flags(&[("contact_points", "a")]).store.cassandra
+        };
+        assert_eq!(
+            apply_command(&config, &[]),
+            "fermata schema apply --contact-points a --driver cassandra-cpp"
         );
     }
 

@@ -27,8 +27,8 @@ use tracing_subscriber::EnvFilter;
 pub use load::{Flag, Problem, Problems, Sources};
 pub use peers::{PeersConfig, PeersTlsConfig};
 pub use store::{
-    CassandraConfig, Consistency, ContactPoints, EmbeddedConfig, KeyspaceName, StoreConfig,
-    StoreKind, TlsConfig,
+    CassandraConfig, Consistency, ContactPoints, DriverName, EmbeddedConfig, KeyspaceName,
+    StoreConfig, StoreKind, TlsConfig,
 };
 
 use self::store::NO_NODE;

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use fermata_cassandra::{Keyspace, KeyspaceError, TRANSACTIONS_MAX};
+use fermata_cassandra::{DriverKind, Keyspace, KeyspaceError, TRANSACTIONS_MAX};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -72,6 +72,8 @@ impl Default for EmbeddedConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CassandraConfig {
+    /// By which client library.
+    pub driver: DriverName,
     /// Nodes to ask first.
     pub contact_points: ContactPoints,
     /// Where the tables are.
@@ -99,6 +101,7 @@ pub struct CassandraConfig {
 impl Default for CassandraConfig {
     fn default() -> Self {
         CassandraConfig {
+            driver: DriverName::default(),
             contact_points: ContactPoints::default(),
             keyspace: KeyspaceName::default(),
             user: None,
@@ -110,6 +113,27 @@ impl Default for CassandraConfig {
             connect_timeout: Span::from_secs(5),
             request_timeout: Span::from_secs(6),
             tls: TlsConfig::default(),
+        }
+    }
+}
+
+/// A client library, by its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverName {
+    /// The pure Rust one.
+    #[default]
+    Scylla,
+    /// The C++ one.
+    CassandraCpp,
+}
+
+impl DriverName {
+    /// What it names.
+    pub fn kind(self) -> DriverKind {
+        match self {
+            DriverName::Scylla => DriverKind::Scylla,
+            DriverName::CassandraCpp => DriverKind::CassandraCpp,
         }
     }
 }
@@ -270,6 +294,11 @@ impl CassandraConfig {
         need(
             self.user.is_some() || self.password_file.is_none(),
             "password_file: name the user (store.cassandra.user) as well",
+        );
+        need(
+            self.driver.kind().is_built_in(),
+            "driver: this program was built without cassandra-cpp; build it with the cargo feature of that name, \
+             or set scylla",
         );
         need(
             self.connections_per_node.get() <= 128,

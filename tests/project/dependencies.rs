@@ -148,11 +148,19 @@ struct Package {
     licence: String,
 }
 
-/// With the features that are really on: the graph of `cargo metadata` has packages that no feature asks for.
+/// With all features of ours, and those of others that are really on: the graph of `cargo metadata` has packages that no feature asks for.
 fn linked() -> BTreeSet<Package> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--target", &target, "--edges", "normal"])
+        .args([
+            "tree",
+            "--locked",
+            "--all-features",
+            "--target",
+            &target,
+            "--edges",
+            "normal",
+        ])
         .args(["--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"])
         .current_dir(files::root())
         .output()

@@ -15,6 +15,8 @@ mod certificates;
 mod counters;
 mod cut;
 mod disconnects;
+#[path = "../support/driver.rs"]
+mod driver;
 mod fault_free;
 mod faults;
 mod forced;

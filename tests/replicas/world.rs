@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use fermata::lock::TableName;
+use fermata::store::cassandra::Keyspace;
 use fermata::store::cassandra::schema::{self, Replication, Schema};
-use fermata::store::cassandra::{CassandraOptions, Keyspace};
 use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::certificates::Authority;
+use super::driver;
 use super::history::{CheckedAtEnd, Recorder};
 use super::replica::{Replica, Setup};
 use super::sprayed::Sprayed;
@@ -127,7 +128,7 @@ impl World {
             replication: Some(Replication::Simple(3)),
             tables: vec![TableName::default_table()],
         };
-        let options = CassandraOptions::new(self.contact_points(), self.keyspace.clone());
+        let options = driver::options(self.contact_points(), self.keyspace.clone());
         schema::apply(&options, &schema, &|_| {}).await.unwrap();
     }
 

@@ -37,6 +37,8 @@ pub struct Faults {
     pub delay_max: Duration,
     /// Whether all requests that execute a text, which is not prepared, are lost as well.
     pub lose_queries: bool,
+    /// Whether all requests that prepare a statement are lost.
+    pub lose_prepares: bool,
     /// A connection that sends more bytes than this at once is not read any more: its node is busy. None where this is 0.
     pub stuck_above: usize,
 }
@@ -259,7 +261,12 @@ async fn carry_requests(
                 continue;
             }
         }
-        if faults.lose_queries && frame.opcode() == Frame::QUERY {
+        let is_lost = match frame.opcode() {
+            Frame::QUERY => faults.lose_queries,
+            Frame::PREPARE => faults.lose_prepares,
+            _ => false,
+        };
+        if is_lost {
             continue;
         }
         to.send(frame).await.map_err(io::Error::other)?;
@@ -314,6 +321,7 @@ impl Frame {
     const HEADER_BYTES: usize = 9;
     const BODY_BYTES_MAX: usize = 64 << 20;
     const QUERY: u8 = 0x07;
+    const PREPARE: u8 = 0x09;
     const EXECUTE: u8 = 0x0a;
     const BATCH: u8 = 0x0d;
 

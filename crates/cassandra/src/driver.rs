@@ -1,50 +1,41 @@
 //! The driver: connects, prepares, executes and pages. What is asked, and what the rows mean, is not known here.
 
+mod backend;
 mod counted;
+#[cfg(feature = "cassandra-cpp")]
+// The error of the wrapped library is large, and is turned into ours where it is seen.
+#[allow(clippy::result_large_err)]
+mod cpp;
 mod nodes;
-mod outcome;
 mod preferred;
 mod raced;
 mod reach;
+mod scylla;
 mod suspects;
-mod values;
 mod window;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use scylla::client::PoolSize;
-use scylla::client::execution_profile::ExecutionProfile;
-use scylla::client::session::Session;
-use scylla::client::session_builder::SessionBuilder;
-use scylla::cluster::Node;
-use scylla::errors::ExecutionError;
-use scylla::policies::load_balancing::{
-    DefaultPolicy, NodeIdentifier, SingleTargetLoadBalancingPolicy,
-};
-use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
-use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
-use scylla::response::{PagingState, PagingStateResponse};
-use scylla::routing::Shard;
-use scylla::statement::prepared::PreparedStatement;
-use scylla::statement::{Consistency, SerialConsistency, Statement as Unprepared};
+use uuid::Uuid;
 
+use self::backend::{
+    Backend, Coordinator, Execution, Level, Node, PageMark, Prepared, Sending, Silence, Unanswered,
+};
 use self::counted::Counted;
 pub use self::counted::Sent;
 pub use self::nodes::{KnownNode, Setting};
-use self::outcome::{fault, fault_of_repeated, is_answer, not_connected, not_prepared};
-use self::preferred::{InFlight, Preferred};
-use self::raced::{Unanswered, raced};
+use self::preferred::Preferred;
+use self::raced::raced;
 use self::reach::Silent;
+use self::scylla::Scylla;
 use self::suspects::Suspects;
-use self::values::rows;
 pub use self::window::Order;
 use self::window::Window;
 use crate::fault::{ConnectFault, Fault};
-use crate::options::{CassandraOptions, Majority};
-use crate::tls;
+use crate::options::{CassandraOptions, DriverKind, Majority};
 use crate::value::{Row, Value};
 
 /// After how long without an answer a read or a put is sent to another node as well.
@@ -56,8 +47,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// … and how long its node may take to show that it lives, before it is given up. Preparing waits for all nodes that
 /// are connected: one that hangs would be in the way of each new statement until then.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the nodes may take to agree on the schema.
-const AGREEMENT_MAX: Duration = Duration::from_secs(60);
+/// How long the nodes may take to agree on the schema. One that missed a change, since it was down or hung then, asks for it
+/// after a minute.
+const AGREEMENT_MAX: Duration = Duration::from_secs(100);
 
 /// How a statement is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +71,23 @@ pub enum Use {
     Write,
 }
 
+impl Use {
+    fn execution(self) -> Execution {
+        let (level, sending) = match self {
+            Use::Cas | Use::RacedCas(_) => (Level::Majority, Sending::Once),
+            Use::SerialRead | Use::SettlingRead => (Level::Serial, Sending::Once),
+            Use::Read => (Level::Majority, Sending::Read),
+            Use::AnyRead => (Level::One, Sending::Read),
+            Use::Write => (Level::Majority, Sending::Write),
+        };
+        Execution { level, sending }
+    }
+}
+
 /// A prepared statement.
 #[derive(Clone, Debug)]
 pub struct Statement {
-    prepared: PreparedStatement,
+    prepared: Arc<dyn Prepared>,
     usage: Use,
 }
 
@@ -119,19 +124,16 @@ fn ranges_between(nodes: impl Iterator<Item = i64>) -> Vec<TokenRange> {
 
 /// Where a listing goes on.
 #[derive(Clone, Debug)]
-pub struct NextPage(PagingState);
+pub struct NextPage(PageMark);
 
 /// A connected cluster.
 #[derive(Debug)]
 pub struct Driver {
-    session: Arc<Session>,
+    backend: Arc<dyn Backend>,
     majority: Majority,
-    datacenter: Option<String>,
     request_timeout: Duration,
     counted: Counted,
     suspects: Arc<Suspects>,
-    /// Reads and writes that are no transactions.
-    in_flight: Arc<AtomicUsize>,
     /// Room for transactions in flight. Those that are raced may come in floods, and so may reads that settle what became of
     /// them; the others do not wait behind these, nor these behind each other.
     raced_transactions: Window,
@@ -157,84 +159,32 @@ impl Driver {
         contact_points: &[String],
         silent: Arc<Silent>,
     ) -> Result<Driver, ConnectFault> {
-        let mut policy = DefaultPolicy::builder().token_aware(true);
-        if let Some(datacenter) = &options.datacenter {
-            policy = policy
-                .prefer_datacenter(datacenter.clone())
-                .permit_dc_failover(options.majority == Majority::Everywhere);
-        }
-        let in_flight = Arc::<AtomicUsize>::default();
         let suspects = Arc::<Suspects>::default();
-        let preferred = Preferred::new(
-            policy.build(),
-            options.datacenter.clone(),
-            options.preferred_node,
-            Arc::clone(&in_flight),
-            Arc::clone(&suspects),
-        );
-        let (quorum, serial) = match options.majority {
-            Majority::Everywhere => (Consistency::Quorum, SerialConsistency::Serial),
-            Majority::OneDatacenter => (Consistency::LocalQuorum, SerialConsistency::LocalSerial),
-        };
-        // What a statement does not say for itself. The driver's own default is LocalSerial.
-        let profile = ExecutionProfile::builder()
-            .consistency(quorum)
-            .serial_consistency(Some(serial))
-            .request_timeout(Some(options.request_timeout))
-            .load_balancing_policy(Arc::new(preferred))
-            .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
-            // Only where a statement says that it is idempotent.
-            .speculative_execution_policy(Some(Arc::new(SimpleSpeculativeExecutionPolicy {
-                max_retry_count: 1,
-                retry_interval: SPECULATE_AFTER,
-            })))
-            .build();
-        let mut builder = SessionBuilder::new()
-            .known_nodes(contact_points)
-            .host_filter(Arc::clone(&silent) as _)
-            .default_execution_profile_handle(profile.into_handle())
-            .pool_size(PoolSize::PerHost(options.connections_per_node))
-            .connection_timeout(options.connect_timeout)
-            .keepalive_interval(KEEP_ALIVE)
-            .keepalive_timeout(KEEP_ALIVE_TIMEOUT)
-            .schema_agreement_timeout(AGREEMENT_MAX)
-            .auto_await_schema_agreement(false)
-            .keyspaces_to_fetch([options.keyspace.as_str()]);
-        if let Some(credentials) = &options.credentials {
-            builder = builder.user(&credentials.user, &credentials.password);
-        }
-        if let Some(tls) = &options.tls {
-            let config = tls::client_config(tls).map_err(ConnectFault::Settings)?;
-            builder = builder.tls_context(Some(config));
-        }
-        let session = builder
-            .build()
-            .await
-            .map_err(|error| not_connected(error, options.tls.is_some()))?;
-        let session = Arc::new(session);
-        silent.take_in(&session);
-        if options.majority == Majority::OneDatacenter {
-            let state = session.get_cluster_state();
-            let nodes = state.get_nodes_info().iter();
-            let names: BTreeSet<_> = nodes.filter_map(|n| n.datacenter.as_deref()).collect();
-            let is_there = |name: &String| names.contains(name.as_str());
-            if !options.datacenter.as_ref().is_some_and(is_there) {
-                let names = names.into_iter().collect::<Vec<_>>().join(", ");
-                return Err(ConnectFault::Unreachable(format!(
-                    "no node is in the datacenter {:?}, whose majority is to agree; there are: {names}",
-                    options.datacenter.as_deref().unwrap_or_default(),
-                )));
+        let preferred = Preferred::new(options.preferred_node, Arc::clone(&suspects));
+        let preferred = Arc::new(preferred);
+        let backend: Arc<dyn Backend> = match options.driver {
+            DriverKind::Scylla => {
+                Arc::new(Scylla::connect(options, contact_points, silent, preferred).await?)
             }
-        }
+            #[cfg(feature = "cassandra-cpp")]
+            DriverKind::CassandraCpp => {
+                Arc::new(cpp::Cpp::connect(options, contact_points, &silent, preferred).await?)
+            }
+            #[cfg(not(feature = "cassandra-cpp"))]
+            DriverKind::CassandraCpp => {
+                return Err(ConnectFault::Settings(
+                    "this program was built without the driver cassandra-cpp".to_owned(),
+                ));
+            }
+        };
+        datacenter_is_there(options, &backend.nodes())?;
         let window = || Window::new(options.transactions_max.get(), options.request_timeout);
         Ok(Driver {
-            session,
+            backend,
             majority: options.majority,
-            datacenter: options.datacenter.clone(),
             request_timeout: options.request_timeout,
             counted: Counted::default(),
             suspects,
-            in_flight,
             raced_transactions: window(),
             settling_reads: window(),
             transactions: window(),
@@ -243,9 +193,7 @@ impl Driver {
 
     /// The ranges of tokens that have the same nodes each.
     pub fn ranges(&self) -> Vec<TokenRange> {
-        let state = self.session.get_cluster_state();
-        let ring = state.replica_locator().ring().iter();
-        ranges_between(ring.map(|(token, _)| token.value()))
+        ranges_between(self.backend.ring().into_iter())
     }
 
     /// The statements that were executed so far.
@@ -255,80 +203,37 @@ impl Driver {
 
     /// Whether there is a connection to any node.
     pub fn is_connected(&self) -> bool {
-        let state = self.session.get_cluster_state();
-        state
-            .get_nodes_info()
-            .iter()
-            .any(|node| node.is_connected())
+        self.backend.nodes().iter().any(|node| node.is_connected)
     }
 
     /// Prepares a statement, for that use of it.
     pub async fn prepare(&self, usage: Use, text: &str) -> Result<Statement, Fault> {
-        let preparing = Box::pin(self.session.prepare(text));
-        let mut prepared = match tokio::time::timeout(self.request_timeout, preparing).await {
-            Ok(prepared) => prepared.map_err(not_prepared)?,
-            Err(_) => {
-                return Err(Fault::NotStarted(
-                    "preparing a statement timed out".to_owned(),
-                ));
-            }
-        };
-        match usage {
-            Use::Cas | Use::RacedCas(_) => prepared.set_is_idempotent(false),
-            Use::SerialRead | Use::SettlingRead => {
-                prepared.set_is_idempotent(false);
-                prepared.set_consistency(match self.majority {
-                    Majority::Everywhere => Consistency::Serial,
-                    Majority::OneDatacenter => Consistency::LocalSerial,
-                });
-            }
-            Use::Read | Use::AnyRead | Use::Write => {
-                prepared.set_is_idempotent(true);
-                prepared.set_retry_policy(Some(Arc::new(DefaultRetryPolicy::new())));
-                if usage == Use::AnyRead {
-                    prepared.set_consistency(Consistency::One);
-                }
-            }
-        }
+        let prepared = self.backend.prepare(text, usage.execution()).await?;
         Ok(Statement { prepared, usage })
     }
 
-    /// Executes a statement whose answer is one page. (What the session makes of it is boxed, here and below: it has some
-    /// kilobytes, which would else be part of whatever waits for it, and of all that waits for that.)
+    /// Executes a statement whose answer is one page.
     pub async fn execute(
         &self,
         statement: &Statement,
         values: &[Value],
     ) -> Result<Vec<Row>, Fault> {
-        let answer = match statement.usage {
-            Use::Cas | Use::RacedCas(_) | Use::SerialRead | Use::SettlingRead => {
-                let (window, order) = match statement.usage {
-                    Use::RacedCas(order) => (&self.raced_transactions, order),
-                    Use::SettlingRead => (&self.settling_reads, Order::First),
-                    _ => (&self.transactions, Order::First),
-                };
-                let was_raced = AtomicBool::new(false);
-                let transaction = Box::pin(async {
-                    self.counted.one(statement.usage);
-                    self.coordinated(statement, values, &was_raced).await
-                });
-                let was_slow = || was_raced.load(Ordering::Relaxed);
-                return window.one(order, transaction, was_slow).await;
-            }
-            Use::Read | Use::AnyRead => {
+        let (window, order) = match statement.usage {
+            Use::RacedCas(order) => (&self.raced_transactions, order),
+            Use::SettlingRead => (&self.settling_reads, Order::First),
+            Use::Cas | Use::SerialRead => (&self.transactions, Order::First),
+            Use::Read | Use::AnyRead | Use::Write => {
                 self.counted.one(statement.usage);
-                let _in_flight = InFlight::begin(&self.in_flight);
-                let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
-                answer.await.map_err(fault)?
-            }
-            Use::Write => {
-                self.counted.one(statement.usage);
-                let _in_flight = InFlight::begin(&self.in_flight);
-                let answer = Box::pin(self.session.execute_unpaged(&statement.prepared, values));
-                answer.await.map_err(fault_of_repeated)?
+                return statement.prepared.execute(values).await;
             }
         };
-        rows(answer)
+        let was_raced = AtomicBool::new(false);
+        let transaction = Box::pin(async {
+            self.counted.one(statement.usage);
+            self.coordinated(statement, values, &was_raced).await
+        });
+        let was_slow = || was_raced.load(Ordering::Relaxed);
+        window.one(order, transaction, was_slow).await
     }
 
     /// Executes a read, and answers with one page of it and where it goes on.
@@ -340,41 +245,28 @@ impl Driver {
         from: Option<NextPage>,
     ) -> Result<(Vec<Row>, Option<NextPage>), Fault> {
         self.counted.one(statement.usage);
-        let _in_flight = InFlight::begin(&self.in_flight);
-        let mut prepared = statement.prepared.clone();
-        prepared.set_page_size(page_rows.max(1));
-        let from = from.map_or_else(PagingState::start, |next| next.0);
-        let page = Box::pin(self.session.execute_single_page(&prepared, values, from));
-        let (answer, next) = page.await.map_err(fault)?;
-        let next = match next {
-            PagingStateResponse::HasMorePages { state } => Some(NextPage(state)),
-            PagingStateResponse::NoMorePages => None,
-        };
-        Ok((rows(answer)?, next))
+        let from = from.map(|next| next.0);
+        let page = statement.prepared.page(values, page_rows, from).await;
+        let (rows, next) = page?;
+        Ok((rows, next.map(NextPage)))
     }
 
     /// Executes what changes the schema. All of these go to one node, the same for every client that is
     /// connected to it: there they come one after the other, so that two clients that create a table at once
     /// do not make two of it.
     pub async fn change_schema(&self, text: &str) -> Result<(), Fault> {
-        let mut statement = Unprepared::new(text);
-        statement.set_request_timeout(Some(AGREEMENT_MAX));
-        let state = self.session.get_cluster_state();
-        let connected = state.get_nodes_info().iter().filter(|n| n.is_connected());
-        if let Some(node) = connected.min_by_key(|node| node.host_id) {
-            statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
-        }
-        let changed = Box::pin(self.session.query_unpaged(statement, &[]));
-        changed.await.map(drop).map_err(fault)
+        let nodes = self.backend.nodes();
+        let connected = nodes.iter().filter(|node| node.is_connected);
+        let Some(node) = connected.min_by_key(|node| node.id) else {
+            return Err(Fault::NotStarted("no node is connected".to_owned()));
+        };
+        let changed = self.backend.query_at(node, text, &[], AGREEMENT_MAX).await;
+        changed.map(drop).map_err(|unanswered| unanswered.fault)
     }
 
     /// Waits until all nodes have the same schema.
     pub async fn agree_on_schema(&self) -> Result<(), Fault> {
-        let unknown = |error: &dyn std::fmt::Display| Fault::Unknown(error.to_string());
-        let agreed = self.session.await_schema_agreement().await;
-        agreed.map_err(|error| unknown(&error))?;
-        let refreshed = self.session.refresh_metadata().await;
-        refreshed.map_err(|error| unknown(&error))
+        self.backend.agree_on_schema().await
     }
 
     /// Executes a lightweight transaction, or a read like one, at the first replica of its key: whoever
@@ -387,10 +279,10 @@ impl Driver {
         was_raced: &AtomicBool,
     ) -> Result<Vec<Row>, Fault> {
         let mut refused = Fault::NotStarted("no node that has this key is connected".to_owned());
-        let nodes = self.coordinators(&statement.prepared, values)?;
+        let nodes = self.coordinators(&*statement.prepared, values)?;
         let mut nodes = nodes.iter().peekable();
         while let Some(first) = nodes.next() {
-            let ask = |at| self.ask(at, &statement.prepared, values);
+            let ask = |at| self.ask(at, &*statement.prepared, values);
             let answered = match nodes.peek() {
                 Some(second) if matches!(statement.usage, Use::RacedCas(_)) => {
                     let instead = || async {
@@ -412,7 +304,7 @@ impl Driver {
                 Ok(answer) => return Ok(answer),
                 Err(unanswered) => {
                     refused = unanswered.fault;
-                    if !unanswered.is_unreached {
+                    if unanswered.silence != Silence::Unreached {
                         break;
                     }
                 }
@@ -425,43 +317,24 @@ impl Driver {
     async fn ask(
         &self,
         at: &Coordinator,
-        prepared: &PreparedStatement,
+        prepared: &dyn Prepared,
         values: &[Value],
     ) -> Result<Vec<Row>, Unanswered> {
-        let mut there = prepared.clone();
-        let id = at.node.host_id;
-        there.set_load_balancing_policy(Some(only(Arc::clone(&at.node), Some(at.shard))));
-        let answer = Box::pin(self.session.execute_unpaged(&there, values));
-        let error = match answer.await {
-            Ok(answer) => {
-                self.suspects.answered(id);
-                return rows(answer).map_err(|fault| Unanswered {
-                    fault,
-                    is_unreached: false,
-                });
-            }
-            Err(error) => error,
-        };
-        let is_unreached = matches!(
-            error,
-            ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan
-        );
-        if is_answer(&error) {
-            self.suspects.answered(id);
-        } else if matches!(error, ExecutionError::RequestTimeout(_)) {
-            self.note_time_out(at);
+        let answer = prepared.execute_at(at, values).await;
+        match answer.as_ref().map_err(|unanswered| unanswered.silence) {
+            Ok(_) | Err(Silence::Answered) => self.suspects.answered(at.id),
+            Err(Silence::TimedOut) => self.note_time_out(at),
+            Err(Silence::Unreached | Silence::Broken) => {}
         }
-        Err(Unanswered {
-            fault: fault(error),
-            is_unreached,
-        })
+        answer
     }
 
     fn note_time_out(&self, at: &Coordinator) {
-        let (id, address) = (at.node.host_id, at.node.address);
-        let session = Arc::clone(&self.session);
-        let probe = move || nodes::probe(Arc::clone(&session), id);
-        self.suspects.timed_out(id, address.to_string(), probe);
+        let (id, address) = (at.id, at.address.to_string());
+        // It may have ended by then.
+        let backend = Arc::downgrade(&self.backend);
+        let probe = move || nodes::probe(backend.upgrade(), id);
+        self.suspects.timed_out(id, address, probe);
     }
 
     /// Returns once a node has answered no transaction for a while, whoever asked: one that is only slow is not raced.
@@ -469,7 +342,7 @@ impl Driver {
         loop {
             let since = tokio::time::Instant::now();
             tokio::time::sleep(RACE_AFTER).await;
-            if !self.suspects.answered_since(at.node.host_id, since) {
+            if !self.suspects.answered_since(at.id, since) {
                 return;
             }
         }
@@ -479,46 +352,40 @@ impl Driver {
     /// in the order of the ring. Where the majority is that of one datacenter, no others: a node means its own by that.
     fn coordinators(
         &self,
-        prepared: &PreparedStatement,
+        prepared: &dyn Prepared,
         values: &[Value],
     ) -> Result<Vec<Coordinator>, Fault> {
-        let no_token = |why: &dyn std::fmt::Display| Fault::NotStarted(why.to_string());
-        let token = prepared.calculate_token(&values);
-        let token = token.map_err(|error| no_token(&error))?;
-        let (Some(token), Some(table)) = (token, prepared.get_table_spec()) else {
-            return Err(no_token(&"the statement names no partition"));
-        };
-        let state = self.session.get_cluster_state();
-        let Some(keyspace) = state.get_keyspace(table.ks_name()) else {
-            return Err(no_token(&"the keyspace is not known yet"));
-        };
-        let replicas =
-            state
-                .replica_locator()
-                .replicas_for_token(token, &keyspace.strategy, None, table);
-        let is_far = |node: &Node| node.datacenter != self.datacenter;
-        let is_local = self.majority == Majority::OneDatacenter;
-        let mut replicas: Vec<_> = replicas
-            .into_replicas_ordered()
-            .into_iter()
-            .filter(|(node, _)| node.is_connected() && !(is_local && is_far(node)))
-            .map(|(node, shard)| Coordinator {
-                node: Arc::clone(node),
-                shard,
-            })
-            .collect();
-        replicas.sort_by_cached_key(|Coordinator { node, .. }| {
-            let far = self.datacenter.is_some() && is_far(node);
-            (self.suspects.avoids(node.host_id), far)
-        });
+        let mut replicas = prepared.replicas(values)?;
+        let avoids = |node| self.suspects.avoids(node);
+        by_preference(&mut replicas, self.majority, avoids);
         Ok(replicas)
     }
 }
 
-/// A node that transactions on a key may be sent to.
-struct Coordinator {
-    node: Arc<Node>,
-    shard: Shard,
+/// Leaves out whom nothing is to be sent to, and orders the others.
+fn by_preference(
+    replicas: &mut Vec<Coordinator>,
+    majority: Majority,
+    avoids: impl Fn(Uuid) -> bool,
+) {
+    replicas.retain(|at| at.is_connected && (majority == Majority::Everywhere || at.is_near));
+    replicas.sort_by_cached_key(|at| (avoids(at.id), !at.is_near));
+}
+
+/// That the datacenter whose majority is to agree is one.
+fn datacenter_is_there(options: &CassandraOptions, nodes: &[Node]) -> Result<(), ConnectFault> {
+    let names: BTreeSet<_> = nodes
+        .iter()
+        .filter_map(|n| n.datacenter.as_deref())
+        .collect();
+    let wanted = options.datacenter.as_deref().unwrap_or_default();
+    if options.majority == Majority::Everywhere || names.contains(wanted) {
+        return Ok(());
+    }
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    Err(ConnectFault::Unreachable(format!(
+        "no node is in the datacenter {wanted:?}, whose majority is to agree; there are: {names}"
+    )))
 }
 
 /// Whether the answer to a transaction says that it took effect.
@@ -527,16 +394,36 @@ fn is_applied(rows: &[Row]) -> bool {
     matches!(applied, Some(Value::Boolean(true)))
 }
 
-fn only(
-    node: Arc<Node>,
-    shard: Option<Shard>,
-) -> Arc<dyn scylla::policies::load_balancing::LoadBalancingPolicy> {
-    SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node), shard)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn replica(number: u128, is_near: bool, is_connected: bool) -> Coordinator {
+        Coordinator {
+            id: Uuid::from_u128(number),
+            address: ([127, 0, 0, 1], 9042).into(),
+            is_near,
+            is_connected,
+            shard: 0,
+        }
+    }
+
+    #[test]
+    fn a_transaction_goes_to_a_near_node_and_with_the_majority_of_one_datacenter_to_no_other_one() {
+        let all = [
+            replica(1, false, true),
+            replica(2, true, false),
+            replica(3, true, true),
+            replica(4, true, true),
+        ];
+        let order = |majority| -> Vec<u128> {
+            let mut replicas = all.to_vec();
+            by_preference(&mut replicas, majority, |node| node.as_u128() == 3);
+            replicas.iter().map(|at| at.id.as_u128()).collect()
+        };
+        assert_eq!(order(Majority::Everywhere), [4, 1, 3]);
+        assert_eq!(order(Majority::OneDatacenter), [4, 3]);
+    }
 
     #[test]
     fn ranges_cover_all_tokens_once() {

@@ -8,13 +8,12 @@ mod driver;
 mod fastest;
 mod fault;
 mod options;
-mod tls;
 mod value;
 
 pub use driver::{Driver, KnownNode, NextPage, Order, Sent, Setting, Statement, TokenRange, Use};
 pub use fault::{ConnectFault, Fault};
 pub use options::{
-    CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
-    Majority, TRANSACTIONS_MAX,
+    CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
+    KeyspaceError, Majority, TRANSACTIONS_MAX,
 };
 pub use value::{ColumnError, Row, Value, present};

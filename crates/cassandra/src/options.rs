@@ -55,6 +55,26 @@ impl fmt::Display for Keyspace {
     }
 }
 
+/// Which client library reaches the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverKind {
+    /// The `scylla` crate, which is always there.
+    #[default]
+    Scylla,
+    /// The C++ driver, by way of the `cassandra-cpp` crate; only in programs that were built with the feature of that name.
+    CassandraCpp,
+}
+
+impl DriverKind {
+    /// Whether this program was built with it.
+    pub fn is_built_in(self) -> bool {
+        match self {
+            DriverKind::Scylla => true,
+            DriverKind::CassandraCpp => cfg!(feature = "cassandra-cpp"),
+        }
+    }
+}
+
 /// Whose majority must agree. Nothing weaker can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Majority {
@@ -118,6 +138,8 @@ pub struct ClientCertificate {
 /// How a cluster is reached.
 #[derive(Clone, Debug)]
 pub struct CassandraOptions {
+    /// By which client library.
+    pub driver: DriverKind,
     /// Nodes to ask first, as `host` or `host:port` (9042).
     pub contact_points: Vec<String>,
     /// Where the tables are.
@@ -152,6 +174,7 @@ impl CassandraOptions {
     /// The usual ones, for these nodes and this keyspace.
     pub fn new(contact_points: Vec<String>, keyspace: Keyspace) -> CassandraOptions {
         CassandraOptions {
+            driver: DriverKind::default(),
             contact_points,
             keyspace,
             credentials: None,

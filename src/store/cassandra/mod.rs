@@ -47,8 +47,8 @@ use fermata_cassandra::{
 use futures_util::StreamExt as _;
 
 pub use fermata_cassandra::{
-    CassandraOptions, CassandraTls, ClientCertificate, Credentials, Keyspace, KeyspaceError,
-    Majority,
+    CassandraOptions, CassandraTls, ClientCertificate, Credentials, DriverKind, Keyspace,
+    KeyspaceError, Majority,
 };
 
 use self::health::Finding;

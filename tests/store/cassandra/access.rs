@@ -86,7 +86,7 @@ impl Guarded {
                 client: Some(self.client.clone()),
                 ..CassandraTls::new(self.authority.file())
             }),
-            ..CassandraOptions::new(vec![self.node.contact_point()], keyspace)
+            ..super::driver::options(vec![self.node.contact_point()], keyspace)
         }
     }
 

@@ -16,6 +16,7 @@ pub fn schema(words: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
+    command.args(["--driver", &super::driver::name()]);
     command
 }
 
@@ -41,8 +42,12 @@ impl World {
 
     /// The command that makes what is missing.
     fn remedy(&self) -> String {
+        let driver = match super::driver::name() {
+            name if name == "scylla" => String::new(),
+            name => format!(" --driver {name}"),
+        };
         format!(
-            "fermata schema apply --contact-points {} --keyspace {}",
+            "fermata schema apply --contact-points {} --keyspace {}{driver}",
             self.cluster.contact_points().join(","),
             self.keyspace
         )

@@ -24,6 +24,7 @@ const LOSSES: Faults = Faults {
     delay_requests: 0.0,
     delay_max: Duration::ZERO,
     lose_queries: false,
+    lose_prepares: false,
     stuck_above: 0,
 };
 
@@ -45,7 +46,7 @@ impl Lossy {
         CassandraOptions {
             // Less than nodes take to give up, and more than a change takes: what was lost is not waited for.
             request_timeout: Duration::from_millis(500),
-            ..CassandraOptions::new(self.proxy.contact_points(), self.world.keyspace.clone())
+            ..super::driver::options(self.proxy.contact_points(), self.world.keyspace.clone())
         }
     }
 

@@ -34,7 +34,7 @@ impl Changes {
         let options = CassandraOptions {
             // Less than nodes take to give up: a node that hangs is not waited for that long.
             request_timeout: Duration::from_millis(1_500),
-            ..CassandraOptions::new(proxy.contact_points(), world.keyspace.clone())
+            ..super::driver::options(proxy.contact_points(), world.keyspace.clone())
         };
         let store = CassandraStore::open(options).await.unwrap();
         let mut changes = Changes {
@@ -185,6 +185,40 @@ async fn a_coordinator_that_hangs_is_asked_last_after_two_time_outs_until_it_ans
     changes.healed().await;
 }
 
+/// A connection that was lost is made again at once, by somebody who may have to prepare all statements there before anything
+/// else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_connected_again_and_prepares_nothing_is_in_the_way_of_few_changes() {
+    let Some(world) = World::make(&["default"]).await else {
+        return;
+    };
+    let mut changes = Changes::begin(world).await;
+    let prepares_nothing = Faults {
+        lose_prepares: true,
+        ..Faults::default()
+    };
+    changes.proxy.set_before(changes.first, prepares_nothing);
+    changes.proxy.break_connections(changes.first);
+    let since = Instant::now();
+    let (mut applied, mut not) = (0, 0);
+    while since.elapsed() < Duration::from_secs(5) {
+        let next = changes.next();
+        match changes.attempt(next).await {
+            None => applied += 1,
+            Some(swap) => {
+                println!("{:.1?}: {swap:?}", since.elapsed());
+                not += 1;
+                changes.look().await;
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    println!("{applied} applied, {not} not");
+    assert!(not <= 3 && applied > 10, "{applied} applied, {not} not");
+    changes.proxy.set(Faults::default());
+    changes.healed().await;
+}
+
 /// How often a key was read, and the longest time in which it was not.
 #[derive(Clone, Copy, Debug)]
 struct Stood {
@@ -289,7 +323,7 @@ async fn a_node_that_answers_keep_alives_alone_is_in_the_way_of_two_changes_of_w
     };
     let seed = Random::seeded("a node hangs, for what replicas share").next();
     let proxy = CqlProxy::before(&world.cluster.contact_points(), seed);
-    let options = CassandraOptions::new(proxy.contact_points(), world.keyspace.clone());
+    let options = super::driver::options(proxy.contact_points(), world.keyspace.clone());
     let store = CassandraStore::open(options).await.unwrap();
     store.prepare_ahead(&[]).await;
     let row = replica_row(1);

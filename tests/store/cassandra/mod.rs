@@ -2,6 +2,8 @@
 
 mod access;
 mod command;
+#[path = "../../support/driver.rs"]
+mod driver;
 mod faults;
 mod hanging;
 mod local;
@@ -101,7 +103,7 @@ impl World {
     }
 
     fn options(&self) -> CassandraOptions {
-        CassandraOptions::new(self.cluster.contact_points(), self.keyspace.clone())
+        driver::options(self.cluster.contact_points(), self.keyspace.clone())
     }
 
     async fn store(&self) -> CassandraStore {

@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scylla::client::session::Session;
-use scylla::cluster::Node;
-use scylla::statement::{Consistency, Statement as Unprepared};
 use uuid::Uuid;
 
-use super::outcome::{fault, is_answer};
+use super::Driver;
+use super::backend::{Backend, Node, Silence, Unanswered};
 use super::suspects::Probed;
-use super::values::rows;
-use super::{Driver, only};
 use crate::fault::Fault;
+use crate::value::Value;
 
 /// How long a node may take to send a renewal.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,40 +41,52 @@ impl Driver {
     /// The datacenters that there are, and how many nodes each has.
     pub fn datacenters(&self) -> BTreeMap<String, usize> {
         let mut datacenters = BTreeMap::<_, usize>::new();
-        for node in self.session.get_cluster_state().get_nodes_info() {
-            if let Some(name) = &node.datacenter {
-                *datacenters.entry(name.clone()).or_default() += 1;
-            }
+        for name in self
+            .backend
+            .nodes()
+            .into_iter()
+            .filter_map(|node| node.datacenter)
+        {
+            *datacenters.entry(name).or_default() += 1;
         }
         datacenters
     }
 
     /// All nodes that the cluster knows, each with what it says of a setting.
     pub async fn nodes(&self, setting: &str) -> Vec<KnownNode> {
-        let state = self.session.get_cluster_state();
         let mut nodes = Vec::new();
-        for node in state.get_nodes_info() {
+        for node in self.backend.nodes() {
             nodes.push(KnownNode {
-                address: node.address.to_string(),
-                datacenter: node.datacenter.clone(),
-                setting: self.setting(node, setting).await,
+                setting: self.setting(&node, setting).await,
+                address: node.address,
+                datacenter: node.datacenter,
             });
         }
         nodes.sort_by(|a, b| a.address.cmp(&b.address));
         nodes
     }
 
-    async fn setting(&self, node: &Arc<Node>, name: &str) -> Setting {
-        if !node.is_connected() {
+    async fn setting(&self, node: &Node, name: &str) -> Setting {
+        if !node.is_connected {
             return Setting::NotAsked("there is no connection to it".to_owned());
         }
         let text = "SELECT value FROM system_views.settings WHERE name = ?";
-        let statement = asked_of(node, text);
-        let answer = self.session.query_unpaged(statement, (name,)).await;
-        let rows = match answer.map_err(fault).and_then(rows) {
+        let values = [Value::text(name)];
+        let asked = self
+            .backend
+            .query_at(node, text, &values, self.request_timeout);
+        let rows = match asked.await {
             Ok(rows) => rows,
-            Err(Fault::Refused(_)) => return Setting::Unknown,
-            Err(Fault::NotStarted(why) | Fault::Unknown(why)) => return Setting::NotAsked(why),
+            Err(Unanswered {
+                fault: Fault::Refused(_),
+                ..
+            }) => return Setting::Unknown,
+            Err(Unanswered {
+                fault: Fault::NotStarted(why) | Fault::Unknown(why),
+                ..
+            }) => {
+                return Setting::NotAsked(why);
+            }
         };
         let first = rows.into_iter().next();
         match first.and_then(|mut row| row.text("value").ok().flatten()) {
@@ -88,24 +97,20 @@ impl Driver {
 }
 
 /// Asks a node for what it has at hand, to see whether it answers at all.
-pub(super) async fn probe(session: Arc<Session>, node: Uuid) -> Probed {
-    let state = session.get_cluster_state();
-    let Some(node) = state.get_node_by_host_id(node) else {
+pub(super) async fn probe(backend: Option<Arc<dyn Backend>>, node: Uuid) -> Probed {
+    let Some(backend) = backend else {
         return Probed::Gone;
     };
-    let mut statement = asked_of(node, "SELECT key FROM system.local");
-    statement.set_request_timeout(Some(PROBE_TIMEOUT));
-    match session.query_unpaged(statement, ()).await {
-        Ok(_) => Probed::Answered,
-        Err(error) if is_answer(&error) => Probed::Answered,
+    let Some(node) = backend.nodes().into_iter().find(|known| known.id == node) else {
+        return Probed::Gone;
+    };
+    let text = "SELECT key FROM system.local";
+    match backend.query_at(&node, text, &[], PROBE_TIMEOUT).await {
+        Ok(_)
+        | Err(Unanswered {
+            silence: Silence::Answered,
+            ..
+        }) => Probed::Answered,
         Err(_) => Probed::Silent,
     }
-}
-
-/// A statement about a node itself, for nobody but that node.
-fn asked_of(node: &Arc<Node>, text: &str) -> Unprepared {
-    let mut statement = Unprepared::new(text);
-    statement.set_consistency(Consistency::One);
-    statement.set_load_balancing_policy(Some(only(Arc::clone(node), None)));
-    statement
 }

@@ -3,18 +3,14 @@
 //! Of the nodes that have a partition each process prefers another one, always the same, as long as few requests are in
 //! flight: these share wake-ups, packets and syncs of its log there, which cost more than the requests themselves. Where
 //! many are in flight they are spread over the next ones, too. A node that does not answer, or with an error, is preferred
-//! once a second only, until it answers. That is about who is asked first: whom a request asks after that is the driver's
-//! own choice.
+//! once a second only, until it answers. That is about who is asked first: whom a request asks after that is a matter of each
+//! of the libraries.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use scylla::cluster::{ClusterState, NodeRef};
-use scylla::errors::RequestAttemptError;
-use scylla::policies::load_balancing::{FallbackPlan, LoadBalancingPolicy, RoutingInfo};
-use scylla::routing::Shard;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -30,12 +26,9 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// Of so many nodes at most it is noted that they were asked.
 const NOTED_MAX: usize = 1_000;
 
-/// The policy.
+/// Who is preferred now.
 #[derive(Debug)]
 pub(super) struct Preferred {
-    /// All nodes, in another order for each request.
-    any: Arc<dyn LoadBalancingPolicy>,
-    datacenter: Option<String>,
     first: u64,
     in_flight: Arc<AtomicUsize>,
     /// How many were sent, to take turns by.
@@ -54,13 +47,6 @@ struct AskedNode {
 /// A request in flight, until this is dropped.
 pub(super) struct InFlight(Arc<AtomicUsize>);
 
-impl InFlight {
-    pub(super) fn begin(count: &Arc<AtomicUsize>) -> InFlight {
-        count.fetch_add(1, Ordering::Relaxed);
-        InFlight(Arc::clone(count))
-    }
-}
-
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
@@ -68,24 +54,21 @@ impl Drop for InFlight {
 }
 
 impl Preferred {
-    /// Of the nodes of a partition, ordered by their ids, the one at `first`, counted round and round, is preferred. Requests
-    /// `in_flight` are counted by who makes them.
-    pub(super) fn new(
-        any: Arc<dyn LoadBalancingPolicy>,
-        datacenter: Option<String>,
-        first: u64,
-        in_flight: Arc<AtomicUsize>,
-        suspects: Arc<Suspects>,
-    ) -> Preferred {
+    /// Of the nodes of a partition, ordered by their ids, the one at `first`, counted round and round, is preferred.
+    pub(super) fn new(first: u64, suspects: Arc<Suspects>) -> Preferred {
         Preferred {
-            any,
-            datacenter,
             first,
-            in_flight,
+            in_flight: Arc::default(),
             sent: AtomicU64::new(0),
             suspects,
             asked: Mutex::default(),
         }
+    }
+
+    /// A request begins.
+    pub(super) fn begin(&self) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(&self.in_flight))
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<Uuid, AskedNode>> {
@@ -113,12 +96,13 @@ impl Preferred {
         true
     }
 
-    fn answered(&self, node: Uuid) {
+    /// A node answered.
+    pub(super) fn answered(&self, node: Uuid) {
         self.asked().remove(&node);
     }
 
     /// It refused, or its connection broke: as if it had been silent for long enough.
-    fn failed(&self, node: Uuid, now: Instant) {
+    pub(super) fn failed(&self, node: Uuid, now: Instant) {
         let since = now.checked_sub(SILENT_AFTER).unwrap_or(now);
         if let Some(asked) = self.asked().get_mut(&node) {
             asked.since = asked.since.min(since);
@@ -139,7 +123,7 @@ impl Preferred {
     }
 
     /// Which of the nodes of a partition, ordered by their ids, is asked first; those that are not connected never are.
-    fn choose(&self, nodes: &[(Uuid, bool)], now: Instant) -> Option<usize> {
+    pub(super) fn choose(&self, nodes: &[(Uuid, bool)], now: Instant) -> Option<usize> {
         if nodes.is_empty() {
             return None;
         }
@@ -163,83 +147,14 @@ impl Preferred {
     }
 }
 
-impl LoadBalancingPolicy for Preferred {
-    fn pick<'a>(
-        &'a self,
-        request: &'a RoutingInfo<'_>,
-        cluster: &'a ClusterState,
-    ) -> Option<(NodeRef<'a>, Option<Shard>)> {
-        let any = || self.any.pick(request, cluster);
-        let (Some(token), Some(table)) = (request.token, request.table) else {
-            return any();
-        };
-        let Some(keyspace) = cluster.get_keyspace(table.ks_name()) else {
-            return any();
-        };
-        let datacenter = self.datacenter.as_deref();
-        let replicas = cluster.replica_locator().replicas_for_token(
-            token,
-            &keyspace.strategy,
-            datacenter,
-            table,
-        );
-        let mut replicas: Vec<(NodeRef<'a>, Shard)> = replicas.into_iter().collect();
-        replicas.sort_by_key(|(node, _)| node.host_id);
-        // Where it is not said which one is near, nor is it known here.
-        let mut datacenters = replicas.iter().map(|(node, _)| node.datacenter.as_deref());
-        let one = datacenters.next();
-        if datacenters.any(|other| Some(other) != one) {
-            return any();
-        }
-        let nodes: Vec<(Uuid, bool)> = replicas
-            .iter()
-            .map(|(node, _)| (node.host_id, node.is_connected()))
-            .collect();
-        match self.choose(&nodes, Instant::now()) {
-            Some(at) => Some((replicas[at].0, Some(replicas[at].1))),
-            None => any(),
-        }
-    }
-
-    fn fallback<'a>(
-        &'a self,
-        request: &'a RoutingInfo<'_>,
-        cluster: &'a ClusterState,
-    ) -> FallbackPlan<'a> {
-        self.any.fallback(request, cluster)
-    }
-
-    fn on_request_success(&self, request: &RoutingInfo<'_>, latency: Duration, node: NodeRef<'_>) {
-        self.answered(node.host_id);
-        self.any.on_request_success(request, latency, node);
-    }
-
-    fn on_request_failure(
-        &self,
-        request: &RoutingInfo<'_>,
-        latency: Duration,
-        node: NodeRef<'_>,
-        error: &RequestAttemptError,
-    ) {
-        self.failed(node.host_id, Instant::now());
-        self.any.on_request_failure(request, latency, node, error);
-    }
-
-    fn name(&self) -> String {
-        "Preferred".to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use scylla::policies::load_balancing::DefaultPolicy;
-
     use super::*;
 
     fn preferred(first: u64, in_flight: usize) -> Preferred {
-        let any = DefaultPolicy::builder().build();
-        let in_flight = Arc::new(AtomicUsize::new(in_flight));
-        Preferred::new(any, None, first, in_flight, Arc::default())
+        let preferred = Preferred::new(first, Arc::default());
+        preferred.in_flight.store(in_flight, Ordering::Relaxed);
+        preferred
     }
 
     fn node(number: u128) -> Uuid {
@@ -288,11 +203,11 @@ mod tests {
 
     #[test]
     fn requests_are_in_flight_until_they_are_dropped() {
-        let count = Arc::new(AtomicUsize::new(0));
-        let both = [InFlight::begin(&count), InFlight::begin(&count)];
-        assert_eq!(count.load(Ordering::Relaxed), 2);
+        let preferred = preferred(0, 0);
+        let both = [preferred.begin(), preferred.begin()];
+        assert_eq!(preferred.in_flight.load(Ordering::Relaxed), 2);
         drop(both);
-        assert_eq!(count.load(Ordering::Relaxed), 0);
+        assert_eq!(preferred.in_flight.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -3,21 +3,17 @@
 
 use tokio::pin;
 
+use super::backend::{Silence, Unanswered};
 use crate::fault::Fault;
-
-/// Why a node gave no result.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unanswered {
-    pub fault: Fault,
-    /// It was not asked: another one may be.
-    pub is_unreached: bool,
-}
 
 impl Unanswered {
     /// Of both, where neither has a result: what one of them may have done may have happened.
     fn and(self, other: Unanswered) -> Unanswered {
         Unanswered {
-            is_unreached: self.is_unreached && other.is_unreached,
+            silence: match self.silence {
+                Silence::Unreached => other.silence,
+                asked => asked,
+            },
             fault: match other.fault.is_unknown() {
                 true => other.fault,
                 false => self.fault,
@@ -70,7 +66,7 @@ fn sure<T>(answer: T, took_effect: impl Fn(&T) -> bool) -> Result<T, Unanswered>
             fault: Fault::Unknown(
                 "it was sent to two nodes, and the one that answered did not apply it".to_owned(),
             ),
-            is_unreached: false,
+            silence: Silence::Answered,
         }),
     }
 }
@@ -81,10 +77,10 @@ mod tests {
 
     use super::*;
 
-    fn unanswered(fault: fn(String) -> Fault, is_unreached: bool) -> Unanswered {
+    fn unanswered(fault: fn(String) -> Fault, silence: Silence) -> Unanswered {
         Unanswered {
             fault: fault(String::new()),
-            is_unreached,
+            silence,
         }
     }
 
@@ -95,7 +91,7 @@ mod tests {
             raced(ready(Ok(1)), pending(), never, |_| false).await,
             Ok(1)
         );
-        let refused = || unanswered(Fault::Refused, false);
+        let refused = || unanswered(Fault::Refused, Silence::Answered);
         let answer = raced(ready(Err(refused())), pending(), never, |_| false).await;
         assert_eq!(answer, Err(refused()));
     }
@@ -104,7 +100,7 @@ mod tests {
     async fn the_first_result_counts_whoever_has_it() {
         let answer = raced(pending(), ready(()), || ready(Ok(2)), |_| true).await;
         assert_eq!(answer, Ok(2));
-        let failed = || ready(Err(unanswered(Fault::Unknown, false)));
+        let failed = || ready(Err(unanswered(Fault::Unknown, Silence::TimedOut)));
         let first = async {
             tokio::task::yield_now().await;
             Ok(1)
@@ -124,13 +120,13 @@ mod tests {
         for (first, second) in cases {
             let first = async {
                 tokio::task::yield_now().await;
-                Err::<u8, _>(unanswered(first, true))
+                Err::<u8, _>(unanswered(first, Silence::Unreached))
             };
-            let second = || ready(Err(unanswered(second, false)));
+            let second = || ready(Err(unanswered(second, Silence::TimedOut)));
             let both = raced(first, ready(()), second, |_| true).await.unwrap_err();
             assert!(both.fault.is_unknown());
             // One of them was asked: no third one is.
-            assert!(!both.is_unreached);
+            assert_ne!(both.silence, Silence::Unreached);
         }
     }
 
@@ -150,7 +146,7 @@ mod tests {
                 }
                 Ok(1)
             };
-            let second = || ready(Err(unanswered(fault, false)));
+            let second = || ready(Err(unanswered(fault, Silence::Broken)));
             let answer = raced(late, ready(()), second, no).await;
             assert_eq!(answer.is_ok(), is_sure, "{answer:?}");
         }

@@ -4,13 +4,10 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use scylla::client::session::Session;
-use scylla::cluster::metadata::Peer;
-use scylla::policies::host_filter::HostFilter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
@@ -27,16 +24,14 @@ const GREETING: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];
 #[derive(Debug, Default)]
 pub(super) struct Silent(Mutex<HashSet<SocketAddr>>);
 
-impl HostFilter for Silent {
-    fn accept(&self, peer: &Peer) -> bool {
-        let address = SocketAddr::new(peer.address.ip(), peer.address.port());
-        !self.set().contains(&address)
-    }
-}
-
 impl Silent {
     fn set(&self) -> MutexGuard<'_, HashSet<SocketAddr>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this node is to be left out.
+    pub(super) fn leaves_out(&self, address: SocketAddr) -> bool {
+        self.set().contains(&address)
     }
 
     /// Those of these contact points that are to be asked, and all nodes that are to be left out: none, where nobody
@@ -59,32 +54,37 @@ impl Silent {
         (answering, Arc::new(silent))
     }
 
-    /// Takes in those that answer again, until there are none left or the session ends.
-    pub(super) fn take_in(self: Arc<Silent>, session: &Arc<Session>) {
+    /// Takes in those that answer again, until there are none left: `connect` is told to, and has nothing to do any more
+    /// once there is nobody who would use them.
+    pub(super) fn take_in<F>(self: Arc<Silent>, connect: impl Fn() -> Option<F> + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         if self.set().is_empty() {
             return;
         }
-        let session = Arc::downgrade(session);
-        tokio::spawn(async move { until_all_answer(&self, &session).await });
+        tokio::spawn(async move { until_all_answer(&self, connect).await });
     }
 }
 
-async fn until_all_answer(silent: &Silent, session: &Weak<Session>) {
+async fn until_all_answer<F>(silent: &Silent, connect: impl Fn() -> Option<F>)
+where
+    F: Future<Output = ()>,
+{
     loop {
         sleep(GREETED_EVERY).await;
         let before: Vec<SocketAddr> = silent.set().iter().copied().collect();
         let answers = join_all(before.iter().map(|address| answers(*address))).await;
         let back = before.iter().zip(answers).filter(|(_, answers)| *answers);
         let back: Vec<SocketAddr> = back.map(|(address, _)| *address).collect();
-        let Some(session) = session.upgrade() else {
+        silent.set().retain(|address| !back.contains(address));
+        let Some(connected) = connect() else {
             return;
         };
         if back.is_empty() {
             continue;
         }
-        silent.set().retain(|address| !back.contains(address));
-        // Where this fails, the driver's own next read at the cluster takes them in.
-        let _ = session.refresh_metadata().await;
+        connected.await;
         tracing::info!(addresses = ?back, "nodes of Cassandra answer again");
         if silent.set().is_empty() {
             return;

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::options::CassandraTls;
+use crate::options::CassandraTls;
 use fermata_tls as tls;
 
 /// What connections are made with; else what is wrong with which file.
