@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fermata::cli;
-use fermata_command::exit;
 
 /// That of the C library takes its time where tens of thousands of streams and calls come and go.
 #[global_allocator]
@@ -17,7 +16,7 @@ fn main() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("fermata: no threads can be made: {error}");
-            cli::end::end(exit::OS.into());
+            cli::end::end(cli::end::NO_THREADS);
         }
     };
     let status = runtime.block_on(async {

@@ -102,12 +102,13 @@ fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|word| word == "serve")
     {
-        return match tokio::runtime::Runtime::new() {
-            Ok(runtime) => runtime
-                .block_on(fermata::cli::run(std::env::args_os()))
-                .into(),
-            Err(error) => failed(&error.into()),
+        let runtime = match tokio::runtime::Runtime::new() {
+            Ok(runtime) => runtime,
+            Err(error) => return failed(&error.into()),
         };
+        let status = runtime.block_on(fermata::cli::run(std::env::args_os()));
+        drop(runtime);
+        fermata::cli::end::end(status.into());
     }
     let words = Words::parse();
     let report = match soak(&words) {

@@ -2,6 +2,11 @@
 
 use std::io::{self, Write as _};
 
+use fermata_command::exit;
+
+/// The status where the program cannot even begin.
+pub const NO_THREADS: i32 = exit::OS as i32;
+
 /// Ends it now, with this status. What libraries in C do when a process ends by itself is left out: they free what threads of
 /// theirs may still use, for which nobody waits, and a status of success would be a crash then.
 pub fn end(status: i32) -> ! {

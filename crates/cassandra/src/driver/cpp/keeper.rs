@@ -19,13 +19,10 @@ use crate::driver::reach::Silent;
 use crate::fault::ConnectFault;
 use crate::options::CassandraOptions;
 
-/// How often it is read which nodes have connections, for so many nodes: that takes some time for each. But more often than
-/// connections that broke are made again.
+/// How often it is read which nodes have connections, for so many nodes: that takes some time for each.
 const READ_PAUSE: Duration = Duration::from_millis(250);
 const READ_NODES: usize = 16;
-const READ_PAUSES_MAX: u32 = 3;
-/// How long a node that has a connection again may take to answer by way of it.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+const READ_PAUSES_MAX: u32 = 8;
 /// How often it is seen who is to be tried again, and the pause before the cluster is asked that lost a node, or did not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the cluster is asked for its nodes and tables. One that was just lost may be somewhere else by then: that is
@@ -33,6 +30,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REFRESH_PAUSE: Duration = Duration::from_secs(30);
 /// So many nodes are asked for that, one after the other, until one answers.
 const TRIES_MAX: usize = 3;
+/// Each of so many rounds begins with another node: one that was taken out of the cluster may not know.
+const ANOTHER_EACH: u64 = 4;
 
 impl Members {
     /// Connects to the nodes that there are, as one of the contact points has them, but to those that are silent.
@@ -102,8 +101,7 @@ impl Members {
         })
     }
 
-    /// Asks a connected node for the nodes and tables that there are: the one that answered `before`, if there is one, or else
-    /// another one each time.
+    /// Asks a connected node for the nodes and tables that there are: most of the time the one that answered `before`.
     async fn refresh(&self, before: &mut Option<Uuid>) -> Result<(), Unanswered> {
         let mut round = 0;
         self.rounds.send_modify(|rounds| {
@@ -114,7 +112,9 @@ impl Members {
         nodes.retain(|at| at.is_connected);
         let turn = usize::try_from(round).unwrap_or_default() % nodes.len().max(1);
         nodes.rotate_left(turn);
-        nodes.sort_by_key(|at| Some(at.id) != *before);
+        if round % ANOTHER_EACH != 0 {
+            nodes.sort_by_key(|at| Some(at.id) != *before);
+        }
         let mut failed = not_started("no node is connected", Silence::Unreached);
         for at in nodes.iter().take(TRIES_MAX) {
             match self.refreshed_by(at).await {
@@ -147,7 +147,8 @@ impl Members {
             return;
         };
         for ip in addresses {
-            if self.begin_at(ip).await.is_ok() {
+            let is_any = self.nodes().iter().any(|node| node.is_connected);
+            if is_any || self.begin_at(ip).await.is_ok() {
                 return;
             }
         }
@@ -168,7 +169,7 @@ async fn keep_read(members: Weak<Members>) {
         let back = spawn_blocking(move || reading.read_connections()).await;
         for (id, link) in back.unwrap_or_default() {
             let members = Arc::clone(&members);
-            tokio::spawn(async move { members.ask_again(id, link, ANSWERS_WITHIN).await });
+            tokio::spawn(async move { members.ask_again(id, link).await });
         }
         members.leave_others();
         nodes = members.nodes().len();

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::link::{Link, not_started};
 use super::ring::Ring;
-use super::settings::Settings;
+use super::settings::{ANSWERS_WITHIN, Settings};
 use super::topology::{NodeRow, query, read};
 use crate::driver::backend::{Coordinator, Node, Silence, Unanswered};
 use crate::fault::ConnectFault;
@@ -145,13 +145,10 @@ impl Members {
         link.ok_or_else(|| not_started("there is no connection to the node", Silence::Unreached))
     }
 
-    /// There is no connection to this node; it is seen soon when there is one again.
-    pub(super) fn not_connected(&self, node: Uuid) {
-        if let Some(member) = self.by_id().get_mut(&node) {
+    /// There is no connection in this session with a node; it is seen soon when there is one again.
+    pub(super) fn not_connected(&self, node: Uuid, link: &Arc<Link>) {
+        if let Some(member) = with_link(&mut self.by_id(), node, link) {
             member.is_connected = false;
-            if let Some(link) = &member.link {
-                link.had_none();
-            }
             self.wanted.soon.notify_one();
         }
     }
@@ -267,6 +264,8 @@ impl Members {
                 drop(members);
                 drop(surplus);
             }
+            // It was made elsewhere meanwhile.
+            Err(_) if member.link.is_some() => {}
             Err(fault) => {
                 let pause = TRY_PAUSE * 2_u32.saturating_pow(member.failures);
                 member.next_try = Some(Instant::now() + pause.min(TRY_PAUSE_MAX));
@@ -342,7 +341,7 @@ impl Members {
             member.is_connected = false;
             let since = *member.alone_since.get_or_insert(now);
             // The library does not try again where a node has refused it once, as one may that is about to start.
-            if now.duration_since(since) >= self.settings.session_timeout() {
+            if now.duration_since(since) >= self.settings.alone_max() {
                 member.alone_since = None;
                 member.link = None;
             } else if has_connections && !member.is_asked {
@@ -353,13 +352,17 @@ impl Members {
         back
     }
 
-    /// Whether this node, which has a connection again, answers. (The library sends nothing to a node before it has prepared
-    /// all statements there once more, which may take a while.)
-    pub(super) async fn ask_again(&self, id: Uuid, link: Arc<Link>, within: Duration) {
-        let answer = query(&link, "SELECT key FROM system.local", &[], within).await;
+    /// Whether this node, which has a connection again, answers. (The library sends nothing to a node at once that it lost; and
+    /// another one may be there.)
+    pub(super) async fn ask_again(&self, id: Uuid, link: Arc<Link>) {
+        let text = "SELECT host_id FROM system.local";
+        let answer = query(&link, text, &[], ANSWERS_WITHIN).await;
+        let row = answer.and_then(|answer| read(&answer));
+        let row = row.ok().and_then(|rows| rows.into_iter().next());
+        let is_it = row.and_then(|mut row| row.uuid("host_id").ok().flatten()) == Some(id);
         if let Some(member) = with_link(&mut self.by_id(), id, &link) {
             member.is_asked = false;
-            if answer.is_ok() {
+            if is_it {
                 member.is_connected = true;
                 member.alone_since = None;
             }

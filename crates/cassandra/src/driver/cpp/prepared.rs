@@ -174,7 +174,7 @@ impl PreparedByCpp {
         }
         let mut unanswered = unanswered(&error, sent.elapsed(), left);
         if code_of(&error) == Some(CassErrorCode::LIB_NO_HOSTS_AVAILABLE) {
-            shared.members.not_connected(node);
+            shared.members.not_connected(node, &link);
             unanswered = if_begun(unanswered, self.execution);
         }
         Err(Failed {

@@ -1,5 +1,6 @@
 //! What each session is made with.
 
+use std::mem::transmute_copy;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,6 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use cassandra_cpp::{Cluster, Error, RetryPolicy, Ssl, SslVerifyFlag, TimestampGen};
+use cassandra_cpp_sys::{
+    CASS_OK, CassCluster, cass_cluster_set_prepare_on_up_or_add_host, cass_false,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
@@ -20,8 +24,10 @@ use crate::options::{CassandraOptions, CassandraTls, Credentials, Majority};
 
 /// The version of the protocol that nodes are spoken to in.
 const PROTOCOL: i32 = 4;
-/// The pause before a connection that broke is made again: so long that it is seen that there was none.
-const RECONNECT_PAUSE_MS: u32 = 1_000;
+/// The pause before a connection that broke is made again. There is one node at the other end, and it is wanted.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+/// How long a node that has a connection again may take to answer by way of it.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// So many sessions are made at once: each takes a thread, longer than anybody waits for it where a node hangs.
 const AT_ONCE_MAX: usize = 64;
 
@@ -119,6 +125,12 @@ impl Settings {
         2 * self.connect_timeout
     }
 
+    /// For how long a session may have no connection, or one by way of which the node does not answer.
+    pub(super) fn alone_max(&self) -> Duration {
+        let back = RECONNECT_PAUSE + self.connect_timeout + ANSWERS_WITHIN;
+        self.session_timeout().max(back)
+    }
+
     fn cluster(&self, ip: IpAddr) -> Result<Cluster, Error> {
         let mut cluster = Cluster::default();
         cluster.set_contact_points(&ip.to_string())?;
@@ -137,7 +149,9 @@ impl Settings {
         cluster.set_request_timeout(self.request_timeout);
         cluster.set_connection_heartbeat_interval(KEEP_ALIVE);
         cluster.set_connection_idle_timeout(KEEP_ALIVE + KEEP_ALIVE_TIMEOUT);
-        cluster.set_reconnect_wait_time(RECONNECT_PAUSE_MS);
+        let pause = u32::try_from(RECONNECT_PAUSE.as_millis()).unwrap_or(u32::MAX);
+        cluster.set_reconnect_wait_time(pause);
+        prepare_nothing_unasked(&cluster)?;
         cluster.set_retry_policy(RetryPolicy::fallthrough_new());
         // Else this process would date what it writes, by its own clock.
         cluster.set_timestamp_gen(&TimestampGen::gen_server_side_new());
@@ -172,11 +186,11 @@ impl Settings {
         let room = room.map_err(|error| ended(&error))?;
         let (answer, answered) = oneshot::channel();
         let runtime = Handle::current();
-        let (is_encrypted, connect_timeout) = (self.tls.is_some(), self.connect_timeout);
+        let is_encrypted = self.tls.is_some();
         // Who frees a session that still connects waits, maybe for long: no task does.
         let connecting = thread::Builder::new().spawn(move || {
             let connected = runtime.block_on(cluster.connect());
-            let connected = connected.map(|session| Link::new(session, connect_timeout));
+            let connected = connected.map(Link::new);
             // Where nobody waits for it any more, it ends here.
             let _ = answer.send(connected.map_err(|error| not_connected(&error, is_encrypted)));
             drop(cluster);
@@ -184,5 +198,25 @@ impl Settings {
         });
         connecting.map_err(|error| ended(&error))?;
         answered.await.map_err(|error| ended(&error))?
+    }
+}
+
+/// Has the library prepare nothing of its own accord at a node that it is connected to again. It would say meanwhile that there is
+/// no node; and a session that is ended then would be called when it is no more, which ends the process. A node that does
+/// not know a statement any more says so and has done nothing; the library prepares it there then, and asks once more.
+fn prepare_nothing_unasked(cluster: &Cluster) -> Result<(), Error> {
+    const { assert!(size_of::<Cluster>() == size_of::<*mut CassCluster>()) };
+    #[allow(unsafe_code)]
+    // SAFETY: the crate's `Cluster`, whose version is pinned, is a pointer to the library's and nothing else, as long as it
+    // lives. The library changes a setting of it, which nobody else has here.
+    let code = unsafe {
+        let inner = transmute_copy::<Cluster, *mut CassCluster>(cluster);
+        cass_cluster_set_prepare_on_up_or_add_host(inner, cass_false)
+    };
+    match code {
+        CASS_OK => Ok(()),
+        other => Err(Error::from(format!(
+            "the library refuses a setting: {other:?}"
+        ))),
     }
 }
