@@ -67,7 +67,7 @@ pub(super) fn not_connected(error: &Error, is_encrypted: bool) -> ConnectFault {
         }
         // Where a CA has the name of another one, OpenSSL 3 sends it along with our certificate.
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["alert internal error"]) => Refused(format!(
-            "the node broke off: a certificate, ours or the node's, is not signed by the CA that the other one trusts ({why})"
+            "the node refused our certificate, or it or the node's is not signed by the CA that the other one trusts ({why})"
         )),
         Some(Code::SSL_PROTOCOL_ERROR) if speaks_of(&["alert"]) => Refused(format!(
             "the node refused our certificate, or that we have none ({why})"
