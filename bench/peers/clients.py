@@ -148,6 +148,17 @@ class CuratorClient(Client):
         ]
 
 
+def sections(addresses, *words):
+    """One run of `fermata bench section` in frames, of which nobody measures the processor: what it reports."""
+    endpoints = [word for a in addresses for word in ("--endpoint", f"http://{a}")]
+    command = [FERMATA, "bench", "section", *endpoints, "--pipeline", "--output", "json", *words]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if not done.stdout.strip():
+        raise RuntimeError(done.stderr)
+    (run,) = json.loads(done.stdout)["runs"]
+    return run
+
+
 class FermataClient(Client):
     """`fermata bench section`, which prints its report in the end: the marks go by time."""
 

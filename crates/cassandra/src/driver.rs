@@ -208,8 +208,16 @@ impl Driver {
 
     /// Prepares a statement, for that use of it.
     pub async fn prepare(&self, usage: Use, text: &str) -> Result<Statement, Fault> {
-        let prepared = self.backend.prepare(text, usage.execution()).await?;
-        Ok(Statement { prepared, usage })
+        let preparing = self.backend.prepare(text, usage.execution());
+        match tokio::time::timeout(self.request_timeout, preparing).await {
+            Ok(prepared) => Ok(Statement {
+                prepared: prepared?,
+                usage,
+            }),
+            Err(_) => Err(Fault::NotStarted(
+                "preparing a statement timed out".to_owned(),
+            )),
+        }
     }
 
     /// Executes a statement whose answer is one page.

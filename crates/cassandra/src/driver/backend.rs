@@ -84,6 +84,16 @@ pub(super) struct Unanswered {
     pub silence: Silence,
 }
 
+impl Unanswered {
+    /// The node answered, with what cannot be read.
+    pub(super) fn unreadable(fault: Fault) -> Unanswered {
+        Unanswered {
+            fault,
+            silence: Silence::Answered,
+        }
+    }
+}
+
 /// Whether the node was heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
@@ -112,7 +122,7 @@ pub(super) trait Backend: fmt::Debug + Send + Sync {
     /// The tokens of all nodes, in no order.
     fn ring(&self) -> Vec<i64>;
 
-    /// Prepares a statement.
+    /// Prepares a statement. The caller gives it up after a while.
     fn prepare<'a>(
         &'a self,
         text: &'a str,

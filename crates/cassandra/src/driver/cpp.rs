@@ -104,13 +104,8 @@ impl Backend for Cpp {
         execution: Execution,
     ) -> Boxed<'a, Result<Arc<dyn Prepared>, Fault>> {
         Box::pin(async move {
-            let preparing = PreparedByCpp::prepare(&self.shared, text.into(), execution);
-            match timeout(self.shared.request_timeout, preparing).await {
-                Ok(prepared) => Ok(Arc::new(prepared?) as Arc<dyn Prepared>),
-                Err(_) => Err(Fault::NotStarted(
-                    "preparing a statement timed out".to_owned(),
-                )),
-            }
+            let prepared = PreparedByCpp::prepare(&self.shared, text.into(), execution).await?;
+            Ok(Arc::new(prepared) as Arc<dyn Prepared>)
         })
     }
 

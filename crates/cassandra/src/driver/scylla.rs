@@ -47,7 +47,6 @@ pub(super) struct Scylla {
     session: Arc<Session>,
     majority: Majority,
     datacenter: Option<Arc<str>>,
-    request_timeout: Duration,
     preferred: Arc<Preferred>,
 }
 
@@ -126,21 +125,13 @@ impl Scylla {
             session,
             majority: options.majority,
             datacenter: options.datacenter.as_deref().map(Arc::from),
-            request_timeout: options.request_timeout,
             preferred,
         })
     }
 
     async fn prepared(&self, text: &str, execution: Execution) -> Result<Arc<dyn Prepared>, Fault> {
-        let preparing = tokio::time::timeout(self.request_timeout, self.session.prepare(text));
-        let mut prepared = match preparing.await {
-            Ok(prepared) => prepared.map_err(not_prepared)?,
-            Err(_) => {
-                return Err(Fault::NotStarted(
-                    "preparing a statement timed out".to_owned(),
-                ));
-            }
-        };
+        let prepared = self.session.prepare(text).await;
+        let mut prepared = prepared.map_err(not_prepared)?;
         prepared.set_is_idempotent(execution.sending != Sending::Once);
         if execution.sending != Sending::Once {
             prepared.set_retry_policy(Some(Arc::new(DefaultRetryPolicy::new())));
@@ -209,7 +200,7 @@ impl Backend for Scylla {
             statement.set_request_timeout(Some(within));
             statement.set_load_balancing_policy(Some(at));
             let answer = self.session.query_unpaged(statement, values).await;
-            rows(answer.map_err(unanswered)?).map_err(unreadable)
+            rows(answer.map_err(unanswered)?).map_err(Unanswered::unreadable)
         })
     }
 
@@ -276,7 +267,7 @@ impl Prepared for PreparedByScylla {
             let mut prepared = self.prepared.clone();
             prepared.set_load_balancing_policy(Some(at));
             let answer = self.session.execute_unpaged(&prepared, values).await;
-            rows(answer.map_err(unanswered)?).map_err(unreadable)
+            rows(answer.map_err(unanswered)?).map_err(Unanswered::unreadable)
         })
     }
 
@@ -318,13 +309,6 @@ fn left() -> Unanswered {
     Unanswered {
         fault: Fault::NotStarted("the cluster has no such node any more".to_owned()),
         silence: Silence::Unreached,
-    }
-}
-
-fn unreadable(fault: Fault) -> Unanswered {
-    Unanswered {
-        fault,
-        silence: Silence::Answered,
     }
 }
 

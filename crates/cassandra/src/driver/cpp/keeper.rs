@@ -147,8 +147,7 @@ impl Members {
             return;
         };
         for ip in addresses {
-            let is_any = self.nodes().iter().any(|node| node.is_connected);
-            if is_any || self.begin_at(ip).await.is_ok() {
+            if self.is_any_connected() || self.begin_at(ip).await.is_ok() {
                 return;
             }
         }
@@ -209,7 +208,7 @@ async fn keep_known(members: Weak<Members>, wanted: Arc<Wanted>) {
         pause = match members.refresh(&mut before).await {
             Ok(()) => REFRESH_PAUSE,
             Err(unanswered) => {
-                let is_any = members.nodes().iter().any(|node| node.is_connected);
+                let is_any = members.is_any_connected();
                 let why = unanswered.fault;
                 tracing::debug!(%why, is_any, "the nodes of the cluster are not known anew");
                 if !is_any {

@@ -107,6 +107,11 @@ impl Members {
         nodes.collect()
     }
 
+    /// Whether any node is connected.
+    pub(super) fn is_any_connected(&self) -> bool {
+        self.by_id().values().any(Member::is_connected)
+    }
+
     /// These nodes, as far as they are known; without any, all.
     pub(super) fn coordinators(&self, of: Option<&[Uuid]>) -> Vec<Coordinator> {
         let members = self.by_id();

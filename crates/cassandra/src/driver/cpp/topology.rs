@@ -126,10 +126,7 @@ pub(super) async fn query(
 }
 
 pub(super) fn read(answer: &CassResult) -> Result<Vec<Row>, Unanswered> {
-    rows(answer).map_err(|fault| Unanswered {
-        fault,
-        silence: Silence::Answered,
-    })
+    rows(answer).map_err(Unanswered::unreadable)
 }
 
 /// The nodes of a list of them; who answered at `here` says so of itself.
@@ -138,10 +135,7 @@ fn nodes_in(
     here: Option<IpAddr>,
     port: u16,
 ) -> Result<Vec<NodeRow>, Unanswered> {
-    let unreadable = |fault| Unanswered {
-        fault,
-        silence: Silence::Answered,
-    };
+    let unreadable = Unanswered::unreadable;
     let mut nodes = Vec::new();
     let mut rows = 0;
     let mut each = answer.iter();
