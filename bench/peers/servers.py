@@ -110,9 +110,12 @@ class Servers:
             )
         self.processes.append(process)
 
+    def is_ready(self, address):
+        return answers(address)
+
     def wait(self):
         by = time.monotonic() + READY_WITHIN_S
-        while not all(answers(address) for address in self.addresses()):
+        while not all(self.is_ready(address) for address in self.addresses()):
             self.check()
             if time.monotonic() > by:
                 raise RuntimeError(f"{self.name} does not answer, see {self.folder}")
@@ -241,6 +244,12 @@ class Fermata(Servers):
         super().check()
         if len(self.nodes()) != 3:
             raise RuntimeError("a Cassandra node has ended")
+
+    def is_ready(self, address):
+        """A replica accepts connections while it waits for Cassandra: a call that gets an answer says more."""
+        call = (FERMATA, "locks", "ls", "--limit", "1", "--timeout", "2s", "--endpoint", f"http://{address}")
+        words = [str(word) for word in call]
+        return answers(address) and not subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL).returncode
 
     def start(self):
         self.is_ours = not self.nodes()
