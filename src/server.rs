@@ -37,7 +37,9 @@ use crate::rpc::call_layer::CallLayer;
 use crate::rpc::lock_admin::LockAdminRpc;
 use crate::rpc::lock_service::LockServiceRpc;
 use crate::rpc::peer::{self, PeerRpc};
-pub use crate::rpc::peer::{PeerClient, PeerTls, PeerTlsError, PeerTlsFiles, Secret, SecretError};
+pub use crate::rpc::peer::{
+    PeerClient, PeerSecret, PeerTls, PeerTlsError, PeerTlsFiles, SecretError,
+};
 use crate::rpc::stopping::Stopping;
 use health::Health;
 

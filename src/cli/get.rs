@@ -1,5 +1,6 @@
 //! `fermata get`: reads the value of a key.
 
+use fermata_client::public_part;
 use fermata_command::output::{Format, print_json};
 use fermata_command::{Failure, Remote, exit};
 use serde_json::json;
@@ -13,7 +14,7 @@ holder of that lockRef sees it.
 
 The value is written as it is (on a terminal with an end of line). With
 --output json: {\"exists\", \"value\" (null if it is not UTF-8),
-\"value_base64\"}, and \"table\" and \"key\", or \"lock_ref\" and
+\"value_base64\"}, and \"table\" and \"key\", or \"name\" and
 \"fencing_token\".
 
 Exit status: 0; 1 the key has no value; 64 malformed; 66 no such table or
@@ -23,7 +24,7 @@ key yet; 77 not allowed.
 Examples:
   fermata get orders-42
   fermata lock orders-42 -- sh -c 'fermata get --lock-ref'
-  fermata get --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000'";
+  fermata get --lock-ref=REF";
 
 /// Read the value of a key
 #[derive(Debug, Clone, clap::Args)]
@@ -65,7 +66,8 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
             let read = client
                 .critical_get(&lock_ref, value::call_numbers())
                 .await?;
-            let document = json!({ "lock_ref": lock_ref, "fencing_token": fencing_token });
+            let document =
+                json!({ "name": public_part(&lock_ref), "fencing_token": fencing_token });
             (read, document)
         }
     };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fermata_client::{Client, Mutation};
+use fermata_client::{Client, Mutation, public_part};
 use fermata_command::output::{Format, print_json};
 use fermata_command::{Failure, Remote};
 use serde_json::json;
@@ -16,7 +16,7 @@ Without --lock-ref this is a whole section of its own: it takes the lock on the
 key, writes, and releases it, also where the write fails. With --lock-ref it
 writes as the holder of that lockRef, and the lock stays as it is.
 
-With --output json: {\"lock_ref\", \"fencing_token\"} of the lock that the
+With --output json: {\"name\", \"fencing_token\"} of the entry that the
 value was written under.
 
 Exit status: 0 the value is durable; 64 malformed; 66 no such table or lockRef;
@@ -29,7 +29,7 @@ Examples:
   date | fermata put orders-42 -
   fermata put orders-42 --file order.json --wait 10s
   fermata lock orders-42 -- sh -c 'fermata put --lock-ref charged'
-  fermata put --lock-ref='default/orders-42#17.k3vt9p2q@1790000000000000' done";
+  fermata put --lock-ref=REF done";
 
 /// Write the value of a key
 #[derive(Debug, Clone, clap::Args)]
@@ -73,7 +73,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     };
     match args.remote.format() {
         Format::Json => print_json(&json!({
-            "lock_ref": lock_ref,
+            "name": public_part(&lock_ref),
             "fencing_token": fencing_token,
         }))?,
         Format::Text => {}

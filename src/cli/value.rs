@@ -54,7 +54,7 @@ pub fn lock_ref(
     }
     let first_is_one = arguments
         .first()
-        .is_some_and(|first| first.parse::<LockRef>().is_ok());
+        .is_some_and(|first| LockRef::parse(first, "").is_ok());
     if first_is_one {
         return Ok((arguments.remove(0), arguments));
     }
@@ -96,9 +96,12 @@ mod tests {
 
     #[test]
     fn a_bare_flag_takes_the_first_argument_if_it_is_a_lock_ref() {
-        let arguments = vec!["default/a#1.00000000@7".to_owned(), "v".to_owned()];
+        let arguments = vec![
+            "default/a#1.00000000000000000000000000@7".to_owned(),
+            "v".to_owned(),
+        ];
         let (lock_ref, rest) = lock_ref(None, arguments).unwrap();
-        assert_eq!(lock_ref, "default/a#1.00000000@7");
+        assert_eq!(lock_ref, "default/a#1.00000000000000000000000000@7");
         assert_eq!(rest, ["v"]);
     }
 

@@ -19,12 +19,12 @@ fn state(number: i32) -> &'static str {
 pub fn entry(entry: &proto::QueueEntry) -> Value {
     let mode = proto::LockMode::try_from(entry.mode).unwrap_or(proto::LockMode::Unspecified);
     json!({
-        "lock_ref": entry.lock_ref,
+        "name": entry.name,
         "seq": entry.seq,
         "state": state(entry.state),
         "mode": mode.as_str_name(),
         "fencing_token": entry.fencing_token,
-        "session": entry.session,
+        "session_id": entry.session_id,
         "ttl": text_of(entry.ttl),
         "lease_left": text_of(entry.lease_left),
         "create_time": text_of(entry.create_time),
@@ -79,7 +79,7 @@ fn key_home(home: &proto::KeyHome) -> Value {
 fn ended_entry(ended: &proto::EndedEntry) -> Value {
     let reason = proto::EndReason::try_from(ended.reason).unwrap_or(proto::EndReason::Unspecified);
     json!({
-        "lock_ref": ended.lock_ref,
+        "name": ended.name,
         "seq": ended.seq,
         "reason": reason.as_str_name(),
         "ended_by": ended.ended_by,
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn an_entry_keeps_the_names_of_the_contract() {
         let shown = entry(&proto::QueueEntry {
-            lock_ref: "default/a#1.00000000".to_owned(),
+            name: "default/a#1".to_owned(),
             seq: 1,
             state: proto::LockState::Held.into(),
             mode: proto::LockMode::Exclusive.into(),

@@ -7,22 +7,22 @@ use super::activity::ReplicaActivity;
 use super::api::{DescribedSession, EngineError, ForceReleased, Page};
 use super::calls::{Engine, unexpected};
 use super::peers::Peer;
-use crate::key::machine::{Answer, Call, EntryRef};
-use crate::lock::{LockRef, ReplicaId, SessionId};
+use crate::key::machine::{Answer, Call};
+use crate::lock::{EntryName, ReplicaId, SessionId};
 use crate::store::ReplicaRow;
 
 impl Engine {
     /// Ends an entry whatever its holder thinks.
     pub async fn force_release(
         &self,
-        lock_ref: &LockRef,
+        name: &EntryName,
         by: &str,
         why: &str,
     ) -> Result<ForceReleased, EngineError> {
         let replica = self.current()?;
-        let id = self.id_of_ref(lock_ref)?;
+        let id = self.id_of(name.key_id())?;
         let call = Call::Force {
-            entry: EntryRef::from(lock_ref),
+            seq: name.seq,
             by: by.into(),
             why: why.into(),
         };

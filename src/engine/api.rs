@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::key::KeyState;
 use crate::key::machine::KeyError;
 pub use crate::key::machine::{Mutation, Value};
-use crate::lock::{EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName};
+use crate::lock::{
+    EndedAs, Fence, Key, KeyId, LockRef, Mode, ReplicaId, SessionId, TableName, Tag,
+};
 use crate::store::{SessionRow, StoreError};
 
 /// What the engine has at the moment, and what it counted since the process started.
@@ -64,8 +64,8 @@ pub enum LiveBy {
 pub struct CreateCall {
     /// What to lock.
     pub id: KeyId,
-    /// Names the call (I5).
-    pub request_id: Uuid,
+    /// What the secret of the entry comes to: names the call (I5).
+    pub tag: Tag,
     /// What the entry shall live by.
     pub live_by: LiveBy,
     /// How it shall hold the key.
@@ -110,7 +110,7 @@ pub struct CreatedLockRef {
     pub valid_for: Duration,
     /// It survives a crash of the replica that serves its key.
     pub durable: bool,
-    /// An earlier call with this request_id had made it.
+    /// An earlier call of this request had made it.
     pub existed: bool,
 }
 
@@ -160,8 +160,8 @@ pub enum WatchEvent {
 /// OpenSession.
 #[derive(Clone, Debug)]
 pub struct SessionCall {
-    /// Names the call, and the session.
-    pub request_id: Uuid,
+    /// Its id: names the call as well.
+    pub id: SessionId,
     /// Its time to live, in milliseconds.
     pub ttl_ms: u32,
     /// How long it lives on after its client's stream ended, in milliseconds; 0 where that does not matter.
@@ -334,7 +334,7 @@ pub enum EngineError {
         /// The last one accepted.
         last: u64,
     },
-    /// The request_id belongs to an entry, or session, with another argument.
+    /// The request belongs to an entry, or session, with another argument.
     #[error("this request_id was used before with another {field}")]
     RequestMismatch {
         /// The argument that differs.

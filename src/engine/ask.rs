@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use uuid::Uuid;
 
 use super::api::EngineError;
 use super::shell::KeyShell;
 use super::slot::{CallResult, KeyCell, Listener};
 use crate::key::machine::{Answer, Call, CallError, CallId, EntryStatus, Event, KeyError};
-use crate::lock::{Fence, KeyId, Seq};
+use crate::lock::{Fence, KeyId, Seq, Tag};
 
 /// A call that was handed in. Dropping it tells the machine that nobody waits for it any longer; what it began goes on.
 pub(super) struct Asking {
@@ -223,14 +222,14 @@ impl KeyShell {
         answer.map_err(|error| EngineError::of_key(error.why))
     }
 
-    /// Whether a live entry of a key that is served here was made by this request.
-    pub fn has_made(&self, id: &KeyId, request_id: Uuid) -> bool {
+    /// Whether a key that is served here has a live entry with this tag.
+    pub fn has_made(&self, id: &KeyId, tag: Tag) -> bool {
         let Some(cell) = self.keys.find(id) else {
             return false;
         };
         let slot = cell.slot();
         let state = slot.machine.state();
-        state.is_some_and(|state| state.entries.iter().any(|e| e.request_id == request_id))
+        state.is_some_and(|state| state.entries.iter().any(|e| e.tag == tag))
     }
 
     /// Until it is said to be heard, an answer of HELD counts as lost.

@@ -160,7 +160,7 @@ impl Engine {
                     Err(NoRoom::Ended) => return Err(EngineError::SessionEnded),
                     Err(NoRoom::Ending) => return Err(EngineError::ending()),
                     // A repeated call needs no room: it makes no new entry (I5).
-                    Err(NoRoom::Full) if replica.shell.has_made(&id, call.request_id) => None,
+                    Err(NoRoom::Full) if replica.shell.has_made(&id, call.tag) => None,
                     Err(NoRoom::Full) => {
                         return Err(EngineError::Exhausted {
                             what: "lock_refs_per_session_max",
@@ -172,7 +172,7 @@ impl Engine {
             }
         };
         let entry = Box::new(NewEntry {
-            request_id: call.request_id,
+            tag: call.tag,
             mode: call.mode,
             liveness,
             identity: call.identity.into(),
@@ -347,15 +347,11 @@ impl Engine {
         }
     }
 
-    /// Opens a session whose id is its `request_id`; finds it if it is open already.
-    pub async fn open_session(
-        &self,
-        call: SessionCall,
-    ) -> Result<(SessionId, Renewed), EngineError> {
+    /// Opens a session; finds it if it is open already.
+    pub async fn open_session(&self, call: SessionCall) -> Result<Renewed, EngineError> {
         let replica = self.current()?;
-        let id = SessionId(call.request_id);
         let row = SessionRow {
-            id,
+            id: call.id,
             ttl_ms: call.ttl_ms,
             disconnect_grace_ms: call.disconnect_grace_ms,
             replica: replica.local.id,
@@ -368,7 +364,7 @@ impl Engine {
         let renewed = tokio::spawn(sessions::open(Arc::clone(&replica.sessions), row));
         let renewed = renewed.await.map_err(|_| lost_task())??;
         replica.local.sure()?;
-        Ok((id, renewed))
+        Ok(renewed)
     }
 
     /// A renewal. `Elsewhere` of a session that another replica keeps.

@@ -437,7 +437,7 @@ impl Slot {
     /// Notes that a call of this entry came in, or was answered.
     pub fn note_served(&mut self, entry: EntryRef, now: Duration) {
         let holder = self.machine.state().and_then(|state| state.holder());
-        if holder.is_some_and(|holder| holder.seq == entry.seq && holder.tag() == entry.tag) {
+        if holder.is_some_and(|holder| holder.seq == entry.seq && holder.tag == entry.tag) {
             self.served = Some((entry.seq, now));
         }
     }

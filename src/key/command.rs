@@ -1,15 +1,13 @@
 //! What can be decided about a key, and what comes of it.
 
-use uuid::Uuid;
-
 use super::state::{Entry, Home};
 use crate::lock::{EndReason, EndedAs, Fence, FenceError, Liveness, Mode, ReplicaId, Seq, Tag};
 
 /// The arguments of a new entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NewEntry {
-    /// Names the call: the same id finds the same entry for as long as it lives (I5).
-    pub request_id: Uuid,
+    /// Names the call and who made it: the same tag finds the same entry for as long as it lives (I5).
+    pub tag: Tag,
     /// How it shall hold the key.
     pub mode: Mode,
     /// What it shall live by.
@@ -33,8 +31,6 @@ impl NewEntry {
             }
         } else if self.owner != entry.owner {
             Some("owner")
-        } else if self.identity != entry.identity {
-            Some("request_id")
         } else {
             None
         }
@@ -123,7 +119,7 @@ pub enum Outcome {
     Created {
         /// Its number.
         seq: Seq,
-        /// An earlier call with the same request_id had made it.
+        /// An earlier call of the same request had made it.
         existed: bool,
     },
     /// Release: ended now.

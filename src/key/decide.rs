@@ -189,9 +189,9 @@ impl Deciding<'_> {
         Ok(())
     }
 
-    /// One entry a request_id (I5), at the end of the queue (I1).
+    /// One entry a request (I5), at the end of the queue (I1).
     fn create(&mut self, new: &NewEntry) -> Result<Outcome, Refusal> {
-        let same = |e: &&Arc<Entry>| e.request_id == new.request_id;
+        let same = |e: &&Arc<Entry>| e.tag == new.tag;
         if let Some(entry) = self.state.entries.iter().find(same) {
             return match new.differs_from(entry) {
                 Some(field) => Err(Refusal::RequestMismatch { field }),
@@ -219,7 +219,7 @@ impl Deciding<'_> {
         self.state.entries.push_back(Arc::new(Entry {
             seq,
             mode: new.mode,
-            request_id: new.request_id,
+            tag: new.tag,
             liveness: new.liveness,
             identity: new.identity.clone(),
             owner: new.owner.clone(),
@@ -272,7 +272,7 @@ impl Deciding<'_> {
         }
         let ended = EndedEntry {
             seq,
-            tag: entry.tag(),
+            tag: entry.tag,
             reason: reason.clone(),
         };
         self.state.ended.push(ended, self.by.limits.ended_max);

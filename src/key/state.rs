@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use crate::lock::{Ended, EndedAs, Fence, Liveness, Lookup, Mode, ReplicaId, Seq, Tag};
 
 /// A live entry in the queue of a key.
@@ -14,8 +12,9 @@ pub struct Entry {
     pub seq: Seq,
     /// How it holds the key.
     pub mode: Mode,
-    /// Who asked for it: the same id finds the same entry for as long as it lives (I5).
-    pub request_id: Uuid,
+    /// What its secret comes to: whose request made it, and who may act for it. The same tag finds the same entry for as long
+    /// as it lives (I5).
+    pub tag: Tag,
     /// What it lives by.
     pub liveness: Liveness,
     /// Who its creator was, as far as the server knows; empty if it does not.
@@ -24,13 +23,6 @@ pub struct Entry {
     pub owner: Box<str>,
     /// When it was created by its creator's clock, in milliseconds since 1970. For people only (I9).
     pub created_at_ms: i64,
-}
-
-impl Entry {
-    /// The part of its lockRef that cannot be guessed.
-    pub fn tag(&self) -> Tag {
-        Tag::of(self.request_id)
-    }
 }
 
 /// The replica that decides about a key, and since which change of home.
@@ -158,14 +150,19 @@ impl KeyState {
         self.ended.end_of(seq)
     }
 
+    /// Whether an entry had this number, or has it.
+    pub fn has_issued(&self, seq: Seq) -> bool {
+        (Seq::FIRST..self.next).contains(&seq)
+    }
+
     /// What a seq and its tag mean here.
     pub fn lookup(&self, seq: Seq, tag: Tag) -> Lookup {
-        if seq < Seq::FIRST || seq >= self.next {
+        if !self.has_issued(seq) {
             return Lookup::NeverIssued;
         }
         if let Some(at) = self.position(seq) {
             return match self.entries.get(at) {
-                Some(entry) if entry.tag() == tag => Lookup::Live(at),
+                Some(entry) if entry.tag == tag => Lookup::Live(at),
                 _ => Lookup::NeverIssued,
             };
         }

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{Fence, InvalidKey, Key, LockRef, Seq, TableName, Tag};
+use super::{EntryName, Fence, InvalidKey, Key, LockRef, Secret, Seq, SessionId, TableName};
 
 /// The longest error about a text, in bytes: it tells what is wrong, and does not repeat the text.
 const ERROR_BYTES_MAX: usize = 250;
@@ -12,15 +12,31 @@ pub fn lock_ref(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    match text.parse::<LockRef>() {
+    match LockRef::parse(text, "") {
         Ok(lock_ref) => {
-            assert_eq!(lock_ref.to_string(), text);
+            assert_eq!(lock_ref.to_string().parse(), Ok(lock_ref.name()));
+            // Nothing of it is lost, whoever gives it.
+            let secret = secret_in(text);
+            let printed = secret.map(|secret| lock_ref.text(&secret));
+            assert_eq!(printed.as_deref(), Some(text));
+            for who in ["", "who"] {
+                let tag = LockRef::parse(text, who).map(|given| given.tag);
+                assert_eq!(tag.ok(), secret.map(|secret| secret.tag(who)));
+            }
             assert!(text.is_ascii() && text.len() <= LockRef::TEXT_BYTES_MAX);
             assert!((Seq::FIRST..=Seq::LAST).contains(&lock_ref.seq));
             let granted = Fence::NONE < lock_ref.grant.unwrap_or(Fence(1));
             assert!(granted && lock_ref.grant <= Some(Fence(Fence::MAX)));
         }
         Err(error) => is_short(&error.to_string()),
+    }
+    match text.parse::<EntryName>() {
+        Ok(name) => assert_eq!(name.to_string(), text),
+        Err(error) => is_short(&error.to_string()),
+    }
+    if let Some(session) = SessionId::parse(text, "") {
+        let secret = secret_in(text);
+        assert_eq!(secret.map(|secret| secret.session("")), Some(session));
     }
     for bytes_max in [0, text.len().saturating_sub(1), text.len(), usize::MAX] {
         key(text, bytes_max);
@@ -51,15 +67,23 @@ fn key(text: &str, bytes_max: usize) {
     }
 }
 
+/// The secret that stands behind the last dot.
+fn secret_in(text: &str) -> Option<Secret> {
+    let (_, rest) = text.rsplit_once('.')?;
+    let secret = rest.split('@').next()?;
+    Secret::parse(secret)
+}
+
 fn has_a_lock_ref(key: Key) {
+    let secret = Secret::of_session("", Uuid::nil());
     let made = LockRef {
         table: TableName::default_table(),
         key,
         seq: Seq::LAST,
-        tag: Tag::of(Uuid::nil()),
+        tag: secret.tag(""),
         grant: Some(Fence(Fence::MAX)),
     };
-    assert_eq!(made.to_string().parse(), Ok(made));
+    assert_eq!(LockRef::parse(&made.text(&secret), ""), Ok(made));
 }
 
 fn is_short(error: &str) {

@@ -1,16 +1,16 @@
-//! The lockRef: one entry in one key's queue, as the opaque text that clients carry.
+//! What an entry is called, and the lockRef, with which its client acts for it.
 //!
-//! `table/key#seq.tag[@grant]`, the key percent-encoded in one spelling only, so that two texts are
-//! equal exactly when the lockRefs are.
+//! A name is `table/key#seq`, the key percent-encoded in one spelling only, so that two texts are equal exactly when the
+//! names are. A lockRef is a name and more, `table/key#seq.secret[@grant]`; see [`Secret`].
 
 use std::fmt;
 use std::str::FromStr;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use uuid::Uuid;
 
 use super::fence::Fence;
 use super::key::{InvalidKey, Key, KeyId, TableName};
+use super::secret::{Secret, Tag};
 use super::state::Seq;
 
 /// What of a key is written as `%XX`: all but letters, digits and these.
@@ -25,73 +25,20 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'+')
     .remove(b',');
 
-/// Letters and digits without those that are mistaken for each other (Crockford's base 32).
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-const TAG_CHARS: usize = 8;
-
-/// 40 bits of the request_id that made an entry: a lockRef cannot be guessed from its number, and one
-/// of an earlier life of the key does not match.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tag(u64);
-
-impl Tag {
-    /// The tag of the entry that this request_id makes. All 128 bits count, since some kinds of UUID
-    /// keep large parts constant (the finishing steps of MurmurHash3 mix them).
-    pub fn of(request_id: Uuid) -> Tag {
-        let (high, low) = request_id.as_u64_pair();
-        let mut x = high ^ low.rotate_left(32);
-        for salt in [low, high] {
-            x ^= x >> 33;
-            x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
-            x ^= x >> 33;
-            x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-            x ^= x >> 33;
-            x = x.wrapping_add(salt);
-        }
-        Tag(x >> 24)
-    }
-
-    /// The tag with these 40 bits, as a store keeps it; `None` for a larger number.
-    pub fn from_bits(bits: u64) -> Option<Tag> {
-        (bits >> 40 == 0).then_some(Tag(bits))
-    }
-
-    /// Its 40 bits.
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-
-    fn parse(text: &str) -> Option<Tag> {
-        if text.len() != TAG_CHARS {
-            return None;
-        }
-        let mut bits = 0u64;
-        for byte in text.bytes() {
-            let digit = ALPHABET.iter().position(|a| *a == byte)?;
-            bits = (bits << 5) | digit as u64;
-        }
-        Some(Tag(bits))
-    }
+/// What one entry in one key's queue is called. Everybody may know it: it lets nobody act.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct EntryName {
+    /// The table.
+    pub table: TableName,
+    /// The key.
+    pub key: Key,
+    /// Its number in the queue.
+    pub seq: Seq,
 }
 
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for at in (0..TAG_CHARS).rev() {
-            let digit = (self.0 >> (5 * at)) & 31;
-            write!(f, "{}", char::from(ALPHABET[digit as usize]))?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// One entry in one key's queue; with a grant once it became holder (I11).
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// One entry in one key's queue, for whom its client may act; with a grant once it became holder (I11). Printed it is the
+/// name of the entry.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockRef {
     /// The table.
     pub table: TableName,
@@ -99,7 +46,7 @@ pub struct LockRef {
     pub key: Key,
     /// The number of its entry in the queue.
     pub seq: Seq,
-    /// The part that cannot be guessed.
+    /// What its secret comes to.
     pub tag: Tag,
     /// The fence it was given when it became holder.
     pub grant: Option<Fence>,
@@ -108,9 +55,16 @@ pub struct LockRef {
 /// Why a text is no lockRef.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a lockRef: {0} (it looks like default/orders-42#17.k3vt9p2q, as CreateLockRef gave it)"
+    "not a lockRef: {0} (it looks like default/orders-42#17 with a dot and 26 characters behind it, as CreateLockRef gave it)"
 )]
 pub struct LockRefError(LockRefFault);
+
+/// Why a text is no name of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the name of an entry: {0} (it looks like default/orders-42#17, as DescribeLock shows it)"
+)]
+pub struct EntryNameError(LockRefFault);
 
 /// What is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,9 +84,51 @@ fn malformed(what: &'static str) -> LockRefError {
     LockRefError(LockRefFault::Malformed(what))
 }
 
+impl EntryName {
+    /// The key that it is of.
+    pub fn key_id(&self) -> KeyId {
+        KeyId {
+            table: self.table.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
 impl LockRef {
     /// The longest text of any lockRef, in bytes.
-    pub const TEXT_BYTES_MAX: usize = TableName::BYTES_MAX + 3 * Key::BYTES_MAX + 64;
+    pub const TEXT_BYTES_MAX: usize = TableName::BYTES_MAX + 3 * Key::BYTES_MAX + 96;
+
+    /// What this text means where this client gives it.
+    pub fn parse(text: &str, identity: &str) -> Result<LockRef, LockRefError> {
+        let (name, rest) = name_in(text).map_err(LockRefError)?;
+        let rest = rest.ok_or(malformed("it has no '.' after the number"))?;
+        let (secret, grant) = match rest.split_once('@') {
+            Some((secret, grant)) => (secret, Some(grant)),
+            None => (rest, None),
+        };
+        let secret = Secret::parse(secret).ok_or(malformed("its secret is malformed"))?;
+        let grant = match grant {
+            Some(text) => Some(
+                number(text)
+                    .filter(|n| *n <= Fence::MAX)
+                    .map(Fence)
+                    .ok_or(malformed("its grant is malformed"))?,
+            ),
+            None => None,
+        };
+        Ok(LockRef {
+            table: name.table,
+            key: name.key,
+            seq: name.seq,
+            tag: secret.tag(identity),
+            grant,
+        })
+    }
+
+    /// The text of it, for the client alone that this secret is of.
+    pub fn text(&self, secret: &Secret) -> String {
+        with_grant(&format!("{self}.{}", secret.text()), self.grant)
+    }
 
     /// The key that it is of.
     pub fn key_id(&self) -> KeyId {
@@ -142,7 +138,16 @@ impl LockRef {
         }
     }
 
-    /// The same entry without its grant: what names it to people, and its session where it has none.
+    /// The name of its entry.
+    pub fn name(&self) -> EntryName {
+        EntryName {
+            table: self.table.clone(),
+            key: self.key.clone(),
+            seq: self.seq,
+        }
+    }
+
+    /// The same entry without its grant: what its lease is called where it has no session.
     #[must_use]
     pub fn without_grant(&self) -> LockRef {
         LockRef {
@@ -161,21 +166,42 @@ impl LockRef {
     }
 }
 
+/// The text of a lockRef as its client gave it, with this grant.
+pub fn with_grant(text: &str, grant: Option<Fence>) -> String {
+    let (bare, _) = text.rsplit_once('@').unwrap_or((text, ""));
+    match grant {
+        Some(grant) => format!("{bare}@{grant}"),
+        None => bare.to_owned(),
+    }
+}
+
+impl fmt::Display for EntryName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_name(f, &self.table, &self.key, self.seq)
+    }
+}
+
+impl fmt::Debug for EntryName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for LockRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/{}#{}.{}",
-            self.table,
-            utf8_percent_encode(self.key.as_str(), ENCODED),
-            self.seq,
-            self.tag
-        )?;
-        match self.grant {
-            Some(grant) => write!(f, "@{grant}"),
-            None => Ok(()),
-        }
+        write_name(f, &self.table, &self.key, self.seq)
     }
+}
+
+impl fmt::Debug for LockRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn write_name(f: &mut fmt::Formatter<'_>, table: &TableName, key: &Key, seq: Seq) -> fmt::Result {
+    let key = utf8_percent_encode(key.as_str(), ENCODED);
+    write!(f, "{table}/{key}#{seq}")
 }
 
 /// A positive decimal number in its one spelling: no sign, no leading zero.
@@ -187,60 +213,50 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-impl FromStr for LockRef {
-    type Err = LockRefError;
+/// The name that a text begins with, and what stands behind it after a dot, if anything does.
+fn name_in(text: &str) -> Result<(EntryName, Option<&str>), LockRefFault> {
+    if text.len() > LockRef::TEXT_BYTES_MAX {
+        return Err(LockRefFault::TooLong { bytes: text.len() });
+    }
+    let malformed = LockRefFault::Malformed;
+    let (table, rest) = text
+        .split_once('/')
+        .ok_or(malformed("it has no '/' after the table"))?;
+    let table = TableName::parse(table).map_err(|_| malformed("its table name is malformed"))?;
+    let (key_text, entry) = rest
+        .rsplit_once('#')
+        .ok_or(malformed("it has no '#' after the key"))?;
+    let key = percent_decode_str(key_text)
+        .decode_utf8()
+        .map_err(|_| malformed("its key is not UTF-8"))?;
+    let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| match error {
+        InvalidKey::TooLong { bytes, .. } => LockRefFault::KeyTooLong { bytes },
+        InvalidKey::Empty { .. } | InvalidKey::Control { .. } => malformed("its key is malformed"),
+    })?;
+    if utf8_percent_encode(key.as_str(), ENCODED).to_string() != key_text {
+        return Err(malformed("its key is not in the canonical spelling"));
+    }
+    let (seq, rest) = match entry.split_once('.') {
+        Some((seq, rest)) => (seq, Some(rest)),
+        None => (entry, None),
+    };
+    let seq = number(seq)
+        .filter(|n| *n <= Seq::LAST.0)
+        .map(Seq)
+        .ok_or(malformed("its number is malformed"))?;
+    Ok((EntryName { table, key, seq }, rest))
+}
+
+impl FromStr for EntryName {
+    type Err = EntryNameError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.len() > Self::TEXT_BYTES_MAX {
-            return Err(LockRefError(LockRefFault::TooLong { bytes: text.len() }));
+        match name_in(text).map_err(EntryNameError)? {
+            (name, None) => Ok(name),
+            (_, Some(_)) => Err(EntryNameError(LockRefFault::Malformed(
+                "something stands behind its number: that would be a lockRef",
+            ))),
         }
-        let (table, rest) = text
-            .split_once('/')
-            .ok_or(malformed("it has no '/' after the table"))?;
-        let table =
-            TableName::parse(table).map_err(|_| malformed("its table name is malformed"))?;
-        let (key_text, entry) = rest
-            .rsplit_once('#')
-            .ok_or(malformed("it has no '#' after the key"))?;
-        let key = percent_decode_str(key_text)
-            .decode_utf8()
-            .map_err(|_| malformed("its key is not UTF-8"))?;
-        let key = Key::parse(&key, Key::BYTES_MAX).map_err(|error| match error {
-            InvalidKey::TooLong { bytes, .. } => LockRefError(LockRefFault::KeyTooLong { bytes }),
-            InvalidKey::Empty { .. } | InvalidKey::Control { .. } => {
-                malformed("its key is malformed")
-            }
-        })?;
-        if utf8_percent_encode(key.as_str(), ENCODED).to_string() != key_text {
-            return Err(malformed("its key is not in the canonical spelling"));
-        }
-        let (seq, rest) = entry
-            .split_once('.')
-            .ok_or(malformed("it has no '.' after the number"))?;
-        let seq = number(seq)
-            .filter(|n| *n <= Seq::LAST.0)
-            .ok_or(malformed("its number is malformed"))?;
-        let (tag, grant) = match rest.split_once('@') {
-            Some((tag, grant)) => (tag, Some(grant)),
-            None => (rest, None),
-        };
-        let tag = Tag::parse(tag).ok_or(malformed("its tag is malformed"))?;
-        let grant = match grant {
-            Some(text) => Some(
-                number(text)
-                    .filter(|n| *n <= Fence::MAX)
-                    .map(Fence)
-                    .ok_or(malformed("its grant is malformed"))?,
-            ),
-            None => None,
-        };
-        Ok(LockRef {
-            table,
-            key,
-            seq: Seq(seq),
-            tag,
-            grant,
-        })
     }
 }
 

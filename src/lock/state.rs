@@ -6,7 +6,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::key::NameHash;
-use super::lock_ref::Tag;
+use super::secret::Tag;
 
 /// The number of an entry in the queue of a key: assigned by the home of the key in the order of Creates (I1), rising,
 /// never reused. Starts at 1.

@@ -11,7 +11,8 @@ use crate::engine::{
 };
 use crate::key::{Entry, KeyState};
 use crate::lock::{
-    EndReason, EndedEntry, Fence, KeyId, Liveness, LockRef, Mode, ReplicaId, Seq, Tag,
+    EndReason, EndedEntry, EntryName, Fence, KeyId, Liveness, Mode, ReplicaId, Secret, Seq,
+    with_grant,
 };
 use crate::store::ReplicaRow;
 
@@ -155,15 +156,23 @@ impl StatusFields {
     }
 }
 
-/// The answer to CreateLockRef.
-pub fn created(created: CreatedLockRef) -> proto::CreateLockRefResponse {
+/// The answer to CreateLockRef, to the client that this secret is of, and that gave this session.
+pub fn created(
+    created: CreatedLockRef,
+    session: &str,
+    secret: &Secret,
+) -> proto::CreateLockRefResponse {
     let fields = StatusFields::of(created.status);
+    let lease = match &created.lease {
+        LeaseId::Session(_) => session.to_owned(),
+        LeaseId::LockRef(lock_ref) => lock_ref.without_grant().text(secret),
+    };
     proto::CreateLockRefResponse {
-        lock_ref: created.lock_ref.to_string(),
+        lock_ref: created.lock_ref.text(secret),
         state: fields.state.into(),
         position: fields.position,
         fencing_token: fields.fencing_token,
-        session: lease_text(&created.lease),
+        session: lease,
         ttl: Some(duration(created.ttl)),
         valid_for: Some(duration(created.valid_for)),
         value: fields.value,
@@ -173,11 +182,11 @@ pub fn created(created: CreatedLockRef) -> proto::CreateLockRefResponse {
     }
 }
 
-/// The answer to AcquireLock.
-pub fn acquired(acquired: Acquired) -> proto::AcquireLockResponse {
+/// The answer to AcquireLock, whose client gave the lockRef as this.
+pub fn acquired(acquired: Acquired, lock_ref: &str) -> proto::AcquireLockResponse {
     let fields = StatusFields::of(acquired.status);
     proto::AcquireLockResponse {
-        lock_ref: acquired.lock_ref.to_string(),
+        lock_ref: with_grant(lock_ref, acquired.lock_ref.grant),
         state: fields.state.into(),
         position: fields.position,
         fencing_token: fields.fencing_token,
@@ -188,22 +197,12 @@ pub fn acquired(acquired: Acquired) -> proto::AcquireLockResponse {
     }
 }
 
-/// What KeepAlive and RenewSession take.
-pub fn lease_text(lease: &LeaseId) -> String {
-    match lease {
-        LeaseId::Session(id) => id.to_string(),
-        LeaseId::LockRef(lock_ref) => lock_ref.without_grant().to_string(),
-    }
-}
-
-/// The text of an entry that has this tag.
-fn entry_text(id: &KeyId, seq: Seq, tag: Tag) -> String {
-    LockRef {
+/// The name of an entry.
+fn name(id: &KeyId, seq: Seq) -> String {
+    EntryName {
         table: id.table.clone(),
         key: id.key.clone(),
         seq,
-        tag,
-        grant: None,
     }
     .to_string()
 }
@@ -228,12 +227,12 @@ fn queue_entry(
         None => LockState::Waiting,
     };
     proto::QueueEntry {
-        lock_ref: entry_text(&described.id, entry.seq, entry.tag()),
+        name: name(&described.id, entry.seq),
         seq: entry.seq.0,
         state: state.into(),
         mode: mode.into(),
         fencing_token: grant.unwrap_or(Fence::NONE).0,
-        session,
+        session_id: session,
         ttl,
         lease_left: lease.map(|lease| duration(lease.left)),
         create_time: Some(timestamp(entry.created_at_ms)),
@@ -312,7 +311,7 @@ pub fn ended(id: &KeyId, entry: &EndedEntry) -> proto::EndedEntry {
         }
     };
     proto::EndedEntry {
-        lock_ref: entry_text(id, entry.seq, entry.tag),
+        name: name(id, entry.seq),
         seq: entry.seq.0,
         reason: super::status::ended_reason(&entry.reason).into(),
         ended_by,
@@ -323,7 +322,7 @@ pub fn ended(id: &KeyId, entry: &EndedEntry) -> proto::EndedEntry {
 /// One session of ListSessions.
 pub fn session(session: DescribedSession) -> proto::SessionInfo {
     proto::SessionInfo {
-        session: session.row.id.to_string(),
+        session_id: session.row.id.to_string(),
         ttl: Some(millis(session.row.ttl_ms)),
         disconnect_grace: session.row.disconnect_grace().map(duration),
         lease_left: session.left.map(duration),

@@ -142,9 +142,8 @@ pub(super) fn span(service: &str, method: &str) -> tracing::Span {
         service,
         method,
         table = Empty,
-        lock_ref = Empty,
-        session = Empty,
-        request_id = Empty
+        entry = Empty,
+        session = Empty
     )
 }
 

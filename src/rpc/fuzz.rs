@@ -12,7 +12,7 @@ use super::page::{self, Listing};
 use super::parse::{self, FieldProblem, Invalid};
 use crate::engine::LeaseId;
 use crate::limits::Limits;
-use crate::lock::{Key, LockRef};
+use crate::lock::{Key, LockRef, SessionId};
 
 /// The longest error about a field, in bytes: it does not repeat what was given.
 const ERROR_BYTES_MAX: usize = 250;
@@ -103,8 +103,9 @@ fn texts(text: &str) {
     as_given(key.map(|id| id.key.as_str().to_owned()));
     let table = taken("table", parse::table(text));
     assert!(table.is_none_or(|table| table.as_str() == text || text.is_empty()));
-    let lock_ref = taken("lock_ref", parse::lock_ref(text));
-    as_given(lock_ref.map(|lock_ref| lock_ref.to_string()));
+    taken("lock_ref", parse::lock_ref(text, "who"));
+    let name = taken("name", parse::entry_name(text));
+    as_given(name.map(|name| name.to_string()));
     as_given(taken("owner", parse::owner(text.to_owned(), &limits)));
     as_given(taken(
         "forced_by",
@@ -118,12 +119,12 @@ fn texts(text: &str) {
     let made = Uuid::from_u128(7);
     let request_id = taken("request_id", parse::request_id(text, || made));
     assert!(request_id.is_none_or(|id| names(text, id) || (text.is_empty() && id == made)));
-    let session = taken("session", parse::session(text));
-    assert!(session.is_none_or(|id| names(text, id.0)));
-    match taken("session", parse::lease(text)) {
+    let session = taken("session", parse::session(text, "who"));
+    assert_eq!(session, SessionId::parse(text, "who"));
+    match taken("session", parse::lease(text, "who")) {
         Some(LeaseId::Session(id)) => assert_eq!(session, Some(id)),
         Some(LeaseId::LockRef(lock_ref)) => {
-            let whole = text.parse().map(|whole: LockRef| whole.without_grant());
+            let whole = LockRef::parse(text, "who").map(|whole| whole.without_grant());
             assert_eq!(whole, Ok(lock_ref));
         }
         None => assert_eq!(session, None),

@@ -114,10 +114,11 @@ impl LockService for LockServiceRpc {
         request: Request<WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
         let context = self.router.context(&request);
-        let lock_ref = parse::lock_ref(&request.into_inner().lock_ref)?;
-        Span::current().record("lock_ref", display(lock_ref.without_grant()));
+        let text = request.into_inner().lock_ref;
+        let lock_ref = parse::lock_ref(&text, &context.identity)?;
+        Span::current().record("entry", display(&lock_ref));
         let (router, stopping) = (self.router.clone(), self.stopping.clone());
-        let stream = watch_relay::open(router, lock_ref, context, stopping).await?;
+        let stream = watch_relay::open(router, (lock_ref, text), context, stopping).await?;
         Ok(Response::new(Box::pin(stream)))
     }
 

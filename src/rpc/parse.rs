@@ -10,7 +10,8 @@ use uuid::Uuid;
 use crate::engine::{LeaseId, LiveBy, Mutation};
 use crate::limits::Limits;
 use crate::lock::{
-    InvalidKey, Key, KeyId, LockRef, LockRefError, Mode, SessionId, TableName, TableNameError,
+    EntryName, EntryNameError, InvalidKey, Key, KeyId, LockRef, LockRefError, Mode, SessionId,
+    TableName, TableNameError,
 };
 
 /// A field of a request that cannot be used.
@@ -61,15 +62,30 @@ pub enum FieldProblem {
     /// It is no lockRef.
     #[error("{0}")]
     LockRef(LockRefError),
+    /// It is no name of an entry.
+    #[error("{0}")]
+    EntryName(EntryNameError),
     /// It is no UUID.
     #[error("not a UUID (like 67e55044-10b1-426f-9247-bb680e5fe0c8)")]
     NotUuid,
     /// It is the UUID of only zeros or only ones, which would make different calls one.
     #[error("must not be the nil or the max UUID; generate a random one")]
     ConstantUuid,
-    /// It is neither a session nor a lockRef.
-    #[error("neither a session (a UUID, from OpenSession) nor a lockRef")]
+    /// It is no session.
+    #[error(
+        "not a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it)"
+    )]
     NotASession,
+    /// It is neither a session nor a lockRef.
+    #[error(
+        "neither a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it) nor a lockRef"
+    )]
+    NotALease,
+    /// It is the id of a session.
+    #[error(
+        "the id of a session lets nobody act for it: give the whole text that OpenSession answered"
+    )]
+    OnlySessionId,
     /// Another call that is in flight has it.
     #[error("another call in flight on this stream has it")]
     InUse,
@@ -158,16 +174,25 @@ fn key_text(text: &str, limits: &Limits) -> Result<Key, FieldProblem> {
     })
 }
 
-/// `lock_ref`.
-pub fn lock_ref(text: &str) -> Result<LockRef, Invalid> {
-    at("lock_ref", lock_ref_text(text))
+/// `lock_ref`, as this client gives it.
+pub fn lock_ref(text: &str, identity: &str) -> Result<LockRef, Invalid> {
+    at("lock_ref", lock_ref_text(text, identity))
 }
 
-fn lock_ref_text(text: &str) -> Result<LockRef, FieldProblem> {
+fn lock_ref_text(text: &str, identity: &str) -> Result<LockRef, FieldProblem> {
     if text.is_empty() {
         return Err(FieldProblem::Missing);
     }
-    text.parse().map_err(FieldProblem::LockRef)
+    LockRef::parse(text, identity).map_err(FieldProblem::LockRef)
+}
+
+/// `name`, of an entry.
+pub fn entry_name(text: &str) -> Result<EntryName, Invalid> {
+    let parsed = match text.is_empty() {
+        true => Err(FieldProblem::Missing),
+        false => text.parse().map_err(FieldProblem::EntryName),
+    };
+    at("name", parsed)
 }
 
 /// `lock_refs`: how many there are. Each of them is parsed for itself, so that one does not stand for the others.
@@ -198,26 +223,30 @@ fn uuid(text: &str) -> Result<Uuid, FieldProblem> {
     Ok(id)
 }
 
-/// `session` where only one from OpenSession will do.
-pub fn session(text: &str) -> Result<SessionId, Invalid> {
-    let parsed = if text.is_empty() {
-        Err(FieldProblem::Missing)
-    } else {
-        uuid(text).map(SessionId)
-    };
-    at("session", parsed)
+/// `session`, as this client gives it, where only one from OpenSession will do.
+pub fn session(text: &str, identity: &str) -> Result<SessionId, Invalid> {
+    at("session", session_text(text, identity))
+}
+
+fn session_text(text: &str, identity: &str) -> Result<SessionId, FieldProblem> {
+    if text.is_empty() {
+        return Err(FieldProblem::Missing);
+    }
+    match SessionId::parse(text, identity) {
+        Some(session) => Ok(session),
+        None if Uuid::try_parse(text).is_ok() => Err(FieldProblem::OnlySessionId),
+        None => Err(FieldProblem::NotASession),
+    }
 }
 
 /// `session` where a lockRef without a session keeps itself alive. A grant on it does not matter.
-pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
-    let parsed = if text.is_empty() {
-        Err(FieldProblem::Missing)
-    } else if text.contains('/') {
-        lock_ref_text(text).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
+pub fn lease(text: &str, identity: &str) -> Result<LeaseId, Invalid> {
+    let parsed = if text.contains('/') {
+        lock_ref_text(text, identity).map(|lock_ref| LeaseId::LockRef(lock_ref.without_grant()))
     } else {
-        match uuid(text) {
-            Ok(id) => Ok(LeaseId::Session(SessionId(id))),
-            Err(FieldProblem::NotUuid) => Err(FieldProblem::NotASession),
+        match session_text(text, identity) {
+            Ok(session) => Ok(LeaseId::Session(session)),
+            Err(FieldProblem::NotASession) => Err(FieldProblem::NotALease),
             Err(other) => Err(other),
         }
     };
@@ -226,7 +255,7 @@ pub fn lease(text: &str) -> Result<LeaseId, Invalid> {
 
 /// `session` and `ttl` of a new entry: at most one of them.
 pub fn live_by(
-    session_text: &str,
+    (session_text, identity): (&str, &str),
     ttl: Option<&prost_types::Duration>,
     limits: &Limits,
 ) -> Result<LiveBy, Invalid> {
@@ -236,7 +265,7 @@ pub fn live_by(
     if ttl.is_some() {
         return at("ttl", Err(FieldProblem::TogetherWith("session")));
     }
-    session(session_text).map(LiveBy::Session)
+    session(session_text, identity).map(LiveBy::Session)
 }
 
 /// `ttl`, in milliseconds, rounded up; the default where absent.

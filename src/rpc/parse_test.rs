@@ -1,6 +1,7 @@
 //! Each field takes what the contract says, and names itself where it does not.
 
 use super::*;
+use crate::lock::Secret;
 
 const ID: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
@@ -39,6 +40,16 @@ fn a_key_goes_to_the_default_table_unless_told_otherwise() {
     assert!(long.1.to_string().contains("1024"), "{}", long.1);
 }
 
+/// 26 characters that are no secret of anything.
+const SECRET: &str = "00000000000000000000000000";
+
+/// A session, and what its client was given.
+fn opened() -> (SessionId, String) {
+    let secret = Secret::of_session("", made());
+    let id = secret.session("");
+    (id, id.text(&secret))
+}
+
 #[test]
 fn a_missing_request_id_is_made_and_a_constant_one_refused() {
     assert_eq!(request_id("", made), Ok(made()));
@@ -54,23 +65,49 @@ fn a_missing_request_id_is_made_and_a_constant_one_refused() {
 }
 
 #[test]
-fn a_session_is_a_uuid_or_a_lock_ref_whose_grant_does_not_matter() {
-    let id = SessionId(Uuid::try_parse(ID).unwrap());
-    assert_eq!(lease(ID), Ok(LeaseId::Session(id)));
-    let own = LeaseId::LockRef("default/a#1.k3vt9p2q".parse().unwrap());
-    assert_eq!(lease("default/a#1.k3vt9p2q"), Ok(own.clone()));
-    assert_eq!(lease("default/a#1.k3vt9p2q@9"), Ok(own));
-    assert_eq!(refused(lease("")), ("session", FieldProblem::Missing));
-    assert_eq!(refused(lease("x")), ("session", FieldProblem::NotASession));
+fn a_lease_is_a_session_or_a_lock_ref_whose_grant_does_not_matter() {
+    let (id, text) = opened();
+    assert_eq!(lease(&text, ""), Ok(LeaseId::Session(id)));
+    assert_eq!(session(&text, ""), Ok(id));
+    let own = format!("default/a#1.{SECRET}");
+    let parsed = LeaseId::LockRef(LockRef::parse(&own, "").unwrap());
+    assert_eq!(lease(&own, ""), Ok(parsed.clone()));
+    assert_eq!(lease(&format!("{own}@9"), ""), Ok(parsed));
+    assert_eq!(refused(lease("", "")), ("session", FieldProblem::Missing));
+    assert_eq!(
+        refused(lease("x", "")),
+        ("session", FieldProblem::NotALease)
+    );
     assert!(matches!(
-        refused(lease("t/a#1")),
+        refused(lease("t/a#1", "")),
         ("session", FieldProblem::LockRef(_))
     ));
-    assert_eq!(session(ID), Ok(id));
     assert_eq!(
-        refused(session("default/a#1.k3vt9p2q")),
-        ("session", FieldProblem::NotUuid)
+        refused(session(&own, "")),
+        ("session", FieldProblem::NotASession)
     );
+}
+
+#[test]
+fn the_id_of_a_session_is_no_session() {
+    let (id, text) = opened();
+    for text in [id.to_string(), ID.to_owned()] {
+        assert_eq!(refused(session(&text, "")).1, FieldProblem::OnlySessionId);
+        assert_eq!(refused(lease(&text, "")).1, FieldProblem::OnlySessionId);
+    }
+    // A guessed secret is that of another session.
+    let guessed = session(&format!("{id}.{SECRET}"), "").unwrap();
+    assert_ne!(guessed, id);
+    for text in [
+        format!("{text} "),
+        format!(" {text}"),
+        format!("{text}@1"),
+        text.to_uppercase(),
+        text.replacen('-', "", 4),
+        format!(".{SECRET}"),
+    ] {
+        assert_eq!(refused(session(&text, "")).1, FieldProblem::NotASession);
+    }
 }
 
 #[test]
@@ -79,13 +116,19 @@ fn an_entry_lives_by_a_session_or_by_its_own_ttl() {
         LiveBy::Ttl(ms) => Some(ms),
         LiveBy::Session(_) => None,
     };
-    assert_eq!(live_by("", None, &limits()).map(ttl), Ok(Some(30_000)));
     assert_eq!(
-        live_by("", Some(&span(2, 0)), &limits()).map(ttl),
+        live_by(("", ""), None, &limits()).map(ttl),
+        Ok(Some(30_000))
+    );
+    assert_eq!(
+        live_by(("", ""), Some(&span(2, 0)), &limits()).map(ttl),
         Ok(Some(2_000))
     );
-    assert_eq!(live_by(ID, None, &limits()).map(ttl), Ok(None));
-    let both = live_by(ID, Some(&span(2, 0)), &limits());
+    assert_eq!(
+        live_by((&opened().1, ""), None, &limits()).map(ttl),
+        Ok(None)
+    );
+    let both = live_by((&opened().1, ""), Some(&span(2, 0)), &limits());
     assert_eq!(
         refused(both),
         ("ttl", FieldProblem::TogetherWith("session"))

@@ -207,10 +207,13 @@ pub fn of_invalid(invalid: &Invalid) -> Status {
             .with("max_ms", ttl_ms),
         FieldProblem::Table(_)
         | FieldProblem::LockRef(_)
+        | FieldProblem::EntryName(_)
         | FieldProblem::Control { .. }
         | FieldProblem::NotUuid
         | FieldProblem::ConstantUuid
         | FieldProblem::NotASession
+        | FieldProblem::NotALease
+        | FieldProblem::OnlySessionId
         | FieldProblem::Duration
         | FieldProblem::UnknownMode(_)
         | FieldProblem::PageToken => builder("MALFORMED"),

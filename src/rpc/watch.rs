@@ -15,7 +15,7 @@ use super::deadline::Deadline;
 use super::stopping::Stopping;
 use super::{answer, status};
 use crate::engine::{Watch, WatchEvent, describe_end};
-use crate::lock::LockRef;
+use crate::lock::with_grant;
 
 /// Not more than one position in this time.
 const POSITION_EVERY: Duration = Duration::from_millis(100);
@@ -55,7 +55,8 @@ fn coming<N: News>(mut news: N) -> Coming<N> {
 }
 
 struct WatchStream<N> {
-    lock_ref: LockRef,
+    /// As its client gave it.
+    lock_ref: String,
     coming: Coming<N>,
     /// The latest position that was not told yet.
     position: Option<(usize, Option<Duration>)>,
@@ -74,10 +75,10 @@ pub enum Broken {
     Moved,
 }
 
-/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and broken off when
+/// What the client is told about a lockRef, which it gave as this. Ends after LOST, a little before the deadline, and broken off when
 /// the replica stops or has the lockRef no more.
 pub fn stream<N: News>(
-    lock_ref: LockRef,
+    lock_ref: String,
     news: N,
     deadline: Deadline,
     stopping: Stopping,
@@ -116,7 +117,7 @@ impl<N: News> WatchStream<N> {
                     Some(WatchEvent::Held { grant }) => {
                         let held = WatchLockResponse {
                             state: LockState::Held.into(),
-                            lock_ref: self.lock_ref.with_grant(grant).to_string(),
+                            lock_ref: with_grant(&self.lock_ref, Some(grant)),
                             fencing_token: grant.0,
                             valid_for: Some(answer::duration(news.valid_for())),
                             durable: news.durable(),
@@ -129,7 +130,7 @@ impl<N: News> WatchStream<N> {
                     Some(WatchEvent::Lost(ended)) => {
                         let lost = WatchLockResponse {
                             state: LockState::Lost.into(),
-                            lock_ref: self.lock_ref.to_string(),
+                            lock_ref: self.lock_ref.clone(),
                             reason: status::end_reason(&ended).into(),
                             detail: describe_end(&ended),
                             ..WatchLockResponse::default()
@@ -143,7 +144,7 @@ impl<N: News> WatchStream<N> {
                     let (position, estimate) = position.unwrap_or_default();
                     let waiting = WatchLockResponse {
                         state: LockState::Waiting.into(),
-                        lock_ref: self.lock_ref.without_grant().to_string(),
+                        lock_ref: with_grant(&self.lock_ref, None),
                         position: answer::count(position),
                         estimated_wait: estimate.map(answer::duration),
                         ..WatchLockResponse::default()

@@ -34,7 +34,7 @@ fn watched(timeout: Option<&str>) -> (mpsc::UnboundedSender<WatchEvent>, Stop, M
     if let Some(timeout) = timeout {
         headers.insert("grpc-timeout", timeout.parse().unwrap());
     }
-    let lock_ref = "default/a#3.k3vt9p2q".parse().unwrap();
+    let lock_ref = "default/a#3.secret".to_owned();
     let deadline = Deadline::of_headers(&headers);
     let messages = stream(lock_ref, Sent(receiver), deadline, stopping);
     (sender, stop, Box::pin(messages))
@@ -85,7 +85,7 @@ async fn held_and_lost_are_told_at_once_and_lost_is_the_last() {
     news.send(WatchEvent::Held { grant: Fence(77) }).unwrap();
     let held = next(&mut messages).await;
     assert_eq!(held.state(), LockState::Held);
-    assert_eq!(held.lock_ref, "default/a#3.k3vt9p2q@77");
+    assert_eq!(held.lock_ref, "default/a#3.secret@77");
     assert_eq!(held.fencing_token, 77);
     assert_eq!(held.valid_for.unwrap().seconds, 9);
     news.send(WatchEvent::Lost(EndedAs::Lost(EndReason::Forced {

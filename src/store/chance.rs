@@ -28,7 +28,7 @@ prop_compose! {
         Entry {
             seq: Seq::FIRST,
             mode: Mode::Exclusive,
-            request_id: Uuid::from_u128(request_id),
+            tag: Tag::from_bits(request_id),
             liveness: session.unwrap_or(Liveness::Own { ttl_ms }),
             identity,
             owner,
@@ -118,7 +118,7 @@ prop_compose! {
                     .filter(|(seq, _)| has_ended(*seq))
                     .map(|(seq, (request_id, reason))| EndedEntry {
                         seq: Seq(seq),
-                        tag: Tag::of(Uuid::from_u128(request_id)),
+                        tag: Tag::from_bits(request_id),
                         reason,
                     })
                     .collect(),

@@ -37,16 +37,15 @@ impl Diff {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
 
     use super::*;
-    use crate::lock::{Liveness, Mode};
+    use crate::lock::{Liveness, Mode, Tag};
 
     fn entry(seq: u64, created_at_ms: i64) -> Arc<Entry> {
         Arc::new(Entry {
             seq: Seq(seq),
             mode: Mode::Exclusive,
-            request_id: Uuid::from_u128(seq.into()),
+            tag: Tag::from_bits(seq.into()),
             liveness: Liveness::Own { ttl_ms: 1_000 },
             identity: "".into(),
             owner: "".into(),

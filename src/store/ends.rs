@@ -7,8 +7,8 @@ use crate::lock::{EndReason, EndedEntry, Seq, Tag};
 pub(in crate::store) struct End {
     #[prost(uint64, tag = "1")]
     seq: u64,
-    #[prost(fixed64, tag = "2")]
-    tag: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    tag: Vec<u8>,
     #[prost(enumeration = "Reason", tag = "3")]
     reason: i32,
     /// Of a forced end: who.
@@ -39,7 +39,7 @@ impl From<&EndedEntry> for End {
         };
         End {
             seq: entry.seq.0,
-            tag: entry.tag.bits(),
+            tag: entry.tag.bytes().to_vec(),
             reason: reason.into(),
             by: by.to_owned(),
             why: why.to_owned(),
@@ -63,7 +63,7 @@ impl TryFrom<End> for EndedEntry {
         };
         Ok(EndedEntry {
             seq: Seq(end.seq),
-            tag: Tag::from_bits(end.tag).ok_or("an end has no tag")?,
+            tag: Tag::from_slice(&end.tag).ok_or("an end has no tag")?,
             reason,
         })
     }

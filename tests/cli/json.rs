@@ -47,11 +47,11 @@ fn locks_are_shown_with_the_names_of_the_contract() {
         "home",
         "identity",
         "lease_left",
-        "lock_ref",
         "mode",
+        "name",
         "owner",
         "seq",
-        "session",
+        "session_id",
         "state",
         "ttl",
     ];
@@ -69,10 +69,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     let released = world.json(&[
         "locks", "release", "--key", "k", "--reason", "w", "--by", "ops",
     ]);
-    assert_eq!(
-        names(&released),
-        ["already_released", "lock_ref", "was_holder"]
-    );
+    assert_eq!(names(&released), ["already_released", "name", "was_holder"]);
     assert_eq!(released["was_holder"], json!(true));
     assert_eq!(holder.end().0.code(), Some(70));
 
@@ -96,7 +93,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
     let ended = &shown["ended"][0];
     assert_eq!(
         names(ended),
-        ["detail", "ended_by", "lock_ref", "reason", "seq"]
+        ["detail", "ended_by", "name", "reason", "seq"]
     );
     assert_eq!(ended["reason"], json!("END_REASON_FORCED"));
     assert_eq!(ended["ended_by"], json!("ops"));
@@ -106,7 +103,7 @@ fn locks_are_shown_with_the_names_of_the_contract() {
 fn values_are_shown_as_text_and_base64() {
     let world = World::new();
     let put = world.json(&["put", "k", "v"]);
-    assert_eq!(names(&put), ["fencing_token", "lock_ref"]);
+    assert_eq!(names(&put), ["fencing_token", "name"]);
     assert_eq!(
         world.json(&["get", "k"]),
         json!({ "table": "default", "key": "k", "exists": true, "value": "v", "value_base64": "dg==" })

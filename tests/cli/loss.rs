@@ -29,8 +29,8 @@ fn a_command_that_ignores_sigterm_is_killed_with_all_below_it() {
     let (shell, below) = (locked.line(), locked.line());
     assert!(lives(&shell) && lives(&below));
     let shown = world.json(&["locks", "show", "k"]);
-    let lock_ref = shown["holders"][0]["lock_ref"].as_str().unwrap().to_owned();
-    world.text(&["locks", "release", &lock_ref, "--reason", "stuck"]);
+    let name = shown["holders"][0]["name"].as_str().unwrap().to_owned();
+    world.text(&["locks", "release", &name, "--reason", "stuck"]);
     let (ended, said) = locked.end();
     assert_eq!(ended.code(), Some(70), "{said}");
     assert!(said.contains("did not stop; sending SIGKILL"), "{said}");

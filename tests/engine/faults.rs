@@ -93,7 +93,7 @@ async fn one_call_has_one_entry_whatever_became_of_its_change() {
             assert_eq!(again.lock_ref, entry);
             tokio::time::sleep(Duration::from_millis(5)).await;
             let state = world.state("k").await;
-            let same = |e: &&Arc<Entry>| e.request_id == create.request_id;
+            let same = |e: &&Arc<Entry>| e.tag == create.tag;
             assert_eq!(
                 state.entries.iter().filter(same).count(),
                 1,

@@ -316,10 +316,10 @@ async fn a_session_that_is_opened_again_while_its_hand_over_is_in_doubt_has_one_
     service.wires.cut("replica-1");
     let (id, keeper) = (some_id(), a.replica());
     let link = &service.replicas[0].link;
-    let opened = a.open_session(session_call(id, 20_000)).await.unwrap();
-    let lease = LeaseId::Session(opened.0);
+    a.open_session(session_call(id, 20_000)).await.unwrap();
+    let lease = LeaseId::Session(SessionId(id));
     link.hold_back();
-    let asks = b.take_session(opened.0, keeper);
+    let asks = b.take_session(SessionId(id), keeper);
     let meanwhile = async {
         until("it is given away", || async { link.holds_back() }).await;
         // The client did not hear of it.
@@ -343,8 +343,8 @@ async fn a_session_that_was_opened_elsewhere_after_a_failed_try_has_one_keeper()
     let failed = a.open_session(session_call(id, 20_000)).await;
     failed.unwrap_err();
     link.cut(false);
-    let opened = b.open_session(session_call(id, 20_000)).await.unwrap();
-    let lease = LeaseId::Session(opened.0);
+    b.open_session(session_call(id, 20_000)).await.unwrap();
+    let lease = LeaseId::Session(SessionId(id));
     for _ in 0..20 {
         b.renew(&lease).await.unwrap();
         let kept = a.renew(&lease).await;

@@ -97,12 +97,10 @@ async fn calls_in_an_outage_of_the_store_keep_a_session_alive_wherever_that_is_k
     for keeper in [0, 1] {
         let (service, clock) = service(2).await;
         let engine = service.engine(0);
-        let opened = soon(
-            service
-                .engine(keeper)
-                .open_session(session_call(some_id(), TTL_MS)),
-        );
-        let (session, _) = opened.await.unwrap();
+        let asked = session_call(some_id(), TTL_MS);
+        let session = asked.id;
+        let opened = soon(service.engine(keeper).open_session(asked));
+        opened.await.unwrap();
         // Both must have seen each other's rows.
         clock.advance(2 * SECOND).await;
         let held = soon(engine.create(call("k", 600_000))).await.unwrap();

@@ -101,7 +101,8 @@ impl Client {
             let call = call.clone();
             async move { engine.open_session(call).await }
         });
-        opened.await.unwrap().0
+        opened.await.unwrap();
+        call.id
     }
 
     async fn run(mut self) {

@@ -9,6 +9,7 @@ use fermata::engine::{
     LockStatus, Mutation, Renewed, Value,
 };
 use fermata::lock::{EndedAs, LockRef, SessionId};
+use uuid::Uuid;
 
 use super::history::{self, Call, Event, Learned, Op, Outcome, Recorder};
 
@@ -117,7 +118,7 @@ impl Engine {
     }
 
     pub async fn create(&self, call: CreateCall) -> Result<CreatedLockRef, EngineError> {
-        let request = call.request_id;
+        let request = Uuid::from_bytes(call.tag.bytes());
         let noted = self.call(Op::Create { request }, |event| {
             event.key = call.id.key.as_str().into();
             if let LiveBy::Session(session) = &call.live_by {
@@ -204,7 +205,7 @@ impl Engine {
         why: &str,
     ) -> Result<ForceReleased, EngineError> {
         let noted = self.call_of(Op::Force, lock_ref);
-        let forced = self.inner.force_release(lock_ref, by, why).await;
+        let forced = self.inner.force_release(&lock_ref.name(), by, why).await;
         came_to(noted, forced, |_, _| Outcome::Done)
     }
 

@@ -39,8 +39,9 @@ pub async fn write(engine: &Engine, lock_ref: &LockRef, text: &str) -> Result<()
 }
 
 pub async fn session(engine: &Engine, ttl_ms: u32) -> SessionId {
-    let opened = engine.open_session(session_call(some_id(), ttl_ms));
-    opened.await.unwrap().0
+    let call = session_call(some_id(), ttl_ms);
+    engine.open_session(call.clone()).await.unwrap();
+    call.id
 }
 
 pub async fn down(engine: &Engine, id: ReplicaId) {

@@ -85,7 +85,7 @@ impl Client {
             let engine = self.engine();
             let opened = engine.open_session(session_call(id, 600_000));
             match self.call(opened).await {
-                Ok((session, _)) => break self.session = session,
+                Ok(_) => break self.session = SessionId(id),
                 Err(error) if is_passing(&error) => a_moment().await,
                 Err(error) => panic!("{error}"),
             }

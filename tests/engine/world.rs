@@ -13,7 +13,7 @@ use fermata::engine::{
 };
 use fermata::key::KeyState;
 use fermata::limits::Limits;
-use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName};
+use fermata::lock::{Fence, Key, KeyId, LockRef, Mode, SessionId, TableName, Tag};
 use fermata::store::embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
 use fermata::store::{KeyStore as _, Store};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ pub fn key(text: &str) -> KeyId {
 pub fn call(id: &str, ttl_ms: u32) -> CreateCall {
     CreateCall {
         id: key(id),
-        request_id: Uuid::new_v4(),
+        tag: Tag::from_bits(Uuid::new_v4().as_u128()),
         live_by: LiveBy::Ttl(ttl_ms),
         mode: Mode::Exclusive,
         owner: "a test".to_owned(),
@@ -78,9 +78,9 @@ pub fn call_of(session: SessionId, id: &str) -> CreateCall {
 }
 
 /// An opening of a session.
-pub fn session_call(request_id: Uuid, ttl_ms: u32) -> SessionCall {
+pub fn session_call(id: Uuid, ttl_ms: u32) -> SessionCall {
     SessionCall {
-        request_id,
+        id: SessionId(id),
         ttl_ms,
         disconnect_grace_ms: 0,
         owner: "a test".to_owned(),
@@ -303,7 +303,8 @@ impl World {
 
     pub async fn open_session(&self, ttl_ms: u32) -> SessionId {
         let call = session_call(Uuid::new_v4(), ttl_ms);
-        self.engine.open_session(call).await.unwrap().0
+        self.engine.open_session(call.clone()).await.unwrap();
+        call.id
     }
 }
 

@@ -87,7 +87,7 @@ fn event(number_of_line: usize, line: &str) -> Option<Event> {
         None => (entry, None),
     };
     let (seq, tag) = entry.split_once('.').unwrap_or((entry, "0"));
-    let tag = number(tag)?;
+    let tag = number(tag)?.into();
     let (invoked, answered) = words.next()?.split_once("..")?;
     let mut event = Event {
         client: client.into(),

@@ -8,7 +8,6 @@ use fermata::key::machine::{
 };
 use fermata::key::{Home, KeyState, NewEntry};
 use fermata::lock::{Liveness, Mode, Tag};
-use uuid::Uuid;
 
 use super::setup::{Off, Setup};
 use super::truth::Broken;
@@ -22,8 +21,8 @@ pub const HAND_OVER: CallId = CallId(1_001);
 pub const TAKE_OVER: CallId = CallId(1_002);
 pub const ADOPT: CallId = CallId(1_003);
 
-fn request_of(client: usize, section: u8) -> Uuid {
-    Uuid::from_u128(1 + client as u128 * 16 + u128::from(section))
+fn request_of(client: usize, section: u8) -> Tag {
+    Tag::from_bits(1 + client as u128 * 16 + u128::from(section))
 }
 
 /// One thing that happens.
@@ -268,7 +267,7 @@ impl World {
         let first = self.replicas[r].machine.state()?.first()?;
         Some(EntryRef {
             seq: first.seq,
-            tag: first.tag(),
+            tag: first.tag,
             grant: None,
         })
     }
@@ -282,7 +281,7 @@ impl World {
         let mut of_it = clients.filter(|(c, client)| {
             let known = client.entry.is_some_and(|entry| entry.seq == first.seq);
             let asked = request_of(*c, client.section);
-            client.step != Step::Done && (known || Tag::of(asked) == first.tag)
+            client.step != Step::Done && (known || asked == first.tag)
         });
         of_it.next().is_none()
     }
@@ -446,7 +445,8 @@ impl World {
                     client.is_sure &= client.entry.is_none_or(|e| e.seq != entry.seq);
                 }
                 let (by, why) = ("o".into(), "w".into());
-                let call = Call::Force { entry, by, why };
+                let seq = entry.seq;
+                let call = Call::Force { seq, by, why };
                 self.event(setup, r, Event::Call { id: FORCE, call });
             }
             Action::Clock(r) => {
@@ -537,7 +537,7 @@ impl World {
         let call = match (client.step, client.entry) {
             (Step::Create, _) => Call::Create {
                 entry: Box::new(NewEntry {
-                    request_id: request_of(c, client.section),
+                    tag: request_of(c, client.section),
                     mode: Mode::Exclusive,
                     liveness: Liveness::Session(session_id(setup.session_of(c))),
                     identity: "".into(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_client::{Client, LockRequest, LostReason};
+use fermata_client::{Client, LockRequest, LostReason, public_part};
 use fermata_proto::ForceReleaseRequest;
 use fermata_proto::lock_admin_client::LockAdminClient;
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ async fn a_holder_hears_within_a_second_that_its_lock_was_ended_by_force_and_why
         assert!(early.is_err(), "{early:?}");
 
         let force = ForceReleaseRequest {
-            lock_ref: guard.lock_ref(),
+            name: public_part(&guard.lock_ref()).to_owned(),
             reason: WHY.to_owned(),
             forced_by: "an operator".to_owned(),
         };

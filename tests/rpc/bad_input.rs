@@ -111,6 +111,7 @@ async fn bad_input_is_told_what_is_wrong_and_changes_nothing() {
     assert!(before[0].contains("kept"), "{}", before[0]);
     let mut rows = names::keys_and_tables();
     rows.extend(lock_refs::lock_refs(&stage));
+    rows.extend(lock_refs::entry_names(&stage));
     rows.extend(lock_refs::holders_only(&stage));
     rows.extend(bounds::creates_and_sessions(&stage));
     rows.extend(bounds::messages(&stage));

@@ -7,6 +7,7 @@ use fermata::clock::SystemIds;
 use fermata::engine::LeaseId;
 use fermata::rpc::lock_service::LockServiceRpc;
 use fermata::rpc::stopping::Stopping;
+use fermata_client::public_part;
 use fermata_proto::lock_service_server::LockServiceServer;
 use fermata_proto::*;
 use tokio::net::TcpListener;
@@ -196,7 +197,7 @@ async fn a_session_lives_on_where_another_stream_takes_the_place_of_one_that_end
     let mut admin = world.admin().await;
     let listed = admin.list_sessions(ListSessionsRequest::default());
     let listed = listed.await.unwrap().into_inner().sessions;
-    assert_eq!(listed[0].session, session);
+    assert_eq!(listed[0].session_id, public_part(&session));
     assert_eq!(listed[0].disconnect_grace, wire(GRACE));
 }
 
@@ -222,6 +223,6 @@ async fn a_server_that_stops_disconnects_nobody() {
     drop((stream, client));
     server.abort();
     sleep(2 * GRACE).await;
-    let lease = LeaseId::Session(fermata::lock::SessionId(session.parse().unwrap()));
+    let lease = LeaseId::Session(fermata::lock::SessionId::parse(&session, "").unwrap());
     assert_eq!(world.engine.renew(&lease).await.unwrap().valid_for, GRACE);
 }

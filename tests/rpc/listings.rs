@@ -1,5 +1,6 @@
 //! LockAdmin: pages, and what operators see.
 
+use fermata_client::public_part;
 use fermata_proto::*;
 use tonic::Code;
 
@@ -71,19 +72,17 @@ async fn a_queue_is_described_in_pages() {
         assert_eq!(page.last_fencing_token, held.fencing_token);
         let holder = &page.holders[0];
         assert_eq!(holder.fencing_token, held.fencing_token);
-        assert_eq!(
-            Some(holder.lock_ref.as_str()),
-            held.lock_ref.split('@').next()
-        );
+        assert_eq!(holder.name, public_part(&held.lock_ref));
         assert_eq!(holder.ttl.unwrap().seconds, 30);
         assert!(holder.lease_left.is_some() && holder.create_time.unwrap().seconds > 0);
-        waiters.extend(page.waiters.into_iter().map(|entry| entry.lock_ref));
+        waiters.extend(page.waiters.into_iter().map(|entry| entry.name));
         if page.next_page_token.is_empty() {
             break;
         }
         ask.page_token = page.next_page_token;
     }
-    assert_eq!(waiters, entries);
+    let entries = entries.iter().map(|entry| public_part(entry));
+    assert_eq!(waiters, entries.collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -93,7 +92,7 @@ async fn an_end_by_force_is_remembered() {
     let held = hold(&mut client, "a").await;
     let mut admin = world.admin().await;
     let force = ForceReleaseRequest {
-        lock_ref: held.lock_ref,
+        name: public_part(&held.lock_ref).to_owned(),
         reason: "wedged".into(),
         forced_by: "ann".into(),
     };
@@ -153,8 +152,11 @@ async fn tables_sessions_and_replicas_are_listed() {
         ask.page_token = page.next_page_token;
     }
     assert_eq!(
-        listed.iter().map(|s| &s.session).collect::<Vec<_>>(),
-        sessions.iter().collect::<Vec<_>>()
+        listed
+            .iter()
+            .map(|s| s.session_id.as_str())
+            .collect::<Vec<_>>(),
+        sessions.iter().map(|s| public_part(s)).collect::<Vec<_>>()
     );
     assert!(
         listed

@@ -9,6 +9,7 @@
 
 mod bad_input;
 mod both_ways;
+mod capabilities;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod connections;

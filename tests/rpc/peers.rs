@@ -17,7 +17,7 @@ use fermata::rpc::peer::proto::{
     Elsewhere, HintRequest, Method, Refusal, Unable, forward_response, forward_watch_response,
 };
 use fermata::rpc::route::{ForwardOutcome, Served};
-use fermata::server::{Secret, Server, ServerError, Stopped, bind};
+use fermata::server::{PeerSecret, Server, ServerError, Stopped, bind};
 use fermata::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use fermata_proto::lock_service_client::LockServiceClient;
 use fermata_proto::{
@@ -41,7 +41,7 @@ const SECRET: &str = "the secret of this test";
 const GRACE: Duration = Duration::from_millis(1_000);
 
 pub fn client() -> PeerClient {
-    PeerClient::new(Secret::parse(SECRET).unwrap(), &Limits::default())
+    PeerClient::new(PeerSecret::parse(SECRET).unwrap(), &Limits::default())
 }
 
 fn context() -> CallContext {
@@ -185,7 +185,7 @@ fn release(lock_ref: &str) -> ReleaseLockRequest {
 
 /// A lockRef that was never issued.
 fn unknown_ref() -> ReleaseLockRequest {
-    release("default/a#9.00000000")
+    release("default/a#9.00000000000000000000000000")
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn only_who_knows_the_secret_is_heard() {
         assert_eq!(code, expected, "{shown:?}");
     }
     let stranger = PeerClient::new(
-        Secret::parse("not the secret of it").unwrap(),
+        PeerSecret::parse("not the secret of it").unwrap(),
         &Limits::default(),
     );
     let there = forward::<ReleaseLock>(&stranger, &called.peer, unknown_ref(), 5_000).await;
@@ -483,7 +483,7 @@ async fn a_stream_at_another_replica_counts_as_one_here_and_its_end_is_told() {
         let session = session.clone();
         called.ask::<KeepAlive>(KeepAliveRequest { session }, 5_000)
     };
-    let id = SessionId(session.parse().unwrap());
+    let id = SessionId::parse(&session, "ann").unwrap();
     let teller = client();
     // One that comes from an older stream, late.
     teller.session_disconnected(&called.peer, id);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fermata::engine::{CreateCall, LiveBy};
-use fermata::lock::{Key, KeyId, Mode, TableName};
+use fermata::lock::{Key, KeyId, Mode, Secret, TableName};
 use fermata_proto::lock_renewal::Outcome;
 use fermata_proto::*;
 use tokio_stream::StreamExt as _;
@@ -66,19 +66,23 @@ fn status(error: &LockError) -> Status {
     Status::with_details(code, error.message.clone(), error.details.clone())
 }
 
-fn create_call(key: &str) -> CreateCall {
-    CreateCall {
-        id: KeyId {
-            table: TableName::default_table(),
-            key: Key::parse(key, Key::BYTES_MAX).unwrap(),
-        },
-        request_id: Uuid::new_v4(),
+/// With the secret of its entry.
+fn create_call(key: &str) -> (CreateCall, Secret) {
+    let id = KeyId {
+        table: TableName::default_table(),
+        key: Key::parse(key, Key::BYTES_MAX).unwrap(),
+    };
+    let secret = Secret::of_entry("", &id, Uuid::new_v4());
+    let call = CreateCall {
+        id,
+        tag: secret.tag(""),
         live_by: LiveBy::Ttl(30_000),
         mode: Mode::Exclusive,
         owner: String::new(),
         identity: String::new(),
         read_value: false,
-    }
+    };
+    (call, secret)
 }
 
 /// Holds a key; also whether the second replica is its home.
@@ -125,7 +129,7 @@ async fn lock_refs_of_two_homes_are_answered_in_order_each_for_itself() {
         ..Default::default()
     };
     client.release_lock(release).await.unwrap();
-    let unissued = "default/k1#9.k3vt9p2q".to_owned();
+    let unissued = "default/k1#9.00000000000000000000000000".to_owned();
     let mut lock_refs = held.clone();
     for (at, odd) in [
         (3, &waiting),
@@ -247,8 +251,9 @@ async fn a_key_whose_home_is_not_where_it_is_looked_for_is_renewed_there() {
     let mut lock_refs = Vec::new();
     for number in 0..KEYS {
         // Of some of them the second replica should be the home.
-        let created = pair.first.create(create_call(&format!("k{number}"))).await;
-        lock_refs.push(created.unwrap().lock_ref.to_string());
+        let (call, secret) = create_call(&format!("k{number}"));
+        let created = pair.first.create(call).await.unwrap();
+        lock_refs.push(created.lock_ref.text(&secret));
     }
     let outcomes = renewed_in_time(&client, &lock_refs).await;
     for outcome in &outcomes {

@@ -11,7 +11,7 @@ use fermata::engine::{
     Packing, Presence,
 };
 use fermata::limits::Limits;
-use fermata::lock::{Key, KeyId, LockRef, Mode, TableName};
+use fermata::lock::{Key, KeyId, LockRef, Mode, TableName, Tag};
 use fermata::server::{Server, bind};
 use fermata_proto::lock_admin_client::LockAdminClient;
 use fermata_proto::{
@@ -111,7 +111,7 @@ impl Replica {
     async fn create(&self, name: &str) -> CreatedLockRef {
         let call = CreateCall {
             id: key(name),
-            request_id: Uuid::new_v4(),
+            tag: Tag::from_bits(Uuid::new_v4().as_u128()),
             live_by: LiveBy::Ttl(60_000),
             mode: Mode::Exclusive,
             owner: "billing".to_owned(),
@@ -203,24 +203,21 @@ async fn every_replica_shows_a_holder_that_only_memory_has_and_ends_it() {
         let [holder] = shown.holders.as_slice() else {
             panic!("{:?}", shown.holders);
         };
-        assert_eq!(holder.lock_ref, held.without_grant().to_string());
+        assert_eq!(holder.name, held.name().to_string());
         assert!(!holder.durable && holder.lease_left.is_some(), "{holder:?}");
         assert_eq!(shown.waiter_count, 1);
-        assert_eq!(
-            shown.waiters[0].lock_ref,
-            waiting.without_grant().to_string()
-        );
+        assert_eq!(shown.waiters[0].name, waiting.name().to_string());
         let listed = replica.list(9).await;
         assert_eq!(names(&listed), ["k"]);
         let listed_holder = listed[0].holder.clone().unwrap();
-        assert_eq!(listed_holder.lock_ref, holder.lock_ref);
+        assert_eq!(listed_holder.name, holder.name);
         assert!(!listed_holder.durable && listed[0].waiters == 1);
     }
-    // The lockRef that another replica lists is one that it ends, once the row can be changed.
+    // The entry that another replica lists is one that it ends, once the row can be changed.
     home.link.stick(key("another"));
     let mut listed = replicas[2].list(9).await;
     let force = ForceReleaseRequest {
-        lock_ref: listed.remove(0).holder.unwrap().lock_ref,
+        name: listed.remove(0).holder.unwrap().name,
         reason: "stuck".to_owned(),
         forced_by: "ops".to_owned(),
     };

@@ -1,6 +1,7 @@
 //! Every row of the table of statuses, over a socket.
 
 use fermata::limits::Limits;
+use fermata_client::public_part;
 use fermata_proto::*;
 use tonic::Code;
 
@@ -99,7 +100,7 @@ async fn malformed_fields_are_invalid_and_named() {
     let status = client.critical_get(get("nonsense")).await.unwrap_err();
     assert_eq!(fields(&status), ["lock_ref"]);
     let put = CriticalPutRequest {
-        lock_ref: "default/a#1.k3vt9p2q@1".into(),
+        lock_ref: "default/a#1.00000000000000000000000000@1".into(),
         value: vec![0; 1024 * 1024 + 1].into(),
         call_no: 0,
     };
@@ -202,7 +203,7 @@ async fn a_forced_end_says_by_whom_and_why() {
     let mut client = world.client().await;
     let held = hold(&mut client, "a").await;
     let force = ForceReleaseRequest {
-        lock_ref: held.lock_ref.split('@').next().unwrap().to_owned(),
+        name: public_part(&held.lock_ref).to_owned(),
         reason: "wedged since Monday".into(),
         forced_by: "ann".into(),
     };
@@ -297,12 +298,16 @@ async fn what_never_was_is_not_found() {
         code_and_reason(answer),
         refused(Code::NotFound, "UNKNOWN_TABLE")
     );
-    let answer = client.critical_get(get("default/a#1.k3vt9p2q@1")).await;
+    let answer = client
+        .critical_get(get("default/a#1.00000000000000000000000000@1"))
+        .await;
     assert_eq!(
         code_and_reason(answer),
         refused(Code::NotFound, "NEVER_ISSUED")
     );
-    let answer = client.release_lock(release("default/a#1.k3vt9p2q")).await;
+    let answer = client
+        .release_lock(release("default/a#1.00000000000000000000000000"))
+        .await;
     assert_eq!(
         code_and_reason(answer),
         refused(Code::NotFound, "NEVER_ISSUED")

@@ -317,7 +317,7 @@ impl Caller {
         };
         let outcome = match &entry {
             Ok(entry) => {
-                if let Ok(lock_ref) = entry.lock_ref().parse() {
+                if let Ok(lock_ref) = LockRef::parse(entry.lock_ref(), "") {
                     asked.call.event.names(&lock_ref);
                 }
                 asked.call.event.until = Some(self.global(entry.valid_until()));
@@ -332,10 +332,10 @@ impl Caller {
         let Ok(mut entry) = entry else {
             return Section::InVain;
         };
-        let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
+        let lock_ref = LockRef::parse(entry.lock_ref(), "").unwrap();
         let Some(held) = self.wait(&mut entry, key, &lock_ref, limit).await else {
             // One that was lost while it waited was made again.
-            let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
+            let lock_ref = LockRef::parse(entry.lock_ref(), "").unwrap();
             if self.rng.below(2) == 0 {
                 let mut asked = self.asks(Op::Release(None), key);
                 asked.call.event.names(&lock_ref);
@@ -372,7 +372,7 @@ impl Caller {
         let event = &mut asked.call.event;
         event.names(lock_ref);
         let waited = entry.wait(Some(limit)).await;
-        let lock_ref: LockRef = entry.lock_ref().parse().unwrap();
+        let lock_ref = LockRef::parse(entry.lock_ref(), "").unwrap();
         let event = &mut asked.call.event;
         event.names(&lock_ref);
         let outcome = match &waited {

@@ -10,7 +10,7 @@ use fermata::clock::Ids;
 use fermata::engine::{Engine, EngineOptions, Packing};
 use fermata::limits::Limits;
 use fermata::rpc::call_layer::CallLayer;
-use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, Secret};
+use fermata::rpc::peer::{Dial, PeerClient, PeerRpc, PeerSecret};
 use fermata::rpc::stopping::Stopping;
 use fermata::server::{Server, http2_of_peers};
 use futures_util::StreamExt as _;
@@ -164,7 +164,7 @@ impl ReplicaHost {
         let engine = Engine::waiting(Vec::new(), limits, "it starts");
         world.cluster.runs(&engine);
         let ids: Arc<dyn Ids> = Arc::new(HostIds::new(rng.fork()));
-        let secret = Secret::parse("the secret of the replicas").unwrap();
+        let secret = PeerSecret::parse("the secret of the replicas").unwrap();
         let peers = PeerClient::new(secret, &Limits::default()).with_dial(dial(&world.net, node));
         let peers = Arc::new(peers);
         let [for_clients, for_peers] = addresses(self.host);

@@ -216,37 +216,29 @@ impl World {
 
     /// Ends the lock of whoever holds the key, by force.
     pub async fn force(&self, key: &str) {
-        let Some((seq, tag)) = self.cluster.holder(key) else {
+        let Some(holder) = self.cluster.holder(key) else {
             return;
         };
-        let lock_ref = format!("default/{key}#{seq}.{}", tag_text(tag));
+        let name = holder.name().to_string();
         self.log
-            .fault("operator", format_args!("ends {lock_ref} by force"));
-        self.cluster.beliefs.force(key, seq);
+            .fault("operator", format_args!("ends {name} by force"));
+        self.cluster.beliefs.force(key, holder.seq.0);
         let Some(operator) = self.operator.get() else {
             return;
         };
-        let parsed: Result<fermata::lock::LockRef, _> = lock_ref.parse();
-        let Ok(parsed) = parsed else {
-            return self.log.violation(format_args!("{lock_ref} is no lockRef"));
-        };
         let call = self.history.call(&"operator".into(), Op::Force, |event| {
-            event.names(&parsed);
+            event.names(&holder);
         });
         let forced = operator
-            .force_release(&lock_ref, "the seed says so", "operator")
+            .force_release(&name, "the seed says so", "operator")
             .await;
         self.log.note(
             "operator",
-            format_args!("ended {lock_ref}: {:?}", forced.is_ok()),
+            format_args!("ended {name}: {:?}", forced.is_ok()),
         );
         call.came_to(match forced {
             Ok(_) => Outcome::Done,
             Err(_) => Outcome::Unknown(Learned::Nothing),
         });
     }
-}
-
-fn tag_text(bits: u64) -> String {
-    fermata::lock::Tag::from_bits(bits).map_or_else(String::new, |tag| tag.to_string())
 }

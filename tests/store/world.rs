@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
 use fermata::lock::{
-    CoreLimits, EndReason, Key, KeyId, Liveness, Mode, ReplicaId, Seq, SessionId, TableName,
+    CoreLimits, EndReason, Key, KeyId, Liveness, Mode, ReplicaId, Seq, SessionId, TableName, Tag,
 };
 use fermata::store::{KeyStore, Life, ReplicaRow, SessionRow, Swap};
 use uuid::Uuid;
@@ -35,7 +35,7 @@ pub fn replica(number: u128) -> ReplicaId {
 
 pub fn create(request: u128) -> Command {
     Command::Create(NewEntry {
-        request_id: Uuid::from_u128(request),
+        tag: Tag::from_bits(request),
         mode: Mode::Exclusive,
         liveness: Liveness::Own { ttl_ms: 10_000 },
         identity: "".into(),
@@ -71,7 +71,7 @@ pub fn without_holder(state: &KeyState) -> KeyState {
     let holder = state.holder().unwrap();
     let release = Command::Release {
         seq: holder.seq,
-        tag: holder.tag(),
+        tag: holder.tag,
         writes: WritesOfHolder {
             synced: true,
             open: false,
@@ -170,7 +170,7 @@ impl Random {
 
     fn create(&mut self) -> Command {
         Command::Create(NewEntry {
-            request_id: self.uuid(),
+            tag: Tag::from_bits(self.uuid().as_u128()),
             mode: Mode::Exclusive,
             liveness: match self.below(2) {
                 0 => Liveness::Own {
@@ -209,12 +209,12 @@ impl Random {
         match self.below(4) {
             0 => Command::Release {
                 seq: entry.seq,
-                tag: entry.tag(),
+                tag: entry.tag,
                 writes,
             },
             1 => Command::Evict {
                 seq: entry.seq,
-                tag: entry.tag(),
+                tag: entry.tag,
                 reason: self.reason(),
                 only_under: None,
             },

@@ -5,6 +5,7 @@ use fermata_proto as proto;
 use super::connect::Client;
 use super::error::CallError;
 use super::fault::Fault;
+use super::secret_text::public_part;
 
 /// How many a page asks for.
 const PAGE_SIZE: i32 = 500;
@@ -138,17 +139,18 @@ impl Client {
         Ok(answer.message.replicas)
     }
 
-    /// Ends a lockRef whatever its holder thinks. The reason is kept, and told to the former holder.
+    /// Ends an entry whatever its holder thinks; by its name, as [`Client::describe_lock`] shows it, or its lockRef. The reason is kept, and
+    /// told to the former holder.
     pub async fn force_release(
         &self,
-        lock_ref: &str,
+        name: &str,
         reason: &str,
         forced_by: &str,
     ) -> Result<proto::ForceReleaseResponse, CallError> {
         let answer = self
             .call(|attempt| {
                 let request = attempt.request(proto::ForceReleaseRequest {
-                    lock_ref: lock_ref.to_owned(),
+                    name: public_part(name).to_owned(),
                     reason: reason.to_owned(),
                     forced_by: forced_by.to_owned(),
                 });

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use fermata_proto as proto;
 
 use super::clock::Moment;
+use super::secret_text::Shown;
 use super::validity::{Promise, Validity};
 
 /// The status of a lockRef.
@@ -84,7 +85,7 @@ impl std::fmt::Debug for Mutation {
 }
 
 /// The answer to CreateLockRef.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Created {
     /// All that later calls need; with its grant when held.
     pub lock_ref: String,
@@ -117,7 +118,7 @@ impl Created {
 }
 
 /// The answer to AcquireLock.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Acquired {
     /// The lockRef to use from now on; with its grant when held.
     pub lock_ref: String,
@@ -141,9 +142,9 @@ impl Acquired {
 }
 
 /// The answer to OpenSession and RenewSession.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Renewed {
-    /// The session.
+    /// The session: lets whoever has it act for it.
     pub session: String,
     /// The TTL in force.
     pub ttl: Duration,
@@ -156,5 +157,40 @@ impl Renewed {
     /// Until when the session is safe from expiry.
     pub fn valid_until(&self) -> Moment {
         self.validity.until()
+    }
+}
+
+impl std::fmt::Debug for Created {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Created")
+            .field("entry", &Shown(&self.lock_ref))
+            .field("status", &self.status)
+            .field("session", &Shown(&self.session))
+            .field("ttl", &self.ttl)
+            .field("promise", &self.promise)
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for Acquired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acquired")
+            .field("entry", &Shown(&self.lock_ref))
+            .field("status", &self.status)
+            .field("promise", &self.promise)
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewed")
+            .field("session", &Shown(&self.session))
+            .field("ttl", &self.ttl)
+            .field("disconnect_grace", &self.disconnect_grace)
+            .field("validity", &self.validity)
+            .finish()
     }
 }

@@ -13,6 +13,7 @@ use super::fault::Fault;
 use super::guard::LockGuard;
 use super::lease::LeaseWatch;
 use super::request::LockRequest;
+use super::secret_text::Shown;
 use super::sent_write::SentWrite;
 use super::session::Session;
 
@@ -58,7 +59,7 @@ impl Drop for QueueEntry {
 impl std::fmt::Debug for QueueEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("QueueEntry")
-            .field("lock_ref", &self.known.lock_ref)
+            .field("entry", &Shown(&self.known.lock_ref))
             .field("status", &self.known.status)
             .finish_non_exhaustive()
     }

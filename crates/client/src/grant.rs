@@ -4,14 +4,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
+use super::secret_text::Shown;
+
 /// The present grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Grant {
     /// With the grant in it.
     pub(super) lock_ref: String,
     pub(super) fencing_token: u64,
     /// How many grants there were before this one.
     pub(super) take_overs: u32,
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grant")
+            .field("entry", &Shown(&self.lock_ref))
+            .field("fencing_token", &self.fencing_token)
+            .field("take_overs", &self.take_overs)
+            .finish()
+    }
 }
 
 /// The grant of one entry, as it changes.

@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::held_lock::HeldLock;
 use super::lease::Lease;
 use super::lost::{Lost, LostReason};
+use super::secret_text::Shown;
 use super::sent_write::SentWrite;
 use super::session::Session;
 use super::validity::{Promise, Validity};
@@ -74,7 +75,7 @@ impl Drop for LockGuard {
 impl std::fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LockGuard")
-            .field("lock_ref", &self.lock_ref())
+            .field("entry", &Shown(&self.lock_ref()))
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

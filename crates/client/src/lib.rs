@@ -75,6 +75,7 @@ mod release;
 mod renewal;
 mod request;
 mod retry;
+mod secret_text;
 mod sent_write;
 mod session;
 #[cfg(test)]
@@ -99,4 +100,5 @@ pub use options::{ClientOptions, InvalidZone, Zone};
 pub use pipeline::{Answering, Call, CallRoom, Pipeline};
 pub use progress::Progress;
 pub use request::{LockRequest, SessionRequest};
+pub use secret_text::public_part;
 pub use session::Session;

@@ -12,6 +12,7 @@ use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
 use super::request::{LockRequest, SessionRequest};
+use super::secret_text::Shown;
 
 /// An open session, kept alive in the background. Cheap to clone.
 ///
@@ -32,7 +33,7 @@ struct SessionShared {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("id", &self.id())
+            .field("id", &Shown(self.id()))
             .field("state", &self.shared.lease.state())
             .finish_non_exhaustive()
     }

@@ -66,7 +66,7 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
         "WAITERS",
         "DURABILITY",
         "HOME",
-        "LOCK_REF",
+        "ENTRY",
     ]);
     for lock in locks {
         let holder = lock.holder.clone().unwrap_or_default();
@@ -78,7 +78,7 @@ fn list(locks: &[proto::LockSummary], now: SystemTime, colour: bool) -> String {
             lock.waiters.to_string(),
             durability(&holder),
             short(&holder.home),
-            holder.lock_ref,
+            holder.name,
         ]);
     }
     table.render(colour)
@@ -111,9 +111,9 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(190);
         assert_eq!(
             list(&locks, now, false),
-            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  DURABILITY  HOME      LOCK_REF\n\
-             a    billing  1m30s  27.2s       2        durable     00000001  default/a#1.00000000\n\
-             b    billing  1m30s  27.2s       2        volatile    00000001  default/a#1.00000000\n\
+            "KEY  OWNER    AGE    LEASE LEFT  WAITERS  DURABILITY  HOME      ENTRY\n\
+             a    billing  1m30s  27.2s       2        durable     00000001  default/a#1\n\
+             b    billing  1m30s  27.2s       2        volatile    00000001  default/a#1\n\
              c    -        -      -           2        -           -         -\n"
         );
     }

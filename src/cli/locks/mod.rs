@@ -67,7 +67,7 @@ fn age(entry: &proto::QueueEntry, now: SystemTime) -> String {
 
 /// Whether an entry survives a crash of the replica that serves its key.
 fn durability(entry: &proto::QueueEntry) -> String {
-    match (entry.lock_ref.is_empty(), entry.durable) {
+    match (entry.name.is_empty(), entry.durable) {
         (true, _) => String::new(),
         (false, true) => "durable".to_owned(),
         (false, false) => "volatile".to_owned(),
@@ -87,7 +87,7 @@ mod tests {
 
     pub fn holder() -> proto::QueueEntry {
         proto::QueueEntry {
-            lock_ref: "default/a#1.00000000".to_owned(),
+            name: "default/a#1".to_owned(),
             state: proto::LockState::Held.into(),
             fencing_token: 7,
             owner: "billing".to_owned(),

@@ -1,5 +1,6 @@
 //! `fermata locks release`: ends a lock by force.
 
+use fermata_client::public_part;
 use fermata_command::output::{Format, one_line, print_json, print_text};
 use fermata_command::remote::{Remote, who};
 use fermata_command::{Failure, exit};
@@ -10,23 +11,23 @@ The former holder's calls fail from then on and are told the reason; `fermata
 lock` stops its command. Until it has learned of it the former holder may still
 act on other systems: there only fencing tokens help.
 
-Exit status: 0 (also if it had ended before); 64 malformed; 66 no such lockRef,
+Exit status: 0 (also if it had ended before); 64 malformed; 66 no such entry,
 or nobody holds the key; 69 no server; 77 not allowed.
 
 Examples:
   fermata locks release --key orders-42 --reason 'stuck since noon'
-  fermata locks release 'default/orders-42#17.k3vt9p2q' --reason 'gave up'";
+  fermata locks release 'default/orders-42#17' --reason 'gave up'";
 
 /// End a lock, or an entry in a queue, by force
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The lockRef to end, as `locks show` prints it
-    #[arg(value_name = "LOCK_REF", required_unless_present = "key")]
-    lock_ref: Option<String>,
+    /// The entry to end, as `locks show` prints it; a whole lockRef will do
+    #[arg(value_name = "ENTRY", required_unless_present = "key")]
+    entry: Option<String>,
 
     /// End whatever holds this key instead
-    #[arg(long, value_name = "KEY", conflicts_with = "lock_ref")]
+    #[arg(long, value_name = "KEY", conflicts_with = "entry")]
     key: Option<String>,
 
     /// Why; kept, and told to the former holder
@@ -44,23 +45,23 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.client()?;
-    let lock_ref = match (args.lock_ref, args.key) {
-        (Some(lock_ref), _) => lock_ref,
+    let name = match (args.entry, args.key) {
+        (Some(entry), _) => public_part(&entry).to_owned(),
         (None, Some(key)) => {
             let table = args.remote.table();
             let lock = client.describe_lock(&table, &key, 1).await?;
             let Some(holder) = lock.holders.into_iter().next() else {
                 return Err(Failure::new(exit::NO_INPUT, format!("nobody holds {key}")));
             };
-            holder.lock_ref
+            holder.name
         }
-        (None, None) => return Err(Failure::usage("name a lockRef, or a key with --key")),
+        (None, None) => return Err(Failure::usage("name an entry, or a key with --key")),
     };
     let by = args.by.unwrap_or_else(who);
-    let released = client.force_release(&lock_ref, &args.reason, &by).await?;
+    let released = client.force_release(&name, &args.reason, &by).await?;
     match args.remote.format() {
         Format::Json => print_json(&json!({
-            "lock_ref": lock_ref,
+            "name": name,
             "already_released": released.already_released,
             "was_holder": released.was_holder,
         }))?,
@@ -70,7 +71,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                 (false, true) => "released; it held the key",
                 (false, false) => "released; it waited for the key",
             };
-            print_text(&format!("{} {what}\n", one_line(&lock_ref)))?;
+            print_text(&format!("{} {what}\n", one_line(&name)))?;
         }
     }
     Ok(())

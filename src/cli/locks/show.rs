@@ -90,7 +90,7 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
                 .as_str_name();
             let reason = reason.strip_prefix("END_REASON_").unwrap_or(reason);
             ends.row(vec![
-                ended.lock_ref.clone(),
+                ended.name.clone(),
                 reason.to_lowercase(),
                 ended.ended_by.clone(),
                 ended.detail.clone(),
@@ -105,7 +105,7 @@ fn describe(lock: &proto::DescribeLockResponse, now: SystemTime, colour: bool) -
 fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
     let columns = [
         "STATE",
-        "LOCK_REF",
+        "ENTRY",
         "OWNER",
         "AGE",
         "LEASE LEFT",
@@ -128,7 +128,7 @@ fn entries(lock: &proto::DescribeLockResponse, now: SystemTime) -> Table {
         };
         table.row(vec![
             state.to_owned(),
-            entry.lock_ref.clone(),
+            entry.name.clone(),
             entry.owner.clone(),
             age(entry, now),
             lease_left(entry),
@@ -201,9 +201,9 @@ mod tests {
              Source:              the memory of its home\n\
              Last fencing token:  7\n\
              \n\
-             STATE    LOCK_REF              OWNER    AGE  LEASE LEFT  FENCING TOKEN  DURABILITY\n\
-             held     default/a#1.00000000  billing  1s   27.2s       7              durable\n\
-             waiting  default/a#1.00000000  billing  1s   27.2s       -              volatile\n\
+             STATE    ENTRY        OWNER    AGE  LEASE LEFT  FENCING TOKEN  DURABILITY\n\
+             held     default/a#1  billing  1s   27.2s       7              durable\n\
+             waiting  default/a#1  billing  1s   27.2s       -              volatile\n\
              and 2 more\n"
         );
     }
@@ -240,7 +240,7 @@ mod tests {
             key: "a".to_owned(),
             last_fencing_token: 7,
             ended: vec![proto::EndedEntry {
-                lock_ref: "default/a#1.00000000".to_owned(),
+                name: "default/a#1".to_owned(),
                 seq: 1,
                 reason: proto::EndReason::Forced.into(),
                 ended_by: "ops".to_owned(),
@@ -257,8 +257,8 @@ mod tests {
              Last fencing token:  7\n\
              Queue:               empty: nobody holds it\n\
              \n\
-             ENDED                 REASON  BY   DETAIL\n\
-             default/a#1.00000000  forced  ops  host on fire\n"
+             ENDED        REASON  BY   DETAIL\n\
+             default/a#1  forced  ops  host on fire\n"
         );
     }
 }

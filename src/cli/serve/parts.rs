@@ -14,7 +14,7 @@ use crate::cli::replica::Made;
 use crate::cli::replica::cassandra::Starting;
 use crate::config::{Config, Listen, StoreKind};
 use crate::engine::{Engine, NoPeers};
-use crate::server::{self, PeerClient, PeerTls, Secret};
+use crate::server::{self, PeerClient, PeerSecret, PeerTls};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// The listeners, and where they are.
@@ -90,7 +90,7 @@ impl Prepared {
             StoreKind::Cassandra => {
                 let client = match &config.peers.secret_file {
                     Some(path) => {
-                        let secret = Secret::parse(&cluster::file("peers.secret_file", path)?)?;
+                        let secret = PeerSecret::parse(&cluster::file("peers.secret_file", path)?)?;
                         let client = PeerClient::new(secret, &config.limits);
                         let tls = config.peers.tls.files();
                         let tls = tls.map(|files| PeerTls::read(&files)).transpose()?;

@@ -113,8 +113,6 @@ fn differs(found: &SessionRow, asked: &SessionRow) -> Option<&'static str> {
         Some("disconnect_grace")
     } else if found.owner != asked.owner {
         Some("owner")
-    } else if found.identity != asked.identity {
-        Some("request_id")
     } else {
         None
     }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::*;
 use crate::key::machine::{Call, CommitRules, Context, Effect, KeyLimits, Loaded, SwapOutcome};
 use crate::key::{CommitMode, KeyState, NewEntry};
-use crate::lock::{CoreLimits, Fence, Key, Mode, ReplicaId, TableName};
+use crate::lock::{CoreLimits, Fence, Key, Mode, ReplicaId, TableName, Tag};
 use crate::session::Observer;
 
 const SESSION: SessionId = SessionId(Uuid::from_u128(7));
@@ -46,7 +46,7 @@ fn held() -> KeyCell {
         limits: &limits,
     };
     let entry = NewEntry {
-        request_id: Uuid::from_u128(2),
+        tag: Tag::from_bits(2),
         mode: Mode::Exclusive,
         liveness: Liveness::Session(SESSION),
         identity: "".into(),

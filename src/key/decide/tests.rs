@@ -38,7 +38,7 @@ fn decided(state: &KeyState, commands: &[Command]) -> (KeyState, Vec<Outcome>) {
 
 fn create(n: u128) -> Command {
     Command::Create(NewEntry {
-        request_id: Uuid::from_u128(n),
+        tag: Tag::from_bits(n),
         mode: Mode::Exclusive,
         liveness: Liveness::Session(SessionId(Uuid::from_u128(n))),
         identity: "".into(),
@@ -48,7 +48,7 @@ fn create(n: u128) -> Command {
 }
 
 fn tag(n: u128) -> Tag {
-    Tag::of(Uuid::from_u128(n))
+    Tag::from_bits(n)
 }
 
 fn release(seq: u64, n: u128, writes: WritesOfHolder) -> Command {

@@ -36,7 +36,7 @@ impl Machine {
         };
         let entry = EntryRef {
             seq: ask.seq,
-            tag: entry.tag(),
+            tag: entry.tag,
             grant: None,
         };
         let position = serving.state.position(ask.seq).unwrap_or(0);

@@ -77,7 +77,7 @@ impl Machine {
                 let answer = answer.map_err(CallError::from);
                 out.push(Effect::Answer { call: id, answer });
             }
-            Call::Force { entry, by, why } => self.force(cx, (id, entry), (by, why), out),
+            Call::Force { seq, by, why } => self.force(cx, (id, seq), (by, why), out),
             Call::TakeOver { .. } | Call::Adopt { .. } => {
                 let answer = Ok(Answer::Home(serving.home));
                 out.push(Effect::Answer { call: id, answer });

@@ -302,7 +302,7 @@ impl Serving {
         };
         let command = Command::Release {
             seq,
-            tag: entry.tag(),
+            tag: entry.tag,
             writes: WritesOfHolder::NONE,
         };
         self.apply(cx, &command, out);

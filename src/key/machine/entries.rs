@@ -10,7 +10,7 @@ use super::refusal::{exhausted_calls, refused};
 use super::serving::Serving;
 use super::{Machine, Role};
 use crate::key::{Command, NewEntry, Outcome, WritesOfHolder};
-use crate::lock::{EndReason, EndedAs, Fence, Tag};
+use crate::lock::{EndReason, EndedAs, Fence, Seq};
 
 /// After this at most a grant is tried again that was refused for want of a fence: those behind wait for it as well.
 const GRANT_AGAIN_MAX: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ impl Machine {
         if serving.decided.len() >= cx.limits.calls_max {
             return fail(call, exhausted_calls(cx), out);
         }
-        let tag = Tag::of(new.request_id);
+        let tag = new.tag;
         match serving.apply(cx, &Command::Create(*new), out) {
             Outcome::Created { seq, existed } => {
                 let grant = None;
@@ -111,7 +111,7 @@ impl Machine {
     pub(super) fn force(
         &mut self,
         cx: &Context<'_>,
-        (call, entry): (CallId, EntryRef),
+        (call, seq): (CallId, Seq),
         (by, why): (Box<str>, Box<str>),
         out: &mut Vec<Effect>,
     ) {
@@ -121,23 +121,22 @@ impl Machine {
         if serving.decided.len() >= cx.limits.calls_max {
             return fail(call, exhausted_calls(cx), out);
         }
-        let reason = EndReason::Forced { by, why };
-        let (already, was_holder) = match serving.evict(cx, entry, (reason, None), out) {
-            Outcome::Evicted { was_holder } => (false, was_holder),
-            Outcome::Gone(_) => (true, false),
-            Outcome::Refused(refusal) => return fail(call, refused(&refusal), out),
-            _ => return fail(call, KeyError::ChangingHome, out),
+        let Some(tag) = serving.state.entry(seq).map(|entry| entry.tag) else {
+            return match serving.state.has_issued(seq) {
+                true => serving.decided.push(forced(call, seq, (true, false))),
+                false => fail(call, KeyError::NeverIssued, out),
+            };
         };
-        // Also the next home is to know of it.
-        let rests_on = RestsOn::Recorded(entry.seq);
-        serving.decided.push(Decided {
-            call: Some(call),
-            reply: Reply::Forced {
-                already,
-                was_holder,
-            },
-            rests_on,
-        });
+        let grant = None;
+        let entry = EntryRef { seq, tag, grant };
+        let reason = EndReason::Forced { by, why };
+        match serving.evict(cx, entry, (reason, None), out) {
+            Outcome::Evicted { was_holder } => {
+                serving.decided.push(forced(call, seq, (false, was_holder)));
+            }
+            Outcome::Refused(refusal) => fail(call, refused(&refusal), out),
+            _ => fail(call, KeyError::ChangingHome, out),
+        }
     }
 
     /// Tells what the row allows. Whether there was anything.
@@ -225,6 +224,18 @@ impl Machine {
         for ask in asks {
             self.fail_ask(cx, ask, why.clone(), out);
         }
+    }
+}
+
+/// The answer to an operator, who is told once the row has it: also the next home is to know of it.
+fn forced(call: CallId, seq: Seq, (already, was_holder): (bool, bool)) -> Decided {
+    Decided {
+        call: Some(call),
+        reply: Reply::Forced {
+            already,
+            was_holder,
+        },
+        rests_on: RestsOn::Recorded(seq),
     }
 }
 

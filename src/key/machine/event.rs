@@ -42,7 +42,7 @@ impl From<&LockRef> for EntryRef {
 /// What a client, or another replica, asks for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
-    /// Add an entry, or find the one that this request_id made.
+    /// Add an entry, or find the one that this request made.
     Create {
         /// Its arguments.
         entry: Box<NewEntry>,
@@ -93,10 +93,10 @@ pub enum Call {
         /// Which.
         entry: EntryRef,
     },
-    /// An operator ends an entry.
+    /// An operator ends an entry, whose number is enough for that.
     Force {
-        /// Which.
-        entry: EntryRef,
+        /// Its number.
+        seq: Seq,
         /// Who.
         by: Box<str>,
         /// Why.
@@ -274,7 +274,7 @@ pub enum Answer {
         entry: EntryRef,
         /// The value, where it was asked for.
         value: Option<Value>,
-        /// An earlier call with the same request_id had made it.
+        /// An earlier call of the same request had made it.
         existed: bool,
         /// What it lives by.
         lease: LeaseStatus,

@@ -128,7 +128,7 @@ impl Serving {
         let mut ends = ends;
         ends.sort_by_key(|(seq, ..)| std::cmp::Reverse(*seq));
         for (seq, reason, only_under) in ends {
-            let Some(tag) = self.state.entry(seq).map(|entry| entry.tag()) else {
+            let Some(tag) = self.state.entry(seq).map(|entry| entry.tag) else {
                 continue;
             };
             let grant = None;

@@ -232,7 +232,7 @@ impl Holder {
     pub fn new(entry: &Entry, state: &KeyState, claim: Claim, at_once: bool) -> Self {
         Holder {
             seq: entry.seq,
-            tag: entry.tag(),
+            tag: entry.tag,
             grant: state.grant,
             fence: state.fence,
             width: state.width,

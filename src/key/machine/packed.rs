@@ -205,7 +205,7 @@ fn packed_state_of_row(
 
 fn packed_holder(holder: &Holder, entry: &Entry, state: &KeyState) -> Option<PackedHolder> {
     let is_of_state = holder.seq == entry.seq
-        && holder.tag == entry.tag()
+        && holder.tag == entry.tag
         && (holder.grant, holder.fence, holder.width) == (state.grant, state.fence, state.width);
     let phase = match holder.phase {
         Phase::Held { synced: false } => PackedPhase::Held,

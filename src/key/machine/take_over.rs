@@ -12,7 +12,6 @@ use super::refusal::refused;
 use super::serving::Serving;
 use super::{Machine, Queued, Role, Turn};
 use crate::key::{Command, CommitMode, Home, KeyState, NextRow, Outcome, Survivors, apply};
-use crate::lock::Tag;
 
 /// A take-over that is being committed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -351,7 +350,7 @@ fn create_all(
                 continue;
             }
         };
-        let tag = Tag::of(new.request_id);
+        let tag = new.tag;
         let command = Command::Create(crate::key::NewEntry::clone(new));
         match apply(state, &command, cx.decider()).outcome {
             Outcome::Created { seq, existed } => created.push(Created {

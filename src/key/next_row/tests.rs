@@ -2,7 +2,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::key::Home;
-use crate::lock::{Liveness, Mode, ReplicaId, SessionId};
+use crate::lock::{Liveness, Mode, ReplicaId, SessionId, Tag};
 
 const NOW: u64 = 1_000;
 
@@ -18,7 +18,7 @@ fn state(seqs: std::ops::RangeInclusive<u64>) -> KeyState {
     let entry = |seq| Entry {
         seq: Seq(seq),
         mode: Mode::Exclusive,
-        request_id: Uuid::from_u128(seq.into()),
+        tag: Tag::from_bits(seq.into()),
         liveness: Liveness::Session(SessionId(Uuid::from_u128(1))),
         identity: "".into(),
         owner: "".into(),

@@ -8,6 +8,7 @@ use tracing::field::display;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::engine::{CreateCall, Engine, EngineError};
+use crate::lock::Secret;
 use crate::rpc::answer;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer::proto::Method;
@@ -16,6 +17,7 @@ use crate::rpc::peer::proto::Method;
 pub struct CreateLockRef {
     /// With its request_id, so that it is one call wherever it is made (I5).
     ask: CreateLockRefRequest,
+    secret: Secret,
     call: CreateCall,
 }
 
@@ -26,18 +28,21 @@ impl UnaryCall for CreateLockRef {
 
     fn parse(mut ask: CreateLockRefRequest, context: &CallContext) -> Result<Self, Invalid> {
         let limits = &context.limits;
+        let identity = &context.identity;
+        let id = parse::key_id(&ask.key, &ask.table, limits)?;
+        let request_id = parse::request_id(&ask.request_id, || context.ids.uuid())?;
+        let secret = Secret::of_entry(identity, &id, request_id);
         let call = CreateCall {
-            id: parse::key_id(&ask.key, &ask.table, limits)?,
-            request_id: parse::request_id(&ask.request_id, || context.ids.uuid())?,
-            live_by: parse::live_by(&ask.session, ask.ttl.as_ref(), limits)?,
+            id,
+            tag: secret.tag(identity),
+            live_by: parse::live_by((&ask.session, identity), ask.ttl.as_ref(), limits)?,
             mode: parse::mode(ask.mode)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
-            identity: context.identity.clone(),
+            identity: identity.clone(),
             read_value: ask.read_value,
         };
-        Span::current().record("request_id", display(call.request_id));
-        ask.request_id = call.request_id.to_string();
-        Ok(CreateLockRef { ask, call })
+        ask.request_id = request_id.to_string();
+        Ok(CreateLockRef { ask, secret, call })
     }
 
     fn target(&self) -> Target {
@@ -54,7 +59,7 @@ impl UnaryCall for CreateLockRef {
 
     async fn serve_locally(&self, engine: &Engine) -> Result<CreateLockRefResponse, EngineError> {
         let created = engine.create(self.call.clone()).await?;
-        Span::current().record("lock_ref", display(created.lock_ref.without_grant()));
-        Ok(answer::created(created))
+        Span::current().record("entry", display(&created.lock_ref));
+        Ok(answer::created(created, &self.ask.session, &self.secret))
     }
 }

@@ -35,7 +35,7 @@ impl UnaryCall for AcquireLock {
     type Answer = AcquireLockResponse;
 
     fn parse(ask: AcquireLockRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
         let wait = parse::wait(ask.wait.as_ref(), &context.limits)?;
         let now = Instant::now();
         let wait = match context.deadline.wait_until() {
@@ -78,7 +78,7 @@ impl UnaryCall for AcquireLock {
         let acquired = engine
             .acquire(&self.lock_ref, self.left(), read_value)
             .await?;
-        Ok(answer::acquired(acquired))
+        Ok(answer::acquired(acquired, &self.ask.lock_ref))
     }
 }
 
@@ -115,7 +115,7 @@ impl UnaryCall for ReleaseLock {
     type Answer = ReleaseLockResponse;
 
     fn parse(ask: ReleaseLockRequest, context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
         let put = parse::mutation(ask.put.clone(), &context.limits)?;
         Ok(ReleaseLock { ask, lock_ref, put })
     }
@@ -154,8 +154,8 @@ impl UnaryCall for CriticalGet {
     type Ask = CriticalGetRequest;
     type Answer = CriticalGetResponse;
 
-    fn parse(ask: CriticalGetRequest, _context: &CallContext) -> Result<Self, Invalid> {
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+    fn parse(ask: CriticalGetRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let lock_ref = parse::lock_ref(&ask.lock_ref, &context.identity)?;
         Ok(CriticalGet { ask, lock_ref })
     }
 
@@ -264,7 +264,7 @@ impl<A: WriteAsk> UnaryCall for CriticalWrite<A> {
 
     fn parse(ask: A, context: &CallContext) -> Result<Self, Invalid> {
         Ok(CriticalWrite {
-            lock_ref: parse::lock_ref(ask.lock_ref())?,
+            lock_ref: parse::lock_ref(ask.lock_ref(), &context.identity)?,
             mutation: ask.mutation(&context.limits)?,
             ask,
         })

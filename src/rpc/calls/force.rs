@@ -6,14 +6,14 @@ use fermata_proto::{ForceReleaseRequest, ForceReleaseResponse};
 
 use super::{CallContext, Target, UnaryCall};
 use crate::engine::{Engine, EngineError};
-use crate::lock::LockRef;
+use crate::lock::EntryName;
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer::proto::Method;
 
 /// The end of an entry by an operator.
 pub struct ForceRelease {
     ask: ForceReleaseRequest,
-    lock_ref: LockRef,
+    name: EntryName,
     by: String,
     why: String,
 }
@@ -25,19 +25,14 @@ impl UnaryCall for ForceRelease {
 
     fn parse(ask: ForceReleaseRequest, context: &CallContext) -> Result<Self, Invalid> {
         let limits = &context.limits;
-        let lock_ref = parse::lock_ref(&ask.lock_ref)?;
+        let name = parse::entry_name(&ask.name)?;
         let why = parse::reason(ask.reason.clone(), limits)?;
         let by = parse::forced_by(ask.forced_by.clone(), limits)?;
-        Ok(ForceRelease {
-            ask,
-            lock_ref,
-            by,
-            why,
-        })
+        Ok(ForceRelease { ask, name, by, why })
     }
 
     fn target(&self) -> Target {
-        Target::LockRef(self.lock_ref.clone())
+        Target::Entry(self.name.clone())
     }
 
     fn changes(&self) -> bool {
@@ -49,9 +44,8 @@ impl UnaryCall for ForceRelease {
     }
 
     async fn serve_locally(&self, engine: &Engine) -> Result<ForceReleaseResponse, EngineError> {
-        let done = engine
-            .force_release(&self.lock_ref, &self.by, &self.why)
-            .await?;
+        let done = engine.force_release(&self.name, &self.by, &self.why);
+        let done = done.await?;
         Ok(ForceReleaseResponse {
             already_released: done.already_released,
             was_holder: done.was_holder,

@@ -10,15 +10,16 @@ use tonic::Status;
 
 use super::{CallContext, Target, UnaryCall};
 use crate::engine::{Engine, EngineError, LeaseId, SessionCall};
-use crate::lock::SessionId;
+use crate::lock::{Secret, SessionId};
 use crate::rpc::parse::{self, Invalid};
 use crate::rpc::peer::proto::Method;
 use crate::rpc::{answer, status};
 
 /// Opens a session, or finds it.
 pub struct OpenSession {
-    /// With its request_id, which is the session's.
+    /// With its request_id, so that it is one call wherever it is made.
     ask: OpenSessionRequest,
+    secret: Secret,
     call: SessionCall,
 }
 
@@ -31,19 +32,21 @@ impl UnaryCall for OpenSession {
         let limits = &context.limits;
         let ttl_ms = parse::ttl_ms(ask.ttl.as_ref(), limits)?;
         let grace = ask.disconnect_grace.as_ref();
+        let request_id = parse::request_id(&ask.request_id, || context.ids.uuid())?;
+        let secret = Secret::of_session(&context.identity, request_id);
         let call = SessionCall {
-            request_id: parse::request_id(&ask.request_id, || context.ids.uuid())?,
+            id: secret.session(&context.identity),
             ttl_ms,
             disconnect_grace_ms: parse::disconnect_grace_ms(grace, ttl_ms, limits)?,
             owner: parse::owner(ask.owner.clone(), limits)?,
             identity: context.identity.clone(),
         };
-        ask.request_id = call.request_id.to_string();
-        Ok(OpenSession { ask, call })
+        ask.request_id = request_id.to_string();
+        Ok(OpenSession { ask, secret, call })
     }
 
     fn target(&self) -> Target {
-        Target::Session(SessionId(self.call.request_id))
+        Target::Session(self.call.id)
     }
 
     fn changes(&self) -> bool {
@@ -55,9 +58,9 @@ impl UnaryCall for OpenSession {
     }
 
     async fn serve_locally(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
-        let (session, renewed) = engine.open_session(self.call.clone()).await?;
+        let renewed = engine.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
-            session: session.to_string(),
+            session: self.call.id.text(&self.secret),
             ttl: Some(answer::duration(renewed.ttl)),
             valid_for: Some(answer::duration(renewed.valid_for)),
             disconnect_grace: renewed.disconnect_grace.map(answer::duration),
@@ -76,8 +79,8 @@ impl UnaryCall for RenewSession {
     type Ask = RenewSessionRequest;
     type Answer = RenewSessionResponse;
 
-    fn parse(ask: RenewSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
-        let lease = parse::lease(&ask.session)?;
+    fn parse(ask: RenewSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let lease = parse::lease(&ask.session, &context.identity)?;
         Ok(RenewSession { ask, lease })
     }
 
@@ -133,8 +136,8 @@ impl UnaryCall for KeepAlive {
     type Ask = KeepAliveRequest;
     type Answer = KeepAliveResponse;
 
-    fn parse(ask: KeepAliveRequest, _context: &CallContext) -> Result<Self, Invalid> {
-        let lease = parse::lease(&ask.session)?;
+    fn parse(ask: KeepAliveRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let lease = parse::lease(&ask.session, &context.identity)?;
         Ok(KeepAlive { ask, lease })
     }
 
@@ -178,8 +181,8 @@ impl UnaryCall for CloseSession {
     type Ask = CloseSessionRequest;
     type Answer = CloseSessionResponse;
 
-    fn parse(ask: CloseSessionRequest, _context: &CallContext) -> Result<Self, Invalid> {
-        let session = parse::session(&ask.session)?;
+    fn parse(ask: CloseSessionRequest, context: &CallContext) -> Result<Self, Invalid> {
+        let session = parse::session(&ask.session, &context.identity)?;
         Ok(CloseSession { ask, session })
     }
 

@@ -29,7 +29,7 @@ use super::status;
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError, LeaseId};
 use crate::limits::Limits;
-use crate::lock::{KeyId, LockRef, NameHash, SessionId};
+use crate::lock::{EntryName, KeyId, LockRef, NameHash, SessionId};
 use crate::rpc::peer::proto::Method;
 
 /// What is known of a call beside its message.
@@ -59,8 +59,10 @@ impl CallContext {
 pub enum Target {
     /// A key.
     Key(KeyId),
-    /// An entry.
+    /// An entry, by its client.
     LockRef(LockRef),
+    /// An entry, by an operator.
+    Entry(EntryName),
     /// A session.
     Session(SessionId),
 }
@@ -80,6 +82,7 @@ impl Target {
         match self {
             Target::Key(id) => Some(id.clone()),
             Target::LockRef(lock_ref) => Some(lock_ref.key_id()),
+            Target::Entry(name) => Some(name.key_id()),
             Target::Session(_) => None,
         }
     }
@@ -89,11 +92,12 @@ impl Target {
         self.key_id().map(|id| id.name_hash())
     }
 
-    /// Names it in the span of the call (a lockRef without its grant).
+    /// Names it in the span of the call.
     pub fn record(&self, span: &Span) {
         match self {
             Target::Key(id) => span.record("table", display(&id.table)),
-            Target::LockRef(lock_ref) => span.record("lock_ref", display(lock_ref.without_grant())),
+            Target::LockRef(lock_ref) => span.record("entry", display(lock_ref)),
+            Target::Entry(name) => span.record("entry", display(name)),
             Target::Session(session) => span.record("session", display(session)),
         };
     }

@@ -2,11 +2,12 @@
 
 use fermata_proto::{self as proto, DescribeLockRequest, DescribeLockResponse};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{KeySources, asked_within};
 use crate::engine::{Described, Engine, EngineError, Presence};
 use crate::limits::Limits;
-use crate::lock::{Fence, KeyId, ReplicaId, Seq};
+use crate::lock::{Fence, KeyId, ReplicaId, Seq, SessionId};
 use crate::rpc::answer;
 use crate::rpc::page::{self, Filling, Listing};
 use crate::rpc::parse::{self, Invalid};
@@ -150,13 +151,13 @@ fn fill_in_leases(engine: &Engine, shown: &mut DescribeLockResponse) {
 }
 
 pub(super) fn fill_in_lease(engine: &Engine, entry: &mut proto::QueueEntry) {
-    if entry.lease_left.is_some() || entry.session.is_empty() {
+    if entry.lease_left.is_some() || entry.session_id.is_empty() {
         return;
     }
-    let Ok(session) = parse::session(&entry.session) else {
+    let Ok(session) = Uuid::try_parse(&entry.session_id) else {
         return;
     };
-    if let Some(lease) = engine.session_left(session) {
+    if let Some(lease) = engine.session_left(SessionId(session)) {
         entry.ttl = Some(answer::duration(lease.ttl));
         entry.lease_left = Some(answer::duration(lease.left));
     }

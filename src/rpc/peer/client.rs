@@ -25,7 +25,7 @@ use super::proto::{
     RenewSessionRequest, RenewSessionResponse, forward_response, forward_watch_response,
     renew_session_response,
 };
-use super::{Dial, PeerTls, Secret, connect, elsewhere, id_bytes, message_bytes_max, unable};
+use super::{Dial, PeerSecret, PeerTls, connect, elsewhere, id_bytes, message_bytes_max, unable};
 use crate::engine::{EngineError, KeyHome, Peer, PeerError, Peers, Renewed};
 use crate::limits::Limits;
 use crate::lock::{KeyId, ReplicaId, SessionId};
@@ -53,7 +53,7 @@ const WINDOW_MIN: u32 = 1024 * 1024;
 
 /// The connections to other replicas.
 pub struct PeerClient {
-    secret: Secret,
+    secret: PeerSecret,
     tls: Option<PeerTls>,
     dial: Option<Dial>,
     message_bytes_max: usize,
@@ -74,7 +74,7 @@ struct Link {
 
 impl PeerClient {
     /// Nothing is connected yet. Must be used inside a Tokio runtime.
-    pub fn new(secret: Secret, limits: &Limits) -> PeerClient {
+    pub fn new(secret: PeerSecret, limits: &Limits) -> PeerClient {
         PeerClient {
             secret,
             tls: None,
@@ -109,7 +109,7 @@ impl PeerClient {
     }
 
     /// The secret of the service.
-    pub(super) fn secret(&self) -> &Secret {
+    pub(super) fn secret(&self) -> &PeerSecret {
         &self.secret
     }
 

@@ -12,7 +12,7 @@ mod tls;
 
 pub use client::{PING_EVERY, PING_TIMEOUT, PeerClient};
 pub use connect::{Dial, Wire};
-pub use secret::{Secret, SecretError};
+pub use secret::{PeerSecret, SecretError};
 pub use service::{PeerRpc, STREAMS_MAX};
 pub use tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 

@@ -10,32 +10,32 @@ const NAME: &str = "fermata-peer-secret-bin";
 
 /// The secret. Whoever knows it and reaches a replica can take every lock.
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct PeerSecret(Vec<u8>);
 
 /// Why a text is no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a secret of replicas has {min} to {max} bytes; this one has {bytes}", min = Secret::BYTES_MIN, max = Secret::BYTES_MAX)]
+#[error("a secret of replicas has {min} to {max} bytes; this one has {bytes}", min = PeerSecret::BYTES_MIN, max = PeerSecret::BYTES_MAX)]
 pub struct SecretError {
     bytes: usize,
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for PeerSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
+        f.write_str("PeerSecret")
     }
 }
 
-impl Secret {
+impl PeerSecret {
     /// The fewest bytes.
     pub const BYTES_MIN: usize = 16;
     /// The most bytes.
     pub const BYTES_MAX: usize = 1024;
 
     /// What a file holds, without the white space around it.
-    pub fn parse(text: &str) -> Result<Secret, SecretError> {
+    pub fn parse(text: &str) -> Result<PeerSecret, SecretError> {
         let bytes = text.trim().as_bytes();
         match (Self::BYTES_MIN..=Self::BYTES_MAX).contains(&bytes.len()) {
-            true => Ok(Secret(bytes.to_vec())),
+            true => Ok(PeerSecret(bytes.to_vec())),
             false => Err(SecretError { bytes: bytes.len() }),
         }
     }
@@ -72,8 +72,8 @@ impl Secret {
 mod tests {
     use super::*;
 
-    fn secret() -> Secret {
-        Secret::parse("  0123456789abcdef\n").unwrap()
+    fn secret() -> PeerSecret {
+        PeerSecret::parse("  0123456789abcdef\n").unwrap()
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_short_secret_is_refused_and_none_is_printed() {
-        assert!(Secret::parse("0123456789abcde\n\n\n\n").is_err());
+        assert!(PeerSecret::parse("0123456789abcde\n\n\n\n").is_err());
         assert!(!format!("{:?}", secret()).contains('0'));
     }
 }

@@ -25,7 +25,7 @@ use super::proto::{
     ListKeysResponse, Method, Refusal, RenewSessionRequest, RenewSessionResponse, Renewed, Unable,
     forward_response, forward_watch_response, renew_session_response,
 };
-use super::{PeerClient, Secret, id_bytes, message_bytes_max, shown};
+use super::{PeerClient, PeerSecret, id_bytes, message_bytes_max, shown};
 use crate::clock::Ids;
 use crate::engine::{Engine, EngineError};
 use crate::limits::Limits;
@@ -54,7 +54,7 @@ pub struct PeerRpc {
 
 /// Admits those who know the secret.
 #[derive(Clone)]
-pub struct KnowsSecret(Secret);
+pub struct KnowsSecret(PeerSecret);
 
 impl Interceptor for KnowsSecret {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
@@ -308,12 +308,14 @@ impl Peer for PeerRpc {
         if let Err(unable) = self.is_meant(&ask.to) {
             return once(Outcome::Unable(unable));
         }
-        let lock_ref = match WatchLockRequest::decode(ask.request) {
-            Ok(watch) => parse::lock_ref(&watch.lock_ref).map_err(Status::from),
+        let parsed = match WatchLockRequest::decode(ask.request) {
+            Ok(WatchLockRequest { lock_ref: text }) => parse::lock_ref(&text, &ask.identity)
+                .map(|lock_ref| (lock_ref, text))
+                .map_err(Status::from),
             Err(error) => Err(of_undecodable(&error)),
         };
-        let lock_ref = match lock_ref {
-            Ok(lock_ref) => lock_ref,
+        let (lock_ref, text) = match parsed {
+            Ok(parsed) => parsed,
             Err(invalid) => return once(Outcome::Refusal(refusal(&invalid))),
         };
         let answer_by = deadline.answer_by_or(self.limits.call_max());
@@ -330,7 +332,7 @@ impl Peer for PeerRpc {
             Err(late) => return once(Outcome::Refusal(refusal(&late))),
         };
         let begun = stream::iter([news(Outcome::News(Bytes::new()))]);
-        let answered = watch::stream(lock_ref, watched, deadline, self.stopping.clone());
+        let answered = watch::stream(text, watched, deadline, self.stopping.clone());
         let answered = answered.map(|answered| match answered {
             Ok(message) => news(Outcome::News(message.encode_to_vec().into())),
             Err(broken @ (Broken::Stopping | Broken::Moved)) => news(Outcome::Unable(Unable {

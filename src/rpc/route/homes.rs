@@ -38,6 +38,7 @@ fn name(target: &Target) -> Name {
     match target {
         Target::Key(id) => Name::Key(id.clone()),
         Target::LockRef(lock_ref) => Name::Key(lock_ref.key_id()),
+        Target::Entry(name) => Name::Key(name.key_id()),
         Target::Session(session) => Name::Session(*session),
     }
 }

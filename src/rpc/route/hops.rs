@@ -47,6 +47,7 @@ impl RouteView for Engine {
         match target {
             Target::Key(id) => Engine::take_over(self, id, from).await,
             Target::LockRef(lock_ref) => Engine::take_over(self, &lock_ref.key_id(), from).await,
+            Target::Entry(name) => Engine::take_over(self, &name.key_id(), from).await,
             Target::Session(session) => self.take_session(*session, from).await,
         }
     }

@@ -62,7 +62,7 @@ fn live(id: ReplicaId) -> Presence {
 }
 
 fn entry() -> LockRef {
-    "default/a#3.k3vt9p2q@7".parse().unwrap()
+    LockRef::parse("default/a#3.00000000000000000000000000@7", "").unwrap()
 }
 
 impl World {

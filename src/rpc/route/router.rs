@@ -173,16 +173,18 @@ impl Router {
         }
     }
 
-    /// Watches a lockRef where its home is.
+    /// Watches a lockRef where its home is; `text` is how its client gave it.
     pub async fn watch(
         &self,
         lock_ref: &LockRef,
+        text: &str,
         context: &CallContext,
     ) -> Result<WatchSource, Status> {
         let step = WatchStep {
             router: self,
             target: Target::LockRef(lock_ref.clone()),
             lock_ref,
+            text,
             context,
         };
         let answer_by = context.deadline.answer_by_or(self.limits.call_max());
@@ -257,6 +259,7 @@ struct WatchStep<'a> {
     router: &'a Router,
     target: Target,
     lock_ref: &'a LockRef,
+    text: &'a str,
     context: &'a CallContext,
 }
 
@@ -285,7 +288,7 @@ impl Step for WatchStep<'_> {
             return no_way();
         };
         let ask = WatchLockRequest {
-            lock_ref: self.lock_ref.to_string(),
+            lock_ref: self.text.to_owned(),
         };
         let watched = peers.watch(peer, &ask, self.context).await;
         watched.and_then(|stream| ForwardOutcome::Answered(WatchSource::Remote(stream)))

@@ -42,6 +42,8 @@ enum Coming {
 struct Relay {
     router: Router,
     lock_ref: LockRef,
+    /// As its client gave it.
+    text: String,
     context: CallContext,
     stopping: Stopping,
     /// `None` while it is looked for.
@@ -50,17 +52,18 @@ struct Relay {
     brought: bool,
 }
 
-/// What the client is told about a lockRef. Ends after LOST, a little before the deadline, and with a status when
+/// What the client is told about a lockRef, which it gave as this text. Ends after LOST, a little before the deadline, and with a status when
 /// this replica stops or the lockRef is found nowhere.
 pub async fn open(
     router: Router,
-    lock_ref: LockRef,
+    (lock_ref, text): (LockRef, String),
     context: CallContext,
     stopping: Stopping,
 ) -> Result<impl Stream<Item = Result<WatchLockResponse, Status>> + Send, Status> {
     let mut relay = Relay {
         router,
         lock_ref,
+        text,
         context,
         stopping,
         source: None,
@@ -74,11 +77,12 @@ pub async fn open(
 
 impl Relay {
     async fn find(&mut self) -> Result<(), Status> {
-        let watched = self.router.watch(&self.lock_ref, &self.context).await?;
+        let watched = self.router.watch(&self.lock_ref, &self.text, &self.context);
+        let watched = watched.await?;
         self.brought = false;
         self.source = Some(match watched {
             WatchSource::Local(news) => Source::Local(Box::pin(watch::stream(
-                self.lock_ref.clone(),
+                self.text.clone(),
                 news,
                 self.context.deadline,
                 self.stopping.clone(),

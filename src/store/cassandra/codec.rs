@@ -9,14 +9,14 @@ use prost::Message;
 use super::digest;
 use super::skip::{self, Run};
 use crate::key::{Entry, Home, KeyState, Reserved};
-use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
+use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use crate::store::StoreError;
 use crate::store::ends::End;
 
 /// The format of the rows.
-const FORMAT: i8 = 3;
+const FORMAT: i8 = 4;
 /// The format of the ends.
-const ENDS_FORMAT: u8 = 1;
+const ENDS_FORMAT: u8 = 2;
 /// In `kept`: nobody. A null would leave a tombstone in every key that was released.
 const NOT_KEPT: i64 = 0;
 const MODE_ENDED: i8 = 0;
@@ -119,7 +119,7 @@ pub(super) fn live(entry: &Entry) -> Result<Vec<Value>, StoreError> {
     Ok(vec![
         Value::BigInt(bigint(entry.seq.0)?),
         Value::TinyInt(mode),
-        Value::Uuid(entry.request_id),
+        Value::Blob(entry.tag.bytes().to_vec().into()),
         session,
         ttl,
         Value::text(&entry.identity),
@@ -293,7 +293,10 @@ fn entry_row(seq: u64, mut row: Row) -> Result<Option<Arc<Entry>>, StoreError> {
     let entry = Entry {
         seq: Seq(seq),
         mode,
-        request_id: present(row.uuid("request_id")?, "request_id")?,
+        tag: present(
+            row.blob("tag")?.and_then(|tag| Tag::from_slice(&tag)),
+            "tag",
+        )?,
         liveness,
         identity: present(row.text("identity")?, "identity")?.into(),
         owner: present(row.text("owner")?, "owner")?.into(),

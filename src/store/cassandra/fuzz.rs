@@ -138,9 +138,10 @@ impl Input<'_> {
             }
             "unsynced" | "open" => Value::Boolean(self.byte() & 1 == 1),
             "created_at" | "started_at" => Value::Timestamp(i64::from_be_bytes(self.take())),
-            "request_id" | "session" | "home" | "replica" | "id" | "to" => {
+            "session" | "home" | "replica" | "id" | "to" => {
                 Value::Uuid(Uuid::from_bytes(self.take()))
             }
+            "tag" => Value::Blob(self.take::<16>().to_vec().into()),
             "ended" | "skip" => Value::Blob(self.bytes().into()),
             _ => self.text(),
         }

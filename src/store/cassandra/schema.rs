@@ -15,7 +15,7 @@ use crate::lock::TableName;
 use crate::store::StoreError;
 
 /// The version of the schema that this program works with.
-pub const VERSION: i32 = 4;
+pub const VERSION: i32 = 5;
 /// The row of `schema_version`.
 pub(super) const PART: &str = "locks";
 /// How long Cassandra keeps what says that a row was deleted, for tables that transactions write, in seconds.
@@ -75,7 +75,7 @@ impl Schema {
         for table in &self.tables {
             statements.push(format!(
                 "CREATE TABLE IF NOT EXISTS {} (\n  \"key\" text,\n  \"seq\" bigint,\n  \"mode\" tinyint,\n  \
-                 \"request_id\" uuid,\n  \"session\" uuid,\n  \"ttl\" int,\n  \"identity\" text,\n  \
+                 \"tag\" blob,\n  \"session\" uuid,\n  \"ttl\" int,\n  \"identity\" text,\n  \
                  \"owner\" text,\n  \"created_at\" timestamp,\n  \"ended\" blob,\n  \"skip\" blob,\n  \
                  \"format\" tinyint static,\n  \"version\" bigint static,\n  \"home\" uuid static,\n  \
                  \"term\" bigint static,\n  \"next\" bigint static,\n  \"head\" bigint static,\n  \

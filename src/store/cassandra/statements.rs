@@ -12,7 +12,7 @@ use crate::store::HAND_OVER_REQUEST_KEPT;
 pub(super) const ROW_COLUMNS: [&str; 10] = [
     "seq",
     "mode",
-    "request_id",
+    "tag",
     "session",
     "ttl",
     "identity",

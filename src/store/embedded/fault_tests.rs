@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::faults::{Faults, ReadFault, SyncFault};
 use super::*;
 use crate::key::{Command, Decider, KeyState, NewEntry, decide};
-use crate::lock::{CoreLimits, Key, KeyId, Liveness, Mode, ReplicaId, TableName};
+use crate::lock::{CoreLimits, Key, KeyId, Liveness, Mode, ReplicaId, TableName, Tag};
 use crate::store::{Cell, DataStore, KeyStore, StoreHealth, Swap, Written};
 
 struct World {
@@ -94,7 +94,7 @@ fn with_entry(state: &KeyState) -> KeyState {
         past: None,
     };
     let create = Command::Create(NewEntry {
-        request_id: Uuid::from_u128(state.version.into()),
+        tag: Tag::from_bits(state.version.into()),
         mode: Mode::Exclusive,
         liveness: Liveness::Own { ttl_ms: 1 },
         identity: "".into(),

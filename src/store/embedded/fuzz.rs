@@ -15,7 +15,7 @@ use crate::key::KeyState;
 use crate::lock::{Seq, SessionId};
 
 /// The format that every record begins with.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// One record. The first byte says of which kind; of a state the record of the key comes first, then those of its
 /// entries with their seq before them, each with its length in two bytes before it.

@@ -143,7 +143,7 @@ impl Holder {
             panic!("{said:?}");
         };
         assert_eq!(what, "held");
-        let lock_ref: LockRef = lock_ref.parse().unwrap();
+        let lock_ref = LockRef::parse(lock_ref, "").unwrap();
         let fence = lock_ref.grant.unwrap().0;
         for call in [&mut held, &mut put] {
             call.event.names(&lock_ref);

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use fermata::limits::Limits;
+use fermata_client::public_part;
 use fermata_proto::*;
 use prost::Message;
 use tonic::Code;
@@ -203,8 +204,14 @@ pub fn creates_and_sessions(stage: &Stage) -> Vec<Row> {
     let close = CloseSessionRequest {
         session: stage.held.lock_ref.clone(),
     };
-    let expected = invalid("session", "MALFORMED", "not a UUID");
+    let expected = invalid("session", "MALFORMED", "not a session (a UUID with a dot");
     rows.push(row("a lockRef as a session", Call::Close(close), expected));
+    let close = CloseSessionRequest {
+        session: public_part(&stage.session).to_owned(),
+    };
+    let words = "the id of a session lets nobody act for it";
+    let expected = invalid("session", "MALFORMED", words);
+    rows.push(row("the id of a session", Call::Close(close), expected));
     rows
 }
 

@@ -196,11 +196,6 @@ pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)>
         lock_ref: text(),
         ..Default::default()
     };
-    let force = ForceReleaseRequest {
-        lock_ref: text(),
-        reason: "wedged".to_owned(),
-        ..Default::default()
-    };
     let watch = WatchLockRequest { lock_ref: text() };
     let together = RenewLocksRequest {
         lock_refs: vec![text()],
@@ -210,13 +205,21 @@ pub fn lock_ref_calls(lock_ref: &str) -> Vec<(&'static str, &'static str, Call)>
     calls.extend([
         ("AcquireLock", "lock_ref", Call::Acquire(acquire)),
         ("ReleaseLock", "lock_ref", Call::Release(release)),
-        ("ForceRelease", "lock_ref", Call::Force(force)),
         ("WatchLock", "lock_ref", Call::Watch(watch)),
         ("RenewLocks", "lock_ref", Call::RenewLocks(together)),
         ("RenewSession", "session", Call::Renew(renew)),
         ("KeepAlive", "session", Call::KeepAlive(keep_alive)),
     ]);
     calls
+}
+
+/// The end by force of the entry of this name.
+pub fn force(name: &str) -> Call {
+    Call::Force(ForceReleaseRequest {
+        name: name.to_owned(),
+        reason: "wedged".to_owned(),
+        ..Default::default()
+    })
 }
 
 /// The calls that take a key and a table.

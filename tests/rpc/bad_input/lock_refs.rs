@@ -3,7 +3,7 @@
 use fermata_proto::*;
 use tonic::Code;
 
-use super::calls::{Call, critical_calls, lock_ref_calls};
+use super::calls::{Call, critical_calls, force, lock_ref_calls};
 use super::stage::{KEY, Stage, release};
 use super::{Row, answered, invalid, not_found, precondition, row};
 
@@ -11,19 +11,15 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     let mut rows = Vec::new();
     let full = stage.held.lock_ref.as_str();
     let (entry, grant) = full.split_once('@').unwrap();
-    let (key, tag) = entry.rsplit_once('.').unwrap();
+    let (key, secret) = entry.rsplit_once('.').unwrap();
     let (key, seq) = key.rsplit_once('#').unwrap();
     assert_eq!((key, seq), ("default/orders%2042", "1"));
 
     let never = || not_found("NEVER_ISSUED", "this lockRef was never issued");
     let broken = |words: &str| (Code::InvalidArgument, format!("not a lockRef: {words}"));
     let unissued = || (Code::NotFound, String::new());
-    let wrong_tag = if tag == "k3vt9p2q" {
-        "k3vt9p2r"
-    } else {
-        "k3vt9p2q"
-    };
-    let waiting_tag = stage.waiter.lock_ref.rsplit_once('.').unwrap().1;
+    let wrong = "0".repeat(26);
+    let waiting = stage.waiter.lock_ref.rsplit_once('.').unwrap().1;
     for (what, text, (code, words)) in [
         (
             "cut after the table",
@@ -31,21 +27,21 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
             broken("it has no '#'"),
         ),
         ("cut in the key", key.to_owned(), broken("it has no '#'")),
-        (
-            "cut after the key",
-            format!("{key}#"),
-            broken("it has no '.'"),
-        ),
+        ("cut after the key", format!("{key}#"), broken("its number")),
         (
             "cut in the number",
             format!("{key}#1"),
             broken("it has no '.'"),
         ),
-        ("cut before the tag", format!("{key}#1."), broken("its tag")),
         (
-            "cut in the tag",
-            format!("{key}#1.{}", &tag[..7]),
-            broken("its tag"),
+            "cut before the secret",
+            format!("{key}#1."),
+            broken("its secret"),
+        ),
+        (
+            "cut in the secret",
+            format!("{key}#1.{}", &secret[..25]),
+            broken("its secret"),
         ),
         (
             "cut before the grant",
@@ -53,28 +49,28 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
             broken("its grant"),
         ),
         (
-            "a tag that is too long",
+            "a secret that is too long",
             format!("{entry}0"),
-            broken("its tag"),
+            broken("its secret"),
         ),
         (
-            "a tag of other letters",
-            format!("{key}#1.ilou0000"),
-            broken("its tag"),
+            "a secret of other letters",
+            format!("{key}#1.ilou{}", &secret[4..]),
+            broken("its secret"),
         ),
         (
             "an empty key",
-            format!("default/#1.{tag}"),
+            format!("default/#1.{secret}"),
             broken("its key is malformed"),
         ),
         (
             "a key that is no UTF-8",
-            format!("default/%ff#1.{tag}"),
+            format!("default/%ff#1.{secret}"),
             broken("its key is not UTF-8"),
         ),
         (
             "a malformed table",
-            format!("no-table/a#1.{tag}"),
+            format!("no-table/a#1.{secret}"),
             broken("its table name"),
         ),
         (
@@ -84,13 +80,17 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         ),
         (
             "with a key longer than any",
-            format!("default/{}#1.{tag}", "k".repeat(1_025)),
+            format!("default/{}#1.{secret}", "k".repeat(1_025)),
             broken("its key has 1025 bytes, and none has more than 1024"),
         ),
-        ("number 0", format!("{key}#0.{tag}"), broken("its number")),
+        (
+            "number 0",
+            format!("{key}#0.{secret}"),
+            broken("its number"),
+        ),
         (
             "a number too large",
-            format!("{key}#{}.{tag}", u64::MAX),
+            format!("{key}#{}.{secret}", u64::MAX),
             broken("its number"),
         ),
         (
@@ -101,59 +101,59 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         // Two spellings of one lockRef would be two lockRefs to whoever compares them.
         (
             "a plain space",
-            format!("default/{KEY}#1.{tag}"),
+            format!("default/{KEY}#1.{secret}"),
             broken("its key is not in the canonical"),
         ),
         (
             "more encoded",
-            format!("default/orders%20%342#1.{tag}"),
+            format!("default/orders%20%342#1.{secret}"),
             broken("its key is not in the canonical"),
         ),
         (
             "a leading zero",
-            format!("{key}#01.{tag}"),
+            format!("{key}#01.{secret}"),
             broken("its number"),
         ),
-        ("a sign", format!("{key}#+1.{tag}"), broken("its number")),
+        ("a sign", format!("{key}#+1.{secret}"), broken("its number")),
         (
             "a grant with a leading zero",
             format!("{entry}@0{grant}"),
             broken("its grant"),
         ),
-        ("a space behind", format!("{entry} "), broken("its tag")),
+        ("a space behind", format!("{entry} "), broken("its secret")),
         (
-            "a wrong tag",
-            format!("{key}#1.{wrong_tag}@{grant}"),
+            "a wrong secret",
+            format!("{key}#1.{wrong}@{grant}"),
             unissued(),
         ),
         (
-            "the tag of the waiter",
-            format!("{key}#1.{waiting_tag}@{grant}"),
+            "the secret of the waiter",
+            format!("{key}#1.{waiting}@{grant}"),
             unissued(),
         ),
         (
             "the number of the waiter",
-            format!("{key}#2.{tag}@{grant}"),
+            format!("{key}#2.{secret}@{grant}"),
             unissued(),
         ),
         (
             "from the future",
-            format!("{key}#3.{tag}@{grant}"),
+            format!("{key}#3.{secret}@{grant}"),
             unissued(),
         ),
         (
             "of another locked key",
-            format!("default/other#1.{tag}@{grant}"),
+            format!("default/other#1.{secret}@{grant}"),
             unissued(),
         ),
         (
             "of a key never locked",
-            format!("default/fresh#1.{tag}@{grant}"),
+            format!("default/fresh#1.{secret}@{grant}"),
             unissued(),
         ),
         (
             "of another table",
-            format!("archive/orders%2042#1.{tag}@{grant}"),
+            format!("archive/orders%2042#1.{secret}@{grant}"),
             unissued(),
         ),
     ] {
@@ -167,7 +167,7 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
             rows.push(row(format!("a lockRef {what}: {call}"), ask, expected));
         }
     }
-    for (call, _, ask) in lock_ref_calls(&format!("nowhere/orders%2042#1.{tag}@{grant}")) {
+    for (call, _, ask) in lock_ref_calls(&format!("nowhere/orders%2042#1.{secret}@{grant}")) {
         let expected = not_found("UNKNOWN_TABLE", "there is no table \"nowhere\"");
         rows.push(row(format!("a lockRef of no table: {call}"), ask, expected));
     }
@@ -177,7 +177,9 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
     }
     for (call, field, ask) in lock_ref_calls("default") {
         let words = match field {
-            "session" => "neither a session (a UUID, from OpenSession) nor a lockRef",
+            "session" => {
+                "neither a session (a UUID with a dot and 26 characters behind it, as OpenSession gave it) nor a lockRef"
+            }
             _ => "not a lockRef: it has no '/' after the table",
         };
         let expected = invalid(field, "MALFORMED", words);
@@ -190,6 +192,64 @@ pub fn lock_refs(stage: &Stage) -> Vec<Row> {
         rows.push(row(format!("the first {cut} bytes: {call}"), ask, expected));
     }
     rows
+}
+
+/// Names of entries, by which operators end them.
+pub fn entry_names(stage: &Stage) -> Vec<Row> {
+    let full = stage.held.lock_ref.as_str();
+    let (name, secret) = full.rsplit_once('.').unwrap();
+    let (key, _) = name.rsplit_once('#').unwrap();
+    let broken = |words: &str| {
+        let words = format!("not the name of an entry: {words}");
+        invalid("name", "MALFORMED", words)
+    };
+    let never = || not_found("NEVER_ISSUED", "never issued");
+    let rows = [
+        (
+            "none",
+            String::new(),
+            invalid("name", "MISSING", "must not be empty"),
+        ),
+        ("a table", "default".to_owned(), broken("it has no '/'")),
+        ("a key", key.to_owned(), broken("it has no '#'")),
+        (
+            "a lockRef",
+            full.to_owned(),
+            broken("something stands behind its number"),
+        ),
+        (
+            "a grant without a secret",
+            format!("{name}@7"),
+            broken("its number"),
+        ),
+        ("a space behind", format!("{name} "), broken("its number")),
+        ("number 0", format!("{key}#0"), broken("its number")),
+        ("a leading zero", format!("{key}#01"), broken("its number")),
+        (
+            "a plain space",
+            format!("default/{KEY}#1"),
+            broken("its key is not in the canonical"),
+        ),
+        (
+            "only a dot behind",
+            format!("{name}."),
+            broken("something stands behind"),
+        ),
+        ("a secret", secret.to_owned(), broken("it has no '/'")),
+        ("from the future", format!("{key}#3"), never()),
+        (
+            "of a key never locked",
+            "default/fresh#1".to_owned(),
+            never(),
+        ),
+        (
+            "of no table",
+            "nowhere/orders%2042#1".to_owned(),
+            not_found("UNKNOWN_TABLE", "there is no table \"nowhere\""),
+        ),
+    ];
+    rows.map(|(what, text, expected)| row(format!("a name, {what}"), force(&text), expected))
+        .into()
 }
 
 pub fn holders_only(stage: &Stage) -> Vec<Row> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fermata::key::{Command, Decider, KeyState, NewEntry, WritesOfHolder, decide};
-use fermata::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId};
+use fermata::lock::{CoreLimits, EndReason, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use uuid::Uuid;
 
 /// Random numbers that a seed repeats (splitmix64).
@@ -39,7 +39,7 @@ impl Chance {
     fn create(&mut self) -> Command {
         let session = SessionId(Uuid::from_u64_pair(self.next(), 1));
         Command::Create(NewEntry {
-            request_id: Uuid::from_u64_pair(self.next(), self.next()),
+            tag: Tag::from_bits(Uuid::from_u64_pair(self.next(), self.next()).as_u128()),
             mode: Mode::Exclusive,
             liveness: match self.one_in(2) {
                 true => Liveness::Session(session),
@@ -70,12 +70,12 @@ impl Chance {
         match self.below(5) {
             0 | 1 => Command::Release {
                 seq: entry.seq,
-                tag: entry.tag(),
+                tag: entry.tag,
                 writes,
             },
             2 => Command::Evict {
                 seq: entry.seq,
-                tag: entry.tag(),
+                tag: entry.tag,
                 reason: EndReason::Forced {
                     by: "an operator".into(),
                     why: "".into(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fermata::engine::Engine;
 use fermata::key::KeyState;
-use fermata::lock::{Key, KeyId, ReplicaId, SessionId, TableName};
+use fermata::lock::{Key, KeyId, LockRef, ReplicaId, SessionId, TableName};
 use fermata::store::cassandra::modelled::Cql;
 use fermata::store::{
     Cell, HAND_OVER_REQUEST_KEPT, HandOverRequest, Life, LifeSwap, ReplicaRow, SessionRow,
@@ -223,11 +223,17 @@ impl Cluster {
         .collect()
     }
 
-    /// The first entry of a key: its number and its tag.
-    pub fn holder(&self, key: &str) -> Option<(u64, u64)> {
+    /// The first entry of a key.
+    pub fn holder(&self, key: &str) -> Option<LockRef> {
         let state = self.row(key);
         let holder = state.holder()?;
-        Some((holder.seq.0, holder.tag().bits()))
+        Some(LockRef {
+            table: TableName::default_table(),
+            key: Key::parse(key, Key::BYTES_MAX).ok()?,
+            seq: holder.seq,
+            tag: holder.tag,
+            grant: None,
+        })
     }
 
     /// The row of a key.

@@ -96,7 +96,10 @@ async fn change(
     let mut mine: BTreeSet<u128> = BTreeSet::new();
     let mut state = load(store, key).await;
     loop {
-        let requests = state.entries.iter().map(|entry| entry.request_id.as_u128());
+        let requests = state
+            .entries
+            .iter()
+            .map(|entry| u128::from_be_bytes(entry.tag.bytes()));
         if requests.into_iter().any(|request| mine.contains(&request)) {
             return;
         }
@@ -171,7 +174,10 @@ async fn make_changes(lossy: &Lossy, stores: [Arc<CassandraStore>; 2], changes: 
             state.entries.len() as u64,
             "one version an entry"
         );
-        let requests = state.entries.iter().map(|entry| entry.request_id.as_u128());
+        let requests = state
+            .entries
+            .iter()
+            .map(|entry| u128::from_be_bytes(entry.tag.bytes()));
         there.extend(requests.map(|request| (key.clone(), request)));
     }
     println!(

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata::key::KeyState;
+use fermata::lock::Tag;
 use fermata::store::cassandra::{CassandraOptions, CassandraStore};
 use fermata::store::{KeyStore, Swap};
-use uuid::Uuid;
 
 use super::World;
 use crate::world::{apply, id, with_entry, without_holder};
@@ -15,11 +15,11 @@ use crate::world::{apply, id, with_entry, without_holder};
 /// Puts an entry in the queue, however often others are faster; the versions that were acknowledged.
 async fn join(store: &CassandraStore, request: u128) -> Option<u64> {
     let key = id("k");
-    let wanted = Uuid::from_u128(request);
+    let wanted = Tag::from_bits(request);
     let mut state = store.load(&key).await.unwrap().unwrap_or_default();
     loop {
         // What became of an unknown one shows in the state.
-        if state.entries.iter().any(|entry| entry.request_id == wanted) {
+        if state.entries.iter().any(|entry| entry.tag == wanted) {
             return None;
         }
         let new = with_entry(&state, request);
@@ -62,7 +62,7 @@ async fn of_a_hundred_racing_writers_on_two_stores_each_gets_one_entry_and_one_v
     let state = stores[0].load(&id("k")).await.unwrap().unwrap();
     assert_eq!(state.version, WRITERS as u64, "one version an entry");
     assert_eq!(state.entries.len(), WRITERS as usize);
-    let requests: BTreeSet<_> = state.entries.iter().map(|entry| entry.request_id).collect();
+    let requests: BTreeSet<_> = state.entries.iter().map(|entry| entry.tag).collect();
     assert_eq!(requests.len(), WRITERS as usize);
     println!(
         "{} of {WRITERS} were acknowledged as applied",
@@ -173,7 +173,7 @@ async fn a_swap_whose_caller_left_applies_once_or_not_at_all() {
             state
                 .entries
                 .iter()
-                .any(|e| e.request_id.as_u128() == round.into()),
+                .any(|e| e.tag == Tag::from_bits(round.into())),
         );
         assert_eq!(store.load(&key).await.unwrap().as_ref(), Some(&state));
     }

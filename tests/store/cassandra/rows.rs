@@ -28,7 +28,7 @@ fn without(state: &KeyState, seqs: impl Iterator<Item = u64>) -> KeyState {
                 .unwrap();
             Command::Release {
                 seq: entry.seq,
-                tag: entry.tag(),
+                tag: entry.tag,
                 writes: WritesOfHolder::NONE,
             }
         })

@@ -75,7 +75,7 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
     for other in [1, 3] {
         fs::write(
             &format,
-            text.replace("format 2", &format!("format {other}")),
+            text.replace("format 3", &format!("format {other}")),
         )
         .unwrap();
         let error = refused(directory.path());
@@ -86,7 +86,7 @@ async fn a_store_of_another_format_is_left_to_the_program_that_wrote_it() {
             }
             error => panic!("{error}"),
         }
-        assert!(said.contains("this program knows format 2 only"), "{said}");
+        assert!(said.contains("this program knows format 3 only"), "{said}");
     }
 }
 

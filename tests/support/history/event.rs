@@ -15,7 +15,7 @@ pub type Value = Option<Bytes>;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Entry {
     pub seq: u64,
-    pub tag: u64,
+    pub tag: u128,
 }
 
 /// What was asked for.
@@ -95,7 +95,7 @@ impl Event {
         self.key = lock_ref.key.as_str().into();
         self.entry = Some(Entry {
             seq: lock_ref.seq.0,
-            tag: lock_ref.tag.bits(),
+            tag: u128::from_be_bytes(lock_ref.tag.bytes()),
         });
     }
 

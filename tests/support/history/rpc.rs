@@ -44,7 +44,7 @@ fn value(bytes: &Bytes, exists: bool) -> Value {
 
 /// The lockRef, as far as it is one.
 fn names(event: &mut Event, text: &str) -> Option<LockRef> {
-    let lock_ref: LockRef = text.parse().ok()?;
+    let lock_ref = LockRef::parse(text, "").ok()?;
     event.names(&lock_ref);
     Some(lock_ref)
 }

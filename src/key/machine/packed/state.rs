@@ -44,8 +44,8 @@ pub(super) struct PackedState {
 struct PackedEnd {
     #[prost(uint64, tag = "1")]
     seq: u64,
-    #[prost(fixed64, tag = "2")]
-    tag: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    tag: Vec<u8>,
     #[prost(enumeration = "PackedReason", tag = "3")]
     reason: i32,
     /// Of a forced end: who.
@@ -70,7 +70,7 @@ pub(super) struct PackedEntry {
     #[prost(uint64, tag = "1")]
     seq: u64,
     #[prost(bytes = "vec", tag = "2")]
-    request_id: Vec<u8>,
+    tag: Vec<u8>,
     #[prost(bytes = "vec", tag = "3")]
     session: Vec<u8>,
     #[prost(string, tag = "4")]
@@ -130,7 +130,7 @@ fn packed_end(end: &EndedEntry) -> PackedEnd {
     };
     PackedEnd {
         seq: seq.0,
-        tag: tag.bits(),
+        tag: tag.bytes().to_vec(),
         reason: reason.into(),
         by: by.to_owned(),
         why: why.to_owned(),
@@ -141,7 +141,7 @@ pub(super) fn packed_entry(entry: &Entry, session: SessionId) -> PackedEntry {
     let Entry {
         seq,
         mode: Mode::Exclusive,
-        request_id,
+        tag,
         liveness: _,
         identity,
         owner,
@@ -149,7 +149,7 @@ pub(super) fn packed_entry(entry: &Entry, session: SessionId) -> PackedEntry {
     } = entry;
     PackedEntry {
         seq: seq.0,
-        request_id: request_id.as_bytes().to_vec(),
+        tag: tag.bytes().to_vec(),
         session: session.0.as_bytes().to_vec(),
         identity: identity.to_string(),
         owner: owner.to_string(),
@@ -163,7 +163,7 @@ pub(super) fn unpacked_entry(packed: PackedEntry) -> Option<(Arc<Entry>, Session
     let entry = Entry {
         seq: Seq(packed.seq),
         mode: Mode::Exclusive,
-        request_id: Uuid::from_slice(&packed.request_id).ok()?,
+        tag: Tag::from_slice(&packed.tag)?,
         liveness: Liveness::Session(session),
         identity: packed.identity.into(),
         owner: packed.owner.into(),
@@ -213,7 +213,7 @@ fn unpacked_end(packed: PackedEnd) -> Option<EndedEntry> {
     };
     Some(EndedEntry {
         seq: Seq(packed.seq),
-        tag: Tag::from_bits(packed.tag)?,
+        tag: Tag::from_slice(&packed.tag)?,
         reason,
     })
 }

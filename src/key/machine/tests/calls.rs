@@ -193,7 +193,7 @@ fn a_watcher_learns_how_many_are_ahead_that_it_holds_and_how_it_ended() {
     let grant = Fence(NOW_US + 4);
     assert_eq!(news(&effects), [EntryStatus::Held { grant }]);
     let effects = world.calls(Call::Force {
-        entry: entry(2),
+        seq: Seq(2),
         by: "op".into(),
         why: "stuck".into(),
     });
@@ -233,7 +233,7 @@ fn a_release_of_an_entry_no_longer_kept_says_that_its_put_may_be_written() {
     let mut world = World::serving(&[new_entry(1)]);
     world.limits.core.ended_max = 0;
     world.calls(Call::Force {
-        entry: entry(1),
+        seq: Seq(1),
         by: "op".into(),
         why: "stuck".into(),
     });

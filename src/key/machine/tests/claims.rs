@@ -73,7 +73,7 @@ fn an_entry_expires_though_an_operator_failed_to_end_it() {
     let mut world = World::serving(&[new_entry(1)]);
     world.calls(create(of_session(2)));
     world.calls(Call::Force {
-        entry: entry(1),
+        seq: Seq(1),
         by: "op".into(),
         why: "stuck".into(),
     });

@@ -66,8 +66,8 @@ fn a_create_in_doubt_is_sent_again_though_nobody_waits() {
     world.calls(create(new_entry(3)));
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let (_, new) = swap(&effects);
-    let made: Vec<Uuid> = new.entries.iter().map(|e| e.request_id).collect();
-    assert_eq!(made, [1, 2, 3].map(Uuid::from_u128));
+    let made: Vec<Tag> = new.entries.iter().map(|e| e.tag).collect();
+    assert_eq!(made, [1, 2, 3].map(Tag::from_bits));
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn a_create_in_doubt_stays_though_its_caller_learned_that_the_row_cannot_be_read
     assert_eq!(swap(&world.on(loaded(&old))), (old, new));
     let effects = world.on(Event::Swapped(SwapOutcome::Applied));
     let (_, new) = swap(&effects);
-    let made: Vec<Uuid> = new.entries.iter().map(|e| e.request_id).collect();
-    assert_eq!(made, [1, 2, 3].map(Uuid::from_u128));
+    let made: Vec<Tag> = new.entries.iter().map(|e| e.tag).collect();
+    assert_eq!(made, [1, 2, 3].map(Tag::from_bits));
 }
 
 #[test]

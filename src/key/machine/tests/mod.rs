@@ -39,7 +39,7 @@ pub fn home(n: u128, term: u64) -> Home {
 pub fn entry(n: u64) -> EntryRef {
     EntryRef {
         seq: Seq(n),
-        tag: Tag::of(Uuid::from_u128(n.into())),
+        tag: Tag::from_bits(n.into()),
         grant: None,
     }
 }
@@ -53,7 +53,7 @@ pub fn held(n: u64, grant: u64) -> EntryRef {
 
 pub fn new_entry(n: u64) -> NewEntry {
     NewEntry {
-        request_id: Uuid::from_u128(n.into()),
+        tag: Tag::from_bits(n.into()),
         mode: Mode::Exclusive,
         liveness: Liveness::Own { ttl_ms: 10_000 },
         identity: "".into(),

@@ -203,7 +203,7 @@ fn one_before_which_others_ended_is_packed_with_their_ends() {
         }),
         (of_session(1), forced, |world| {
             world.calls(Call::Force {
-                entry: entry(1),
+                seq: Seq(1),
                 by: "op".into(),
                 why: "stuck".into(),
             });

@@ -238,7 +238,7 @@ fn a_durable_holder_stays_durable_at_the_next_home_whatever_that_commits() {
         (Some(Seq(1)), Seq(2))
     );
     let effects = next.calls(Call::Force {
-        entry: entry(2),
+        seq: Seq(2),
         by: "op".into(),
         why: "stuck".into(),
     });
@@ -250,7 +250,7 @@ fn a_durable_holder_stays_durable_at_the_next_home_whatever_that_commits() {
 fn an_operator_is_answered_once_the_row_knows_it() {
     let mut world = kept(1);
     let (force, effects) = world.call(Call::Force {
-        entry: entry(1),
+        seq: Seq(1),
         by: "op".into(),
         why: "stuck".into(),
     });
@@ -414,7 +414,7 @@ fn a_key_is_not_idle_while_its_row_lists_what_ended() {
 fn an_operator_who_ends_what_only_memory_knows_is_answered_once_the_row_knows_it() {
     let mut world = serving(2);
     let (force, effects) = world.call(Call::Force {
-        entry: entry(2),
+        seq: Seq(2),
         by: "op".into(),
         why: "stuck".into(),
     });

@@ -5,13 +5,13 @@ use uuid::Uuid;
 
 use super::*;
 use crate::key::{Entry, Home, Reserved};
-use crate::lock::{Fence, Liveness, Mode, ReplicaId};
+use crate::lock::{Fence, Liveness, Mode, ReplicaId, Tag};
 
 fn entry(seq: u64) -> Arc<Entry> {
     Arc::new(Entry {
         seq: Seq(seq),
         mode: Mode::Exclusive,
-        request_id: Uuid::from_u128(seq.into()),
+        tag: Tag::from_bits(seq.into()),
         liveness: Liveness::Own { ttl_ms: 1_000 },
         identity: "".into(),
         owner: "".into(),

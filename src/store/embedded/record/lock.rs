@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{RecordError, decode, encode, uuid};
 use crate::key::{Entry, Home, KeyState, Reserved};
-use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId};
+use crate::lock::{Ended, EndedEntry, Fence, Liveness, Mode, ReplicaId, Seq, SessionId, Tag};
 use crate::store::ends::End;
 
 /// All of a state but its live entries.
@@ -60,7 +60,7 @@ struct EntryRow {
     #[prost(enumeration = "EntryMode", tag = "1")]
     mode: i32,
     #[prost(bytes = "vec", tag = "2")]
-    request_id: Vec<u8>,
+    tag: Vec<u8>,
     /// Its session; absent for one that lives by itself.
     #[prost(bytes = "vec", optional, tag = "3")]
     session: Option<Vec<u8>>,
@@ -197,7 +197,7 @@ pub(in crate::store::embedded) fn encode_entry(entry: &Entry) -> Vec<u8> {
     };
     encode(&EntryRow {
         mode: mode.into(),
-        request_id: entry.request_id.as_bytes().to_vec(),
+        tag: entry.tag.bytes().to_vec(),
         session,
         ttl_ms,
         identity: entry.identity.to_string(),
@@ -222,7 +222,7 @@ pub(in crate::store::embedded) fn decode_entry(
     Ok(Arc::new(Entry {
         seq,
         mode,
-        request_id: uuid(&row.request_id, "request id")?,
+        tag: Tag::from_slice(&row.tag).ok_or(RecordError::new("an entry has no tag"))?,
         liveness,
         identity: row.identity.into(),
         owner: row.owner.into(),
@@ -233,14 +233,14 @@ pub(in crate::store::embedded) fn decode_entry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{EndReason, Tag};
+    use crate::lock::EndReason;
     use uuid::Uuid;
 
     fn entry(seq: u64, liveness: Liveness) -> Arc<Entry> {
         Arc::new(Entry {
             seq: Seq(seq),
             mode: Mode::Exclusive,
-            request_id: Uuid::from_u128(seq.into()),
+            tag: Tag::from_bits(seq.into()),
             liveness,
             identity: "who".into(),
             owner: "".into(),
@@ -261,7 +261,7 @@ mod tests {
         ];
         let ends = (1..).zip(reasons).map(|(seq, reason)| EndedEntry {
             seq: Seq(seq),
-            tag: Tag::of(Uuid::from_u128(seq.into())),
+            tag: Tag::from_bits(seq.into()),
             reason,
         });
         KeyState {

@@ -14,7 +14,7 @@ pub(super) use lock::{LockRow, decode_entry, encode_entry, encode_lock, version_
 pub(super) use session::{decode_session, encode_session};
 
 /// The format of every kind of record.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// Why a row is none that this program can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

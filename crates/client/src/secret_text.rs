@@ -1,0 +1,41 @@
+//! The texts that let their client act, a lockRef and a session, and what of them may be shown.
+
+use std::fmt;
+
+/// The part of a lockRef, or of the text of a session, that everybody may see: the name of the entry, `table/key#seq`, as
+/// LockAdmin shows it, or the id of the session. What stands behind it lets whoever reads it act for you.
+pub fn public_part(text: &str) -> &str {
+    let number_at = text.rfind('#').unwrap_or(0);
+    let (_, number) = text.split_at(number_at);
+    let end = number.find('.').map_or(text.len(), |dot| number_at + dot);
+    text.get(..end).unwrap_or(text)
+}
+
+/// Printed it is the public part.
+pub(super) struct Shown<'a>(pub(super) &'a str);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(public_part(self.0), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lets_a_client_act_is_cut_off() {
+        for (text, shown) in [
+            ("default/k.1#17.0abc@5", "default/k.1#17"),
+            ("default/k.1#17.0abc", "default/k.1#17"),
+            ("default/k.1#17", "default/k.1#17"),
+            ("67e55044-10b1.0abc", "67e55044-10b1"),
+            ("67e55044-10b1", "67e55044-10b1"),
+            ("", ""),
+        ] {
+            assert_eq!(public_part(text), shown);
+            assert_eq!(format!("{:?}", Shown(text)), format!("{shown:?}"));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What lets a client act for its entry or its session, and what the service keeps of it.
+//!
+//! A lockRef and the text of a session end in a [`Secret`]. It is made of the request_id and of who sent it, and is given to
+//! that client alone. What the service keeps is made of the secret, and of the identity again: the [`Tag`] of an entry, the
+//! [`SessionId`] of a session. Nobody finds the secret from these. So whatever a store holds, a log says or a listing shows
+//! lets nobody act for an entry or a session; and the secret of somebody else makes another tag, and another id.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use uuid::{Builder, Uuid};
+
+use super::key::KeyId;
+use super::state::SessionId;
+
+/// Letters and digits without those that are mistaken for each other (Crockford's base 32).
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// In the first digit of a text, beside three of the 128 bits.
+const BOUND: u128 = 8;
+
+/// 128 bits that the client that made an entry, or opened a session, is given, and nobody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret {
+    bits: u128,
+    /// It was made for an identity, and works for no other one. Else it works for whoever has it.
+    bound: bool,
+}
+
+impl Secret {
+    /// How long its text is, in bytes.
+    pub const TEXT_BYTES: usize = 26;
+
+    /// Of the entry that this client makes of this key by this request: the same however often it asks.
+    pub fn of_entry(identity: &str, id: &KeyId, request_id: Uuid) -> Secret {
+        let (table, key) = (id.table.as_str(), id.key.as_str());
+        Secret {
+            bits: digest("entry", request_id.as_bytes(), &[identity, table, key]),
+            bound: !identity.is_empty(),
+        }
+    }
+
+    /// Of the session that this client opens by this request: the same however often it asks.
+    pub fn of_session(identity: &str, request_id: Uuid) -> Secret {
+        Secret {
+            bits: digest("session", request_id.as_bytes(), &[identity]),
+            bound: !identity.is_empty(),
+        }
+    }
+
+    /// The tag of the entry that this secret is of, where this client has it: by it a repeated request finds its entry (I5), and
+    /// a lockRef is known as that of its client (I11).
+    pub fn tag(&self, identity: &str) -> Tag {
+        Tag(self.kept("tag", identity))
+    }
+
+    /// The session that this secret is of, where this client has it.
+    pub fn session(&self, identity: &str) -> SessionId {
+        let bits = self.kept("session id", identity);
+        SessionId(Builder::from_custom_bytes(bits.to_be_bytes()).into_uuid())
+    }
+
+    fn kept(&self, what: &str, identity: &str) -> u128 {
+        let identity = if self.bound { identity } else { "" };
+        digest(what, &self.bits.to_be_bytes(), &[identity])
+    }
+
+    /// What a text says; `None` where it is no secret.
+    pub fn parse(text: &str) -> Option<Secret> {
+        if text.len() != Self::TEXT_BYTES {
+            return None;
+        }
+        let mut digits = text.bytes().map(|byte| {
+            let digit = ALPHABET.iter().position(|a| *a == byte)?;
+            u128::try_from(digit).ok()
+        });
+        let first = digits.next()??;
+        if first >= 2 * BOUND {
+            return None;
+        }
+        let mut bits = first % BOUND;
+        for digit in digits {
+            bits = (bits << 5) | digit?;
+        }
+        Some(Secret {
+            bits,
+            bound: first >= BOUND,
+        })
+    }
+
+    /// As its client gives it. For that client alone.
+    pub fn text(&self) -> String {
+        let first = (self.bits >> 125) | if self.bound { BOUND } else { 0 };
+        let rest = (0..Self::TEXT_BYTES - 1).rev();
+        let digits = rest.map(|at| (self.bits >> (5 * at)) % 32);
+        let digits = std::iter::once(first).chain(digits);
+        digits.map(letter).collect()
+    }
+}
+
+fn letter(digit: u128) -> char {
+    let at = usize::try_from(digit % 32).unwrap_or_default();
+    char::from(ALPHABET[at])
+}
+
+impl SessionId {
+    /// What the text of a session means where this client gives it: its id, a dot and its secret. Only the secret counts.
+    pub fn parse(text: &str, identity: &str) -> Option<SessionId> {
+        let (id, secret) = text.split_once('.')?;
+        let is_plain = Uuid::try_parse(id).is_ok_and(|parsed| parsed.to_string() == id);
+        let secret = Secret::parse(secret).filter(|_| is_plain)?;
+        Some(secret.session(identity))
+    }
+
+    /// The text of it, for the client alone that this secret is of.
+    pub fn text(self, secret: &Secret) -> String {
+        format!("{self}.{}", secret.text())
+    }
+}
+
+/// Not its bits: what prints a secret does so by mistake.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What the service keeps of the secret of an entry. It lets nobody act, and tells lives of a key apart: a lockRef of an
+/// earlier one, or whose number was guessed, makes another tag.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(u128);
+
+impl Tag {
+    /// The tag with these bits.
+    pub fn from_bits(bits: u128) -> Tag {
+        Tag(bits)
+    }
+
+    /// The tag with these bytes, as a store keeps it; `None` unless there are 16.
+    pub fn from_slice(bytes: &[u8]) -> Option<Tag> {
+        let bytes = <[u8; 16]>::try_from(bytes).ok()?;
+        Some(Tag(u128::from_be_bytes(bytes)))
+    }
+
+    /// Its bytes.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The first 128 bits of a SHA-256 over all of this, with nothing that could pass for something else.
+fn digest(what: &str, bits: &[u8; 16], texts: &[&str]) -> u128 {
+    let mut context = Context::new(&SHA256);
+    context.update(b"fermata ");
+    context.update(what.as_bytes());
+    context.update(&[0]);
+    context.update(bits);
+    for text in texts {
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        context.update(&bytes.to_be_bytes());
+        context.update(text.as_bytes());
+    }
+    let digest = context.finish();
+    let first = digest.as_ref().iter().take(16);
+    first.fold(0, |bits, byte| (bits << 8) | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests;
