@@ -4,6 +4,7 @@
 //! and the targets of `cargo fuzz` all call these, so what one of them finds holds for all. Each function stands
 //! beside its parser, which may be private.
 
+pub use crate::access::fuzz::access_files;
 pub use crate::config::fuzz::configuration;
 pub use crate::lock::fuzz::lock_ref;
 pub use crate::rpc::fuzz::{page_token, request_fields};

@@ -10,13 +10,15 @@
 //! | [`membership`] | the replicas: who is there, whether this one may answer, who is down | `lock`, `store` (the traits) |
 //! | [`store`] | the traits of what is durable, and the stores | `key` (the state), `lock` |
 //! | [`engine`] | runs the machines of keys; sessions, timers, start and stop of this replica | `key`, `membership`, `session`, `lock`, `store` (the traits) |
-//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock` |
+//! | [`access`] | who calls, and what that one may do | `lock` |
+//! | [`rpc`] | gRPC: parse, take a call to the home of its key, map errors | `engine`, `lock`, `access` |
 //! | [`server`] | connections, health, reflection, the orderly end | `rpc`, `engine` |
 //! | [`clock`], [`log_throttle`] | time and ids as traits; faults that go on, logged now and then | nothing of ours |
 //! | [`limits`], [`config`], [`telemetry`] | every limit; all settings; logging | |
 //! | [`cli`] | the commands; puts the parts together | all of them |
 //! | `fuzz` | what the parsers promise; while testing or fuzzing only | all of them |
 
+pub mod access;
 pub mod cli;
 #[deny(clippy::disallowed_methods)]
 pub mod clock;

@@ -12,7 +12,8 @@ use super::*;
 
 type Check = fn(&[u8]);
 
-const TARGETS: [(&str, Check); 6] = [
+const TARGETS: [(&str, Check); 7] = [
+    ("access_files", access_files),
     ("cassandra_rows", cassandra_rows),
     ("configuration", configuration),
     ("lock_ref", lock_ref),

@@ -15,6 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("key", &["lock", "session"]),
     ("membership", &["clock", "lock", "log_throttle", "store"]),
     ("limits", &["lock"]),
+    ("access", &["lock"]),
     ("clock", &[]),
     ("log_throttle", &[]),
     ("store", &["key", "lock"]),
@@ -49,6 +50,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "rpc",
         &[
+            "access",
             "clock",
             "engine",
             "key",
@@ -63,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "access",
             "fermata_cassandra",
             "fermata_command",
             "limits",
@@ -74,6 +77,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "server",
         &[
+            "access",
             "clock",
             "rpc",
             "engine",
@@ -85,6 +89,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "access",
             "clock",
             "config",
             "engine",

@@ -1,0 +1,130 @@
+//! Who a caller is: by its token, by the certificate of its connection, or as the user at the other end of a Unix socket.
+
+use std::sync::Arc;
+
+use super::tokens::Hash;
+use super::{Policy, Scope, Verbs};
+
+/// What is known of a caller by its connection.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    /// From where it calls, for people.
+    pub from: Arc<str>,
+    /// Who its certificate says it is, where that was verified.
+    pub certificate: Option<Arc<str>>,
+    /// The user at the other end of a Unix socket.
+    pub unix_user: Option<u32>,
+}
+
+/// Who makes a call.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// Empty for nobody in particular.
+    pub identity: Arc<str>,
+    /// From where, for people.
+    pub from: Arc<str>,
+    by: By,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Nothing,
+    Token(Hash),
+    Certificate,
+    Unix,
+}
+
+/// Not the hash.
+impl std::fmt::Debug for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            By::Nothing => "nothing",
+            By::Token(_) => "token",
+            By::Certificate => "certificate",
+            By::Unix => "unix",
+        })
+    }
+}
+
+/// Why nobody was logged in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoginRefused {
+    /// The caller does not say who it is.
+    #[error(
+        "this server takes calls of clients that it knows only: send a token (`authorization: Bearer TOKEN`), or show a client \
+         certificate"
+    )]
+    Missing,
+    /// The token is nobody's.
+    #[error("this server does not know the token, or no longer")]
+    UnknownToken,
+    /// What came as `authorization` is no token.
+    #[error("`authorization` must be `Bearer TOKEN`, once")]
+    Malformed,
+}
+
+impl Login {
+    /// Of calls that are made within this process, or by nobody in particular.
+    pub fn nobody() -> Login {
+        Login {
+            identity: Arc::from(""),
+            from: Arc::from(""),
+            by: By::Nothing,
+        }
+    }
+}
+
+impl Policy {
+    /// Who calls: the one whose token it sends, where it sends one; else the one of its certificate; else the user of its Unix
+    /// socket. A token that nobody has is no login, whatever else there is. Without tokens in force, one that is sent counts for
+    /// nothing: so clients can have theirs before the server asks for them.
+    pub fn login(
+        &self,
+        caller: Option<&Caller>,
+        token: Option<&[u8]>,
+    ) -> Result<Login, LoginRefused> {
+        let from = caller.map_or_else(|| Arc::from(""), |caller| Arc::clone(&caller.from));
+        if let (Some(tokens), Some(token)) = (&self.tokens, token) {
+            let (identity, hash) = tokens.find(token).ok_or(LoginRefused::UnknownToken)?;
+            let by = By::Token(hash);
+            return Ok(Login { identity, from, by });
+        }
+        let certificate = caller.and_then(|caller| caller.certificate.clone());
+        if let Some(identity) = certificate.filter(|_| self.certificates) {
+            let by = By::Certificate;
+            return Ok(Login { identity, from, by });
+        }
+        if let Some(user) = caller.and_then(|caller| caller.unix_user) {
+            let (identity, by) = (Arc::from(format!("unix:{user}")), By::Unix);
+            return Ok(Login { identity, from, by });
+        }
+        match self.needs_login() {
+            true => Err(LoginRefused::Missing),
+            false => Ok(Login {
+                from,
+                ..Login::nobody()
+            }),
+        }
+    }
+
+    /// Whether a login that was taken before still counts: of a stream that goes on.
+    pub fn still_knows(&self, login: &Login) -> Result<(), LoginRefused> {
+        match login.by {
+            By::Token(hash) => match &self.tokens {
+                Some(tokens) if tokens.has(&login.identity, &hash) => Ok(()),
+                // Tokens are no longer asked for; or this one is.
+                None if !self.needs_login() => Ok(()),
+                Some(_) | None => Err(LoginRefused::UnknownToken),
+            },
+            By::Certificate if self.certificates || !self.needs_login() => Ok(()),
+            By::Unix => Ok(()),
+            By::Certificate | By::Nothing if self.needs_login() => Err(LoginRefused::Missing),
+            By::Certificate | By::Nothing => Ok(()),
+        }
+    }
+
+    /// Whether a login may do all of this there.
+    pub fn permits(&self, login: &Login, verbs: Verbs, scope: Scope<'_>) -> bool {
+        self.allows(&login.identity, verbs, scope)
+    }
+}

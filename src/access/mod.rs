@@ -1,0 +1,158 @@
+//! Who calls, and what that one may do: identities by tokens, certificates and Unix sockets, and rules by table and key.
+//!
+//! All of it is a [`Policy`], read from files once and replaced as a whole. What must not live here: gRPC, sockets, clocks, and
+//! which call needs what ([`crate::rpc`] says that).
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod login;
+mod rules;
+mod tokens;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+
+pub use login::{Caller, Login, LoginRefused};
+pub use rules::{Rules, RulesError, Scope, Verb, Verbs};
+pub use tokens::{NewToken, TokenError, Tokens};
+
+/// How large one of the files may be, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// The files that say who may do what. Where none is given everybody who reaches the server may do everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessFiles {
+    /// Who has which token.
+    pub tokens: Option<PathBuf>,
+    /// What each identity may do; everything where absent.
+    pub rules: Option<PathBuf>,
+}
+
+/// Why the files cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {why}", file = file.display())]
+pub struct AccessError {
+    /// Which of them.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl AccessFiles {
+    /// Those that there are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        [&self.tokens, &self.rules]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    /// What they say. `certificates`: a client is known by its certificate as well.
+    pub fn read(&self, certificates: bool) -> Result<Policy, AccessError> {
+        let tokens = match &self.tokens {
+            Some(file) => Some(Tokens::parse(&text(file)?).map_err(|error| fault(file, &error))?),
+            None => None,
+        };
+        let rules = match &self.rules {
+            Some(file) => Some(Rules::parse(&text(file)?).map_err(|error| fault(file, &error))?),
+            None => None,
+        };
+        Ok(Policy {
+            tokens,
+            certificates,
+            rules,
+        })
+    }
+}
+
+fn fault(file: &Path, why: &dyn fmt::Display) -> AccessError {
+    AccessError {
+        file: file.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn text(file: &Path) -> Result<String, AccessError> {
+    let size = std::fs::metadata(file).map_err(|error| fault(file, &error))?;
+    if size.len() > FILE_BYTES_MAX {
+        let why = format!("it has {} bytes; the limit is {FILE_BYTES_MAX}", size.len());
+        return Err(fault(file, &why));
+    }
+    std::fs::read_to_string(file).map_err(|error| fault(file, &error))
+}
+
+/// Who may do what.
+#[derive(Debug, Default)]
+pub struct Policy {
+    /// Who has which token; `None` where nobody is known by one.
+    tokens: Option<Tokens>,
+    /// A client is known by its certificate.
+    certificates: bool,
+    /// What each identity may do; everything where absent.
+    rules: Option<Rules>,
+}
+
+impl Policy {
+    /// Whether a caller must say who it is.
+    pub fn needs_login(&self) -> bool {
+        self.tokens.is_some() || self.certificates
+    }
+
+    /// Whether this identity may do all of this there.
+    pub fn allows(&self, identity: &str, verbs: Verbs, scope: Scope<'_>) -> bool {
+        let rules = self.rules.as_ref();
+        rules.is_none_or(|rules| rules.allow(identity, verbs, scope))
+    }
+}
+
+/// The policy in force. Cheap to clone; all clones have the same.
+#[derive(Clone, Debug)]
+pub struct Access(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    policy: RwLock<Arc<Policy>>,
+    replaced: watch::Sender<()>,
+}
+
+impl Access {
+    /// With this policy.
+    pub fn new(policy: Policy) -> Access {
+        Access(Arc::new(Shared {
+            policy: RwLock::new(Arc::new(policy)),
+            replaced: watch::Sender::new(()),
+        }))
+    }
+
+    /// Everybody may do everything.
+    pub fn open() -> Access {
+        Access::new(Policy::default())
+    }
+
+    /// The policy now.
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.0.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on this one counts, for calls on open streams as well.
+    pub fn replace(&self, policy: Policy) {
+        *self
+            .0
+            .policy
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        self.0.replaced.send_replace(());
+    }
+
+    /// Wakes whoever is to look again since the policy was replaced.
+    pub fn replaced(&self) -> watch::Receiver<()> {
+        self.0.replaced.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests;
