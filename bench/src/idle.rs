@@ -212,7 +212,7 @@ async fn take_guards(
         let client = &clients[number % clients.len()];
         let session = client.open_session(SessionRequest::new().ttl(ttl)).await;
         let session = session.map_err(|error| ServiceError::Library(error.to_string()))?;
-        opened.push(session.id().to_owned());
+        opened.push(session.text().to_owned());
         sessions.push(session);
     }
     let sessions = &sessions;

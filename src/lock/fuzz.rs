@@ -35,8 +35,9 @@ pub fn lock_ref(bytes: &[u8]) {
         Err(error) => is_short(&error.to_string()),
     }
     if let Some(session) = SessionId::parse(text, "") {
-        let secret = secret_in(text);
-        assert_eq!(secret.map(|secret| secret.session("")), Some(session));
+        let printed = secret_in(text).map(|secret| secret.session_text(""));
+        let is_of_it = text.starts_with(&session.to_string());
+        assert!(!is_of_it || printed.as_deref() == Some(text));
     }
     for bytes_max in [0, text.len().saturating_sub(1), text.len(), usize::MAX] {
         key(text, bytes_max);

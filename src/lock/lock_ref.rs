@@ -155,15 +155,6 @@ impl LockRef {
             ..self.clone()
         }
     }
-
-    /// The same entry with a grant.
-    #[must_use]
-    pub fn with_grant(&self, grant: Fence) -> LockRef {
-        LockRef {
-            grant: Some(grant),
-            ..self.clone()
-        }
-    }
 }
 
 /// The text of a lockRef as its client gave it, with this grant.

@@ -61,8 +61,17 @@ impl Secret {
     }
 
     fn kept(&self, what: &str, identity: &str) -> u128 {
-        let identity = if self.bound { identity } else { "" };
-        digest(what, &self.bits.to_be_bytes(), &[identity])
+        let of = if self.bound {
+            ["bound", identity]
+        } else {
+            ["free", ""]
+        };
+        digest(what, &self.bits.to_be_bytes(), &of)
+    }
+
+    /// The text of the session, for the client alone that this secret is of.
+    pub fn session_text(&self, identity: &str) -> String {
+        format!("{}.{}", self.session(identity), self.text())
     }
 
     /// What a text says; `None` where it is no secret.
@@ -104,17 +113,22 @@ fn letter(digit: u128) -> char {
 }
 
 impl SessionId {
-    /// What the text of a session means where this client gives it: its id, a dot and its secret. Only the secret counts.
+    /// The id of no session: all others are of another kind of UUID.
+    const OF_NONE: SessionId = SessionId(Uuid::max());
+
+    /// What the text of a session means where this client gives it: its id, a dot and its secret. Where the secret is not of that
+    /// id, or was made for somebody else, it means a session that nobody ever opened.
     pub fn parse(text: &str, identity: &str) -> Option<SessionId> {
         let (id, secret) = text.split_once('.')?;
-        let is_plain = Uuid::try_parse(id).is_ok_and(|parsed| parsed.to_string() == id);
-        let secret = Secret::parse(secret).filter(|_| is_plain)?;
-        Some(secret.session(identity))
-    }
-
-    /// The text of it, for the client alone that this secret is of.
-    pub fn text(self, secret: &Secret) -> String {
-        format!("{self}.{}", secret.text())
+        let named = Uuid::try_parse(id)
+            .ok()
+            .filter(|named| named.to_string() == id)?;
+        let session = Secret::parse(secret)?.session(identity);
+        Some(if session.0 == named {
+            session
+        } else {
+            SessionId::OF_NONE
+        })
     }
 }
 
@@ -125,8 +139,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What the service keeps of the secret of an entry. It lets nobody act, and tells lives of a key apart: a lockRef of an
-/// earlier one, or whose number was guessed, makes another tag.
+/// What the service keeps of the secret of an entry. It lets nobody act, and a lockRef whose number was guessed, or
+/// of an earlier life of the key, has another one, unless the same request made it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u128);
 

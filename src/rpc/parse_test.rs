@@ -47,7 +47,7 @@ const SECRET: &str = "00000000000000000000000000";
 fn opened() -> (SessionId, String) {
     let secret = Secret::of_session("", made());
     let id = secret.session("");
-    (id, id.text(&secret))
+    (id, secret.session_text(""))
 }
 
 #[test]

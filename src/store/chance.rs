@@ -17,7 +17,7 @@ fn label() -> impl Strategy<Value = Box<str>> {
 
 prop_compose! {
     fn any_entry()(
-        request_id in any::<u128>(),
+        tag in any::<u128>(),
         session in proptest::option::of(any::<u128>()),
         ttl_ms in any::<u32>(),
         identity in label(),
@@ -28,7 +28,7 @@ prop_compose! {
         Entry {
             seq: Seq::FIRST,
             mode: Mode::Exclusive,
-            tag: Tag::from_bits(request_id),
+            tag: Tag::from_bits(tag),
             liveness: session.unwrap_or(Liveness::Own { ttl_ms }),
             identity,
             owner,
@@ -116,9 +116,9 @@ prop_compose! {
                 entries: ended
                     .into_iter()
                     .filter(|(seq, _)| has_ended(*seq))
-                    .map(|(seq, (request_id, reason))| EndedEntry {
+                    .map(|(seq, (tag, reason))| EndedEntry {
                         seq: Seq(seq),
-                        tag: Tag::from_bits(request_id),
+                        tag: Tag::from_bits(tag),
                         reason,
                     })
                     .collect(),

@@ -37,7 +37,6 @@ impl Diff {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::lock::{Liveness, Mode, Tag};
 

@@ -241,7 +241,11 @@ async fn a_watch_tells_positions_then_held_then_how_it_was_lost() {
     let Some(WatchEvent::Held { grant }) = held else {
         panic!("{held:?}");
     };
-    world.put(&third.with_grant(grant), "v").await.unwrap();
+    let granted = LockRef {
+        grant: Some(grant),
+        ..third.clone()
+    };
+    world.put(&granted, "v").await.unwrap();
     world.force(&third, "stuck").await;
     let (by, why) = ("op".into(), "stuck".into());
     let forced = EndedAs::Lost(EndReason::Forced { by, why });

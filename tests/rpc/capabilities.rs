@@ -129,7 +129,7 @@ fn guesses(public: &str, token: u64) -> Vec<String> {
         format!("{public}.{none}"),
         format!("{public}.{none}@{token}"),
     ];
-    // What is shown of another one, as a secret.
+    // Of somebody with an identity.
     guesses.push(format!("{public}.{}", "8".repeat(26)));
     guesses
 }

@@ -279,7 +279,7 @@ impl Caller {
                 Ok(session) => {
                     self.say(format_args!(
                         "session {} of {:?}",
-                        session.id(),
+                        session.text(),
                         session.ttl()
                     ));
                     self.session = Some(session);
@@ -295,7 +295,7 @@ impl Caller {
             return;
         };
         let mut asked = self.asks(Op::CloseSession, "");
-        asked.call.event.session = Some(session.id().into());
+        asked.call.event.session = Some(session.text().into());
         let closed = session.close().await;
         self.hears(asked, done_or_unknown(&closed), &closed);
     }
@@ -310,7 +310,7 @@ impl Caller {
         };
         let session = self.session.clone().filter(|_| in_session);
         let mut asked = self.asks(op, key);
-        asked.call.event.session = session.as_ref().map(|session| session.id().into());
+        asked.call.event.session = session.as_ref().map(|session| session.text().into());
         let entry = match &session {
             Some(session) => session.enqueue(request).await,
             None => self.client.enqueue(request).await,

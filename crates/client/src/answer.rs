@@ -87,7 +87,7 @@ impl std::fmt::Debug for Mutation {
 /// The answer to CreateLockRef.
 #[derive(Clone)]
 pub struct Created {
-    /// All that later calls need; with its grant when held.
+    /// All that later calls need; with its grant when held. Whoever has it may act for the entry.
     pub lock_ref: String,
     /// Its status.
     pub status: LockStatus,

@@ -121,7 +121,7 @@ impl Creating {
         let mut creating = Creating {
             client: client.clone(),
             request: request.clone(),
-            session: session.map_or_else(String::new, |session| session.id().to_owned()),
+            session: session.map_or_else(String::new, |session| session.text().to_owned()),
             request_id,
             lease: session.map(Session::watch),
             open: true,

@@ -85,7 +85,7 @@ impl QueueEntry {
                 if let LeaseState::Live(of_session) = session.lease().state() {
                     validity = validity.or_later(of_session);
                 }
-                session.id()
+                session.text()
             }
             None => &self.known.session,
         };

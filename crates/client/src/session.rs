@@ -12,7 +12,7 @@ use super::guard::LockGuard;
 use super::lease::{Lease, LeaseState, LeaseWatch};
 use super::lost::Lost;
 use super::request::{LockRequest, SessionRequest};
-use super::secret_text::Shown;
+use super::secret_text::public_part;
 
 /// An open session, kept alive in the background. Cheap to clone.
 ///
@@ -33,7 +33,7 @@ struct SessionShared {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("id", &Shown(self.id()))
+            .field("id", &self.id())
             .field("state", &self.shared.lease.state())
             .finish_non_exhaustive()
     }
@@ -76,8 +76,13 @@ impl Client {
 }
 
 impl Session {
-    /// Its id.
+    /// Its id, which everybody may know: LockAdmin and the log of the service call it so.
     pub fn id(&self) -> &str {
+        public_part(self.text())
+    }
+
+    /// The text of it, with which whoever has it acts for it.
+    pub fn text(&self) -> &str {
         self.shared.lease.session()
     }
 
@@ -128,7 +133,7 @@ impl Session {
     /// Closes it and ends all its locks. True if it had ended before. Where the server does not say so, or this future is
     /// dropped, it is tried again in the background, for a TTL.
     pub async fn close(self) -> Result<bool, SessionError> {
-        let id = self.id().to_owned();
+        let id = self.text().to_owned();
         self.shared.lease.end(Lost::released_here());
         let closed = self.shared.client.close_session(&id).await;
         if matches!(closed, Ok(_) | Err(SessionError::Ended(_))) {

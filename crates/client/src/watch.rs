@@ -13,7 +13,7 @@ use super::lost::{Lost, LostReason};
 use super::retry::Backoff;
 
 /// What a watch tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It waits, and may wait so long still.
     Waiting {

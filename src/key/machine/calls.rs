@@ -152,16 +152,20 @@ impl Machine {
         }
         if serving.state.lookup(entry.seq, entry.tag) == Lookup::Ended(EndedAs::Released) {
             // A repeated call: what it carries was written before the release, once.
-            let is_other = |decided: &Decided| match decided.reply {
-                Reply::Released { call_no: of, .. } => of != call_no || of == 0,
-                Reply::Created { .. } | Reply::Forced { .. } => false,
-            };
-            let mut same = serving
+            let releases = serving
                 .decided
                 .iter()
-                .filter(|d| d.rests_on == RestsOn::EndOf(entry.seq));
+                .filter(|d| d.rests_on == RestsOn::EndOf(entry.seq))
+                .filter_map(|decided| match decided.reply {
+                    Reply::Released { tag, call_no, .. } => Some((tag, call_no)),
+                    Reply::Created { .. } | Reply::Forced { .. } => None,
+                });
+            if releases.clone().any(|(tag, _)| tag != entry.tag) {
+                return fail(id, KeyError::NeverIssued, out);
+            }
+            let is_other = |(_, of)| of != call_no || of == 0;
             if let Some(value) = put.as_ref()
-                && same.any(is_other)
+                && releases.clone().any(is_other)
             {
                 // That one carried another put, or none.
                 let kind = CriticalKind::Release(value.clone());
@@ -170,6 +174,7 @@ impl Machine {
             return serving.decided.push(Decided {
                 call: Some(id),
                 reply: Reply::Released {
+                    tag: entry.tag,
                     already: true,
                     call_no,
                     has_written: true,

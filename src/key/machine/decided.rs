@@ -1,7 +1,7 @@
 //! Outcomes that somebody waits for, and what of the row they rest on (I6).
 
 use super::event::{CallError, CallId, EntryRef, KeyError};
-use crate::lock::Seq;
+use crate::lock::{Seq, Tag};
 
 /// What a caller is told.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -14,6 +14,8 @@ pub(super) enum Reply {
     },
     /// Its entry was given back, now or before.
     Released {
+        /// Whose it was.
+        tag: Tag,
         already: bool,
         /// The number of the call; 0 where its caller does not count.
         call_no: u64,

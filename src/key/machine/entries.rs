@@ -99,6 +99,7 @@ impl Machine {
         serving.decided.push(Decided {
             call: Some(call),
             reply: Reply::Released {
+                tag: entry.tag,
                 already,
                 call_no,
                 has_written,

@@ -37,7 +37,7 @@ fn a_plain_key_reads_as_it_is() {
     let name = "default/eu/orders-42.v1~a:b=c+d,e_f#17";
     let text = format!("{name}.{}", secret().text());
     assert_eq!(plain.text(&secret()), text);
-    let granted = plain.with_grant(Fence(1_700_000_000_000_016));
+    let granted = lock_ref("eu/orders-42.v1~a:b=c+d,e_f", Some(1_700_000_000_000_016));
     assert_eq!(granted.text(&secret()), format!("{text}@1700000000000016"));
     assert_eq!(granted.without_grant(), plain);
     assert_eq!(with_grant(&text, None), text);

@@ -22,13 +22,13 @@ fn a_request_makes_the_same_in_every_version() {
     assert_eq!(secret.text(), "0p19p9gny5kz49t787a9z2cz8n");
     assert_eq!(
         format!("{:?}", secret.tag("")),
-        "5b3a42b941e491b429ea8cf71aaf447d"
+        "0c96caf55c3e36de1878e98528ceeb17"
     );
     let secret = Secret::of_session("billing", request(1));
     assert_eq!(secret.text(), "dtb192egekp9yph820xfrgs73r");
     assert_eq!(
         secret.session("billing").to_string(),
-        "59c32243-8169-8d45-b6cb-3bdfcc556311"
+        "39c4104d-5813-8e0c-9464-92211262e491"
     );
 }
 
@@ -64,13 +64,19 @@ fn what_one_identity_was_given_is_of_no_use_to_another_one() {
     let secret = Secret::of_entry("a", &key("k"), request(1));
     assert_ne!(secret.tag("a"), secret.tag("b"));
     assert_ne!(secret.tag("a"), secret.tag(""));
-    // Nor where it says that it was made for nobody.
+    // Nor where it says that it was made for nobody, or for somebody.
     let unbound = Secret {
         bound: false,
         ..secret
     };
     assert_ne!(unbound.tag("a"), secret.tag("a"));
     assert_ne!(unbound.tag("b"), secret.tag("a"));
+    let free = Secret::of_entry("", &key("k"), request(1));
+    let bound = Secret {
+        bound: true,
+        ..free
+    };
+    assert_ne!(bound.tag(""), free.tag(""));
 
     let secret = Secret::of_session("a", request(1));
     assert_ne!(secret.session("a"), secret.session("b"));
@@ -99,6 +105,31 @@ fn what_is_kept_and_shown_is_not_the_secret() {
     let session = Secret::of_session("", request(1));
     assert_ne!(session.session("").0.as_u128(), session.bits);
     assert_eq!(session.session("").0.get_version_num(), 8);
+}
+
+#[test]
+fn the_text_of_a_session_is_its_id_and_its_secret() {
+    let secret = Secret::of_session("a", request(1));
+    let (id, text) = (secret.session("a"), secret.session_text("a"));
+    assert_eq!(text, format!("{id}.{}", secret.text()));
+    assert_eq!(SessionId::parse(&text, "a"), Some(id));
+    // Another identity's, and another id, are of no session.
+    let other = Secret::of_session("a", request(2)).session("a");
+    for (text, identity) in [
+        (text.clone(), "b"),
+        (text.clone(), ""),
+        (format!("{other}.{}", secret.text()), "a"),
+    ] {
+        assert_eq!(SessionId::parse(&text, identity), Some(SessionId::OF_NONE));
+    }
+    for text in [
+        id.to_string(),
+        secret.text(),
+        format!("{id}."),
+        format!(" {text}"),
+    ] {
+        assert_eq!(SessionId::parse(&text, "a"), None, "{text}");
+    }
 }
 
 #[test]

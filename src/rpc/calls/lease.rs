@@ -60,7 +60,7 @@ impl UnaryCall for OpenSession {
     async fn serve_locally(&self, engine: &Engine) -> Result<OpenSessionResponse, EngineError> {
         let renewed = engine.open_session(self.call.clone()).await?;
         Ok(OpenSessionResponse {
-            session: self.call.id.text(&self.secret),
+            session: self.secret.session_text(&self.call.identity),
             ttl: Some(answer::duration(renewed.ttl)),
             valid_for: Some(answer::duration(renewed.valid_for)),
             disconnect_grace: renewed.disconnect_grace.map(answer::duration),
@@ -241,12 +241,12 @@ mod tests {
     use crate::lock::EndedAs;
 
     fn renewal() -> KeepAlive {
-        let session = SessionId(Uuid::from_u128(7));
+        let secret = Secret::of_session("", Uuid::from_u128(7));
         KeepAlive {
             ask: KeepAliveRequest {
-                session: session.to_string(),
+                session: secret.session_text(""),
             },
-            lease: LeaseId::Session(session),
+            lease: LeaseId::Session(secret.session("")),
         }
     }
 

@@ -188,7 +188,7 @@ async fn one_session_keeps_many_locks_and_takes_them_with_it() {
     let guard = session.lock("k").await.unwrap();
     tokio::time::sleep(secs(100)).await;
     assert!(guard.is_valid());
-    let id = session.id().to_owned();
+    let id = session.text().to_owned();
     let kept = world.fake.calls("keep_alive");
     assert!(kept.iter().all(|call| call.ends_with(&id)), "{kept:?}");
     away(&world);
@@ -391,7 +391,7 @@ async fn a_lease_that_the_stream_does_not_take_is_renewed_by_calls_and_leaves_th
     assert_eq!(world.fake.state().streams, 2);
     // Once each; from then on only the one that was refused.
     let calls = |session: &Session| {
-        let named = |call: &&String| call.ends_with(session.id());
+        let named = |call: &&String| call.ends_with(session.text());
         world.fake.calls("renew").iter().filter(named).count()
     };
     let by_calls = [calls(&first), calls(&second)];
@@ -459,7 +459,7 @@ async fn when_the_stream_breaks_every_session_on_it_is_heard_on_the_next_one_wit
         world.fake.break_streams();
         tokio::time::sleep(GRACE / 2).await;
         for session in &sessions {
-            let heard = format!("keep_alive {}", session.id());
+            let heard = format!("keep_alive {}", session.text());
             assert!(world.fake.state().calls.contains(&heard));
         }
         tokio::time::sleep(secs(1)).await;

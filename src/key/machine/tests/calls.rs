@@ -138,6 +138,37 @@ fn a_release_carries_its_put_first_and_nothing_is_taken_after_it() {
 }
 
 #[test]
+fn a_release_that_is_decided_is_not_disturbed_by_a_lock_ref_that_was_made_up() {
+    let mut world = World::serving(&[new_entry(1)]);
+    let with_put = |entry| Call::Release {
+        entry,
+        call_no: 7,
+        put: Some(put_of("x")),
+    };
+    let (io, _) = write(&world.calls(with_put(held(1, NOW_US))));
+    let outcome = WriteOutcome::Done;
+    let effects = world.on(Event::DataWritten { io, outcome });
+    assert!(effects.iter().any(is_swap));
+    // The row does not say it yet. Who knows the number only has another tag.
+    let made_up = EntryRef {
+        tag: Tag::from_bits(99),
+        ..held(1, NOW_US)
+    };
+    for call in [release(made_up), with_put(made_up)] {
+        assert_eq!(errors(&world.calls(call)), [KeyError::NeverIssued.into()]);
+    }
+    // Its client does not know either, and asks again.
+    world.calls(with_put(held(1, NOW_US)));
+    let effects = world.on(Event::Swapped(SwapOutcome::Applied));
+    let released = |already| Ok(Answer::Released { already });
+    let answers: Vec<_> = answers(&effects)
+        .into_iter()
+        .map(|(_, answer)| answer)
+        .collect();
+    assert_eq!(answers, [released(false), released(true)]);
+}
+
+#[test]
 fn a_release_whose_put_fails_is_none_and_says_whether_it_may_show() {
     for (outcome, may_have_written) in [
         (WriteOutcome::Unknown("late".into()), true),
